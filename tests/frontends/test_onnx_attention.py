@@ -141,10 +141,14 @@ def test_limits_become_no_masks() -> None:
     assert len(node.inputs) == 3
 
 
-@pytest.mark.parametrize(
-    "attributes", [{"softcap": 2.0}, {"softmax_precision": TensorProto.DOUBLE}]
-)
-def test_what_has_no_kernel(attributes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("mask", [None, (BATCH, 1, ROWS, NEW)])
+def test_soft_caps(widest: CpuBackend, mask: tuple[int, ...] | None) -> None:
+    inputs = operands(6, 2, mask)
+    assert_both_ways(widest, inputs, is_causal=1, softcap=0.7, scale=3.0)
+
+
+def test_what_has_no_kernel() -> None:
+    attributes = {"softmax_precision": TensorProto.DOUBLE}
     assert "attention" not in ops(graph_of(operands(6, 2), False, is_causal=1, **attributes))
 
 

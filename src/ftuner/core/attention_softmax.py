@@ -10,7 +10,7 @@ from ftuner.core.dim import Dim
 
 @dataclass(frozen=True)
 class AttentionSoftmax:
-    """`softmax(mask(scores * scale))` over the keys that a row may see."""
+    """`softmax(mask(cap(scores * scale)))` over the keys that a row may see."""
 
     scale: float = 1.0
     causal: Dim | None = None
@@ -23,6 +23,13 @@ class AttentionSoftmax:
     hides_nan: bool = False
     """Whether each row whose softmax is NaN gives zeros: all scores are minus infinity, or one is
     NaN or infinity."""
+    softcap: float = 0.0
+    """If it is not zero, `cap(x)` is `softcap * tanh(x / softcap)` (Gemma 2)."""
+
+    @property
+    def inner_scale(self) -> float:
+        """The factor of scores before the hyperbolic tangent, or of them alone."""
+        return self.scale / self.softcap if self.softcap else self.scale
 
     @property
     def title(self) -> str:

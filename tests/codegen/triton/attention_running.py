@@ -121,7 +121,8 @@ class Launcher:
         call = AttentionCall(
             problem.batch, problem.heads, problem.sharing, problem.rows, problem.keys,
             problem.depth, problem.columns, past, plan.tiles, self.l2_heads, self.split_keys,
-            softmax.scale, softmax.hidden, blind, 0.0 if softmax.hides_nan else math.nan, *strides,
+            softmax.inner_scale, softmax.softcap, softmax.hidden, blind,
+            0.0 if softmax.hides_nan else math.nan, *strides,
         )  # fmt: skip
         arrays: dict[str, Any] = {"q": q, "k": k, "v": v, "out": out, **(offsets or {})}
         if described:

@@ -70,6 +70,19 @@ def test_scales(scale: float, causal: int | None) -> None:
     check(operands, AttentionSoftmax(scale, causal), negative=scale < 0)
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("number", range(len(EXTENTS)))
+@pytest.mark.parametrize("kind", [None, FLOAT32, BOOL], ids=str)
+@pytest.mark.parametrize("scale", [8.0, -8.0])
+def test_soft_caps(number: int, kind: DType | None, scale: float) -> None:
+    """Scores near the cap and beyond it, which masks and causal limits follow."""
+    extents = EXTENTS[number]
+    mask = None if kind is None else masks_of(extents, (3, 4), kind)
+    softmax = AttentionSoftmax(scale, None if number % 2 else 2, softcap=2.5)
+    check(operands_of(extents, mask=mask), softmax, capped=True, packed=number % 3 == 0,
+          split_keys=1 + number % 2)  # fmt: skip
+
+
 def test_large_scores() -> None:
     """Powers are taken of differences: nothing overflows."""
     q, k, v, _ = operands_of((1, 2, 1, 9, 33, 4, 6))

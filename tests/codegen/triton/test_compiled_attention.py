@@ -71,6 +71,9 @@ RAGGED = AttentionForm.over(
 )
 POINTERS = AttentionForm.over(BFLOAT16, "bfloat16", 64, 64, causal="first")
 EXACT = AttentionForm.over(FLOAT32, "float32", 64, 64)
+CAPPED = AttentionForm.over(
+    BFLOAT16, "bfloat16", 128, 128, causal="first", loads="descriptors", capped=True
+)
 CASES = [
     case_of("h200", LONG, 16, (COPY, MMA, POWER), split=True),
     case_of("h200", LONG, 64, (COPY, WGMMA, POWER)),
@@ -79,6 +82,7 @@ CASES = [
     case_of("h200", RAGGED, 16, (COPY, MMA), packed=True),
     case_of("a100-sxm-80gb", POINTERS, 128, (ASYNC, MMA, POWER)),
     case_of("h200", EXACT, 32, (FMA, POWER)),
+    case_of("h200", CAPPED, 64, (COPY, MMA, POWER)),
 ]
 
 

@@ -374,3 +374,36 @@ def test_all_passes_together() -> None:
     graph = optimised(graph_of(lambda g: chosen(g, triangle(g))))
     assert ops(graph) == ["attention"]
     assert ops(optimised(graph)) == ["attention"]
+
+
+def capped(g: Maker, raw: Value, within: float, cap: float) -> Value:
+    bent = g.add("tanh", g.add("divide", raw, g.number(within)))
+    return g.add("multiply", bent, g.number(cap))
+
+
+@pytest.mark.parametrize("cap", [3.0, -3.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_soft_caps(masked: bool, cap: float) -> None:
+    """Gemma 2's; the mask is applied to capped scores."""
+
+    def body(g: Maker) -> Value:
+        found = capped(g, scores(g), 3.0, cap)
+        if masked:
+            found = g.add("where", g.given("mask", S, T, dtype=BOOL), found, g.number(LOWEST))
+        return values(g, found)
+
+    graph = applied(graph_of(body))
+    assert ops(graph).count("tanh") == 0
+    node = attention_of(graph)
+    assert node.attributes["softcap"] == 3.0
+    assert node.attributes["scale"] == pytest.approx(0.5 * cap / 3.0)
+
+
+def test_a_cap_that_others_read_stays() -> None:
+    def body(g: Maker) -> tuple[Value, Value]:
+        bent = g.add("tanh", scores(g))
+        return values(g, g.add("multiply", bent, g.number(2.0))), bent
+
+    g = Maker()
+    graph = g.made(*body(g))
+    assert "attention" not in ops(recognise_attention(graph))

@@ -38,6 +38,8 @@ def expected_of(
     wide_q, wide_k, wide_v = (x.astype(np.float64) for x in (q, k, v))
     with np.errstate(all="ignore"):
         scores = np.matmul(wide_q, wide_k) * softmax.scale
+    if softmax.softcap:
+        scores = softmax.softcap * np.tanh(scores / softmax.softcap)
     if mask is not None and mask.dtype == np.bool_:
         scores = np.where(mask, scores, softmax.hidden)
     elif mask is not None:

@@ -77,7 +77,7 @@ def assert_model(
 ) -> None:
     """Native code gives what float64 does, and so does the operator's reference."""
     bound = AttentionSoftmax(softmax.scale, offset_of(softmax.causal, inputs), softmax.hidden,
-                      softmax.safe)  # fmt: skip
+                      softmax.safe, softcap=softmax.softcap)  # fmt: skip
     operands = (inputs["q"], inputs["k"], inputs["v"], inputs.get("mask"))
     for found in threads_of(backend, model, inputs):
         assert_attention(found, *operands, softmax=bound)
@@ -284,3 +284,23 @@ def test_keys_that_nobody_sees_are_not_there(widest: CpuBackend) -> None:
     assert record_of(widest, 1, 1, 1, 20, 50, causal=5)[1] == 25
     assert record_of(widest, 1, 1, 1, 20, 50, causal=100)[1] == 50
     assert record_of(widest, 1, 1, 1, 20, 50, causal=-30)[1] == 0
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("softcap", [0.7, 30.0])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_soft_caps(backend: CpuBackend, dtype: DType, softcap: float) -> None:
+    """Scores far beyond the cap, near it and far below; under no mask, an addend, booleans and a
+    causal limit."""
+    for mask_dtype in (None, dtype, BOOL):
+        softmax = AttentionSoftmax(20.0 * SCALE, None if mask_dtype else P, softcap=softcap)
+        mask = None if mask_dtype is None else (S, T)
+        graph = graph_of(softmax, mask, dtype, mask_dtype)
+        model = Model(graph, backend)
+        for extents in EXTENTS:
+            inputs = inputs_of(extents, dtype=dtype.name)
+            if mask_dtype is not None:
+                bits = bits_of(extents, 2, 3)[0, 0]
+                given = np.where(bits, 0.5, -3.0).astype(dtype.name)
+                inputs["mask"] = bits if mask_dtype == BOOL else given
+            assert_model(backend, model, inputs, softmax)

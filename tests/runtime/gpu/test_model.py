@@ -240,3 +240,17 @@ def test_what_has_no_kernel_is_named(h200: GpuBackend) -> None:
     y = maker.given("y", 4, 4, dtype=FLOAT64)
     with pytest.raises(UnsupportedOperatorError, match=r"matmul of float64 \(1\)"):
         Model(maker.made(maker.add("matmul", x, y)), h200)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+def test_attention_with_a_soft_cap(h200: GpuBackend) -> None:
+    maker = Maker()
+    x, k, v = (maker.given(name, B, n, 8) for name, n in (("x", S), ("k", T), ("v", T)))
+    turned = maker.add("transpose", k, perm=(0, 2, 1))
+    graph = maker.made(maker.add("attention", x, turned, v, scale=6.0, softcap=1.5))
+    model = Model(graph, h200)
+    for b, s, t in ((2, 5, 7), (1, 1, 40), (3, 33, 2)):
+        rng = np.random.default_rng(b)
+        shapes = {"x": (b, s, 8), "k": (b, t, 8), "v": (b, t, 8)}
+        given = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+        assert_close(model.run(given), reference(graph, given))

@@ -10,7 +10,7 @@ The largest score starts at the lowest finite number rather than minus infinity,
 difference of infinities: only rows whose scores are all minus infinity end with a sum of 0. Powers
 are of two. Without a mask, scale and log2(e) are one factor, and a power is a multiply-add and one
 more instruction. With a mask, the largest score is subtracted first, because masks contain the
-lowest finite number, which must not be multiplied.
+lowest finite number, which must not be multiplied; with a cap, because the scale is within.
 
 A kernel that splits keys is launched with `split_keys` programs for each tile. Each stores its sums
 in the workspace, and the last-arriving program adds them up in their order (`split_k`).
@@ -22,8 +22,10 @@ from collections.abc import Iterable
 
 from ftuner.codegen.triton.attention_arguments import attention_arguments
 from ftuner.codegen.triton.attention_operands import beyond, both, keys, masked, pieces, values
+from ftuner.codegen.triton.functions import Functions
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
 from ftuner.codegen.triton.split_k import arrival_lines, departure_line, part_load
+from ftuner.core.dtype import FLOAT32
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
 
 SEARCH = 128
@@ -46,8 +48,13 @@ def attention_source(kernel: AttentionKernel) -> Source:
     """Returns the source of a kernel; its arguments are `attention_arguments`."""
     arguments, tile = attention_arguments(kernel), kernel.tile
     constants = _CONSTANTS.format(bq=tile.bq, bk=tile.bk, search=SEARCH)
-    body = [*_place(kernel), *_range(kernel), *_rows(kernel), *_loops(kernel), *_result(kernel)]
-    return function_source(kernel.symbol, constants, arguments, body, tile.warps, tile.stages)
+    used = Functions()
+    body = [
+        *_place(kernel), *_range(kernel), *_rows(kernel), *_loops(kernel, used), *_result(kernel),
+    ]  # fmt: skip
+    return function_source(
+        kernel.symbol, constants + used.prelude(), arguments, body, tile.warps, tile.stages
+    )
 
 
 def _place(kernel: AttentionKernel) -> list[str]:
@@ -167,11 +174,11 @@ def _rows(kernel: AttentionKernel) -> list[str]:
         for array in ("k", "v"):
             lines += [f"{array} += {_request_place(form, array)} + head * {array}_head"
                       f" + begin * {array}_row"]  # fmt: skip
-    if form.mask is None:
+    if form.scales_powers:
         lines += ["factor = scale * LOG2_E"]
-    elif form.mask.spread == "keys":
+    if form.mask is not None and form.mask.spread == "keys":
         lines += ["mask += request * mask_batch + head * mask_head"]
-    else:
+    elif form.mask is not None:
         lines += [f"mask += {_row_places(form, 'mask')}[:, None]"]
     return [*lines, *_nothing(form)]
 
@@ -203,16 +210,16 @@ def _nothing(form: AttentionForm) -> list[str]:
     ]
 
 
-def _loops(kernel: AttentionKernel) -> list[str]:
+def _loops(kernel: AttentionKernel, used: Functions) -> list[str]:
     return [
         "for start in range(begin, middle, BK):",
-        *_indented(_block(kernel.form, edge=False)),
+        *_indented(_block(kernel.form, False, used)),
         "for start in range(middle, end, BK):",
-        *_indented(_block(kernel.form, edge=True)),
+        *_indented(_block(kernel.form, True, used)),
     ]
 
 
-def _block(form: AttentionForm, edge: bool) -> list[str]:
+def _block(form: AttentionForm, edge: bool, used: Functions) -> list[str]:
     """Lines for one block of keys; `edge`: some keys may not exist, or not be seen by all rows."""
     precision = _PRECISION.get(form.multiply, "")
     lines = ["key = start + lane"] if edge or form.mask is not None else []
@@ -220,16 +227,19 @@ def _block(form: AttentionForm, edge: bool) -> list[str]:
     for i, _ in pieces(form.depth_blocks):
         lines += [f"scores = tl.dot(q_{i}, {keys(form, i, edge)}{product}{precision})"]
         product = ", scores"
+    if form.capped:
+        bent = used.apply("tanh", ["scores"], FLOAT32)
+        lines += ["scores = scores * scale", f"scores = {bent} * cap"]
     if form.mask is not None:
         lines += masked(form, edge)
-    elif edge:
+    elif edge and not form.capped:
         lines += ["scores = scores * factor"]
     if edge:
         seen = "(key < end)[None, :]"
         if form.causal != "none":
             seen += " & (key[None, :] <= position[:, None] + limit)"
         lines += [f'scores = tl.where({seen}, scores, float("-inf"))']
-    if form.mask is None and not edge:
+    if form.scales_powers and not edge:
         extreme = "tl.min" if form.negative else "tl.max"
         lines += [
             f"after = tl.maximum(largest, {extreme}(scores, 1) * factor)",
@@ -255,7 +265,7 @@ def _block(form: AttentionForm, edge: bool) -> list[str]:
 
 
 def _power(form: AttentionForm, score: str, largest: str) -> str:
-    if form.mask is None:
+    if form.scales_powers:
         return f"tl.exp2({score} - {largest})"
     return f"tl.exp2(({score} - {largest}) * LOG2_E)"
 

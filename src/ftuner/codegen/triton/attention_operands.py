@@ -74,6 +74,10 @@ def masked(form: AttentionForm, edge: bool) -> list[str]:
     else:
         there = both("inside[:, None]", *["(key < end)[None, :]"] * edge)
         given = _load(f"mask + ({keys})[None, :]", there)
+    if form.capped:
+        # The scale is within the hyperbolic tangent.
+        chosen = f"tl.where({given} != 0, scores, hidden)"
+        return [f"scores = {chosen if mask.boolean else f'scores + {given}.to(tl.float32)'}"]
     if mask.boolean:
         return [f"scores = tl.where({given} != 0, scores * scale, hidden)"]
     return [f"scores = tl.fma(scores, scale, {given}.to(tl.float32))"]

@@ -115,6 +115,8 @@ class AttentionForm:
     """How keys and values are loaded. Descriptors need them aligned."""
     negative: bool = False
     """Whether the scale is negative: then the least product has the largest score."""
+    capped: bool = False
+    """Whether scores pass a hyperbolic tangent, which `AttentionCall.cap` multiplies."""
 
     @staticmethod
     def over(
@@ -124,6 +126,11 @@ class AttentionForm:
         depths, widths = covering_blocks(depth), covering_blocks(columns)
         exact = (sum(depths), sum(widths)) == (depth, columns)
         return AttentionForm(dtype, multiply, depths, widths, exact, **others)
+
+    @property
+    def scales_powers(self) -> bool:
+        """Whether the scale is a factor of the exponents: nothing comes between."""
+        return self.mask is None and not self.capped
 
     @property
     def depth(self) -> int:
@@ -143,7 +150,8 @@ class AttentionForm:
         flags = "".join(
             letter
             for letter, on in (("e", self.exact), ("a", self.aligned),
-                               ("d", self.loads == "descriptors"), ("n", self.negative))
+                               ("d", self.loads == "descriptors"), ("n", self.negative),
+                               ("t", self.capped))
             if on
         )  # fmt: skip
         return (
@@ -235,6 +243,8 @@ class AttentionCall(NamedTuple):
     """As in `AttentionPlan`."""
     split_keys: int
     scale: float
+    cap: float
+    """`AttentionSoftmax.softcap`; the scale has been divided by it."""
     hidden: float
     """The score that replaces those that a boolean mask hides."""
     blind: float

@@ -50,6 +50,8 @@ class AttentionLayout(NamedTuple):
     """Whether k is contiguous along its steps, so that packing copies vectors."""
     v_copies: bool
     """The same of v along its columns."""
+    capped: bool = False
+    """Whether scores pass a hyperbolic tangent."""
 
 
 class AttentionUKernels(NamedTuple):
@@ -141,6 +143,8 @@ class AttentionCost:
         scale = through + cycles("multiply", "maximum")
         if self._layout.masked:
             scale += 1.0 / isa.load_per_cycle + cycles("add")
+        if self._layout.capped:
+            scale += cycles("tanh", "multiply")
         power = through + cycles("subtract", "multiply", EXP2_FLUSHED, "add")
         vectors, stored = -(-steps // lanes), -(-self._problem.columns // lanes)
         latency = isa.fma_latency_cycles

@@ -173,13 +173,12 @@ def written_out(
 
 
 def _is_fused(context: Context, node: NodeView, operands: Sequence[Value]) -> bool:
-    """Whether the attention operator can compute the node: it needs no scores and no soft cap."""
+    """Whether the attention operator can compute the node: it needs no scores."""
     dtype = operands[0].dtype
     return (
         dtype.kind == "float"
         and all(v.dtype in (dtype, BOOL) for v in operands)
         and not node.gives(3)
-        and node.number("softcap", 0.0) == 0
         and _precision(context, node, dtype) in _computed_in(dtype)
     )
 
@@ -198,7 +197,7 @@ def one_mask(context: Context, allowed: Value | None, bias: Value | None) -> Val
 
 def fused(
     context: Context, query: Value, key: Value, value: Value, scale: Value, mask: Value | None,
-    causal: Dim | None,
+    causal: Dim | None, softcap: float,
 ) -> Value:  # fmt: skip
     """Attention as one node, in which query heads share key and value heads."""
     factor = 1.0
@@ -216,7 +215,7 @@ def fused(
         masks = [_grouped(context, m, shape[1], groups) for m in masks]
     result = context.add(
         "attention", query, context.swapped(key), value, *masks,
-        scale=factor, causal=causal, safe=mask is not None,
+        scale=factor, causal=causal, safe=mask is not None, softcap=softcap,
     )  # fmt: skip
     return context.reshape(result, (*shape[:3], value.shape[-1]))
 
@@ -273,7 +272,8 @@ def _attention(context: Context, node: NodeView) -> Sequence[Value]:
     results = [key, value]
     if is_fused:
         mask = one_mask(context, allowed, bias)
-        result = fused(context, query, key, value, scale, mask, past if limited else None)
+        limit, softcap = past if limited else None, node.number("softcap", 0.0)
+        result = fused(context, query, key, value, scale, mask, limit, softcap)
     else:
         result, scores = written_out(context, node, query, key, value, scale, allowed, bias)
         results.append(scores[mode])

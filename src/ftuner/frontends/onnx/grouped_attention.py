@@ -14,7 +14,6 @@ from ftuner.frontends.onnx.attention import (
     merged_heads,
     one_mask,
     rotated,
-    written_out,
 )
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -192,9 +191,8 @@ def _attended(
         )  # fmt: skip
     factor = node.number("scale", 0.0)
     scale = context.scalar(factor, query.dtype) if factor else default_scale(context, query)
-    if node.number("softcap", 0.0):
-        return written_out(context, node, query, key, value, scale, allowed, bias)[0]
-    return fused(context, query, key, value, scale, one_mask(context, allowed, bias), None)
+    mask, softcap = one_mask(context, allowed, bias), node.number("softcap", 0.0)
+    return fused(context, query, key, value, scale, mask, None, softcap)
 
 
 GROUPED_ATTENTION: Table = {

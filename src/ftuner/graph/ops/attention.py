@@ -56,6 +56,9 @@ def _reference(q: Any, k: Any, v: Any, *mask: Any, **attributes: Any) -> Any:
         steps = max(min(steps, rows + softmax.causal), 0)
         k, v = k[..., :steps], v[..., :steps, :]
     scores = np.matmul(q, k) * np.asarray(softmax.scale, q.dtype)
+    if softmax.softcap:
+        cap = np.asarray(softmax.softcap, q.dtype)
+        scores = cap * np.tanh(scores / cap)
     for given in mask:
         m = given[..., :steps] if given.ndim else given
         hidden = np.asarray(softmax.hidden, q.dtype)

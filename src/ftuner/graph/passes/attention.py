@@ -1,4 +1,4 @@
-"""Recognises attention: scores, scale, masks, softmax, values.
+"""Recognises attention: scores, scale, cap, masks, softmax, values.
 
 A mask is an addend, or selects between scores and a number. A triangular mask becomes a causal
 limit if that does not change results. It would change rows that another mask hides whole: their
@@ -26,6 +26,8 @@ MAX_MASKS = 4
 """Most masks between a product and its softmax; kernels have a causal limit and one mask."""
 
 
+MAX_FACTORS = 3
+"""Most factors between a product, a cap and a mask: a scale, and the cap's quotient."""
 MAX_VIEWS = 8
 """Most views between a mask and its addition."""
 
@@ -36,6 +38,7 @@ class _Scores:
 
     product: Node
     scale: float
+    softcap: float = 0.0
     causal: Dim | None = None
     beyond: float = -math.inf
     """The number that replaces scores beyond the causal limit, or is added to them."""
@@ -49,8 +52,8 @@ class _Scores:
 
 
 def recognise_attention(graph: Graph) -> Graph:
-    """Replace `softmax(q @ k * scale + mask) @ v` by one node. k is already transposed. Zeros may
-    replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`."""
+    """Replace `softmax(cap(q @ k * scale) + mask) @ v` by one node. k is already transposed. Zeros
+    may replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`."""
     found = _Recognition(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -101,7 +104,7 @@ class _Recognition:
         type_ = TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
         node = made("attention", operands, type_, name, scale=scores.scale * q_scale * k_scale,
                     causal=scores.causal, hidden=scores.hidden,
-                    hides_nan=hides_nan)  # fmt: skip
+                    hides_nan=hides_nan, softcap=scores.softcap)  # fmt: skip
         nodes = [*scores.made, *nodes, node]
         if type_.shape != last.output.shape:
             nodes.append(reshaped(node.output, last.output.shape, f"{name}_reshaped"))
@@ -136,11 +139,26 @@ class _Recognition:
         joined = self.around.producer(value, "reshape")
         if joined is not None:
             return self._windowed(joined, most - 1) if most else None
-        base, scale = scaled(self.around, value)
+        base, scale = self._factor(value)
+        softcap, bent = 0.0, self.around.producer(base, "tanh")
+        if bent is not None and self.around.only_consumer(base) is not None:
+            # A cap below zero is as one above it with the sign of its factor within.
+            softcap, (base, inner) = abs(scale), self._factor(bent.inputs[0])
+            scale *= inner
         product = self.around.producer(base, "matmul")
         if product is None or self.around.only_consumer(base) is None:
             return None
-        return _Scores(product, scale)
+        return _Scores(product, scale, softcap)
+
+    def _factor(self, value: Value) -> tuple[Value, float]:
+        """As `scaled`, of several factors in a row that no other node reads."""
+        total = 1.0
+        for _ in range(MAX_FACTORS):
+            base, factor = scaled(self.around, value)
+            if base is value or self.around.only_consumer(value) is None:
+                break
+            value, total = base, total * factor
+        return value, total
 
     def _chosen(self, node: Node, most: int) -> _Scores | None:
         """Scores where a mask shows them, and a number elsewhere."""

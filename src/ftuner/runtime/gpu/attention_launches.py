@@ -234,7 +234,7 @@ class Attentions:
 
     def _call(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
-        weights = softmax.scale, softmax.hidden, softmax.safe, softmax.hides_nan
+        weights = softmax.scale, softmax.softcap, softmax.hidden, softmax.safe, softmax.hides_nan
         dtype = matrix_dtype(arrays[0], "q")
         key = (*layout, arrays[-1].dtype, dtype, weights, seen)
         call = self._calls.get(key)
@@ -260,6 +260,7 @@ class Attentions:
             aligned=aligned,
             loads=loads_of(self._hardware, multiply, aligned and ascending([k, v], batch)),
             negative=softmax.scale < 0,
+            capped=bool(softmax.softcap),
         )  # fmt: skip
 
     def _make(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
@@ -294,7 +295,7 @@ class Attentions:
         strides += call_strides(arrays, batch, 4, False) if masks else [0] * 5
         numbers = AttentionCall(
             count, problem.heads, problem.sharing, rows, keys, depth, columns, past, plan.tiles,
-            plan.l2_heads, plan.split_keys, softmax.scale, softmax.hidden,
+            plan.l2_heads, plan.split_keys, softmax.inner_scale, softmax.softcap, softmax.hidden,
             0.0 if softmax.safe or softmax.hides_nan else math.nan,
             0.0 if softmax.hides_nan else math.nan, *strides,
         )  # fmt: skip

@@ -48,19 +48,20 @@ FULL, LAST_OF_K, LAST_OF_V = range(3)
 
 def emit(
     module: ir.Module, symbol: str, dtype: DType, axes: int, mask: DType | None, causal: bool,
-    vector_bytes: int, fused: bool,
+    capped: bool, vector_bytes: int, fused: bool,
 ) -> None:  # fmt: skip
-    """Add the kernel for a number of batch axes, with a mask of a dtype or without. Its buffers are
-    q, k, v, the mask if there is one, and the result; a task is a range of rows of one batch
-    element."""
+    """Add the kernel for a number of batch axes, with a mask of a dtype or without; `capped`:
+    whether scores pass a hyperbolic tangent. Its buffers are q, k, v, the mask if there is one, and
+    the result; a task is a range of rows of one batch element."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    _Emission(function, dtype, axes, mask, causal, vector_bytes // dtype.itemsize, fused).emit()
+    lanes = vector_bytes // dtype.itemsize
+    _Emission(function, dtype, axes, mask, causal, capped, lanes, fused).emit()
 
 
 class _Emission:
     def __init__(
         self, function: ir.Function, dtype: DType, axes: int, mask: DType | None, causal: bool,
-        lanes: int, fused: bool,
+        capped: bool, lanes: int, fused: bool,
     ) -> None:  # fmt: skip
         self.dtype, self.axes, self.mask = dtype, axes, mask
         self.causal, self.lanes, self.fused = causal, lanes, fused
@@ -83,6 +84,7 @@ class _Emission:
         self.hidden = self._number(Attention.HIDDEN)
         self.floor = self._number(Attention.FLOOR)
         self.broken = self._number(Attention.BROKEN)
+        self.cap = self._number(Attention.CAP) if capped else None
 
     def dim(self, index: int) -> ir.Value:
         return slot(self.builder, self.dims, index)
@@ -261,6 +263,8 @@ class _Emission:
 
         def scale(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
             value = builder.fmul(self._load(place, lanes), self.scale)
+            if self.cap is not None:
+                value = builder.fmul(vecmath.tanh(builder, value, fused=self.fused), self.cap)
             if mask is not None:
                 value = self._masked(value, mask, number, lanes)
             self._store(value, place, lanes)

@@ -55,7 +55,10 @@ class Attention:
     """Columns of a full panel."""
     BROKEN = 27
     """The result of a row whose softmax is NaN: a float64 as bits."""
-    COVERS = 28
+    CAP = 28
+    """What multiplies the hyperbolic tangent of scores, in kernels that cap them: a float64 as
+    bits."""
+    COVERS = 29
     """Row tiles of a block: for full panels, the last one of k, the last one of v; then the same
     for the last block. Each `MAX_SEGMENTS` segments, unused ones without tiles."""
     AXES = COVERS + 6 * 3 * MAX_SEGMENTS

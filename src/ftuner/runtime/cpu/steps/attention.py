@@ -46,7 +46,7 @@ from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 SOFTMAX_OPERATIONS = 5
-"""Operations on a score: scale, maximum, difference, power, sum."""
+"""Operations on a score: scale, maximum, difference, power, sum. A cap is two more."""
 
 
 class AttentionRecord(NamedTuple):
@@ -120,10 +120,11 @@ def attention_record(
     dims[Attention.STEPS] = steps
     dims[Attention.COLUMNS] = columns
     floor = float(np.finfo(library.types.c.name).min) if softmax.safe else -math.inf
-    dims[Attention.SCALE] = _bits(softmax.scale)
+    dims[Attention.SCALE] = _bits(softmax.inner_scale)
     dims[Attention.HIDDEN] = _bits(softmax.hidden)
     dims[Attention.FLOOR] = _bits(floor)
     dims[Attention.BROKEN] = _bits(0.0 if softmax.hides_nan else math.nan)
+    dims[Attention.CAP] = _bits(softmax.softcap)
     dims[Attention.CAUSAL] = steps if offset is None else offset
     dims[Attention.Q_ROW] = q.strides[-2]
     dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
@@ -270,11 +271,11 @@ class AttentionKind(StepKind[AttentionStep]):
 
     def bundle(self, step: AttentionStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         mask = None if step.mask is None else step.mask.layout.dtype
-        causal = step.softmax.causal is not None
+        causal, capped = step.softmax.causal is not None, bool(step.softmax.softcap)
         axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
         return kernel_bundle(
             "ftuner.codegen.llvm.kernels.attention", "attention",
-            dtype, axes, mask, causal, isa.vector_bytes, isa.fused,
+            dtype, axes, mask, causal, capped, isa.vector_bytes, isa.fused,
         )  # fmt: skip
 
     def compiled(
@@ -299,12 +300,17 @@ class AttentionKind(StepKind[AttentionStep]):
         offset = None if limit is None else evaluate(limit, extents)
         seen = mask[0] if mask else None
         problem = arranged(q, k, v, seen, out, offset, machine.workers).problem
-        masked = step.mask is not None
-        layout = AttentionLayout(masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize)
+        masked, capped = step.mask is not None, bool(step.softmax.softcap)
+        layout = AttentionLayout(
+            masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize, capped
+        )
         estimate = attention_estimate(planner, problem, layout, reads + writes)
         elements, rows, columns = problem.elements, problem.rows, problem.columns
         scores = elements * sum(problem.seen(row + 1) for row in range(rows))
-        flops = 2 * scores * (problem.depth + columns) + (SOFTMAX_OPERATIONS + masked) * scores
+        flops = (
+            2 * scores * (problem.depth + columns)
+            + (SOFTMAX_OPERATIONS + masked + 2 * capped) * scores
+        )
         flops += elements * rows * columns
         block, splits, _ = attention_blocks(planner, problem)
         plan = f"blocks of {count(block, 'row')}, {count(elements * splits, 'task')}"
