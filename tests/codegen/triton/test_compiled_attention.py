@@ -82,7 +82,7 @@ CASES = [
     case_of("h200", RAGGED, 16, (COPY, MMA), packed=True),
     case_of("a100-sxm-80gb", POINTERS, 128, (ASYNC, MMA, POWER)),
     case_of("h200", EXACT, 32, (FMA, POWER)),
-    case_of("h200", CAPPED, 64, (COPY, MMA, POWER)),
+    case_of("h200", CAPPED, 64, (COPY, WGMMA, POWER)),
 ]
 
 
