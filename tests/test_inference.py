@@ -106,6 +106,24 @@ def test_compile_of_half_precision(as_default: CpuBackend) -> None:
         ftuner.compile(graph, dtype="float16")
 
 
+def test_outputs_that_append_in_place(
+    as_default: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = Builder()
+    x, new = (builder.input(name, FLOAT32, (symbol(name), 3)) for name in ("x", "new"))
+    graph = builder.graph([x, new], [("y", builder.add("concat", x, new, axis=0))])
+    assert ftuner.compile(graph).appended == {}
+    model = ftuner.compile(graph, append_in_place=True)
+    assert model.appended == {"x": "y"}
+    first = model(x=np.ones((2, 3), "f"), new=np.zeros((1, 3), "f"))["y"]
+    second = model(x=first, new=np.ones((2, 3), "f"))["y"]
+    assert np.shares_memory(first, second)
+    assert second[:, 0].tolist() == [1, 1, 0, 1, 1]
+    monkeypatch.setattr(as_default, "appends_in_place", False)
+    with pytest.raises(ConfigurationError, match="append_in_place is for models on a CPU"):
+        ftuner.compile(graph, append_in_place=True)
+
+
 @needs_onnx
 def test_threads_of_a_session(as_default: CpuBackend) -> None:
     as_default.threads = 2

@@ -50,6 +50,7 @@ ONLY_ON_CPU = {
     "planner.recurrence": "a GPU launches each step of a layer in blocks of one of two sizes",
     "planner.panel_width": "only a CPU packs weights into panels",
     "report.patches": "on a GPU the tiles of a product are bands and waves",
+    "runtime.appending": "outputs that append to inputs in place",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",

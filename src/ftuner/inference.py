@@ -23,7 +23,7 @@ from ftuner.runtime.model import Model, TensorSpec
 
 def load(
     model: Source, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None,
+    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -39,6 +39,14 @@ def load(
             the file says. Weights, activations and operands of products are rounded to it; sums,
             norms, softmax and the expressions between them are computed in float32. Positions,
             masks, statistics, inputs and outputs keep their types.
+        append_in_place: for decoders on a CPU. An output that appends new rows to an input, such as
+            the keys and values of all tokens so far, is then a read-only view of memory with room
+            for more. A run that is given such an output, as it was returned, writes the new rows
+            after those that are there, instead of copying all of them; earlier outputs keep their
+            elements. Results have the same bits as without. Any other array is copied, as ever:
+            one of your own, or an output that was given to a run before (a second continuation of
+            one text). `Model.appended` has these inputs and outputs. An output keeps the memory
+            of all of its rows, and of those that were appended later, alive.
 
     Returns:
         The model: call it with arrays by name, or use its `run`.
@@ -48,18 +56,18 @@ def load(
             lists all of them.
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
-            an unknown `dtype`, or any on a CPU.
+            an unknown `dtype`, or any on a CPU; `append_in_place` on a GPU.
         HardwareError: a GPU that kernels cannot run on.
     """
-    return _loaded(model, threads, progress, device, dtype)[0]
+    return _loaded(model, threads, progress, device, dtype, append_in_place)[0]
 
 
 def _loaded(
     model: Source, threads: int | None, progress: Progress | None = None, device: str = CPU,
-    dtype: str | None = None,
+    dtype: str | None = None, append_in_place: bool = False,
 ) -> tuple[Model, ModelMetadata]:  # fmt: skip
     """The model, as `load` returns it, and what its file says of it."""
-    backend, held = _target(device, dtype)
+    backend, held = _target(device, dtype, append_in_place)
     record = read_model(model)
 
     def imported(answers: Sequence[Answer]) -> Graph:
@@ -67,7 +75,7 @@ def _loaded(
 
     def compiled(graph: Graph) -> Model:
         graph = optimised(graph, backend.multiplies_halves)
-        return Model(graph, backend, threads, progress, held)
+        return Model(graph, backend, threads, progress, held, append_in_place)
 
     metadata = record.metadata
     try:
@@ -85,13 +93,13 @@ def _declared(record: ModelRecord) -> list[TensorSpec]:
 
 def compile(
     graph: Graph, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None,
+    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
 ) -> Model:  # fmt: skip
     """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
 
     Args:
         graph: made by a front end with `ftuner.graph.builder.Builder`; see docs/extending.md.
-        threads, progress, device, dtype: as of `load`.
+        threads, progress, device, dtype, append_in_place: as of `load`.
 
     Raises:
         UnsupportedOperatorError: operators that the device does not have; the message lists all of
@@ -100,19 +108,22 @@ def compile(
             the device does not have.
         ConfigurationError, HardwareError: as of `load`.
     """
-    backend, held = _target(device, dtype)
+    backend, held = _target(device, dtype, append_in_place)
     values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]
     for value in values:
         if value.dtype.name not in ELEMENT_DTYPES:
             raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
-    return Model(optimised(graph, backend.multiplies_halves), backend, threads, progress, held)
+    graph = optimised(graph, backend.multiplies_halves)
+    return Model(graph, backend, threads, progress, held, append_in_place)
 
 
-def _target(device: str, dtype: str | None) -> tuple[Backend, DType | None]:
-    """The back end of a device, and the element type that it holds float32 in.
+def _target(device: str, dtype: str | None, append: bool) -> tuple[Backend, DType | None]:
+    """The back end of a device, and the element type that it holds float32 in. `append`: whether
+    outputs are to append to inputs in place.
 
     Raises:
-        ConfigurationError: no such device, or an element type that it does not hold.
+        ConfigurationError: no such device, an element type that it does not hold, or nothing is
+            appended in place there.
         HardwareError: a GPU that kernels cannot run on.
     """
     held = _half(dtype)
@@ -121,6 +132,10 @@ def _target(device: str, dtype: str | None) -> tuple[Backend, DType | None]:
         raise ConfigurationError(
             f"dtype is {dtype!r}, which only a GPU multiplies here: a CPU runs a model as the file "
             "says; leave dtype out, or give device='cuda'"
+        )
+    if append and not backend.appends_in_place:
+        raise ConfigurationError(
+            f"append_in_place is for models on a CPU, and the device is {device!r}; leave it out"
         )
     return backend, held
 

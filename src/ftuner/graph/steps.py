@@ -12,6 +12,7 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.expr import Expr
 from ftuner.core.product import ReadWindow
+from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
 
@@ -437,6 +438,8 @@ class Lowered:
     steps: tuple[Step, ...]
     inputs: tuple[Buffer, ...]
     outputs: tuple[View, ...]
+    appended: tuple[Appended, ...] = ()
+    """Outputs that are in memory with room for more rows, and begin with an input."""
 
     def lifetimes(self) -> dict[Buffer, tuple[int, int]]:
         """The first and the last step that access each buffer of the arena."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError
+from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host
@@ -30,9 +31,10 @@ class Chain:
 
     def __init__(
         self, parts: Sequence[Part], backend: Backend, boundary: Boundary, threads: int | None,
-        held: DType | None, progress: Progress | None,
+        held: DType | None, progress: Progress | None, appended: Sequence[Appended] = (),
     ) -> None:  # fmt: skip
-        """Compile parts; `threads` and `held` are those of `Backend.compile`.
+        """Compile parts; `threads` and `held` are those of `Backend.compile`, and so is `appended`,
+        of the one part of a graph.
 
         Raises:
             UnsupportedOperatorError, ConfigurationError, HardwareError: as `Backend.compile`.
@@ -48,7 +50,7 @@ class Chain:
             outputs = tuple(value for _, value in part.graph.outputs)
             executable = None
             if outputs or part.node is None:
-                executable = backend.compile(part.graph, threads, held, progress)
+                executable = backend.compile(part.graph, threads, held, progress, appended)
             between = None
             if part.node is not None:
                 between = _Between(

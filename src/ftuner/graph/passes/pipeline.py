@@ -17,6 +17,7 @@ from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
 from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.int8 import keep_int8_weights
+from ftuner.graph.passes.joined_halves import join_halves
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.norm import recognise_norms
 from ftuner.graph.passes.normal_form import normalise
@@ -71,6 +72,7 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
             passes = (*PASSES[:at], partial(keep_half_weights, dtypes=kept), *PASSES[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
+        passes = (*passes, join_halves)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     for apply in passes:
         after = apply(graph)

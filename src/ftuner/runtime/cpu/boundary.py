@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.errors import InputError, OperandError
+from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import Array, as_array, numpy_dtype
@@ -17,17 +18,22 @@ from ftuner.runtime.reference import node_results
 
 
 class CpuBoundary(Boundary):
-    """Check arrays, and copy those that are not aligned and contiguous."""
+    """Check arrays, and copy those that are not aligned and contiguous, but for those that outputs
+    append to."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, appended: Sequence[Appended]) -> None:
         self._inputs = graph.inputs
+        as_given = {pair.input for pair in appended}
+        self._as_given = [number in as_given for number in range(len(graph.inputs))]
         self._names = [v.name for v in graph.inputs]
         self._dtypes = [numpy_dtype(v.dtype) for v in graph.inputs]
 
     def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
         check_names(feeds, self._names)
         arrays = []
-        for name, dtype, value in zip(self._names, self._dtypes, self._inputs, strict=True):
+        for name, dtype, value, as_given in zip(
+            self._names, self._dtypes, self._inputs, self._as_given, strict=True
+        ):
             try:
                 x = as_array(feeds[name], name)
             except OperandError as error:
@@ -36,6 +42,9 @@ class CpuBoundary(Boundary):
                 raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
             if x.ndim != value.rank:
                 raise InputError(f"input {name} is {x.shape}; the model takes {value.type}")
+            if as_given:
+                arrays.append(x)
+                continue
             try:
                 arrays.append(np.require(x, requirements=["C", "A"]))
             except NO_MEMORY as error:
