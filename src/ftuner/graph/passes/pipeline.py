@@ -17,6 +17,7 @@ from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
 from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.int8 import keep_int8_weights
+from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.norm import recognise_norms
 from ftuner.graph.passes.normal_form import normalise
@@ -47,6 +48,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # Attention is recognised by its softmax.
     recognise_softmax,
     narrow_softmax,
+    undo_merged_axes,
     recognise_attention,
     write_outer_products,
     write_rolls,

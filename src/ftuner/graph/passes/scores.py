@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, broadcast, least_value, product
+from ftuner.core.dim import Dim, Shape, least_value
 from ftuner.core.dtype import BOOL, DType
 from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
+from ftuner.graph.passes.batch_axes import parts_of, together, view_shape
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
 from ftuner.graph.rewriting import Surroundings, constant, made, scaled
 
@@ -102,7 +103,7 @@ class ScoresReader:
         axes `finer`; None if there is no such view."""
         if batch == finer:
             return ()
-        shape = _view_shape(value.shape, batch, finer)
+        shape = view_shape(value.shape, batch, finer)
         if shape is None:
             return None
         if shape == value.shape:
@@ -181,7 +182,7 @@ class ScoresReader:
             return self._where(inner, shown, first, number, nodes)
         if number != inner.hidden:
             return None
-        both = self._node("logical_and", [first, shown], _together(first, shown))
+        both = self._node("logical_and", [first, shown], together(first.shape, shown.shape))
         return replace(inner, mask=both.output, made=(*inner.made, *nodes, both))
 
     def _adding(self, inner: Scores, value: Value, addend: Value) -> Scores | None:
@@ -197,7 +198,7 @@ class ScoresReader:
             return self._where(inner, first, addend, inner.hidden, nodes)
         if first.dtype != addend.dtype:
             return None
-        total = self._node("add", [first, addend], _together(first, addend))
+        total = self._node("add", [first, addend], together(first.shape, addend.shape))
         return replace(inner, mask=total.output, made=(*inner.made, *nodes, total))
 
     def _where(
@@ -207,7 +208,7 @@ class ScoresReader:
         if number > ABSORBING:
             return None
         low = self._number(addend, number)
-        one = self._node("where", [shown, addend, low], _together(shown, addend), addend)
+        one = self._node("where", [shown, addend, low], together(shown.shape, addend.shape), addend)
         made_ = (*inner.made, *nodes, one)
         return replace(inner, mask=one.output, hidden=-math.inf, made=made_)
 
@@ -281,16 +282,16 @@ class ScoresReader:
     # Nodes.
 
     def _node(
-        self, op: str, inputs: Sequence[Value], shape_of: Shape, like: Value | None = None,
+        self, op: str, inputs: Sequence[Value], result: Shape, like: Value | None = None,
         **attributes: Shape,
     ) -> Node:  # fmt: skip
         """A node with a result of a shape, the same one whenever it is asked for. The result has
         the element type of `like`, or of the first operand."""
-        key = op, *inputs, shape_of
+        key = op, *inputs, result
         if key not in self._made:
             like = inputs[0] if like is None else like
             name = f"{like.name}_{op}_{len(self._made)}"
-            self._made[key] = made(op, inputs, TensorType(like.dtype, shape_of), name, **attributes)
+            self._made[key] = made(op, inputs, TensorType(like.dtype, result), name, **attributes)
         return self._made[key]
 
     def _number(self, like: Value, number: float) -> Value:
@@ -304,44 +305,3 @@ class ScoresReader:
 def lowest(value: Value) -> float:
     """The lowest finite number of an element type."""
     return -largest_finite(value.dtype)
-
-
-def parts_of(batch: Shape, finer: Shape) -> tuple[Shape, ...] | None:
-    """The axes of `finer` that each axis of `batch` is split into; None if it is not."""
-    left = list(finer)
-    found: list[Shape] = []
-    for extent in batch:
-        taken: list[Dim] = [left.pop(0)] if left else []
-        while left and product(taken) != extent:
-            taken.append(left.pop(0))
-        if product(taken) != extent:
-            return None
-        found.append(tuple(taken))
-    if any(n != 1 for n in left):
-        return None
-    if left and found:
-        found[-1] = (*found[-1], *left)
-    return tuple(found) if found or not left else None
-
-
-def _view_shape(shape: Shape, batch: Shape, finer: Shape) -> Shape | None:
-    """The shape of an operand of scores whose batch axes are split. Each is one or whole."""
-    parts = parts_of(batch, finer)
-    ahead = len(batch) + 2 - len(shape)
-    if parts is None or ahead < 0:
-        return None
-    if len(shape) <= 2:
-        return shape
-    given = (*(1,) * ahead, *shape[:-2])
-    found: list[Dim] = []
-    for extent, whole, split in zip(given, batch, parts, strict=True):
-        if extent not in (1, whole):
-            return None
-        found += split if extent == whole else (1,) * len(split)
-    return (*found, *shape[-2:])
-
-
-def _together(x: Value, y: Value) -> Shape:
-    rank = max(x.rank, y.rank)
-    shapes = ((1,) * (rank - v.rank) + v.shape for v in (x, y))
-    return tuple(map(broadcast, *shapes))
