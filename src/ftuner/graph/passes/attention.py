@@ -46,7 +46,9 @@ class _Recognition:
             return None, []
         scores = self.reader.read(softmax.inputs[0])
         scores = scores and self.reader.with_axes(scores, last.output.shape[:-2])
-        return last, self._nodes(scores, last, guarded is not None) if scores else []
+        if scores is None:
+            return last, []
+        return last, self._nodes(self.reader.with_columns(scores), last, guarded is not None)
 
     def _product(self, weights: Value) -> Node | None:
         """The product with values that alone reads the weights, in any batch axes."""

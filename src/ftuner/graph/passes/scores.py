@@ -75,6 +75,9 @@ class ScoresReader:
             if node is not None:
                 return rule(node, most - 1) if most else None
         base, scale = self._factor(value)
+        if base is not value and self._around.producer(base, "add") is not None:
+            inner = self.read(base, most - 1) if most else None
+            return inner and self._scaled(inner, scale)
         softcap, bent = 0.0, self._around.producer(base, "tanh")
         if bent is not None and self._around.only_consumer(base) is not None:
             # A cap below zero is as one above it with the sign of its factor within.
@@ -97,6 +100,18 @@ class ScoresReader:
             return None
         mask = nodes[-1].output if nodes else found.mask
         return replace(found, batch=batch, mask=mask, made=(*found.made, *nodes))
+
+    def with_columns(self, found: Scores) -> Scores:
+        """The scores with a mask that has the product's number of columns, if it is constrained to
+        be that: a mask that may be repeated along columns is copied."""
+        mask, columns = found.mask, found.product.output.shape[-1]
+        if mask is None or mask.rank == 0 or mask.shape[-1] in (1, columns):
+            return found
+        if not self._around.alike(mask.shape[-1:], (columns,)):
+            return found
+        shape = (*mask.shape[:-1], columns)
+        node = self._node("reshape", [mask], shape, shape=shape)
+        return replace(found, mask=node.output, made=(*found.made, node))
 
     def viewed(self, value: Value, batch: Shape, finer: Shape) -> tuple[Node, ...] | None:
         """The node, if one is needed, that gives an operand of scores with batch axes `batch` the
@@ -127,6 +142,16 @@ class ScoresReader:
             return None
         inner = self.read(x, most)
         return inner and self.with_axes(inner, y.shape[:-2])
+
+    def _scaled(self, inner: Scores, factor: float) -> Scores | None:
+        """A multiple of a sum, as ALiBi is in Falcon."""
+        first = inner.mask
+        if first is None or first.dtype == BOOL or inner.causal is not None or inner.softcap:
+            return None
+        number = self._number(first, factor)
+        scaled_mask = self._node("multiply", [first, number], first.shape)
+        return replace(inner, scale=inner.scale * factor, mask=scaled_mask.output,
+                       made=(*inner.made, scaled_mask))  # fmt: skip
 
     # Masks.
 
@@ -192,8 +217,9 @@ class ScoresReader:
             return None
         addend, first = nodes[-1].output if nodes else addend, inner.mask
         if first is None:
-            wide = addend.rank > 0 and self._around.alike(addend.shape[-1:], value.shape[-1:])
-            return replace(inner, mask=addend, made=(*inner.made, *nodes)) if wide else None
+            if addend.rank == 0 or addend.shape[-1] == 1:
+                return None
+            return replace(inner, mask=addend, made=(*inner.made, *nodes))
         if first.dtype == BOOL:
             return self._where(inner, first, addend, inner.hidden, nodes)
         if first.dtype != addend.dtype:
