@@ -76,8 +76,8 @@ class ScoresReader:
                 return rule(node, most - 1) if most else None
         base, scale = self._factor(value)
         if base is not value and self._around.producer(base, "add") is not None:
-            inner = self.read(base, most - 1) if most else None
-            return inner and self._scaled(inner, scale)
+            biased = self.read(base, most - 1) if most else None
+            return biased and self._scaled(biased, scale)
         softcap, bent = 0.0, self._around.producer(base, "tanh")
         if bent is not None and self._around.only_consumer(base) is not None:
             # A cap below zero is as one above it with the sign of its factor within.
