@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.invoking import document, run
+from tests.cli.invoking import document, exit_code_of, run
 
 import ftuner
-from ftuner.cli.main import EXIT_NAMED_ERROR
+from ftuner.cli.main import EXIT_USAGE
 from ftuner.cli.measure import ROUNDS, Case, is_right, operands_of, time_calls
 from ftuner.cli.peers import ENGINES
 from ftuner.hardware.recorded import recorded_names
@@ -89,7 +89,7 @@ def test_a_device_that_is_not_there() -> None:
     for command in ("tune", "hardware"):
         for device in ("gpu", "meta", "cuda:99"):
             result = run(command, "--device", device)
-            assert result.exit_code == EXIT_NAMED_ERROR
+            assert result.exit_code == EXIT_USAGE
             assert f"ConfigurationError: device is '{device}'" in result.stderr
     given = run("tune", "--device", "cuda", "--isa", "avx2")
     assert "--isa and --from are options of the CPU" in given.stderr
@@ -176,7 +176,7 @@ def test_explain_saves(tmp_path: Path, suffix: str) -> None:
 )
 def test_named_errors(arguments: tuple[str, ...], error: str) -> None:
     result = run(*arguments, "--json")
-    assert result.exit_code == EXIT_NAMED_ERROR
+    assert result.exit_code == exit_code_of(error)
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"ftuner: {error}: ")

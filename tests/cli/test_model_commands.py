@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.cli.invoking import document, run
+from tests.cli.invoking import document, exit_code_of, run
 from tests.frontends.onnx_models import model_of
 
 from ftuner.cli import measure_model, model_peers
 from ftuner.cli.bench_model import MEASURING_MODULE
 from ftuner.cli.child import measured_in_child
-from ftuner.cli.main import EXIT_NAMED_ERROR
+from ftuner.cli.main import EXIT_USAGE
 from ftuner.cli.measure_model import ModelRequest, measure
 from ftuner.cli.model_peers import MODEL_ENGINES, ModelEngine
 from ftuner.cli.peers import SUBJECT
@@ -215,7 +215,7 @@ def test_compare_needs_the_reference(layer: str, monkeypatch: pytest.MonkeyPatch
     missing = ModelEngine(("no_such_module",), MODEL_ENGINES[SUBJECT].prepare)
     monkeypatch.setitem(MODEL_ENGINES, "onnxruntime", missing)
     result = run("compare", layer, "--shape", "x=7x8")
-    assert result.exit_code == EXIT_NAMED_ERROR
+    assert result.exit_code == EXIT_USAGE
     assert "pip install" in result.stderr
 
 
@@ -316,7 +316,7 @@ def test_named_errors(
         MODEL_ENGINES, "onnxruntime", ModelEngine((), MODEL_ENGINES[SUBJECT].prepare)
     )
     result = run(*(layer if a == "MODEL" else a for a in arguments))
-    assert result.exit_code == EXIT_NAMED_ERROR
+    assert result.exit_code == exit_code_of(error)
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"ftuner: {error}: ")

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.cli.latencies import Latency, Timed, latencies, latency_table, timed_call
-from ftuner.cli.output import shown_progress
+from ftuner.cli.output import show_table, shown_progress
 from ftuner.errors import ConfigurationError
 
 INSTALL = "pip install 'ftuner[demo]'"
@@ -129,7 +129,7 @@ def show_reading(out: Console, found: Reading) -> None:
     for line in found.lines:
         out.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
     out.print()
-    out.print(latency_table(found.latencies, "nothing is compiled between calls"))
+    show_table(out, latency_table(found.latencies, "nothing is compiled between calls"))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.cli.latencies import Latency, Timed, latencies, latency_table, timed_call
-from ftuner.cli.output import shown_progress
+from ftuner.cli.output import show_table, shown_progress
 from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def show_hearing(out: Console, found: Hearing) -> None:
         out.print(f"  speech from {begin:.2f} s to {end:.2f} s", highlight=False)
     same = "the same" if found.windowed == found.segments else "not the same"
     out.print(f"  window by window: {same}\n", highlight=False)
-    out.print(latency_table(found.latencies, "nothing is compiled between calls"))
+    show_table(out, latency_table(found.latencies, "nothing is compiled between calls"))
 
 
 def said(speaker: str, sentence: str) -> Sound:

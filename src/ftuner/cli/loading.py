@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ftuner.cli.inputs import specs_of
 from ftuner.cli.output import shown_progress
@@ -15,17 +13,10 @@ from ftuner.cli.output import shown_progress
 if TYPE_CHECKING:
     from ftuner.runtime.model import Model, TensorSpec
 
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
-
 LEAST_SAMPLES = 5
 MOST_SAMPLES = 101
 SAMPLING_S = 0.25
 """Duration of sampling, within the limits above."""
-
-
-HeldOption = Annotated[
-    str | None, typer.Option("--dtype", help="On a GPU: bfloat16 or float16, to hold float32 in.")
-]
 
 
 def read_specs(path: Path) -> list[TensorSpec]:
