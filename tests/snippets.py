@@ -51,8 +51,8 @@ class Snippet:
 
 
 def write_encoder(path: Path) -> None:
-    """A model with the inputs and the output of a sentence encoder: embeddings of the tokens that
-    are seen."""
+    """A model with the inputs and outputs of the sentence encoder that docs/index.md installs:
+    embeddings of the tokens that are seen, and their mean."""
     from onnx import TensorProto, helper, numpy_helper, save
 
     table = np.linspace(-1, 1, 8192 * 384, dtype=np.float32).reshape(8192, 384)
@@ -60,19 +60,26 @@ def write_encoder(path: Path) -> None:
         helper.make_node("Gather", ["table", "input_ids"], ["found"]),
         helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["seen", "last"], ["column"]),
-        helper.make_node("Mul", ["found", "column"], ["last_hidden_state"]),
+        helper.make_node("Mul", ["found", "column"], ["onnx::Shape_422"]),
+        helper.make_node("ReduceMean", ["onnx::Shape_422", "second"], ["461"], keepdims=0),
+        helper.make_node("Identity", ["attention_mask"], ["output"]),
+        helper.make_node("Identity", ["attention_mask"], ["463"]),
     ]
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
-        for name in ("input_ids", "attention_mask")
-    ]
-    shape = ["batch", "length", 384]
-    output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, shape)
+    tokens = ["batch_size", "sequence_length"]
+    ids, mask, same, again = (
+        helper.make_tensor_value_info(name, TensorProto.INT64, tokens)
+        for name in ("input_ids", "attention_mask", "output", "463")
+    )
+    each, mean = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("onnx::Shape_422", [*tokens, 384]), ("461", [tokens[0], 384]))
+    )
     constants = [
         numpy_helper.from_array(table, "table"),
         numpy_helper.from_array(np.array([2]), "last"),
+        numpy_helper.from_array(np.array([1]), "second"),
     ]
-    graph = helper.make_graph(nodes, "encoder", inputs, [output], constants)
+    graph = helper.make_graph(nodes, "encoder", [ids, mask], [same, again, each, mean], constants)
     opsets = [helper.make_opsetid("", 18)]
     save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
@@ -101,7 +108,7 @@ def commands(code: str) -> list[str]:
         ValueError: a line that is neither run nor known not to be.
     """
     found = []
-    for line in filter(None, re.sub(r"\"\$\(.*?\)\"", "", code, flags=re.DOTALL).splitlines()):
+    for line in filter(None, code.splitlines()):
         if line.startswith("ftuner "):
             elsewhere = line.startswith(NOT_HERE) or "--device cuda" in line or "--ray" in line
             found += [] if elsewhere else [line]

@@ -1,4 +1,4 @@
-"""An HTTP server around a sentence encoder: POST token ids as JSON, get the vector of each token.
+"""An HTTP server around a sentence encoder: POST token ids as JSON, get the sentence's vector.
 
 Each request runs at its own length, in its own thread: nothing is padded or batched.
 """
@@ -15,7 +15,7 @@ PORT = 8000
 
 
 def answer(model: ftuner.Model, body: bytes) -> list[Any]:
-    """The first output of the model for a JSON list of token ids.
+    """The last output of the model for a JSON list of token ids.
 
     Raises:
         ValueError: not JSON, or not a list of integers, or the model refuses them.
@@ -23,8 +23,8 @@ def answer(model: ftuner.Model, body: bytes) -> list[Any]:
     ids = np.array([json.loads(body)])
     if ids.ndim != 2 or ids.dtype != np.int64:
         raise ValueError("expected a list of token ids")
-    (first, *_) = model.run({"input_ids": ids, "attention_mask": np.ones_like(ids)})
-    return first[0].tolist()
+    *_, vectors = model.run({"input_ids": ids, "attention_mask": np.ones_like(ids)})
+    return vectors[0].tolist()
 
 
 def handler(model: ftuner.Model) -> type[BaseHTTPRequestHandler]:
