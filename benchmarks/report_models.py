@@ -1,9 +1,8 @@
-"""The part of docs/performance.md that is about whole models, and its picture."""
+"""The tables of one CPU's results that are about whole models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from benchmarks.engines import SUBJECT
 from benchmarks.markdown import both
@@ -39,34 +38,3 @@ def starts(documents: Sequence[Document]) -> Iterator[tuple[str, ...]]:
         for name, entry in document["engines"].items():
             resident = f"{entry['resident_bytes'] / 2**20:.0f} MiB"
             yield (name, f"{entry['load_s']:.2f} s", resident)
-
-
-def draw_latency(documents: Sequence[Document], path: Path) -> None:
-    """Latency over length, batch 1, of every engine; a panel for each thread count."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    # The same results give the same file.
-    plt.rcParams["svg.hashsalt"] = "ftuner"
-    figure, panels = plt.subplots(
-        1, len(documents), figsize=(5 * len(documents), 4), layout="constrained", squeeze=False
-    )
-    for panel, document in zip(panels[0], documents, strict=True):
-        for engine in document["engines"]:
-            points = [
-                (r["case"]["length"], 1e3 * r["engines"][engine]["min_s"])
-                for r in document["cases"]
-                if r["case"]["batch"] == 1 and "min_s" in r["engines"].get(engine, {})
-            ]
-            width = 2.0 if engine == SUBJECT else 1.0
-            panel.plot(*zip(*points, strict=True), ".-", label=engine, linewidth=width)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.set_title(f"{document['set']}, batch 1, threads: {document['threads']}")
-        panel.set_xlabel("tokens")
-        panel.set_ylabel("milliseconds")
-        panel.legend(fontsize="small")
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
