@@ -35,7 +35,8 @@ from ftuner.ops.grouped_matmul import grouped_matmul
 from ftuner.ops.matmul import matmul
 
 if TYPE_CHECKING:
-    from ftuner.inference import InferenceSession, Model, SessionOptions, compile, load
+    from ftuner.inference import Model, compile, load
+    from ftuner.ort import InferenceSession, SessionOptions
 
 __version__ = "0.1.0"
 
@@ -77,6 +78,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Models are imported on first use, so that importing ftuner for its operators stays fast."""
-    if name in ("InferenceSession", "Model", "SessionOptions", "compile", "load"):
+    if name in ("Model", "compile", "load"):
         return getattr(import_undivided("ftuner.inference"), name)
+    if name in ("InferenceSession", "SessionOptions"):
+        return getattr(import_undivided("ftuner.ort"), name)
     raise AttributeError(f"module 'ftuner' has no attribute {name!r}")
