@@ -35,11 +35,12 @@ if TYPE_CHECKING:
         set_num_threads,
         tune,
     )
-    from ftuner.inference import InferenceSession, Model, SessionOptions, compile, load
+    from ftuner.inference import Model, compile, load
     from ftuner.ops.attention import attention
     from ftuner.ops.dense import Dense
     from ftuner.ops.grouped_matmul import grouped_matmul
     from ftuner.ops.matmul import matmul
+    from ftuner.ort import InferenceSession, SessionOptions
 
 __version__ = "0.1.0"
 
@@ -80,9 +81,9 @@ __all__ = [
 
 _HOMES = {
     "Dense": "ftuner.ops.dense",
-    "InferenceSession": "ftuner.inference",
+    "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
-    "SessionOptions": "ftuner.inference",
+    "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
     "attention": "ftuner.ops.attention",
     "compile": "ftuner.inference",

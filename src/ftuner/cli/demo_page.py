@@ -53,14 +53,16 @@ class Engine:
     """One of rapidocr's models, with the interface of its engines."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
-        from ftuner.inference import InferenceSession, SessionOptions
+        from ftuner.ort import InferenceSession, SessionOptions
 
-        options = SessionOptions(intra_op_num_threads=threads or 0)
+        options = SessionOptions()
+        options.intra_op_num_threads = threads or 0
         self._session = InferenceSession(path, options)
         (self._input,) = self._session.get_inputs()
         self.timed: Timed = {}
 
     def __call__(self, x: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        result: npt.NDArray[Any]
         (result,) = timed_call(
             self.timed, x.shape, lambda: self._session.run(None, {self._input.name: x})
         )

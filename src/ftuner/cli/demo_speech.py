@@ -96,9 +96,10 @@ def needs() -> Needs:
 
 def hear(given: Needs, threads: int | None) -> Hearing:
     """The segments of speech in a sound, and the latencies of models by the shape of the input."""
-    from ftuner.inference import InferenceSession, SessionOptions
+    from ftuner.ort import InferenceSession, SessionOptions
 
-    options = SessionOptions(intra_op_num_threads=threads or 0)
+    options = SessionOptions()
+    options.intra_op_num_threads = threads or 0
     sessions = {}
     with shown_progress("compile") as show:
         for number, name in enumerate((WHOLE, WINDOWED)):
