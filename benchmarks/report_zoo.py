@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.engines import SUBJECT
 from benchmarks.markdown import number, table
-from benchmarks.results import Document, geomean
+from benchmarks.results import Document, geomean, load
 from benchmarks.zoo.architecture import SIZES
 from benchmarks.zoo.checking import RIGHT, UNCOUNTED
 
@@ -16,6 +17,13 @@ GOAL, FLOOR = 1.15, 0.95
 """What the geometric mean of an architecture and its slowest shape are compared with."""
 
 Result = Mapping[str, Any]
+
+
+def recorded(results: Path) -> list[Document]:
+    """The documents of `KIND` in the folders of `results`, the latest first."""
+    documents = [load(path) for path in sorted(results.glob(f"*/{KIND}-*.json"))]
+    own = [document for document in documents if document["kind"] == KIND]
+    return sorted(own, key=lambda document: str(document["date"]), reverse=True)
 
 
 def page(documents: Sequence[Document]) -> str:
