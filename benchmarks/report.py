@@ -14,7 +14,13 @@ from benchmarks.engines import INT8_SUBJECT, SUBJECT
 from benchmarks.markdown import both, number, table
 from benchmarks.report_gpu import KIND as GPU
 from benchmarks.report_gpu import chapter as gpu_chapter
-from benchmarks.report_models import by_length, draw_latency, starts
+from benchmarks.report_models import (
+    by_length,
+    by_windows,
+    draw_latency,
+    starts,
+    unprepared,
+)
 from benchmarks.results import Document, geomean, load, summarise
 from benchmarks.run import RESULTS
 
@@ -23,10 +29,10 @@ BEGIN = "<!-- benchmarks:begin (written by python -m benchmarks.report) -->"
 END = "<!-- benchmarks:end -->"
 
 KINDS = (
-    "model", "vision", "gemm", "bmm", "conv", "recurrent", "int8", "metaschedule", "regret",
-    "overhead", "start", "first", GPU,
+    "model", "vision", "speech", "gemm", "bmm", "conv", "recurrent", "int8", "metaschedule",
+    "regret", "overhead", "start", "first", GPU,
 )  # fmt: skip
-PEERS_KINDS = ("model", "vision", "gemm", "bmm", "conv", "recurrent")
+PEERS_KINDS = ("model", "vision", "speech", "gemm", "bmm", "conv", "recurrent")
 """Kinds of document that the page shows, in order; other results may stand beside them."""
 
 
@@ -188,6 +194,16 @@ def _models(documents: Sequence[Document]) -> Iterator[str]:
         yield from table(head, rows)
 
 
+def _speech(documents: Sequence[Document]) -> Iterator[str]:
+    if documents:
+        yield "### Speech detectors, by sounds and windows"
+        yield ""
+        head, *rows = by_windows(documents)
+        yield from table(head, rows)
+        lines = list(unprepared(documents))
+        yield from [*lines, ""] if lines else []
+
+
 def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
     """What the sizes of a layer's pictures do on average."""
     if not documents:
@@ -317,7 +333,7 @@ def _chapter(documents: Sequence[Document]) -> str:
     lines: list[str] = []
     if runs:
         lines += [*_overview(runs), *_per_peer(runs), *_models(by_kind["model"]), *_by_rows(runs)]
-        lines += _by_layer(by_kind["conv"])
+        lines += [*_speech(by_kind["speech"]), *_by_layer(by_kind["conv"])]
     for kind, section in (
         ("start", _starts),
         ("int8", _int8),
