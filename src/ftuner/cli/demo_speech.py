@@ -76,11 +76,11 @@ class Needs(NamedTuple):
     """The program that speaks."""
 
 
-def needs() -> Needs:
-    """The ONNX files inside silero-vad's distribution, by name, and the program that speaks.
+def detectors() -> Mapping[str, Path]:
+    """The files inside silero-vad's distribution, by name.
 
     Raises:
-        ConfigurationError: one is missing.
+        ConfigurationError: it is not installed.
     """
     try:
         found = {f.name: Path(f.locate()) for f in files("silero-vad") or ()}
@@ -88,6 +88,16 @@ def needs() -> Needs:
         found = {}
     if not {WHOLE, WINDOWED} <= found.keys():
         raise ConfigurationError(f"to hear speech, install silero-vad with: {INSTALL}")
+    return found
+
+
+def needs() -> Needs:
+    """The detectors, and the program that speaks.
+
+    Raises:
+        ConfigurationError: one is missing.
+    """
+    found = detectors()
     speaker = shutil.which("espeak-ng")
     if speaker is None:
         raise ConfigurationError("to hear speech, install the program espeak-ng, which speaks it")
