@@ -101,16 +101,6 @@ def test_operators_are_those_of_the_registry() -> None:
     assert [op for op in operator_table.LEFT_OUT if f"`{op}`" in runs] == []
 
 
-def test_readme_describes_the_session() -> None:
-    (_, there), (_, missing) = rows_of_readme("| | |\n| --- | --- |\n| there |")
-    backend, options = ftuner.InferenceSession, ftuner.SessionOptions()
-    parameters = {"sess_options", "providers", "SessionOptions", "intra_op_num_threads"}
-    methods = [name for name in names_in(there) if name not in parameters]
-    assert methods == [name for name in vars(backend) if not name.startswith("_")]
-    for name in names_in(missing):
-        assert not any(hasattr(x, name) for x in (backend, options, ftuner)), name
-
-
 def write_encoder(path: Path) -> None:
     """A model with the inputs of a sentence encoder: embeddings of the tokens that are seen."""
     from onnx import TensorProto, helper, numpy_helper, save
