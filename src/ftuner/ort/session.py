@@ -69,7 +69,9 @@ class InferenceSession:
                 f"sess_options is a {type(sess_options).__name__}; expected SessionOptions of this "
                 f"module, {SessionOptions.__module__.rpartition('.')[0]}"
             )
-        self._source = path_or_bytes
+        self._model_bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else None
+        # Of the same name as in onnxruntime: optimum reads it.
+        self._model_path = None if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._options = (sess_options or SessionOptions()).copied()
         if self._options.optimized_model_filepath:
             refuse("SessionOptions.optimized_model_filepath")
@@ -111,9 +113,9 @@ class InferenceSession:
         self._note("session_initialization", began)
 
     def _read(self) -> ModelRecord:
-        source = self._source
-        record = read_model(source if isinstance(source, bytes) else os.fspath(source))
-        return record.with_extents(self._options.extents)
+        source = self._model_path if self._model_bytes is None else self._model_bytes
+        assert source is not None
+        return read_model(source).with_extents(self._options.extents)
 
     def _compiled(self, record: ModelRecord) -> Model:
         threads = self._options.intra_op_num_threads
