@@ -140,6 +140,7 @@ def test_severity_is_the_level_of_the_loggers() -> None:
         logger.setLevel(before)
 
 
+@pytest.mark.filterwarnings("ignore:provider 'Nope'")
 def test_providers_that_are_not_there() -> None:
     with pytest.warns(UserWarning, match="provider 'DmlExecutionProvider' is not available"):
         session = ftuner.ort.InferenceSession(
