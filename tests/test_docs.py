@@ -109,16 +109,6 @@ def test_operators_are_those_of_the_registry() -> None:
     assert [op for op in operator_table.LEFT_OUT if f"`{op}`" in runs] == []
 
 
-def test_the_session_is_described() -> None:
-    (_, there), (_, missing) = rows_of_table("docs/models.md", "| | |\n| --- | --- |\n| there |")
-    backend, options = ftuner.InferenceSession, ftuner.SessionOptions()
-    parameters = {"sess_options", "providers", "SessionOptions", "intra_op_num_threads"}
-    methods = [name for name in names_in(there) if name not in parameters]
-    assert methods == [name for name in vars(backend) if not name.startswith("_")]
-    for name in names_in(missing):
-        assert not any(hasattr(x, name) for x in (backend, options, ftuner)), name
-
-
 def test_the_command_line_is_described() -> None:
     """`python -m tests.cli_reference` writes the page."""
     assert cli_reference.PATH.read_text(encoding="utf-8") == cli_reference.page()

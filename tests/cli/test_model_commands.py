@@ -287,10 +287,10 @@ def test_errors_of_the_measuring_process_keep_their_names() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("run", "missing.onnx"), "GraphError"),
-        (("explain", "missing.onnx"), "GraphError"),
-        (("bench", "missing.onnx"), "GraphError"),
-        (("compare", "missing.onnx"), "GraphError"),
+        (("run", "missing.onnx"), "MissingFileError"),
+        (("explain", "missing.onnx"), "MissingFileError"),
+        (("bench", "missing.onnx"), "MissingFileError"),
+        (("compare", "missing.onnx"), "MissingFileError"),
         (("run", "MODEL"), "InputError"),
         (("run", "MODEL", "--shape", "y=3"), "InputError"),
         (("run", "MODEL", "--shape", "x=3*8"), "ConfigurationError"),

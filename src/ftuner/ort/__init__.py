@@ -7,7 +7,7 @@ before others import it. docs/onnxruntime.md lists the members.
 from typing import NoReturn
 
 from ftuner.frontends.onnx.records import ModelMetadata
-from ftuner.ort.absent import refuse
+from ftuner.ort.absent import missing
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg
 from ftuner.ort.devices import OrtDevice
@@ -71,4 +71,4 @@ __all__ = [
 
 def __getattr__(name: str) -> NoReturn:
     """Names of onnxruntime that do not exist here."""
-    refuse(__name__, name)
+    missing(__name__, name)

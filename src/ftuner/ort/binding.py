@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,17 +16,31 @@ from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
 from ftuner.ort.values import OrtValue, at_address
 from ftuner.runtime.ops.placement import on_gpu
 
-if TYPE_CHECKING:
-    from ftuner.ort.session import InferenceSession
-
 Run = Callable[[Mapping[str, object]], list[Any]]
 """Returns all outputs of a model."""
+
+
+class Session(Protocol):
+    """What a binding asks of its session."""
+
+    @property
+    def device(self) -> int | None:
+        """The number of the GPU that it computes on, or None for the CPU."""
+
+    def get_inputs(self) -> list[NodeArg]: ...
+
+    def get_outputs(self) -> list[NodeArg]: ...
+
+    def get_overridable_initializers(self) -> list[NodeArg]: ...
+
+    def expect_outputs(self, names: Iterable[str]) -> None:
+        """Raises ArgumentError unless the model has outputs of these names."""
 
 
 class IOBinding:
     """The inputs and outputs of one session."""
 
-    def __init__(self, session: InferenceSession) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self._inputs: dict[str, OrtValue] = {}
         self._outputs: dict[str, OrtValue | int | None] = {}

@@ -54,12 +54,12 @@ def element_type(given: object) -> ElementType:
     Raises:
         ArgumentError: no tensor of ftuner has it.
     """
-    if isinstance(given, int) and not isinstance(given, bool):
-        if given in _BY_NUMBER:
-            return _BY_NUMBER[given]
+    if isinstance(given, (int, np.integer)) and not isinstance(given, bool):
+        if int(given) in _BY_NUMBER:
+            return _BY_NUMBER[int(given)]
         raise ArgumentError(f"no element type has the number {given} in ONNX; {_expected()}")
     try:
-        name = np.dtype(given).name  # type: ignore[call-overload]
+        name = "None" if given is None else np.dtype(given).name  # type: ignore[call-overload]
     except TypeError:
         raise ArgumentError(f"{given!r} is no element type; {_expected()}") from None
     if name in BY_NAME:

@@ -6,8 +6,6 @@ different exceptions for what is one error in ftuner, one class derives from all
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from ftuner.errors import (
     AllocationError,
     FTunerError,
@@ -138,8 +136,3 @@ def translated(error: FTunerError) -> FTunerError:
         if isinstance(error, given):
             return wanted(*error.args)
     return error
-
-
-def refused(why: str) -> NoReturn:
-    """Raises NotImplemented."""
-    raise NotImplemented(f"ftuner does not do this: {why}")  # noqa: F901

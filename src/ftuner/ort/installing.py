@@ -13,7 +13,7 @@ from ftuner.errors import ConfigurationError
 from ftuner.ort.process import __version__
 
 NAME = "onnxruntime"
-_OURS = "ftuner.ort"
+_OURS = __name__.rpartition(".")[0]
 SUBMODULES = (
     "", ".capi", ".capi._pybind_state", ".capi.onnxruntime_inference_collection",
     ".capi.onnxruntime_pybind11_state", ".transformers", ".transformers.io_binding_helper",

@@ -8,20 +8,13 @@ from difflib import get_close_matches
 from operator import index
 from typing import Any, Generic, TypeVar, overload
 
+from ftuner.ort.absent import refuse
 from ftuner.ort.enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, refused
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
 
 MAX_KEY, MAX_VALUE = 1024, 8192
 """Most characters of a configuration entry; onnxruntime's."""
 _INT_BITS = 31
-_NO_WEIGHTS = (
-    "weights come from the model's file and from files beside it; give the path of the model "
-    "instead of its bytes"
-)
-_NO_CHOICE = (
-    "execution providers are those of get_available_providers(); give their names as `providers` "
-    "of InferenceSession"
-)
 T = TypeVar("T")
 
 
@@ -183,42 +176,39 @@ class SessionOptions(Options):
         return bool(self._providers)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, extent: int, /) -> None:
-        refused("denotations of dims are not read; give the dim's name to "
-                "add_free_dimension_override_by_name")  # fmt: skip
+        refuse("SessionOptions.add_free_dimension_override_by_denotation")
 
     def add_initializer(self, name: str, value: object, /) -> None:
-        refused("weights come from the model's file; one that is also an input of the model takes "
-                "another value in the feeds of a run")  # fmt: skip
+        refuse("SessionOptions.add_initializer")
 
     def add_external_initializers(self, names: list[str], values: list[object], /) -> None:
-        refused(_NO_WEIGHTS)
+        refuse("SessionOptions.add_external_initializers")
 
     def add_external_initializers_from_files_in_memory(
         self, names: list[str], buffers: list[bytes], lengths: list[int], /
     ) -> None:
-        refused(_NO_WEIGHTS)
+        refuse("SessionOptions.add_external_initializers_from_files_in_memory")
 
     def add_provider_for_devices(
         self, devices: list[object], options: Mapping[str, str], /
     ) -> None:
-        refused(_NO_CHOICE)
+        refuse("SessionOptions.add_provider_for_devices")
 
     def set_provider_selection_policy(self, policy: object, /) -> None:
-        refused(_NO_CHOICE)
+        refuse("SessionOptions.set_provider_selection_policy")
 
     def set_provider_selection_policy_delegate(self, delegate: object, /) -> None:
-        refused(_NO_CHOICE)
+        refuse("SessionOptions.set_provider_selection_policy_delegate")
 
     def register_custom_ops_library(self, path: str, /) -> None:
-        refused("operators in libraries are made for onnxruntime's binary interface; "
-                "docs/extending.md shows how an operator is added to ftuner in Python")  # fmt: skip
+        refuse("SessionOptions.register_custom_ops_library")
 
     def set_load_cancellation_flag(self, cancel: bool, /) -> None:
         if cancel:
-            refused("loading a model cannot be cancelled")
+            refuse("SessionOptions.set_load_cancellation_flag")
 
     def set_ep_context_data_read_func(self, read_func: object, max_data_size: int) -> None:
-        refused("models compiled for an execution provider do not run; give the original model")
+        refuse("SessionOptions.set_ep_context_data_read_func")
 
     def clear_ep_context_data_read_func(self) -> None:
         """Forget the function of `set_ep_context_data_read_func`: there is none."""
@@ -249,4 +239,4 @@ class RunOptions(Options):
         return self._entry(key)
 
     def add_active_adapter(self, adapter: object, /) -> None:
-        refused("LoRA adapters are not read; merge the adapter into the model's weights")
+        refuse("RunOptions.add_active_adapter")

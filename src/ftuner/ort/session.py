@@ -14,9 +14,10 @@ from ftuner.errors import FTunerError, InputError, ShapeError, UnsupportedOperat
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
 from ftuner.inference import compile_record
+from ftuner.ort.absent import refuse
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg, described
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, refused, translated
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, translated
 from ftuner.ort.feeds import usable
 from ftuner.ort.options import RunOptions, SessionOptions
 from ftuner.ort.profiling import Profile
@@ -68,10 +69,12 @@ class InferenceSession:
                 f"sess_options is a {type(sess_options).__name__}; expected SessionOptions of this "
                 f"module, {SessionOptions.__module__.rpartition('.')[0]}"
             )
-        self._source = path_or_bytes
+        self._model_bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else None
+        # Of the same name as in onnxruntime: optimum reads it.
+        self._model_path = None if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._options = (sess_options or SessionOptions()).copied()
         if self._options.optimized_model_filepath:
-            refused("its graphs have no form as files; leave optimized_model_filepath empty")
+            refuse("SessionOptions.optimized_model_filepath")
         self._fallback = bool(int(str(kwargs.get("enable_fallback", 1))))
         self._profile = (
             Profile(self._options.profile_file_prefix) if self._options.enable_profiling else None
@@ -110,9 +113,9 @@ class InferenceSession:
         self._note("session_initialization", began)
 
     def _read(self) -> ModelRecord:
-        source = self._source
-        record = read_model(source if isinstance(source, bytes) else os.fspath(source))
-        return record.with_extents(self._options.extents)
+        source = self._model_path if self._model_bytes is None else self._model_bytes
+        assert source is not None
+        return read_model(source).with_extents(self._options.extents)
 
     def _compiled(self, record: ModelRecord) -> Model:
         threads = self._options.intra_op_num_threads
@@ -281,8 +284,7 @@ class InferenceSession:
         self, run_options: RunOptions, feed_names: Sequence[str], feeds: object,
         fetch_names: Sequence[str], fetches: object, fetch_devices: object,
     ) -> None:  # fmt: skip
-        refused("vectors of values are a class of onnxruntime; use run_with_ort_values, or "
-                "run_with_iobinding for outputs on a GPU")  # fmt: skip
+        refuse("InferenceSession.run_with_ortvaluevector")
 
     def get_inputs(self) -> list[NodeArg]:
         return self._described.inputs
@@ -359,8 +361,7 @@ class InferenceSession:
     ) -> None:
         """Take what `get_tuning_results` returned: nothing."""
         if results:
-            refused("what onnxruntime measures of its kernels does not hold here; ftuner.tune "
-                    "tunes for this machine")  # fmt: skip
+            refuse("InferenceSession.set_tuning_results")
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """No option has an effect."""
@@ -369,16 +370,16 @@ class InferenceSession:
         """Nothing is captured under a number."""
 
     def get_input_memory_infos(self) -> list[object]:
-        refused("inputs are NumPy arrays or torch tensors, whose memory these libraries manage")
+        refuse("InferenceSession.get_input_memory_infos")
 
     def get_output_memory_infos(self) -> list[object]:
-        refused("outputs are NumPy arrays or torch tensors, whose memory these libraries manage")
+        refuse("InferenceSession.get_output_memory_infos")
 
     def get_input_epdevices(self) -> list[object]:
-        refused("execution providers are no libraries here; get_providers() has their names")
+        refuse("InferenceSession.get_input_epdevices")
 
     def get_provider_graph_assignment_info(self) -> list[object]:
-        refused("a whole model runs on one device; `ftuner explain model.onnx` shows its steps")
+        refuse("InferenceSession.get_provider_graph_assignment_info")
 
     def _note(self, what: str, began_ns: int) -> None:
         if self._profile is not None:

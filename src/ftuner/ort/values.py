@@ -11,9 +11,10 @@ import numpy as np
 
 from ftuner.core.forks import import_undivided
 from ftuner.ort import cuda
+from ftuner.ort.absent import refuse
 from ftuner.ort.devices import device_index
 from ftuner.ort.element_types import Array, ElementType, element_type
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, refused
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
 from ftuner.runtime.ops.placement import on_gpu
 
 _DLPACK_CPU = 1
@@ -101,7 +102,7 @@ class OrtValue:
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: object) -> OrtValue:
-        refused("it has no sparse tensors; give a dense array")
+        refuse("OrtValue.ort_value_from_sparse_tensor")
 
     def numpy(self) -> Array:
         """The elements as an array: on a CPU the same memory, from a GPU a copy."""
@@ -147,7 +148,7 @@ class OrtValue:
         return False
 
     def as_sparse_tensor(self) -> object:
-        refused("it has no sparse tensors; numpy() has the elements")
+        refuse("OrtValue.as_sparse_tensor")
 
     def update_inplace(self, data: Array | OrtValue) -> None:
         """Copy elements into the memory of this tensor.
