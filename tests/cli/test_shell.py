@@ -155,6 +155,7 @@ def test_an_error_is_one_line(arguments: tuple[str, ...], code: int, said: str) 
     assert (done.returncode, done.stdout) == (code, "")
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_one_line() -> None:
     """While a command works, here in a check that takes long."""
     code = (
