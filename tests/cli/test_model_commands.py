@@ -325,3 +325,29 @@ def test_named_errors(
 @pytest.mark.parametrize("arguments", [("run",), ("explain", "model"), ("compare", "--rtol", "-1")])
 def test_bad_options(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
+
+
+def test_repeated_layers_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    nodes = []
+    for i in range(4):
+        before = f"l{i - 1}" if i else "x"
+        nodes += [
+            helper.make_node("MatMul", [before, "weight"], [f"p{i}"]),
+            helper.make_node("LayerNormalization", [f"p{i}", "scale"], [f"l{i}"], axis=-1),
+        ]
+    weight = RNG.standard_normal((8, 8)).astype(np.float32)
+    model = model_of(
+        nodes, {"x": ("float32", ["batch", 8])}, ["l3"],
+        {"weight": weight, "scale": np.ones(8, np.float32)},
+    )  # fmt: skip
+    path = saved(model, tmp_path / "layers.onnx")
+    steps = len(document("explain", path)["groups"])
+    for options in ((), ("--shape", "x=7x8")):
+        shown = run("explain", path, *options).stdout
+        assert shown.count("product: matmul") == 1, shown
+        assert "times" in shown
+        assert max(map(len, shown.splitlines())) <= 80
+        every = run("explain", path, *options, "--all").stdout
+        assert every.count("product: matmul") == 4
+        assert len(document("explain", path, *options, "--all")["groups"]) == steps

@@ -144,9 +144,9 @@ def _table(kinds: dict[str, list[Entry]]) -> Table:
 
     from ftuner.core.units import capacity
 
-    table = Table(caption="last use is exact to a day", caption_justify="left")
+    table = Table(caption="the time of a use is exact to a day", caption_justify="left")
     table.add_column("kind")
-    for column in ("entries", "size", "last use of the newest", "of the oldest"):
+    for column in ("entries", "size", "newest use", "oldest use"):
         table.add_column(column, justify="right")
     now = time.time()
     for kind, entries in kinds.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +13,7 @@ from ftuner.cli.options import JsonOption
 from ftuner.cli.output import console, print_json
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
     from ftuner.cli.findings import Finding
@@ -36,27 +38,30 @@ def doctor(as_json: JsonOption = False) -> None:
     else:
         out = console()
         for line in _lines(found):
-            out.print(line)
+            out.print(line, highlight=False)
     if problem:
         raise typer.Exit(EXIT_PROBLEM)
 
 
-def _lines(found: Sequence[Finding]) -> Iterable[Text]:
-    """A line for each finding under the name of its part, one for what to do, and a count."""
+def _lines(found: Sequence[Finding]) -> Iterator[Text | Table]:
+    """The findings under the names of their parts, each with what to do, and a count."""
+    from rich.table import Table
     from rich.text import Text
 
+    from ftuner.cli.findings import PROBLEM, WARNING
     from ftuner.core.units import count
 
-    part = ""
-    for finding in found:
-        if finding.part != part:
-            part = finding.part
-            yield Text(part, "bold")
-        line = Text(f"  {finding.state:<7}  ", _STYLES[finding.state])
-        line.append(finding.text, "default not bold")
-        yield line
-        if finding.todo:
-            yield Text(f"           -> {finding.todo}", "default")
+    for part, findings in groupby(found, lambda finding: finding.part):
+        yield Text(part, "bold")
+        # Long texts go on in their column.
+        grid = Table.grid(padding=(0, 1), pad_edge=True)
+        grid.add_column(min_width=len(WARNING))
+        grid.add_column()
+        for finding in findings:
+            grid.add_row(Text(finding.state, _STYLES[finding.state]), Text(finding.text))
+            if finding.todo:
+                grid.add_row("", Text(f"-> {finding.todo}"))
+        yield grid
     states = [finding.state for finding in found]
-    problems, warnings = states.count("problem"), states.count("warning")
+    problems, warnings = states.count(PROBLEM), states.count(WARNING)
     yield Text(f"{count(problems, 'problem')}, {count(warnings, 'warning')}", "bold")

@@ -166,7 +166,7 @@ def _show(
     out = console()
     rows = rows_of(found, every_step)
     show_table(out, model_table(found, rows, title))
-    out.print(_memory_line(found), soft_wrap=True)
+    out.print(_memory_line(found))
     if measured is None:
         return
     if found.roofline is not None:
@@ -175,8 +175,7 @@ def _show(
     out.print(
         f"measured: {duration(measured.median_s)} a run, median of {measured.runs}, on "
         f"{measured.device} with {count(measured.threads, 'thread')}; groups were run one by one; "
-        "ratio: measured / estimate",
-        soft_wrap=True,
+        "ratio: measured / estimate"
     )
 
 

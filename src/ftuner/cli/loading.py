@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftuner.cli.inputs import specs_of
 from ftuner.cli.output import shown_progress
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ SAMPLING_S = 0.25
 
 def read_specs(path: Path) -> list[TensorSpec]:
     """The inputs of a model file."""
+    from ftuner.cli.inputs import specs_of
     from ftuner.frontends.onnx.importer import import_model
 
     return specs_of(import_model(path).graph)

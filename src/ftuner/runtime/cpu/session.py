@@ -144,7 +144,7 @@ class CpuSession:
         with self._lock:
             keep_hardware(self.cache, tuned, self._asked_isa)
             keep_calibration(
-                self.cache, _kept_key(self._asked_isa),
+                self.cache, kept_key(self._asked_isa),
                 KeptCalibration(time.time(), found.slow_share, found.noisy),
             )  # fmt: skip
             if self._kernels is None:
@@ -265,7 +265,8 @@ def keep_hardware(cache: Cache, hardware: CpuHardware, isa: str | None = None) -
     keep_model(cache, _key_of(facts, _part_of_key(facts, isa)), hardware, priors_digest())
 
 
-def _kept_key(isa: str | None) -> str:
+def kept_key(isa: str | None) -> str:
+    """The key of this machine's model in the cache. `isa`: as of `known_hardware`."""
     facts = read_system()
     return _key_of(facts, _part_of_key(facts, isa))
 
