@@ -193,9 +193,7 @@ class ScoresReader:
             return self._adding(inner, value, addend)
         return None
 
-    def _choosing(
-        self, inner: Scores, value: Value, shown: Value, number: float
-    ) -> Scores | None:
+    def _choosing(self, inner: Scores, value: Value, shown: Value, number: float) -> Scores | None:
         """Scores with a number where a mask of the axes of `value` is false."""
         nodes = self.viewed(shown, value.shape[:-2], inner.batch)
         if nodes is None:

@@ -296,9 +296,7 @@ class AttentionKind(StepKind[AttentionStep]):
         self, step: AttentionStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         q, k, v, *_, out = (strided(x, extents) for x in step.views)
-        mask, sinks = (
-            None if x is None else strided(x, extents) for x in (step.mask, step.sinks)
-        )
+        mask, sinks = (None if x is None else strided(x, extents) for x in (step.mask, step.sinks))
         reads = sum(touched(x, extents) for x in step.views[:-1])
         writes = touched(step.out, extents)
         if 0 in (*q.shape, *v.shape):
