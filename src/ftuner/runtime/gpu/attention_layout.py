@@ -53,8 +53,8 @@ def attention_batch(shape: Sequence[int], arrays: Sequence[Tensor]) -> Attention
 def call_strides(
     arrays: Sequence[Tensor], batch: AttentionBatch, number: int, described: bool
 ) -> list[int]:
-    """Returns the strides of one array in the order of `AttentionCall`, without that of a mask along
-    keys."""
+    """Returns the strides of one array in the order of `AttentionCall`, without that of a mask
+    along keys."""
     found = [batch.requests.strides[number], batch.heads.strides[number]]
     if described and number in (1, 2):
         found = [int(step != 0) for step in found]
