@@ -150,7 +150,9 @@ class _Recognition:
             return node.output, (*before, node)
         return nodes[-1].output, nodes
 
-    def _shared(self, operands: list[Value], optional: list[Value]) -> tuple[list[Value], list[Node]]:
+    def _shared(
+        self, operands: list[Value], optional: list[Value]
+    ) -> tuple[list[Value], list[Node]]:
         """The operands, and the nodes that compute them. Where k and v are repeated for the heads
         that share them, the operands get an axis for these heads instead."""
         q, k, v = operands
