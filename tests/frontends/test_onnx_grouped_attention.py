@@ -135,9 +135,10 @@ def test_bad_nodes_are_refused() -> None:
         with pytest.raises(FTunerError):
             ftuner.load(model_of("GroupQueryAttention", given, 3, **(good | wrong)))
     for sinks in (floats(rng, 2), floats(rng, 3, 1)):
+        many = [*given, *[None] * 4, sinks]
+        data = model_of("GroupQueryAttention", many, 3, **good)
         with pytest.raises(FTunerError, match="head_sink"):
-            many = [*given, *[None] * 4, sinks]
-            ftuner.load(model_of("GroupQueryAttention", many, 3, **good)).run(feeds_of(many))
+            ftuner.load(data).run(feeds_of(many))
     # A sequence that ends beyond the cache.
     model = ftuner.load(model_of("GroupQueryAttention", given, 3, **good))
     with pytest.raises(FTunerError):
