@@ -13,7 +13,8 @@ from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar, scaled
 
 def recognise_attention(graph: Graph) -> Graph:
     """Replace `softmax(cap(q @ k * scale) + mask) @ v` by one node. k is already transposed. Zeros
-    may replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`."""
+    may replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`. A
+    column of the scores may have no key: its weights are cut off."""
     found = _Recognition(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -41,14 +42,41 @@ class _Recognition:
         """The product of weights and values, and the nodes that replace it; none if it is no
         attention."""
         guarded = _without_nan(self.around, softmax.output)
-        last = self._product(guarded or softmax.output)
+        value, weights = softmax.inputs[0], guarded or softmax.output
+        sinks = self._sinks(value)
+        if sinks is not None:
+            value, cut = sinks[0], self.around.only_consumer(weights)
+            if cut is None or not _is_begin(cut, value.shape):
+                return None, []
+            weights = cut.output
+        last = self._product(weights)
         if last is None:
             return None, []
-        scores = self.reader.read(softmax.inputs[0])
+        scores = self.reader.read(value)
         scores = scores and self.reader.with_axes(scores, last.output.shape[:-2])
         if scores is None:
             return last, []
-        return last, self._nodes(self.reader.with_columns(scores), last, guarded is not None)
+        scores = self.reader.with_columns(scores)
+        sink = None
+        if sinks is not None:
+            sink = self._viewed(sinks[1], value.shape[:-2], scores.batch)
+            if sink is None:
+                return last, []
+        return last, self._nodes(scores, last, guarded is not None, sink)
+
+    def _sinks(self, value: Value) -> tuple[Value, Value] | None:
+        """The scores, and the column without a key that is concatenated to them."""
+        joined = self.around.producer(value, "concat")
+        if joined is None or len(joined.inputs) != 2:
+            return None
+        scores, column = joined.inputs
+        if joined.attributes["axis"] != value.rank - 1 or column.shape[-1] != 1:
+            return None
+        spread = self.around.producer(column, "broadcast")
+        # All elements of the column, or one for each that they are repeated from.
+        if spread is not None and spread.inputs[0].shape[-1:] == (1,):
+            column = spread.inputs[0]
+        return scores, column
 
     def _product(self, weights: Value) -> Node | None:
         """The product with values that alone reads the weights, in any batch axes."""
@@ -59,7 +87,10 @@ class _Recognition:
             weights, last = last.output, self.around.only_consumer(last.output)
         return last if last and last.op == "matmul" and last.inputs[0] is weights else None
 
-    def _nodes(self, scores: Scores, last: Node, hides_nan: bool) -> list[Node]:
+    def _nodes(
+        self, scores: Scores, last: Node, hides_nan: bool,
+        sink: tuple[Value, Sequence[Node]] | None,
+    ) -> list[Node]:  # fmt: skip
         """The nodes that replace the last product."""
         (q, q_scale), (k, k_scale) = (scaled(self.around, x) for x in scores.product.inputs)
         before, after = (node.output.shape[:-2] for node in (scores.product, last))
@@ -71,8 +102,11 @@ class _Recognition:
                 return []
             operands.append(view[0])
             nodes += view[1]
-        masks = [] if scores.mask is None else [scores.mask]
-        operands, more = self._shared(operands, masks)
+        optional = [] if scores.mask is None else [scores.mask]
+        if sink is not None:
+            optional.append(sink[0])
+            nodes += sink[1]
+        operands, more = self._shared(operands, optional)
         nodes += more
         q, k, v, *_ = operands
         if not q.rank == k.rank == v.rank:
@@ -84,7 +118,8 @@ class _Recognition:
         type_ = TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
         node = made("attention", operands, type_, name, scale=scores.scale * q_scale * k_scale,
                     causal=scores.causal, hidden=scores.hidden,
-                    hides_nan=hides_nan, softcap=scores.softcap)  # fmt: skip
+                    hides_nan=hides_nan, softcap=scores.softcap,
+                    sinks=sink is not None)  # fmt: skip
         nodes.append(node)
         if type_.shape != last.output.shape:
             nodes.append(reshaped(node.output, last.output.shape, f"{name}_reshaped"))
@@ -115,22 +150,31 @@ class _Recognition:
             return node.output, (*before, node)
         return nodes[-1].output, nodes
 
-    def _shared(self, operands: list[Value], masks: list[Value]) -> tuple[list[Value], list[Node]]:
+    def _shared(
+        self, operands: list[Value], optional: list[Value]
+    ) -> tuple[list[Value], list[Node]]:
         """The operands, and the nodes that compute them. Where k and v are repeated for the heads
         that share them, the operands get an axis for these heads instead."""
         q, k, v = operands
         keys, values = shared(self.around, k), shared(self.around, v)
         if not keys or not values or keys[1:3] != values[1:3] or q.rank < 3:
-            return [*operands, *masks], []
+            return [*operands, *optional], []
         heads = q.shape[-3]
-        whole = all(m.rank < 3 or m.shape[-3] in (1, heads) for m in masks)
+        whole = all(x.rank < 3 or x.shape[-3] in (1, heads) for x in optional)
         if heads != k.shape[-3] or not whole:
-            return [*operands, *masks], []
+            return [*operands, *optional], []
         groups = keys.groups, keys.times
         (k, k_nodes), (v, v_nodes) = taken(keys), taken(values)
-        nodes = [apart(x, groups) for x in (q, *masks) if x.rank > 2]
-        masks = [nodes[-1].output if m.rank > 2 else m for m in masks]
-        return [nodes[0].output, k, v, *masks], [*nodes, *k_nodes, *v_nodes]
+        split = {x: apart(x, groups) for x in (q, *optional) if x.rank > 2}
+        given = [split[x].output if x in split else x for x in optional]
+        return [split[q].output, k, v, *given], [*split.values(), *k_nodes, *v_nodes]
+
+
+def _is_begin(node: Node, shape: Shape) -> bool:
+    """Whether a node gives the first elements of its operand along each axis, in a shape."""
+    if node.op != "slice" or node.output.shape != shape:
+        return False
+    return not any(node.attributes["starts"]) and set(node.attributes["steps"]) == {1}
 
 
 def _without_nan(around: Surroundings, weights: Value) -> Value | None:

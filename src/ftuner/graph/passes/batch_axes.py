@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ftuner.core.dim import Dim, Shape, broadcast, product
+from ftuner.core.dim import Dim, Shape, product
+from ftuner.graph.ops.pointwise import broadcast_shape
 
 
 def parts_of(batch: Shape, finer: Shape) -> tuple[Shape, ...] | None:
@@ -42,6 +43,9 @@ def view_shape(shape: Shape, batch: Shape, finer: Shape) -> Shape | None:
 
 
 def together(x: Shape, y: Shape) -> Shape:
-    """The shape that two tensors are broadcast to."""
-    rank = max(len(x), len(y))
-    return tuple(map(broadcast, *((1,) * (rank - len(s)) + s for s in (x, y))))
+    """The shape that two tensors of a valid graph are broadcast to."""
+    return broadcast_shape([x, y], _agreed, "operands of scores")
+
+
+def _agreed(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
+    """The graph that a pass changes has the constraints of these tensors."""

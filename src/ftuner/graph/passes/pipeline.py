@@ -26,7 +26,7 @@ from ftuner.graph.passes.outer_products import write_outer_products
 from ftuner.graph.passes.rolls import write_rolls
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
-from ftuner.graph.passes.softmax import narrow_softmax, recognise_softmax
+from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
 from ftuner.graph.verify import verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -48,6 +48,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     recognise_norms,
     # Attention is recognised by its softmax.
     recognise_softmax,
+    plain_softmax,
     narrow_softmax,
     undo_merged_axes,
     recognise_attention,
