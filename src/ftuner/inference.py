@@ -44,9 +44,11 @@ def load(
             for more. A run that is given such an output, as it was returned, writes the new rows
             after those that are there, instead of copying all of them; earlier outputs keep their
             elements. Any other array is copied, as ever: one of your own, or an output that was
-            given to a run before (a second continuation of one text). Attention has the same bits
-            as without. `Model.appended` names these inputs and outputs. An output keeps all of its
-            memory alive, with the rows that were appended later.
+            given to a run before (a second continuation of one text). That copy is made by the
+            caller's thread alone, so that a beam search, which reorders the past for each token, is
+            slower. Attention has the same bits as without. `Model.appended` names these inputs and
+            outputs. An output keeps all of its memory alive, with the rows that were appended
+            later.
 
     Returns:
         The model: call it with arrays by name, or use its `run`.

@@ -28,6 +28,7 @@ from ftuner.inference import load
 from ftuner.runtime.cpu.appending import Memory
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
 
 PLAIN = Decoder()
@@ -120,19 +121,25 @@ def test_no_step_reads_the_past(plain: Model, copying: Model) -> None:
     assert read == {0}, "only the ids are read where the caller has them"
 
 
-def test_nothing_before_the_new_rows_is_written(plain: Model) -> None:
-    """Sevens in the memory of the past are there after the run."""
-    past = PLAIN.continued(plain(ids=tokens(0, new=9), **PLAIN.empty()))
+@pytest.mark.parametrize("decoder", [PLAIN, Decoder(layout="rows"), Decoder(layout="columns")])
+def test_only_the_new_rows_are_written(decoder: Decoder, widest: CpuBackend) -> None:
+    """All other elements of the memory are sevens, before the run and after it."""
+    model = compiled(decoder, widest, append=True)
+    past = decoder.continued(model(ids=tokens(0, 2, 9), **decoder.empty(2)))
     for x in past.values():
         memory = x.base
         assert isinstance(memory, Memory)
         memory.flags.writeable = True
-        memory[:, :, :9] = 7
+        memory[...] = 7
         memory.flags.writeable = False
-    found = plain(ids=tokens(1), **past)
-    for _, present in PLAIN.names:
-        assert (found[present][:, :, :9] == 7).all()
-        assert not (found[present][:, :, 9] == 7).all()
+    found = model(ids=tokens(1, 2, 3), **past)
+    for name, present in decoder.names:
+        memory, axis = found[present].base, decoder.axis(name)
+        assert memory is past[name].base
+        sevens = np.moveaxis(np.asarray(memory) == 7, axis, 0)
+        assert sevens[:9].all()
+        assert not sevens[9:12].any()
+        assert sevens[12:].all()
 
 
 def test_room_is_used_to_its_last_row(plain: Model, copying: Model) -> None:
@@ -144,6 +151,22 @@ def test_room_is_used_to_its_last_row(plain: Model, copying: Model) -> None:
     more = plain(ids=tokens(2), **PLAIN.continued(found))
     assert not any(in_place(PLAIN, PLAIN.continued(found), more))
     assert_same(more, copying(ids=tokens(2), **PLAIN.continued(found)))
+
+
+def test_programs_are_bound_once_for_each_number_of_rows(widest: CpuBackend) -> None:
+    """Wherever the past came from, and whatever has room: as many as without appending in place."""
+    counts = []
+    for append in (False, True):
+        model = compiled(PLAIN, widest, append, threads=1)
+        for first in (1, 3, ROOM_ROWS, 7):
+            past = PLAIN.empty(rows=first)
+            while past["past.0.key"].shape[2] < ROOM_ROWS + 9:
+                past = PLAIN.continued(model(ids=tokens(0), **past))
+        (part,) = model.parts
+        assert isinstance(part, CompiledGraph)
+        (state,) = part.states.all
+        counts.append(len(state.programs))
+    assert counts == [ROOM_ROWS + 8] * 2
 
 
 def test_a_second_continuation_is_apart(plain: Model, copying: Model) -> None:
