@@ -1,398 +1,95 @@
-"""`python -m benchmarks.report`: rewrite the tables of docs/performance.md from saved results."""
+"""`python -m benchmarks.report`: write docs/performance and its summaries from saved results."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarks.engines import INT8_SUBJECT, SUBJECT
-from benchmarks.markdown import both, number, table
-from benchmarks.report_gpu import KIND as GPU
-from benchmarks.report_gpu import chapter as gpu_chapter
-from benchmarks.report_models import by_length, draw_latency, starts
-from benchmarks.results import Document, geomean, load, summarise
+from benchmarks import report_cpu, report_gpu, report_pictures, report_summary, report_zoo
+from benchmarks.recorded import Recorded, read_recorded
 from benchmarks.run import RESULTS
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+ROOT = Path(__file__).parent.parent
 BEGIN = "<!-- benchmarks:begin (written by python -m benchmarks.report) -->"
 END = "<!-- benchmarks:end -->"
-
-KINDS = (
-    "model", "vision", "gemm", "bmm", "conv", "recurrent", "int8", "metaschedule", "regret",
-    "overhead", "start", "first", GPU,
-)  # fmt: skip
-PEERS_KINDS = ("model", "vision", "gemm", "bmm", "conv", "recurrent")
-"""Kinds of document that the page shows, in order; other results may stand beside them."""
+WRITTEN = "<!-- Written by python -m benchmarks.report. -->"
 
 
-def _threads(document: Document) -> str:
-    count = document["threads"]
-    return f"{count} thread" + ("s" if count != 1 else "")
+def page(machine: Recorded) -> str:
+    """The page of one machine, in Markdown."""
+    return "\n".join(_page(machine)) + "\n"
 
 
-def _title(document: Document) -> str:
-    return f"{document['kind']} {document['set']}, {_threads(document)}"
-
-
-def _taken_on(document: Document) -> str:
-    machine = document["machine"]
-    caches = ", ".join(f"{n} {size >> 10} KiB" for n, size in machine["cache_bytes"].items())
-    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-    return (
-        f"{machine['cpu_model']} ({machine['architecture']}), {machine['cores']} cores, {caches}; "
-        f"{versions}"
-    )
-
-
-def _where_and_when(documents: Sequence[Document]) -> Iterator[str]:
-    """A line for each machine and set of versions."""
-    yield "### Where and when"
+def _page(machine: Recorded) -> Iterator[str]:
+    yield f"# Performance on {machine.title}"
     yield ""
-    places: dict[str, list[Document]] = {}
-    for document in documents:
-        places.setdefault(_taken_on(document), []).append(document)
-    for place, own in places.items():
-        dates = sorted({document["date"][:10] for document in own})
-        titles = "; ".join(_title(document) for document in own)
-        yield f"- {titles}: {place}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
-
-
-def _overview(documents: Sequence[Document]) -> Iterator[str]:
-    head = ("cases", "threads", "number", "geomean", "by medians", "paired", "least",
-            "least paired", "wins", "losses", "share of peak")  # fmt: skip
-    rows = []
-    for document in documents:
-        s = summarise(document)
-        least = f"{s.worst[2]:.2f} ({s.worst[0]}, {s.worst[1]})" if s.worst else "–"
-        rows.append(
-            (
-                f"{document['kind']} {document['set']}",
-                str(document["threads"]),
-                str(s.cases),
-                number(s.geomean),
-                number(s.geomean_median),
-                number(s.geomean_paired),
-                least,
-                f"{s.least_paired[1]:.2f} ({s.least_paired[0]})" if s.least_paired else "–",
-                str(s.wins),
-                str(len(s.losses)),
-                both(s.fraction_of_peak, s.fraction_of_peak_paired),
-            )
-        )
-    yield "### Against the best peer at each shape"
+    yield WRITTEN
     yield ""
-    yield from table(head, rows)
-
-
-def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
-    summaries = [(document, summarise(document).per_peer) for document in documents]
-    peers = list(dict.fromkeys(peer for _, ratios in summaries for peer in ratios))
-    if not peers:
-        return
-    yield "### Against each peer, geometric means"
-    yield ""
-    rows = (
-        (_title(document), *(number(ratios.get(peer)) for peer in peers))
-        for document, ratios in summaries
-    )
-    yield from table(("cases", *peers), rows)
-
-
-def _losses(documents: Sequence[Document]) -> Iterator[str]:
-    yield "### Losses"
-    yield ""
-    none = True
-    for document in documents:
-        summary = summarise(document)
-        if not summary.losses and not summary.refused:
-            continue
-        none = False
-        yield f"{_title(document)}:"
+    if machine.state:
+        yield f"**These are results of an earlier version of ftuner.** {machine.state}"
         yield ""
-        if summary.losses:
-            rows = ((label, peer, f"{ratio:.2f}") for label, peer, ratio in summary.losses)
-            yield from table(("shape", "best peer", "ratio"), rows)
-        for label, engine, reason in summary.refused:
-            yield f"- refused: {engine} on {label}: {reason}"
-        if summary.refused:
-            yield ""
-    if none:
-        yield "None."
-        yield ""
-
-
-def _tuning(documents: Sequence[Document]) -> Iterator[str]:
-    yield "### Tuning"
-    yield ""
-    for document in documents:
-        own = document["ftuner_tuning_s"]
-        rows = []
-        for result in document["cases"]:
-            engines = result["engines"]
-            searched, mine = (
-                engines.get(name, {}).get("min_s") for name in ("metaschedule", SUBJECT)
-            )
-            rows.append(
-                (
-                    result["label"],
-                    number(result["tuning_s"] / own if own else None),
-                    number(searched / mine if searched and mine else None),
-                )
-            )
-        trials = document["settings"]["trials"]
-        yield (
-            f"MetaSchedule, {trials} trials a shape, {_threads(document)}. Its search for one "
-            f"shape over {SUBJECT}'s tuning for all shapes, and its best kernel's time over "
-            f"{SUBJECT}'s:"
-        )
-        yield ""
-        yield from table(("shape", "tuning time ratio", "kernel time ratio"), rows)
-
-
-def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
-    """What a dynamic m does: ratio and shares of peak and bound by m, for sets that vary nothing
-    else."""
-    chosen = [d for d in documents if d["kind"] == "gemm" and d["set"] == "mlp"]
-    if not chosen:
-        return
-    yield "### By rows"
-    yield ""
-    kinds = ("peak", "peak_paired", "bound", "bound_paired")
-    cells: dict[int, list[str]] = {}
-    for document in chosen:
-        groups: dict[int, list[tuple[float, ...]]] = {}
-        for result in document["cases"]:
-            if result["ratio"] is not None:
-                own = result["engines"][SUBJECT]
-                shares = (own.get(f"fraction_of_{kind}", math.nan) for kind in kinds)
-                groups.setdefault(result["case"]["m"], []).append((result["ratio"], *shares))
-        for m, found in groups.items():
-            ratio, *shares = (geomean(values) for values in zip(*found, strict=True))
-            cells.setdefault(m, []).extend((number(ratio), both(*shares[:2]), both(*shares[2:])))
-    columns = ("ratio", "share of peak", "share of bound")
-    titles = [f"{column}, {_threads(d)}" for d in chosen for column in columns]
-    rows = ((str(m), *own) for m, own in sorted(cells.items()))
-    yield from table(("m", *titles), rows)
-
-
-def _models(documents: Sequence[Document]) -> Iterator[str]:
-    if documents:
-        yield "### A sentence encoder, by length"
-        yield ""
-        head, *rows = by_length(documents)
-        yield from table(head, rows)
-
-
-def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
-    """What the sizes of a layer's pictures do on average."""
-    if not documents:
-        return
-    yield "### Convolutions, by layer"
-    yield ""
-    ratios: dict[str, dict[int, list[float]]] = {}
-    for column, document in enumerate(documents):
-        for result in document["cases"]:
-            if result["ratio"] is not None:
-                layer = result["label"].rsplit(" ", 1)[0]
-                ratios.setdefault(layer, {}).setdefault(column, []).append(result["ratio"])
-    columns = [f"{document['set']}, {_threads(document)}" for document in documents]
-    rows = (
-        (layer, *(number(geomean(own[c]) if c in own else None) for c in range(len(columns))))
-        for layer, own in ratios.items()
-    )
-    yield from table(("layer", *columns), rows)
-
-
-def _first(documents: Sequence[Document]) -> Iterator[str]:
-    yield "### First calls of a resolution"
-    yield ""
-    yield "The first call over the tenth, and by how much it is longer."
-    yield ""
-    rows = (
-        (f"{d['set']}, {_threads(d)}", case["label"], f"{case['first_s'] / case['tenth_s']:.2f}",
-         f"{(case['first_s'] - case['tenth_s']) * 1e3:.2f} ms")
-        for d in documents
-        for case in d["cases"]
-    )  # fmt: skip
-    yield from table(("network", "picture", "ratio", "longer by"), rows)
-
-
-def _starts(documents: Sequence[Document]) -> Iterator[str]:
-    yield "### Loading the sentence encoder"
-    yield ""
-    head, *rows = starts(documents)
-    yield from table(head, rows)
-
-
-def _regret(documents: Sequence[Document]) -> Iterator[str]:
-    yield "### Regret"
-    yield ""
     yield (
-        "The plan chosen by arithmetic beside the fastest of all single-uKernel and two-band "
-        "plans, measured: how much longer it takes, in the median of rounds with the best few."
+        "A ratio is a peer's time divided by ftuner's, both measured in one run: above one, ftuner "
+        "is faster. [How it is measured](../method.md) explains the columns."
     )
     yield ""
-    rows = []
-    for document in documents:
-        worst = max(document["cases"], key=lambda result: result["regret"])
-        rows.append(
-            (
-                f"{document['set']}, {_threads(document)}",
-                str(len(document["cases"])),
-                f"{100 * document['mean']:.1f}%",
-                f"{100 * worst['regret']:.1f}% ({worst['case']})",
-            )
-        )
-    yield from table(("cases", "shapes", "mean", "worst"), rows)
+    gpu = machine.of_kind(report_gpu.KIND)
+    yield from report_gpu.chapter(gpu) if gpu else report_cpu.chapter(machine.documents)
 
 
-def _int8(documents: Sequence[Document]) -> Iterator[str]:
-    yield "### Weights of 8-bit integers"
-    yield ""
-    yield (
-        "A layer whose weight outgrows L2: the time of others, and of the same layer in float32, "
-        "over ftuner's on the integers."
-    )
-    yield ""
-    head = ["rows"]
-    cells: dict[int, list[str]] = {}
-    for document in documents:
-        for name in document["cases"][0]["engines"]:
-            if name != INT8_SUBJECT:
-                head.append(f"{name}, {_threads(document)}")
-        for case in document["cases"]:
-            own = case["engines"][INT8_SUBJECT]["min_s"]
-            cells.setdefault(case["rows"], []).extend(
-                f"{timing['min_s'] / own:.2f}"
-                for name, timing in case["engines"].items()
-                if name != INT8_SUBJECT
-            )
-    yield from table(tuple(head), [(str(rows), *row) for rows, row in cells.items()])
-
-
-def _overhead(documents: Sequence[Document]) -> Iterator[str]:
-    yield "### Besides multiplying"
-    yield ""
-    rows = []
-    for document in documents:
-        start, planning = document["warm_start"], document["planning"]
-        for dtype, seconds in document["tune_s"].items():
-            rows.append((f"tuning {dtype}, empty cache, probe included", f"{seconds:.2f} s"))
-        rows.append(("import", f"{start['import_s']:.2f} s"))
-        rows.append(
-            ("import, load, first product; warm cache", f"{start['first_product_s']:.2f} s")
-        )
-        rows.append(("planning a new number of rows", f"{planning['plan_s'] * 1e6:.1f} us"))
-        rows.append(("writing that plan for the driver", f"{planning['write_s'] * 1e6:.1f} us"))
-        for threads, call in document["call"].items():
-            what = f"a call (1 x 512 x 512) beyond its kernel, threads: {threads}"
-            rows.append((what, f"{call['overhead_s'] * 1e6:.1f} us"))
-    yield from table(("what", "time"), rows)
-
-
-def render(documents: Sequence[Document]) -> str:
-    """The generated part of the page, in Markdown: a chapter a machine, the latest first, and in it
-    the documents in the order given."""
-    by_machine: dict[str, list[Document]] = {}
-    for document in documents:
-        by_machine.setdefault(document["machine"]["cpu_model"], []).append(document)
-    if not by_machine:
-        return "No results are recorded.\n"
-    latest = sorted(by_machine.items(), key=lambda item: max(d["date"] for d in item[1]))
-    return "\n".join(f"## {name}\n\n{_chapter(own)}" for name, own in reversed(latest))
-
-
-def _chapter(documents: Sequence[Document]) -> str:
-    if documents[0]["kind"] == GPU:
-        return "\n".join(gpu_chapter(documents)) + "\n"
-    runs = [document for document in documents if document["kind"] in PEERS_KINDS]
-    by_kind = {
-        kind: [document for document in documents if document["kind"] == kind] for kind in KINDS
-    }
-    lines: list[str] = []
-    if runs:
-        lines += [*_overview(runs), *_per_peer(runs), *_models(by_kind["model"]), *_by_rows(runs)]
-        lines += _by_layer(by_kind["conv"])
-    for kind, section in (
-        ("start", _starts),
-        ("int8", _int8),
-        ("metaschedule", _tuning),
-        ("regret", _regret),
-        ("overhead", _overhead),
-        ("first", _first),
-    ):
-        if by_kind[kind]:
-            lines += section(by_kind[kind])
-    if runs:
-        lines += _losses(runs)
-    lines += _where_and_when(documents)
-    return "\n".join(lines) + "\n"
-
-
-def replace_between_markers(page: str, generated: str) -> str:
-    """`page` with what stands between the markers replaced; raises ValueError without them."""
-    before, begin, rest = page.partition(BEGIN)
+def replace_between_markers(text: str, lines: Iterator[str]) -> str:
+    """`text` with what stands between the markers replaced; raises ValueError without them."""
+    before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page lacks its markers {BEGIN!r} and {END!r}")
+    generated = "\n".join(lines)
     return f"{before}{BEGIN}\n\n{generated}\n{END}{after}"
 
 
-def read_results(folder: Path) -> list[Document]:
-    """The documents of `KINDS` in the folders of `folder`, ordered by kind, set and threads."""
-    paths = [
-        path
-        for path in sorted(folder.glob("*/*.json"))
-        if json.loads(path.read_text()).get("kind") in KINDS
-    ]
-    documents = [load(path) for path in paths]
-    return sorted(documents, key=lambda d: (KINDS.index(d["kind"]), d["set"], d["threads"]))
+def write_pages(machines: Sequence[Recorded], folder: Path) -> None:
+    """Write a page for each machine into `folder`, and remove pages of others."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.md"):
+        path.unlink()
+    for machine in machines:
+        (folder / f"{machine.page}.md").write_text(page(machine))
 
 
-def plot(documents: Sequence[Document], path: Path) -> None:
-    """Ratio to the best peer against the work of a call, one line of points a document."""
-    import matplotlib.pyplot as plt  # only this option needs it
+def write_pictures(machines: Sequence[Recorded], folder: Path) -> list[tuple[str, str]]:
+    """Draw the results of recent versions into `folder`, and remove pictures of others; returns
+    the name of each file, and its text."""
+    for path in folder.glob("*.svg"):
+        path.unlink()
+    recent = (machine for machine in machines if not machine.state)
+    return [drawn for machine in recent for drawn in report_pictures.draw(machine, folder)]
 
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    for document in documents:
-        if document["kind"] not in PEERS_KINDS:
-            continue
-        points = [(r["flops"], r["ratio"]) for r in document["cases"] if r["ratio"] is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), ".", label=_title(document))
-    axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("floating-point operations of a call")
-    axes.set_ylabel(f"best peer's time / {SUBJECT}'s time")
-    axes.legend(fontsize="small")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+
+def write_summaries(
+    machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]], root: Path
+) -> None:
+    """Rewrite what stands between the markers of docs/performance.md and README.md."""
+    for path, lines in (
+        (root / "docs" / "performance.md", report_summary.performance(machines, pictures)),
+        (root / "README.md", report_summary.front(machines)),
+    ):
+        path.write_text(replace_between_markers(path.read_text(), lines))
 
 
 def main(
     results: Annotated[Path, typer.Option(help="Folder of JSON results.")] = RESULTS,
-    page: Annotated[Path, typer.Option(help="Page with the markers.")] = PAGE,
-    picture: Annotated[
-        Path | None, typer.Option("--plot", help="Also draw the ratios into this file.")
-    ] = None,
-    latency: Annotated[
-        Path | None, typer.Option(help="Also draw the models' latency over length.")
-    ] = None,
+    root: Annotated[Path, typer.Option(help="Folder with README.md and docs.")] = ROOT,
 ) -> None:
-    """Rewrite the generated part of the page."""
-    documents = read_results(results)
-    page.write_text(replace_between_markers(page.read_text(), render(documents)))
-    if picture is not None:
-        plot(documents, picture)
-    models = [d for d in documents if d["kind"] == "model"]
-    if models and latency is not None:
-        draw_latency(models, latency)
+    """Write a page and pictures for each machine, the summaries of all, and the architectures."""
+    machines = read_recorded(results)
+    folder = root / "docs" / "performance"
+    write_pages(machines, folder)
+    write_summaries(machines, write_pictures(machines, folder), root)
+    architectures = report_zoo.page(report_zoo.recorded(results))
+    (root / "docs" / "zoo.md").write_text(f"{WRITTEN}\n{architectures}")
 
 
 if __name__ == "__main__":

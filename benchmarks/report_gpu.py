@@ -1,4 +1,4 @@
-"""The part of docs/performance.md that is about a GPU: one chapter a chip.
+"""The tables of one GPU's results, for its page in docs/performance.
 
 `python -m benchmarks.report_gpu FOLDER` prints that of the results in a folder, a dry run's too.
 """
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.markdown import number, table
-from benchmarks.report_gpu_models import models, networks, refused
+from benchmarks.report_gpu_models import models, networks, recurrent, refused
 from benchmarks.results import Document, geomean, load, ratio_of
 
 KIND = "gpu"
@@ -41,7 +41,7 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
         "correct": _correct, "gemm": _products, "bmm": _products, "attention": _products,
         "convolutions": _products, "compiled": _compiled, "regret": _regret,
         "calibration": _calibration, "models": models,
-        "networks": networks, "tuning": _tuning,
+        "networks": networks, "recurrent": recurrent, "tuning": _tuning,
     }  # fmt: skip
     for name, section in sections.items():
         if found.get(name, {}).get("cases"):
@@ -51,7 +51,7 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
 
 def _correct(document: Document) -> Iterator[str]:
     wrong = [case for case in document["cases"] if not case["right"]]
-    yield "### Right"
+    yield "## Right"
     yield ""
     yield f"{len(document['cases']) - len(wrong)} of {len(document['cases'])} checks passed."
     yield ""
@@ -76,7 +76,7 @@ def _products(document: Document) -> Iterator[str]:
         vendor.setdefault(key, []).extend([] if default is None else [default])
         if case["set"] == LAYERS and case["multiply"] == "bfloat16" and share:
             by_rows.setdefault(case["m"], []).append((ratio, share))
-    yield f"### {document['set']} against the best peer of each case"
+    yield f"## {document['set']} against the best peer of each case"
     yield ""
     names = {n: None for case in document["cases"] for n in case["engines"] if n != SUBJECT}
     yield f"Peers: {'; '.join(names)}."
@@ -134,7 +134,7 @@ def _padding(cases: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _compiled(document: Document) -> Iterator[str]:
-    yield "### Against torch.compile, max-autotune"
+    yield "## Against torch.compile, max-autotune"
     yield ""
     rows = []
     for layer in document["cases"]:
@@ -153,7 +153,7 @@ def _compiled(document: Document) -> Iterator[str]:
 
 def _regret(document: Document) -> Iterator[str]:
     cases = [case for case in document["cases"] if "regret" in case]
-    yield "### Regret"
+    yield "## Regret"
     yield ""
     yield "The plan chosen by arithmetic beside the fastest of all plans of the library, measured."
     yield ""
@@ -178,7 +178,7 @@ def _regret(document: Document) -> Iterator[str]:
 def _calibration(document: Document) -> Iterator[str]:
     priors = [case for case in document["cases"] if "constants" in case]
     shapes = [case for case in document["cases"] if "regrets" in case]
-    yield "### Calibration"
+    yield "## Calibration"
     yield ""
     yield (
         "Constants found by calibration from those of before and from wrong ones, and the regret "
@@ -219,7 +219,7 @@ def _tuning(document: Document) -> Iterator[str]:
         rows.append(("plan a new shape", f"{1e6 * known['plan']['median_s']:.1f} us"))
     for name, entry in known.get("call", {}).get("engines", {}).items():
         rows.append((f"launch a small product: {name}", f"{1e6 * entry['host_s']:.1f} us"))
-    yield "### Tuning and launching"
+    yield "## Tuning and launching"
     yield ""
     yield from table(("what", "time"), rows)
 
@@ -233,7 +233,7 @@ def _missing(documents: Sequence[Document]) -> Iterator[str]:
         if why:
             found.append(f"- {document['set']}: {why}")
     if found:
-        yield "### Not measured"
+        yield "## Not measured"
         yield ""
         yield from found
         yield ""

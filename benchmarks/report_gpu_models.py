@@ -21,7 +21,7 @@ def models(document: Document) -> Iterator[str]:
     """All tables of the section."""
     shapes = [case for case in document["cases"] if "bucket" not in case]
     buckets = [case for case in document["cases"] if "bucket" in case]
-    yield "### Models"
+    yield "## Models"
     yield ""
     yield (
         "Times are what the caller waits for. Launches of ours, with nothing recorded, are beside "
@@ -39,9 +39,19 @@ def models(document: Document) -> Iterator[str]:
 
 def networks(document: Document) -> Iterator[str]:
     """All tables of the section of vision networks."""
-    yield "### Vision networks"
+    yield "## Vision networks"
     yield ""
     yield "As models; shapes are batches and sides of square pictures, channels last in PyTorch."
+    yield ""
+    yield from _tables(document["cases"])
+    yield from refused(document["cases"])
+
+
+def recurrent(document: Document) -> Iterator[str]:
+    """All tables of the section of recurrent layers."""
+    yield "### Recurrent layers"
+    yield ""
+    yield "As models, each of one layer; PyTorch's are cuDNN's. Shapes are batches and lengths."
     yield ""
     yield from _tables(document["cases"])
     yield from refused(document["cases"])

@@ -68,6 +68,8 @@ class Summary:
     """Cases where the subject beats every peer."""
     losses: tuple[tuple[str, str, float], ...]
     """Label, best peer and ratio of the other cases, worst first."""
+    ratios: tuple[float, ...]
+    """Of all cases that have one, lowest first."""
     worst: tuple[str, str, float] | None
     per_peer: dict[str, float]
     """Geometric mean of the ratio to each peer."""
@@ -114,6 +116,7 @@ def summarise(document: Document, subject: str = "ftuner") -> Summary:
         least_paired=min(paired, key=lambda row: row[1], default=None),
         wins=len(ratios) - len(losses),
         losses=losses,
+        ratios=tuple(ratio for _, _, ratio in ratios),
         worst=ratios[0] if ratios else None,
         per_peer={name: geomean(values) for name, values in per_peer.items()},
         refused=tuple(refused),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import report, results
+from benchmarks import recorded, report, results
 
 
 def made(name: str, cases: list[dict], **more: object) -> dict:
@@ -99,7 +99,7 @@ def calibration_cases():
 
 
 def test_report_of_a_gpu(tmp_path):
-    folder, page = tmp_path / "results", tmp_path / "page.md"
+    folder = tmp_path / "results"
     products = [product(1, 1e-5, 2e-5), product(7, 2e-5, 1e-5)]
     layer = {"label": "8x8", "shapes": products, "compile_s": 30.0, "recompilations": 0}
     seconds = {"regret": 0.03, "search_s": 2.0, "plan_s": 1e-5}
@@ -115,18 +115,17 @@ def test_report_of_a_gpu(tmp_path):
     ]
     for document in documents:
         results.save(document, folder / "some-gpu" / f"gpu-{document['set']}.json")
-    page.write_text(f"{report.BEGIN}\n{report.END}\n")
-    report.main(folder, page)
-    text = page.read_text()
+    (machine,) = recorded.read_recorded(folder)
+    text = report.page(machine)
     for expected in (
-        "## Some GPU",
+        "# Performance on Some GPU",
         "driver 580.1, CUDA 13.0",
-        "### gemm against the best peer of each case",
+        "## gemm against the best peer of each case",
         "| llama-8b | bfloat16 | 2 | 1.00 | 0.50 (7x8x8) | 1 | 1 | 1.00 | 0.50 |",
         "| 1 | 2.00 | 0.50 |",
         "| 8x8 | 2 | 2.00 | 1.00 | 30.0 s | 0 |",
         "Kernels were compiled for 1 of 2 cases",
-        "### attention against the best peer of each case",
+        "## attention against the best peer of each case",
         "Peers: torch; torch, FlashAttention; torch, cuDNN.",
         "| decode | bfloat16 | 1 | 1.25 | 1.25 (1*1x333) | 0 | 1 | 1.50 | 0.25 |",
         "- refused: torch, cuDNN on decode bfloat16 32/8x128 1*1x333: RuntimeError: No available "

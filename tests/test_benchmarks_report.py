@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict
 
 import pytest
-from benchmarks import measure, report, results
+from benchmarks import (
+    measure,
+    recorded,
+    report,
+    report_cpu,
+    report_pictures,
+    report_summary,
+    results,
+)
 from benchmarks.cases import Gemm
 from benchmarks.machine import Machine
+
+
+def rendered(documents):
+    return "\n".join(report_cpu.chapter(documents))
 
 
 def document(ratios, *, kind="gemm", threads=1):
@@ -52,7 +65,7 @@ def test_convolutions_are_shown_by_layer_and_first_calls_by_picture():
         case["label"] = label
     first = {k: v for k, v in convs.items() if k not in ("cases", "settings")} | {"kind": "first"}
     first["cases"] = [{"label": "1x96x96", "first_s": 3e-3, "tenth_s": 2e-3}]
-    generated = report.render([convs, first])
+    generated = rendered([convs, first])
     assert "| 3x3 8>8 | 4.00 |" in generated
     assert "| made-up, 1 thread | 1x96x96 | 1.50 | 1.00 ms |" in generated
 
@@ -65,6 +78,7 @@ def test_summary_counts_and_sorts():
     assert summary.geomean == pytest.approx(0.8 ** (1 / 3))
     assert summary.geomean_paired == pytest.approx(0.8 ** (1 / 3))
     assert summary.least_paired == ("2x8x8", pytest.approx(0.5))
+    assert summary.ratios == pytest.approx((0.5, 0.8, 2.0))
     assert summary.per_peer["b"] == pytest.approx(2 * summary.per_peer["a"])
     assert summary.fraction_of_peak == pytest.approx(0.5)
 
@@ -76,26 +90,95 @@ def test_a_foreign_schema_is_refused(tmp_path):
         results.load(path)
 
 
-def test_report_is_idempotent_and_lists_losses(tmp_path):
-    folder, page = tmp_path / "results", tmp_path / "page.md"
-    results.save(document([2.0, 0.5]), folder / "a" / "one.json")
-    results.save(document([1.5], kind="bmm", threads=2), folder / "b" / "two.json")
-    results.save({"kind": "something else"}, folder / "a" / "other.json")
-    page.write_text(f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
-    report.main(folder, page)
-    once = page.read_text()
-    report.main(folder, page, tmp_path / "plot.png")
-    assert page.read_text() == once
-    assert once.startswith("before\n")
-    assert once.endswith("\n\nafter\n")
-    assert "old" not in once
-    assert "| 2x8x8 | a | 0.50 |" in once
-    assert "bmm made-up, 2 threads" in once
-    assert (tmp_path / "plot.png").stat().st_size > 0
+@pytest.fixture
+def root(tmp_path):
+    """A repository whose pages have markers, and a page of a machine that is gone."""
+    folder = tmp_path / "root"
+    (folder / "docs" / "performance").mkdir(parents=True)
+    (folder / "docs" / "performance" / "gone.md").write_text("gone")
+    for page in ("README.md", "docs/performance.md"):
+        text = f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n"
+        (folder / page).write_text(text)
+    return folder
+
+
+def pages(root):
+    return {str(p.relative_to(root)): p.read_text() for p in root.rglob("*") if p.is_file()}
+
+
+def test_report_is_idempotent_and_lists_losses(tmp_path, root):
+    folder = tmp_path / "results"
+    results.save(document([2.0, 0.5]) | {"set": "mlp"}, folder / "A B" / "one.json")
+    results.save(document([1.5], kind="bmm", threads=2), folder / "old" / "two.json")
+    results.save({"kind": "something else"}, folder / "A B" / "other.json")
+    about = 'title = "Old CPU"\npage = "old-cpu"\nstate = "It lacked much."\n'
+    (folder / "old" / recorded.ABOUT).write_text(about)
+    report.main(folder, root)
+    once = pages(root)
+    report.main(folder, root)
+    assert pages(root) == once
+    assert set(once) == {
+        "README.md", "docs/performance.md", "docs/performance/a-b.md", "docs/performance/old-cpu.md"
+    }  # fmt: skip
+    for page in ("README.md", "docs/performance.md"):
+        assert once[page].startswith("before\n")
+        assert once[page].endswith("\n\nafter\n")
+        assert "\nold\n" not in once[page]
+    assert "| 2x8x8 | a | 0.50 |" in once["docs/performance/a-b.md"]
+    assert "bmm made-up" in once["docs/performance/old-cpu.md"]
+    assert "earlier version of ftuner.** It lacked much." in once["docs/performance/old-cpu.md"]
+    row = "| dense layers, by rows | 2 | 1.00 | – | 1 of 2 | 0.50 (2x8x8, a) |"
+    assert row in once["docs/performance.md"]
+    assert "- [Old CPU](performance/old-cpu.md): It lacked much." in once["docs/performance.md"]
+    assert "| dense layers, by rows | Some CPU | 2 | 1.00 | – | 1 of 2 |" in once["README.md"]
+    assert "Old CPU" not in once["README.md"]
+
+
+def test_versions_are_ordered(tmp_path):
+    for name, date, about in (
+        ("new", "2026-02-02", ""), ("newer", "2026-03-03", ""), ("old", "2026-04-04", 'state = "x"')
+    ):  # fmt: skip
+        results.save(document([1.0]) | {"date": date}, tmp_path / name / "one.json")
+        (tmp_path / name / recorded.ABOUT).write_text(about)
+    (tmp_path / "empty").mkdir()
+    assert [m.page for m in recorded.read_recorded(tmp_path)] == ["newer", "new", "old"]
+
+
+def sized(sizes, ratio, name):
+    """A document of a vision network at square sizes."""
+    made = document([ratio] * len(sizes), kind="vision") | {"set": name}
+    for result, size in zip(made["cases"], sizes, strict=True):
+        result["case"] = {"batch": 1, "height": size, "width": size}
+    return made
+
+
+def test_pictures_have_the_networks_of_every_common_resolution():
+    documents = [sized((96, 224), 2.0, "a"), sized((96, 224), 8.0, "b"), sized((96, 32), 9.0, "c")]
+    networks, ratios = report_pictures.by_resolution(documents)
+    assert networks == ["a", "b"]
+    assert ratios["a"] == {size: pytest.approx([2.0, 8.0]) for size in (96, 224)}
+    assert ratios["b"][96] == pytest.approx([4.0, 16.0])
+
+
+def test_pictures_are_drawn_and_those_of_the_past_removed(tmp_path, root):
+    encoder = document([2.0, 3.0], kind="model", threads=2) | {"set": "minilm"}
+    for result, length in zip(encoder["cases"], (7, 33), strict=True):
+        result["case"] = {"batch": 1, "length": length}
+        result |= {"first_s": 2e-3, "tenth_s": 1e-3}
+    folder = tmp_path / "results"
+    results.save(encoder, folder / "here" / "model.json")
+    results.save(sized((96, 224), 2.0, "a"), folder / "here" / "vision.json")
+    (root / "docs" / "performance" / "gone.svg").write_text("gone")
+    report.main(folder, root)
+    drawn = sorted(p.name for p in root.rglob("*.svg"))
+    assert drawn == ["here-length.svg", "here-resolution.svg"]
+    text = (root / "docs" / "performance.md").read_text()
+    assert "![Sentence encoder on Some CPU, 2 threads, batch 1](performance/here-length" in text
+    assert "![1 vision networks on Some CPU, 1 thread, batch 1](performance/here-res" in text
 
 
 def test_report_by_rows():
-    generated = report.render([document([2.0, 3.0]) | {"set": "mlp"}])
+    generated = rendered([document([2.0, 3.0]) | {"set": "mlp"}])
     assert (
         "| m | ratio, 1 thread | share of peak, 1 thread | share of bound, 1 thread |" in generated
     )
@@ -106,7 +189,7 @@ def test_report_of_shares_that_were_not_paired():
     made = document([2.0]) | {"set": "mlp"}
     own = made["cases"][0]["engines"]["ftuner"]
     del own["fraction_of_peak_paired"], own["fraction_of_bound_paired"]
-    assert "| 1 | 2.00 | 0.50 | 0.75 |" in report.render([made])
+    assert "| 1 | 2.00 | 0.50 | 0.75 |" in rendered([made])
 
 
 def test_report_of_searches():
@@ -114,7 +197,7 @@ def test_report_of_searches():
     made["cases"][0]["engines"]["metaschedule"] = {"min_s": 3e-6, "median_s": 3e-6}
     made["cases"][0]["tuning_s"] = 120.0
     made |= {"ftuner_tuning_s": 2.0, "settings": {"trials": 64}}
-    assert "| 1x8x8 | 60.00 | 3.00 |" in report.render([made])
+    assert "| 1x8x8 | 60.00 | 3.00 |" in rendered([made])
 
 
 def test_report_of_int8_weights():
@@ -122,15 +205,27 @@ def test_report_of_int8_weights():
     seconds = {"ftuner, int8": 2e-6, "ftuner, float32": 6e-6, "other": 3e-6}
     timings = {name: {"min_s": s, "median_s": s} for name, s in seconds.items()}
     made["cases"] = [{"rows": 4, "engines": timings}]
-    assert "| 4 | 3.00 | 1.50 |" in report.render([made])
+    assert "| 4 | 3.00 | 1.50 |" in rendered([made])
 
 
 def test_page_without_markers_is_refused():
     with pytest.raises(ValueError, match="markers"):
-        report.replace_between_markers("no markers here", "generated")
+        report.replace_between_markers("no markers here", iter(["generated"]))
 
 
-def test_the_page_is_what_the_results_say():
-    generated = report.render(report.read_results(report.RESULTS))
-    page = report.PAGE.read_text()
-    assert report.replace_between_markers(page, generated) == page
+def test_the_pages_are_what_the_results_say():
+    machines = recorded.read_recorded(report.RESULTS)
+    folder = report.ROOT / "docs" / "performance"
+    written = {path.name: path.read_text() for path in folder.glob("*.md")}
+    assert written == {f"{machine.page}.md": report.page(machine) for machine in machines}
+    readme = (report.ROOT / "README.md").read_text()
+    assert report.replace_between_markers(readme, report_summary.front(machines)) == readme
+    page = (folder.parent / "performance.md").read_text()
+    pictures = [(name, text) for text, name in re.findall(r"!\[(.*)\]\(performance/(.*)\)", page)]
+    summary = report_summary.performance(machines, pictures)
+    assert report.replace_between_markers(page, summary) == page
+    assert {name for name, _ in pictures} == {path.name for path in folder.glob("*.svg")}
+
+
+def test_the_page_is_short():
+    assert len((report.ROOT / "docs" / "performance.md").read_text().splitlines()) <= 80

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,14 +9,21 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
+from tests import cli_reference, snippets
 
 import ftuner
 
 ROOT = Path(__file__).parent.parent
 SOURCES = Path(ftuner.__file__).parent
-PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md"))]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
+WITH_CODE = [
+    page
+    for page in PAGES
+    if re.search("^```(python|bash)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    # Its code is that of `tests/extending`, which tests there run.
+    and page != "docs/extending.md"
+]
 MAX_COLUMNS = 100
 needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
 
@@ -50,7 +56,7 @@ def test_architecture_names_sources_that_exist() -> None:
     assert [name for name in named if not (SOURCES / name).exists()] == []
     figure = re.findall(r"^│ (\w*) +│(.*)│(.*)│(.*)│$", text, re.MULTILINE)
     drawn = [room for room, *_ in figure if room and room != "room"]
-    modules = {path.stem for path in SOURCES.glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in SOURCES.glob("*.py")} - {"__init__", "__main__"}
     assert set(drawn) == (rooms | modules) - {"__pycache__"}
 
 
@@ -59,9 +65,9 @@ def test_architecture_is_narrow() -> None:
     assert [line for line in lines if len(line) > MAX_COLUMNS] == []
 
 
-def rows_of_readme(head: str) -> list[list[str]]:
-    """The cells of the rows of the README's table whose first line starts with `head`."""
-    text = (ROOT / "README.md").read_text()
+def rows_of_table(page: str, head: str) -> list[list[str]]:
+    """The cells of the rows of the table of a page whose first line starts with `head`."""
+    text = (ROOT / page).read_text()
     begin = text.index(f"\n{head}") + 1
     table = text[begin : text.index("\n\n", begin)].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
@@ -72,19 +78,19 @@ def names_in(cell: str) -> list[str]:
 
 
 @needs_onnx
-def test_readme_names_operators() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
+def test_tables_name_operators(page: str) -> None:
     """The column of what runs names supported operators, the other one unsupported ones."""
     from tests.frontends.test_onnx_definitions import BY_DEFINITION
 
     from ftuner.frontends.onnx.importer import SUPPORTED
 
     supported = {op for _, op in SUPPORTED} | BY_DEFINITION
-    runs, lacks = [], []
-    for _, there, missing in rows_of_readme("| | runs | not yet |"):
-        runs += names_in(there)
-        lacks += names_in(missing)
-    assert len(runs) > 20
-    assert len(lacks) > 5
+    rows = rows_of_table(page, "| | runs | not yet |")
+    runs = [name for _, there, _ in rows for name in names_in(there)]
+    lacks = [name for _, _, missing in rows for name in names_in(missing)]
+    assert page == "README.md" or len(runs) > 20
+    assert lacks
     assert [op for op in runs if op not in supported] == []
     assert [op for op in lacks if op in supported] == []
 
@@ -98,59 +104,60 @@ def test_operators_are_those_of_the_registry() -> None:
     assert operator_table.PATH.read_text(encoding="utf-8") == found
     # What runs has no reason not to.
     runs, _, _ = found.partition("## Those that do not")
+    (counts,) = re.findall(r"## Those that run: (\d+) of (\d+)", runs)
+    assert "{} of ONNX's {} operators".format(*counts) in (ROOT / "README.md").read_text()
     assert [op for op in operator_table.LEFT_OUT if f"`{op}`" in runs] == []
 
 
-def test_readme_describes_the_session() -> None:
-    (_, there), (_, missing) = rows_of_readme("| | |\n| --- | --- |\n| there |")
-    backend, options = ftuner.InferenceSession, ftuner.SessionOptions()
-    parameters = {"sess_options", "providers", "SessionOptions", "intra_op_num_threads"}
-    methods = [name for name in names_in(there) if name not in parameters]
-    assert methods == [name for name in vars(backend) if not name.startswith("_")]
-    for name in names_in(missing):
-        assert not any(hasattr(x, name) for x in (backend, options, ftuner)), name
+def test_the_command_line_is_described() -> None:
+    """`python -m tests.cli_reference` writes the page."""
+    assert cli_reference.PATH.read_text(encoding="utf-8") == cli_reference.page()
 
 
-def write_encoder(path: Path) -> None:
-    """A model with the inputs of a sentence encoder: embeddings of the tokens that are seen."""
-    from onnx import TensorProto, helper, numpy_helper, save
-
-    table = np.linspace(-1, 1, 8192 * 4, dtype=np.float32).reshape(8192, 4)
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["found"]),
-        helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["seen", "last"], ["column"]),
-        helper.make_node("Mul", ["found", "column"], ["embeddings"]),
-    ]
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
-        for name in ("input_ids", "attention_mask")
-    ]
-    output = helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["batch", "length", 4])
-    constants = [
-        numpy_helper.from_array(table, "table"),
-        numpy_helper.from_array(np.array([2]), "last"),
-    ]
-    graph = helper.make_graph(nodes, "encoder", inputs, [output], constants)
-    opsets = [helper.make_opsetid("", 18)]
-    save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+def test_the_container_is_that_of_the_example() -> None:
+    text = (ROOT / "docs" / "server.md").read_text()
+    (shown,) = re.findall(r"```dockerfile\n(.*?)```", text, re.DOTALL)
+    assert shown == (ROOT / "examples" / "container" / "Dockerfile").read_text()
 
 
 @needs_onnx
-def test_snippets_of_the_readme_run(tmp_path: Path, cache_folder: Path) -> None:
-    write_encoder(tmp_path / "encoder.onnx")
-    text = (ROOT / "README.md").read_text()
-    model, operators = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    model += "assert outputs['embeddings'].shape == (1, 4, 4)\n"
-    operators += (
-        "assert y.shape == c.shape == (77, 256) and o.shape == (8, 77, 32)\n"
-        "assert [y.shape for y in ys] == [(77, 256), (5, 256)]\n"
-    )
-    environment = {
-        **os.environ, "FTUNER_CACHE_DIR": str(cache_folder), "PYTHONPATH": str(SOURCES.parent)
-    }  # fmt: skip
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_snippets_run(page: str, tmp_path: Path, cache_folder: Path) -> None:
+    """They run, and print what the page says: `python -m tests.snippets PAGE` writes it anew."""
+    snippets.write_encoder(tmp_path / "encoder.onnx")
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block, printed in snippets.outcomes(text, tmp_path, cache_folder):
+        if block.printed is not None:
+            assert block.printed == printed
+
+
+def test_other_snippets_are_python() -> None:
+    found = 0
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for block in snippets.snippets(text, "python", gpu=True):
+            compile(block.code, page, "exec")
+            found += 1
+    assert found > 10
+    assert len(WITH_CODE) > 7
+
+
+def test_unknown_shell_lines_are_refused() -> None:
+    assert snippets.commands("ftuner cache\nftuner demo\npip install x\n") == ["ftuner cache"]
+    with pytest.raises(ValueError, match="not run: rm x"):
+        snippets.commands("rm x\n")
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="the extra docs is not installed")
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", model + operators],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300,
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    page = (tmp_path / "api" / "index.html").read_text()
+    assert [name for name in ftuner.__all__ if f"{name}</" not in page.replace("()", "")] == [
+        "__version__"
+    ]
+    # Pages come from this machine alone.
+    assert [p.name for p in tmp_path.rglob("*.html") if "fonts.googleapis" in p.read_text()] == []

@@ -1,20 +1,18 @@
-"""Models from ONNX files and from graphs, and a session that replaces ONNX Runtime's."""
+"""Models from ONNX files and from graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
-from ftuner.errors import ConfigurationError, GraphError, InputError
+from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx.importer import import_record, read_model
 from ftuner.frontends.onnx.reading import Source
-from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
+from ftuner.frontends.onnx.records import ModelRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Backend, Progress
-from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.late_model import LateModel
@@ -61,16 +59,22 @@ def load(
             an unknown `dtype`, or any on a CPU; `append_in_place` on a GPU.
         HardwareError: a GPU that kernels cannot run on.
     """
-    return _loaded(model, threads, progress, device, dtype, append_in_place)[0]
+    return compile_record(
+        read_model(model), threads=threads, progress=progress, device=device, dtype=dtype,
+        append_in_place=append_in_place,
+    )  # fmt: skip
 
 
-def _loaded(
-    model: Source, threads: int | None, progress: Progress | None = None, device: str = CPU,
-    dtype: str | None = None, append_in_place: bool = False,
-) -> tuple[Model, ModelMetadata]:  # fmt: skip
-    """The model, as `load` returns it, and what its file says of it."""
+def compile_record(
+    record: ModelRecord, *, threads: int | None = None, progress: Progress | None = None,
+    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
+) -> Model:  # fmt: skip
+    """Compile a model whose file has been read: `load` after that.
+
+    Raises:
+        All but those of reading: as `load`.
+    """
     backend, held = _target(device, dtype, append_in_place)
-    record = read_model(model)
 
     def imported(answers: Sequence[Answer]) -> Graph:
         return import_record(record, answers).graph
@@ -79,18 +83,20 @@ def _loaded(
         graph = optimised(graph, backend.multiplies_halves)
         return Model(graph, backend, threads, progress, held, append_in_place)
 
-    metadata = record.metadata
     try:
         found = compiled(imported(()))
     except RunTimeNumberError as need:
         found = LateModel(imported, compiled, need, _declared(record))
     give_back_freed()
-    return found, metadata
+    return found
 
 
 def _declared(record: ModelRecord) -> list[TensorSpec]:
     """The outputs of a file as it declares them."""
-    return [TensorSpec(found.name, found.dtype, found.dims) for found in record.declared_outputs]
+    return [
+        TensorSpec(found.name, found.dtype, tuple("?" if n is None else n for n in found.dims))
+        for found in record.declared_outputs
+    ]
 
 
 def compile(
@@ -158,89 +164,4 @@ def _half(dtype: str | None) -> DType | None:
     return found
 
 
-@dataclass
-class SessionOptions:
-    """The settings of ONNX Runtime's `SessionOptions`. Only `intra_op_num_threads` has an effect;
-    others can be set."""
-
-    intra_op_num_threads: int = 0
-    """Threads of a run; 0 for those of the process."""
-    inter_op_num_threads: int = 0
-    log_severity_level: int = 2
-    graph_optimization_level: object = None
-    execution_mode: object = None
-    enable_mem_pattern: bool = True
-    enable_cpu_mem_arena: bool = True
-
-
-@dataclass(frozen=True)
-class NodeArg:
-    """An input or output of a model, as ONNX Runtime describes it."""
-
-    name: str
-    type: str
-    """For example `tensor(float)`."""
-    shape: list[int | str]
-
-
-_ORT_TYPES = {"float32": "float", "float64": "double"}
-
-
-class InferenceSession:
-    """Call-compatible with `onnxruntime.InferenceSession`: change the import, keep the code."""
-
-    def __init__(
-        self,
-        path_or_bytes: Source,
-        sess_options: SessionOptions | None = None,
-        providers: Sequence[object] | None = None,
-        provider_options: Sequence[object] | None = None,
-        **kwargs: object,
-    ) -> None:
-        """Compile a model for the CPU; see `load`. `providers` has no effect."""
-        threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
-        self._model, self._metadata = _loaded(path_or_bytes, threads or None)
-        self._options = sess_options or SessionOptions()
-
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, object],
-        run_options: object = None,
-    ) -> list[Array]:
-        """Run the model on arrays by name; returns the named outputs, or all, in order.
-
-        Raises:
-            InputError: missing or unknown names, or another dtype or number of axes.
-            ShapeError: extents that contradict the model.
-        """
-        results = self._model.run(input_feed)
-        if not output_names:
-            return results
-        known = {spec.name: x for spec, x in zip(self._model.outputs, results, strict=True)}
-        unknown = [name for name in output_names if name not in known]
-        if unknown:
-            raise InputError(f"no output {', '.join(unknown)}; there are {', '.join(known)}")
-        return [known[name] for name in output_names]
-
-    def get_inputs(self) -> list[NodeArg]:
-        return [_node_arg(s.name, s.dtype, s.shape) for s in self._model.inputs]
-
-    def get_outputs(self) -> list[NodeArg]:
-        return [_node_arg(s.name, s.dtype, s.shape) for s in self._model.outputs]
-
-    def get_modelmeta(self) -> ModelMetadata:
-        return self._metadata
-
-    def get_providers(self) -> list[str]:
-        return ["CPUExecutionProvider"]
-
-    def get_session_options(self) -> SessionOptions:
-        return self._options
-
-
-def _node_arg(name: str, dtype: str, shape: Sequence[int | str]) -> NodeArg:
-    return NodeArg(name, f"tensor({_ORT_TYPES.get(dtype, dtype)})", list(shape))
-
-
-__all__ = ["InferenceSession", "Model", "NodeArg", "SessionOptions", "compile", "load"]
+__all__ = ["Model", "compile", "compile_record", "load"]

@@ -18,6 +18,7 @@ from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.joined_halves import join_halves
+from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.norm import recognise_norms
 from ftuner.graph.passes.normal_form import normalise
@@ -48,6 +49,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # Attention is recognised by its softmax.
     recognise_softmax,
     narrow_softmax,
+    undo_merged_axes,
     recognise_attention,
     write_outer_products,
     write_rolls,

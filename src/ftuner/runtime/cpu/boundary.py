@@ -10,11 +10,11 @@ import numpy as np
 from ftuner.errors import InputError, OperandError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import Array, as_array, numpy_dtype
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.reference import node_results
 
 
 class CpuBoundary(Boundary):
@@ -55,9 +55,9 @@ class CpuBoundary(Boundary):
         return results
 
     def evaluated(self, node: Node, operands: Sequence[Array]) -> list[Array]:
-        results = OPERATORS[node.op].reference(*operands, **node.attributes)
+        results = node_results(node, operands)
         return [
-            np.asarray(x, order="C") for x in (results if len(node.outputs) > 1 else (results,))
+            np.asarray(x, numpy_dtype(v.dtype)) for x, v in zip(results, node.outputs, strict=True)
         ]
 
     def constant(self, value: Value) -> Array:

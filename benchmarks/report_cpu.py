@@ -1,0 +1,315 @@
+"""The tables of one CPU's results, for its page in docs/performance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from benchmarks.engines import INT8_SUBJECT, SUBJECT
+from benchmarks.markdown import both, number, table
+from benchmarks.recorded import KINDS, PEERS_KINDS
+from benchmarks.report_models import by_length, by_windows, starts, unprepared
+from benchmarks.results import Document, geomean, summarise
+
+
+def _threads(document: Document) -> str:
+    count = document["threads"]
+    return f"{count} thread" + ("s" if count != 1 else "")
+
+
+def _title(document: Document) -> str:
+    return f"{document['kind']} {document['set']}, {_threads(document)}"
+
+
+def _taken_on(document: Document) -> str:
+    machine = document["machine"]
+    caches = ", ".join(f"{n} {size >> 10} KiB" for n, size in machine["cache_bytes"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    return (
+        f"{machine['cpu_model']} ({machine['architecture']}), {machine['cores']} cores, {caches}; "
+        f"{versions}"
+    )
+
+
+def _where_and_when(documents: Sequence[Document]) -> Iterator[str]:
+    """A line for each machine and set of versions; it names its results if there are several."""
+    yield "## Where and when"
+    yield ""
+    places: dict[str, list[Document]] = {}
+    for document in documents:
+        places.setdefault(_taken_on(document), []).append(document)
+    for place, own in places.items():
+        dates = sorted({document["date"][:10] for document in own})
+        few = len(own) <= len(documents) // 2
+        titles = "; ".join(_title(d) for d in own) if few else "All other results"
+        titles = titles if len(places) > 1 else "All results"
+        yield f"- {titles}: {place}; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
+
+
+def _overview(documents: Sequence[Document]) -> Iterator[str]:
+    head = ("cases", "threads", "number", "geomean", "by medians", "paired", "least",
+            "least paired", "wins", "losses", "share of peak")  # fmt: skip
+    rows = []
+    for document in documents:
+        s = summarise(document)
+        least = f"{s.worst[2]:.2f} ({s.worst[0]}, {s.worst[1]})" if s.worst else "–"
+        rows.append(
+            (
+                f"{document['kind']} {document['set']}",
+                str(document["threads"]),
+                str(s.cases),
+                number(s.geomean),
+                number(s.geomean_median),
+                number(s.geomean_paired),
+                least,
+                f"{s.least_paired[1]:.2f} ({s.least_paired[0]})" if s.least_paired else "–",
+                str(s.wins),
+                str(len(s.losses)),
+                both(s.fraction_of_peak, s.fraction_of_peak_paired),
+            )
+        )
+    yield "## Against the best peer at each shape"
+    yield ""
+    yield from table(head, rows)
+
+
+def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
+    summaries = [(document, summarise(document).per_peer) for document in documents]
+    peers = list(dict.fromkeys(peer for _, ratios in summaries for peer in ratios))
+    if not peers:
+        return
+    yield "## Against each peer, geometric means"
+    yield ""
+    rows = (
+        (_title(document), *(number(ratios.get(peer)) for peer in peers))
+        for document, ratios in summaries
+    )
+    yield from table(("cases", *peers), rows)
+
+
+def _losses(documents: Sequence[Document]) -> Iterator[str]:
+    yield "## Losses"
+    yield ""
+    none = True
+    for document in documents:
+        summary = summarise(document)
+        if not summary.losses and not summary.refused:
+            continue
+        none = False
+        yield f"{_title(document)}:"
+        yield ""
+        if summary.losses:
+            rows = ((label, peer, f"{ratio:.2f}") for label, peer, ratio in summary.losses)
+            yield from table(("shape", "best peer", "ratio"), rows)
+        for label, engine, reason in summary.refused:
+            yield f"- refused: {engine} on {label}: {reason}"
+        if summary.refused:
+            yield ""
+    if none:
+        yield "None."
+        yield ""
+
+
+def _tuning(documents: Sequence[Document]) -> Iterator[str]:
+    yield "## Tuning"
+    yield ""
+    for document in documents:
+        own = document["ftuner_tuning_s"]
+        rows = []
+        for result in document["cases"]:
+            engines = result["engines"]
+            searched, mine = (
+                engines.get(name, {}).get("min_s") for name in ("metaschedule", SUBJECT)
+            )
+            rows.append(
+                (
+                    result["label"],
+                    number(result["tuning_s"] / own if own else None),
+                    number(searched / mine if searched and mine else None),
+                )
+            )
+        trials = document["settings"]["trials"]
+        yield (
+            f"MetaSchedule, {trials} trials a shape, {_threads(document)}. Its search for one "
+            f"shape over {SUBJECT}'s tuning for all shapes, and its best kernel's time over "
+            f"{SUBJECT}'s:"
+        )
+        yield ""
+        yield from table(("shape", "tuning time ratio", "kernel time ratio"), rows)
+
+
+def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
+    """What a dynamic m does: ratio and shares of peak and bound by m, for sets that vary nothing
+    else."""
+    chosen = [d for d in documents if d["kind"] == "gemm" and d["set"] == "mlp"]
+    if not chosen:
+        return
+    yield "## By rows"
+    yield ""
+    kinds = ("peak", "peak_paired", "bound", "bound_paired")
+    cells: dict[int, list[str]] = {}
+    for document in chosen:
+        groups: dict[int, list[tuple[float, ...]]] = {}
+        for result in document["cases"]:
+            if result["ratio"] is not None:
+                own = result["engines"][SUBJECT]
+                shares = (own.get(f"fraction_of_{kind}", math.nan) for kind in kinds)
+                groups.setdefault(result["case"]["m"], []).append((result["ratio"], *shares))
+        for m, found in groups.items():
+            ratio, *shares = (geomean(values) for values in zip(*found, strict=True))
+            cells.setdefault(m, []).extend((number(ratio), both(*shares[:2]), both(*shares[2:])))
+    columns = ("ratio", "share of peak", "share of bound")
+    titles = [f"{column}, {_threads(d)}" for d in chosen for column in columns]
+    rows = ((str(m), *own) for m, own in sorted(cells.items()))
+    yield from table(("m", *titles), rows)
+
+
+def _models(documents: Sequence[Document]) -> Iterator[str]:
+    if documents:
+        yield "## A sentence encoder, by length"
+        yield ""
+        head, *rows = by_length(documents)
+        yield from table(head, rows)
+
+
+def _speech(documents: Sequence[Document]) -> Iterator[str]:
+    if documents:
+        yield "### Speech detectors, by sounds and windows"
+        yield ""
+        head, *rows = by_windows(documents)
+        yield from table(head, rows)
+        lines = list(unprepared(documents))
+        yield from [*lines, ""] if lines else []
+
+
+def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
+    """What the sizes of a layer's pictures do on average."""
+    if not documents:
+        return
+    yield "## Convolutions, by layer"
+    yield ""
+    ratios: dict[str, dict[int, list[float]]] = {}
+    for column, document in enumerate(documents):
+        for result in document["cases"]:
+            if result["ratio"] is not None:
+                layer = result["label"].rsplit(" ", 1)[0]
+                ratios.setdefault(layer, {}).setdefault(column, []).append(result["ratio"])
+    columns = [f"{document['set']}, {_threads(document)}" for document in documents]
+    rows = (
+        (layer, *(number(geomean(own[c]) if c in own else None) for c in range(len(columns))))
+        for layer, own in ratios.items()
+    )
+    yield from table(("layer", *columns), rows)
+
+
+def _first(documents: Sequence[Document]) -> Iterator[str]:
+    yield "## First calls of a resolution"
+    yield ""
+    yield "The first call over the tenth, and by how much it is longer."
+    yield ""
+    rows = (
+        (f"{d['set']}, {_threads(d)}", case["label"], f"{case['first_s'] / case['tenth_s']:.2f}",
+         f"{(case['first_s'] - case['tenth_s']) * 1e3:.2f} ms")
+        for d in documents
+        for case in d["cases"]
+    )  # fmt: skip
+    yield from table(("network", "picture", "ratio", "longer by"), rows)
+
+
+def _starts(documents: Sequence[Document]) -> Iterator[str]:
+    yield "## Loading the sentence encoder"
+    yield ""
+    head, *rows = starts(documents)
+    yield from table(head, rows)
+
+
+def _regret(documents: Sequence[Document]) -> Iterator[str]:
+    yield "## Regret"
+    yield ""
+    yield (
+        "The plan chosen by arithmetic beside the fastest of all single-uKernel and two-band "
+        "plans, measured: how much longer it takes, in the median of rounds with the best few."
+    )
+    yield ""
+    rows = []
+    for document in documents:
+        worst = max(document["cases"], key=lambda result: result["regret"])
+        rows.append(
+            (
+                f"{document['set']}, {_threads(document)}",
+                str(len(document["cases"])),
+                f"{100 * document['mean']:.1f}%",
+                f"{100 * worst['regret']:.1f}% ({worst['case']})",
+            )
+        )
+    yield from table(("cases", "shapes", "mean", "worst"), rows)
+
+
+def _int8(documents: Sequence[Document]) -> Iterator[str]:
+    yield "## Weights of 8-bit integers"
+    yield ""
+    yield (
+        "A layer whose weight outgrows L2: the time of others, and of the same layer in float32, "
+        "over ftuner's on the integers."
+    )
+    yield ""
+    head = ["rows"]
+    cells: dict[int, list[str]] = {}
+    for document in documents:
+        for name in document["cases"][0]["engines"]:
+            if name != INT8_SUBJECT:
+                head.append(f"{name}, {_threads(document)}")
+        for case in document["cases"]:
+            own = case["engines"][INT8_SUBJECT]["min_s"]
+            cells.setdefault(case["rows"], []).extend(
+                f"{timing['min_s'] / own:.2f}"
+                for name, timing in case["engines"].items()
+                if name != INT8_SUBJECT
+            )
+    yield from table(tuple(head), [(str(rows), *row) for rows, row in cells.items()])
+
+
+def _overhead(documents: Sequence[Document]) -> Iterator[str]:
+    yield "## Besides multiplying"
+    yield ""
+    rows = []
+    for document in documents:
+        start, planning = document["warm_start"], document["planning"]
+        for dtype, seconds in document["tune_s"].items():
+            rows.append((f"tuning {dtype}, empty cache, probe included", f"{seconds:.2f} s"))
+        rows.append(("import", f"{start['import_s']:.2f} s"))
+        rows.append(
+            ("import, load, first product; warm cache", f"{start['first_product_s']:.2f} s")
+        )
+        rows.append(("planning a new number of rows", f"{planning['plan_s'] * 1e6:.1f} us"))
+        rows.append(("writing that plan for the driver", f"{planning['write_s'] * 1e6:.1f} us"))
+        for threads, call in document["call"].items():
+            what = f"a call (1 x 512 x 512) beyond its kernel, threads: {threads}"
+            rows.append((what, f"{call['overhead_s'] * 1e6:.1f} us"))
+    yield from table(("what", "time"), rows)
+
+
+def chapter(documents: Sequence[Document]) -> Iterator[str]:
+    """The lines of all sections of one machine's results."""
+    runs = [document for document in documents if document["kind"] in PEERS_KINDS]
+    by_kind = {
+        kind: [document for document in documents if document["kind"] == kind] for kind in KINDS
+    }
+    lines: list[str] = []
+    if runs:
+        lines += [*_overview(runs), *_per_peer(runs), *_models(by_kind["model"]), *_by_rows(runs)]
+        lines += [*_speech(by_kind["speech"]), *_by_layer(by_kind["conv"])]
+    for kind, section in (
+        ("start", _starts),
+        ("int8", _int8),
+        ("metaschedule", _tuning),
+        ("regret", _regret),
+        ("overhead", _overhead),
+        ("first", _first),
+    ):
+        if by_kind[kind]:
+            lines += section(by_kind[kind])
+    if runs:
+        lines += _losses(runs)
+    lines += _where_and_when(documents)
+    yield from lines

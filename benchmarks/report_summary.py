@@ -1,0 +1,121 @@
+"""The few numbers of each machine that docs/performance.md and README.md show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.markdown import number, table
+from benchmarks.recorded import Recorded
+from benchmarks.results import Document, Summary, geomean, summarise
+
+WORKLOADS = (
+    ("sentence encoder, by length", "model", ("minilm",)),
+    ("vision networks, by resolution", "vision", ()),
+    ("LSTM and GRU layers, by length", "recurrent", ()),
+    ("speech detectors, by sounds and windows", "speech", ()),
+    ("convolutions, by resolution", "conv", ()),
+    ("dense layers, by rows", "gemm", ("mlp",)),
+    ("large dense layers", "gemm", ("deepbench", "dietcode", "inductor")),
+    ("batched products", "bmm", ()),
+)
+"""What a row is called, its kind of document, and its sets: all of the kind if none is named."""
+FRONT = ("model", "vision", "gemm")
+"""Kinds of the rows that README.md shows."""
+THREADS = (1, 2)
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One workload on one machine, by its number of threads."""
+
+    workload: str
+    kind: str
+    by_threads: dict[int, tuple[Summary, ...]]
+
+    def shapes(self) -> int:
+        return max(sum(s.cases for s in own) for own in self.by_threads.values())
+
+    def ratio(self, threads: int) -> str:
+        """Geometric mean over all shapes."""
+        own = self.by_threads.get(threads, ())
+        return number(geomean(r for s in own for r in s.ratios)) if own else NONE
+
+    def slower(self) -> str:
+        """In how many of all measurements ftuner is slower than the fastest peer."""
+        own = [s for summaries in self.by_threads.values() for s in summaries]
+        return f"{sum(len(s.losses) for s in own)} of {sum(s.cases for s in own)}"
+
+    def lowest(self) -> str:
+        worst = [s.worst for own in self.by_threads.values() for s in own if s.worst]
+        label, peer, ratio = min(worst, key=lambda found: found[2])
+        return f"{ratio:.2f} ({label}, {peer})"
+
+
+def rows(machine: Recorded) -> list[Row]:
+    """The workloads that were measured on a machine."""
+    found = []
+    for workload, kind, sets in WORKLOADS:
+        own = [d for d in machine.of_kind(kind) if not sets or d["set"] in sets]
+        by_threads = {t: _summaries(own, t) for t in THREADS}
+        by_threads = {t: summaries for t, summaries in by_threads.items() if summaries}
+        if by_threads:
+            found.append(Row(workload, kind, by_threads))
+    return found
+
+
+def _summaries(documents: Sequence[Document], threads: int) -> tuple[Summary, ...]:
+    found = (summarise(document) for document in documents if document["threads"] == threads)
+    return tuple(summary for summary in found if summary.cases)
+
+
+def performance(machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The lines of docs/performance.md between its markers: a table and pictures for each machine,
+    and links to the pages of machines that only an earlier version was measured on.
+
+    `pictures` are the paths of pictures below docs/performance, with their texts.
+    """
+    for machine in machines:
+        if machine.state:
+            continue
+        yield f"## {machine.title}"
+        yield ""
+        found = rows(machine)
+        if found:
+            head = ("workload", "shapes", "1 thread", "2 threads", "slower at", "lowest ratio")
+            yield from table(
+                head,
+                (
+                    (r.workload, str(r.shapes()), r.ratio(1), r.ratio(2), r.slower(), r.lowest())
+                    for r in found
+                ),
+            )
+        for path, text in pictures:
+            if path.startswith(f"{machine.page}-"):
+                yield f"![{text}](performance/{path})"
+                yield ""
+        yield f"Measured {machine.newest[:10]}. [All tables](performance/{machine.page}.md)."
+        yield ""
+    earlier = [machine for machine in machines if machine.state]
+    if earlier:
+        yield "## Earlier versions"
+        yield ""
+        for machine in earlier:
+            yield f"- [{machine.title}](performance/{machine.page}.md): {machine.state}"
+        yield ""
+
+
+def front(machines: Sequence[Recorded]) -> Iterator[str]:
+    """The lines of README.md between its markers."""
+    head = ("workload", "machine", "shapes", "1 thread", "2 threads", "slower at")
+    yield from table(
+        head,
+        (
+            (row.workload, m.title, str(row.shapes()), row.ratio(1), row.ratio(2), row.slower())
+            for m in machines
+            if not m.state
+            for row in rows(m)
+            if row.kind in FRONT and not row.workload.startswith("large")
+        ),
+    )
