@@ -41,10 +41,12 @@ def load(
             the keys and values of all tokens so far, is then a read-only view of memory with room
             for more. A run that is given such an output, as it was returned, writes the new rows
             after those that are there, instead of copying all of them; earlier outputs keep their
-            elements. Results have the same bits as without. Any other array is copied, as ever:
-            one of your own, or an output that was given to a run before (a second continuation of
-            one text). `Model.appended` has these inputs and outputs. An output keeps the memory
-            of all of its rows, and of those that were appended later, alive.
+            elements. Any other array is copied, as ever: one of your own, or an output that was
+            given to a run before (a second continuation of one text). That copy is made by the
+            caller's thread alone, so that a beam search, which reorders the past for each token, is
+            slower. Attention has the same bits as without. `Model.appended` names these inputs and
+            outputs. An output keeps all of its memory alive, with the rows that were appended
+            later.
 
     Returns:
         The model: call it with arrays by name, or use its `run`.

@@ -90,8 +90,8 @@ class Model:
                 tensor on that GPU.
 
         Returns:
-            NumPy arrays. On a GPU, tensors if any input was one, or if there is no input and an
-            output is bfloat16.
+            NumPy arrays, of which those of `appended` are read-only. On a GPU, tensors if any input
+            was one, or if there is no input and an output is bfloat16.
 
         Raises:
             InputError: missing or unknown names, or another dtype or number of axes; only arrays

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from tests.graph.graphs import B, Maker, S, T, graph_of
 from tests.runtime.cpu.decoders import Decoder
 
@@ -23,9 +24,11 @@ from ftuner.graph.appending import ROOM_ROWS
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import NestStep
-from ftuner.runtime.cpu.appending import Memory
+from ftuner.inference import load
+from ftuner.runtime.cpu.appending import SharedRows
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
 
 PLAIN = Decoder()
@@ -118,19 +121,25 @@ def test_no_step_reads_the_past(plain: Model, copying: Model) -> None:
     assert read == {0}, "only the ids are read where the caller has them"
 
 
-def test_nothing_before_the_new_rows_is_written(plain: Model) -> None:
-    """Sevens in the memory of the past are there after the run."""
-    past = PLAIN.continued(plain(ids=tokens(0, new=9), **PLAIN.empty()))
+@pytest.mark.parametrize("decoder", [PLAIN, Decoder(layout="rows"), Decoder(layout="columns")])
+def test_only_the_new_rows_are_written(decoder: Decoder, widest: CpuBackend) -> None:
+    """All other elements of the memory are sevens, before the run and after it."""
+    model = compiled(decoder, widest, append=True)
+    past = decoder.continued(model(ids=tokens(0, 2, 9), **decoder.empty(2)))
     for x in past.values():
         memory = x.base
-        assert isinstance(memory, Memory)
+        assert isinstance(memory, SharedRows)
         memory.flags.writeable = True
-        memory[:, :, :9] = 7
+        memory[...] = 7
         memory.flags.writeable = False
-    found = plain(ids=tokens(1), **past)
-    for _, present in PLAIN.names:
-        assert (found[present][:, :, :9] == 7).all()
-        assert not (found[present][:, :, 9] == 7).all()
+    found = model(ids=tokens(1, 2, 3), **past)
+    for name, present in decoder.names:
+        memory, axis = found[present].base, decoder.axis(name)
+        assert memory is past[name].base
+        sevens = np.moveaxis(np.asarray(memory) == 7, axis, 0)
+        assert sevens[:9].all()
+        assert not sevens[9:12].any()
+        assert sevens[12:].all()
 
 
 def test_room_is_used_to_its_last_row(plain: Model, copying: Model) -> None:
@@ -142,6 +151,22 @@ def test_room_is_used_to_its_last_row(plain: Model, copying: Model) -> None:
     more = plain(ids=tokens(2), **PLAIN.continued(found))
     assert not any(in_place(PLAIN, PLAIN.continued(found), more))
     assert_same(more, copying(ids=tokens(2), **PLAIN.continued(found)))
+
+
+def test_programs_are_bound_once_for_each_number_of_rows(widest: CpuBackend) -> None:
+    """Wherever the past came from, and whatever has room: as many as without appending in place."""
+    counts = []
+    for append in (False, True):
+        model = compiled(PLAIN, widest, append, threads=1)
+        for first in (1, 3, ROOM_ROWS, 7):
+            past = PLAIN.empty(rows=first)
+            while past["past.0.key"].shape[2] < ROOM_ROWS + 9:
+                past = PLAIN.continued(model(ids=tokens(0), **past))
+        (part,) = model.parts
+        assert isinstance(part, CompiledGraph)
+        (state,) = part.states.all
+        counts.append(len(state.programs))
+    assert counts == [ROOM_ROWS + 8] * 2
 
 
 def test_a_second_continuation_is_apart(plain: Model, copying: Model) -> None:
@@ -227,7 +252,7 @@ def test_outputs_are_read_only_and_lead_to_their_memory(plain: Model) -> None:
     for _, present in PLAIN.names:
         x = found[present]
         assert type(x) is np.ndarray
-        assert isinstance(x.base, Memory)
+        assert isinstance(x.base, SharedRows)
         assert x.base.shape == (1, PLAIN.heads, ROOM_ROWS, PLAIN.depth)
         with pytest.raises(ValueError, match="read-only"):
             x[0, 0, 0, 0] = 1
@@ -284,17 +309,16 @@ def test_a_failed_run_leaves_the_past(plain: Model, copying: Model) -> None:
 
 
 def test_memory_that_cannot_be_had(widest: CpuBackend) -> None:
-    x, n, row = 1, 1 << 34, symbol("N")
+    n, row = 1 << 34, symbol("N")
 
     def body(g: Maker) -> Value:
         return g.add("concat", g.given("x", S, row), g.given("new", T, row), axis=0)
 
     model = Model(graph_of(body), widest, append_in_place=True)
     assert model.appended == {"x": "y0"}
-    past, new = (np.broadcast_to(np.float32(0), (rows, n)) for rows in (x, 0))
+    past = np.broadcast_to(np.float32(0), (1, n))
     with pytest.raises(AllocationError):
         model.run({"x": past, "new": np.empty((0, n), np.float32)})
-    assert new.size == 0
 
 
 def test_threads_that_continue_one_past(widest: CpuBackend, copying: Model) -> None:
@@ -381,6 +405,44 @@ def test_any_tree_of_continuations(
         copies.append(np.concatenate([copies[at], -new], axis))
     for node, copy in zip(nodes, copies, strict=True):
         assert node.tobytes() == copy.tobytes()
+
+
+def test_branches_of_a_file(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each branch of a condition on an input is a model of its own, which goes on with what the
+    other one has appended."""
+    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
+    info = helper.make_tensor_value_info
+
+    def branch(name: str, nodes: list[Any]) -> Any:
+        joined = helper.make_node("Concat", ["past", f"{name}_new"], [f"{name}_y"], axis=1)
+        outputs = [info(f"{name}_y", TensorProto.FLOAT, ["batch", "total"])]
+        return helper.make_graph([*nodes, joined], name, [], outputs)
+
+    chosen = helper.make_node(
+        "If", ["first"], ["present"],
+        then_branch=branch("then", [helper.make_node("Exp", ["new"], ["then_new"])]),
+        else_branch=branch("else", [helper.make_node("Neg", ["new"], ["else_new"])]),
+    )  # fmt: skip
+    inputs = [
+        info("first", TensorProto.BOOL, []), info("past", TensorProto.FLOAT, ["batch", "past"]),
+        info("new", TensorProto.FLOAT, ["batch", "rows"]),
+    ]  # fmt: skip
+    outputs = [info("present", TensorProto.FLOAT, ["batch", "total"])]
+    graph = helper.make_graph([chosen], "branches", inputs, outputs)
+    opsets = [helper.make_opsetid("", 17)]
+    model = load(helper.make_model(graph, opset_imports=opsets, ir_version=9), append_in_place=True)
+    past: Array = np.ones((2, 3), np.float32)
+    wanted = past
+    places = []
+    for number in range(6):
+        new = np.full((2, 1), number / 8, np.float32)
+        first = number % 2 == 0
+        past = model(first=np.array(first), past=past, new=new)["present"]
+        wanted = np.concatenate([wanted, np.exp(new) if first else -new], 1)
+        np.testing.assert_allclose(past, wanted, 1e-6)
+        places.append(address(past))
+    assert len(set(places)) == 1
+    assert model.appended == {"past": "present"}
 
 
 def test_ids_are_appended_too(widest: CpuBackend) -> None:

@@ -1,9 +1,9 @@
 """Arrays that outputs append to in place: what an input holds is not copied for each run.
 
-Such an output is a view of a `Memory` that has room for more rows. If an input is the newest view
-of a memory, a run takes the memory over and writes its new rows after those of the input; earlier
-views do not change. Any other array is copied to new memory: one of the caller's own, one whose
-memory another run has appended to, or one whose memory has no room left.
+Such an output is a view of `SharedRows`, which have room for more. If an input is the newest view,
+a run takes their memory over and writes its new rows after those of the input; earlier views do not
+change. Any other array is copied to new memory: one of the caller's own, one whose memory another
+run has appended to, or one whose memory has no room left.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 _LOCK = fork_safe_lock()
 
 
-class Memory(np.ndarray[Any, Any]):
-    """Memory with room for rows. Its views are read-only, so that none is changed through
-    another."""
+class SharedRows(np.ndarray[Any, Any]):
+    """Memory with room for rows, of which several arrays are views. They are read-only, so that
+    none is changed through another."""
 
     newest: weakref.ref[Array] | None = None
     """The view of all rows that are written; None while a run writes more."""
@@ -48,7 +48,7 @@ class Extension(NamedTuple):
 
     array: Array
     """The output, which begins with the elements of the input."""
-    memory: Memory
+    memory: SharedRows
     past: Array | None
     """The input, if the memory was taken over from it."""
 
@@ -70,10 +70,10 @@ def extended(past: Array, shape: Sequence[int], room: Sequence[int]) -> Extensio
         AllocationError: the system does not have the memory.
     """
     memory = past.base
-    if type(memory) is Memory and memory.shape == room and memory.taken(past):
+    if type(memory) is SharedRows and memory.shape == room and memory.taken(past):
         return Extension(memory.view_of(shape), memory, past)
     try:
-        memory = Memory(room, past.dtype)
+        memory = SharedRows(room, past.dtype)
     except NO_MEMORY as error:
         raise not_allocated(room, past.dtype, error) from error
     memory.view_of(past.shape)[...] = past
