@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests import cli_reference, snippets
+from tests import cli_reference, plan_picture, snippets
 
 import ftuner
 
@@ -112,6 +112,11 @@ def test_operators_are_those_of_the_registry() -> None:
 def test_the_command_line_is_described() -> None:
     """`python -m tests.cli_reference` writes the page."""
     assert cli_reference.PATH.read_text(encoding="utf-8") == cli_reference.page()
+
+
+def test_the_picture_of_a_plan_is_that_of_the_planner() -> None:
+    """`python -m tests.plan_picture` draws it."""
+    assert plan_picture.PATH.read_text(encoding="utf-8") == plan_picture.picture()
 
 
 def test_the_container_is_that_of_the_example() -> None:

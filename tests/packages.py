@@ -1,0 +1,108 @@
+"""`python -m tests.packages PYTHON...`: builds the wheel and the source distribution, checks their
+contents, and uses each in a fresh virtual environment of each Python (extra `package`)."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+from tests.snippets import write_encoder
+
+ROOT = Path(__file__).parent.parent
+MOST_BYTES = {".whl": 3 << 20, ".gz": 6 << 20}
+UNWANTED = re.compile(
+    r"__pycache__|\.pyc$|_cache/|\.hypothesis|\.so$|\.jsonl|results/.*\.json|\.venv"
+)
+IN_BOTH = ("py.typed", "hardware/machines/h200.toml")
+PRODUCT = """
+import numpy as np, ftuner
+a, b = np.random.rand(77, 64).astype("float32"), np.random.rand(64, 50).astype("float32")
+np.testing.assert_allclose(ftuner.matmul(a, b), a @ b, rtol=1e-4)
+"""
+MODEL = """
+import numpy as np, ftuner
+model = ftuner.load("encoder.onnx")
+for length in (1, 77):
+    ids = np.ones((2, length), np.int64)
+    assert model.run({"input_ids": ids, "attention_mask": ids})[-1].shape == (2, 384)
+"""
+
+
+def built(folder: Path) -> list[Path]:
+    """The wheel and the source distribution of this tree."""
+    subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)],
+        check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return sorted(folder.iterdir())
+
+
+def check(package: Path) -> None:
+    """Raises AssertionError if a file is missing, does not belong, or is too large."""
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as archive:
+            names = archive.namelist()
+            (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+            check_metadata(archive.read(metadata).decode())
+        assert {name.split("/")[0].split("-")[0] for name in names} == {"ftuner"}
+    else:
+        with tarfile.open(package) as archive:
+            names = archive.getnames()
+        for wanted in (
+            "README.md",
+            "LICENSE",
+            "CHANGELOG.md",
+            "docs/index.md",
+            "tests/packages.py",
+        ):
+            assert any(name.endswith(f"/{wanted}") for name in names), wanted
+    for wanted in IN_BOTH:
+        assert any(name.endswith(f"ftuner/{wanted}") for name in names), wanted
+    assert [name for name in names if UNWANTED.search(name)] == []
+    assert package.stat().st_size <= MOST_BYTES[package.suffix]
+
+
+def check_metadata(text: str) -> None:
+    """The description that a package index shows has no link or picture that leads nowhere."""
+    metadata = email.message_from_string(text)
+    description = str(metadata.get_payload())
+    assert description.startswith("# ftuner")
+    assert re.findall(r"\]\((?!https:)|!\[|<!--", description) == []
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Author"]
+
+
+def use(package: Path, python: str, folder: Path) -> None:
+    """Install a package in a virtual environment and multiply; with its extra, run a model."""
+    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    inside = folder / "bin" / "python"
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "FTUNER_CACHE_DIR")}
+    clean["FTUNER_CACHE_DIR"] = str(folder / "cache")
+    write_encoder(folder / "encoder.onnx")
+    for wanted, code in ((str(package), PRODUCT), (f"{package}[onnx]", MODEL)):
+        pip = [str(inside), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, wanted], check=True, env=clean)
+        subprocess.run([str(inside), "-c", code], check=True, env=clean, cwd=folder)
+    version = [str(folder / "bin" / "ftuner"), "--version"]
+    subprocess.run(version, check=True, env=clean, stdout=subprocess.DEVNULL)
+
+
+def main(pythons: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for package in built(folder / "dist"):
+            check(package)
+            for number, python in enumerate(pythons):
+                use(package, python, folder / f"{number}{package.suffix}")
+                print(f"{package.name} with {python}: installed and used", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
