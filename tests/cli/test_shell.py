@@ -143,7 +143,7 @@ def test_zsh_completes() -> None:
         (("cache", "--nope"), EXIT_USAGE, "UsageError: No such option: --nope"),
         (("run",), EXIT_USAGE, "UsageError: Missing argument 'MODEL'; see ftuner run --help"),
         (("tune", "--dtype", "int8"), EXIT_FAILURE, "DTypeError: dtype is 'int8'"),
-        (("run", "nope.onnx"), EXIT_FAILURE, "GraphError: cannot read nope.onnx"),
+        (("run", "nope.onnx"), EXIT_FAILURE, "MissingFileError: cannot read nope.onnx"),
         (("bench", "gemm", "--peers", "nope"), EXIT_USAGE, "ConfigurationError: unknown peers"),
     ],
 )
