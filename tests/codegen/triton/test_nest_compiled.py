@@ -139,3 +139,14 @@ def test_operators_compile() -> None:
     scalar = {name for name, function in SCALAR_FUNCTIONS.items() if function.kinds <= FLOATS}
     kernels = [cases[-1].kernel() for op, cases in CASES.items() if op not in scalar]
     assert_compiled([(k, schedules_of(k, BLOCK_SIZES)[-1]) for k in kernels])
+
+
+def test_bits_compile() -> None:
+    """Of dtypes that registers hold otherwise than memory."""
+    dtypes = TENSOR_DTYPES | GPU_DTYPES
+    pairs = (
+        ("float16", "int16"), ("uint16", "bfloat16"), ("bfloat16", "float16"), ("bool", "int8"),
+        ("uint8", "bool"), ("float64", "uint64"),
+    )  # fmt: skip
+    kernels = [kernel("bit_cast", (of, (B, S)), of=dtypes[of], to=dtypes[to]) for of, to in pairs]
+    assert_compiled([(k, schedules_of(k, BLOCK_SIZES)[-1]) for k in kernels])
