@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.invoking import document, run
 
 import ftuner
 from ftuner.cli import checks
-from ftuner.cli.check_gpu import check_gpu
+from ftuner.cli.check_gpu import check_gpu, devices
 from ftuner.cli.checks import check_cache, check_hardware, check_limits, check_threads
 from ftuner.cli.checks import check_versions as versions
 from ftuner.cli.findings import PROBLEM, RIGHT, WARNING, Finding
@@ -283,4 +284,31 @@ def test_a_torch_without_cuda(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
     *_, found = check_gpu(write(tmp_path, DRIVER))
-    assert (found.state, "not usable" in found.text) == (PROBLEM, True)
+    assert (found.state, "not usable" in found.text) == (WARNING, True)
+
+
+def test_devices_that_torch_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a recorded machine is like, one of an unknown architecture, one that fails."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from ftuner.runtime.gpu import probe, session
+
+    known = probe.DeviceFacts("NVIDIA H100 80GB HBM3", "sm_90", 132, 32, 65536, 2048, 233472,
+                              232448, 50 << 20, 80 << 30)  # fmt: skip
+
+    def read_device(device: Any) -> probe.DeviceFacts:
+        if device.index == 2:
+            raise RuntimeError("the device is lost")
+        return replace(known, architecture="sm_90" if device.index == 0 else "sm_35")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(probe, "read_device", read_device)
+    monkeypatch.setattr(session, "is_capturing", lambda device: False)
+    monkeypatch.setattr(session, "INTERPRETED", False)
+    first, second, third = devices()
+    assert first == Finding("GPU", RIGHT, f"cuda:0: {known.name}, sm_90, 80 GiB: usable")
+    assert (second.state, "no recorded machine has" in second.text) == (WARNING, True)
+    assert (third.state, "the device is lost" in third.text) == (WARNING, True)
+    monkeypatch.setattr(session, "INTERPRETED", True)
+    assert "TRITON_INTERPRET is set" in next(devices()).text

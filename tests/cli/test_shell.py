@@ -14,8 +14,7 @@ import pytest
 from tests.cli.invoking import run
 
 import ftuner
-from ftuner.cli.child import EXIT_INTERRUPTED
-from ftuner.cli.main import EXIT_FAILURE, EXIT_USAGE
+from ftuner.cli.main import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 
 FTUNER = (sys.executable, "-m", "ftuner")
 HEAVY = {"numpy", "llvmlite", "matplotlib", "torch", "triton", "onnx", "onnxruntime", "openvino"}
@@ -173,6 +172,25 @@ def test_an_interrupt_is_one_line() -> None:
     _, error = process.communicate(timeout=30)
     assert error == "ftuner: interrupted\n"
     assert process.returncode == EXIT_INTERRUPTED
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no list of child processes")
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_bench_ends_its_process() -> None:
+    """Ctrl-C reaches all processes of the terminal's group; one of them says so."""
+    process = subprocess.Popen(
+        [*FTUNER, "bench", "gemm", "--peers", ""], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 60
+    while not (measuring := children.read_text().split()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (EXIT_INTERRUPTED, "", "ftuner: interrupted\n")
+    assert not any(Path(f"/proc/{child}").exists() for child in measuring)
 
 
 def test_80_columns() -> None:

@@ -16,8 +16,7 @@ from tests.cli.invoking import document, run
 
 import ftuner
 from ftuner import api
-from ftuner.cli.child import EXIT_INTERRUPTED
-from ftuner.cli.main import EXIT_FAILURE
+from ftuner.cli.main import EXIT_FAILURE, EXIT_INTERRUPTED
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.exported import read_exported, write_exported
 from ftuner.hardware.model import CpuHardware

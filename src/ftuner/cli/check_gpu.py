@@ -57,18 +57,21 @@ def devices() -> Iterator[Finding]:
         why = f"torch {torch.__version__} " + (
             f"is built for CUDA {built}, and finds no device" if built else "is built without CUDA"
         )
-        yield Finding(PART, PROBLEM, f"not usable: {why}",
+        yield Finding(PART, WARNING, f"not usable: {why}",
                       "install a torch for this driver: https://pytorch.org")  # fmt: skip
         return
     for index in range(torch.cuda.device_count()):
-        device = torch.device("cuda", index)
-        facts = probe.read_device(device)
-        name = f"cuda:{index}: {facts.name}, {facts.architecture}, {capacity(facts.dram_bytes)}"
+        device, name = torch.device("cuda", index), f"cuda:{index}"
         try:
+            facts = probe.read_device(device)
+            memory = capacity(facts.dram_bytes)
+            name += f": {facts.name}, {facts.architecture}, {memory}"
             session.expect_runnable(device)
             probe.nearest_recorded(facts)
-        except FTunerError as error:
-            yield Finding(PART, PROBLEM, f"{name}: not usable: {error}")
+        # torch raises the other ones for a device that its driver does not give.
+        except (FTunerError, RuntimeError, AssertionError) as error:
+            yield Finding(PART, WARNING, f"{name}: not usable: {error}",
+                          "hide it with CUDA_VISIBLE_DEVICES, or use the CPU")  # fmt: skip
         else:
             yield Finding(PART, RIGHT, f"{name}: usable")
 

@@ -13,8 +13,6 @@ from typing import Any
 from ftuner import errors
 
 Document = dict[str, Any]
-EXIT_INTERRUPTED = 130
-"""As of a process that SIGINT ended: 128 + 2."""
 
 
 def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> Document:
@@ -31,7 +29,10 @@ def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> 
         "OPENBLAS_NUM_THREADS": count,
     }
     command = [sys.executable, "-m", module, json.dumps(request)]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
+    # A session of its own: Ctrl-C interrupts this process alone, which then ends the other one.
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, check=False, start_new_session=True
+    )
     if done.returncode:
         raise errors.FTunerError(f"the measuring process ended with exit code {done.returncode}")
     document: Document = json.loads(done.stdout)
@@ -45,9 +46,6 @@ def answer(measure: Callable[[Any], Document]) -> None:
     error."""
     try:
         document = measure(json.loads(sys.argv[1]))
-    except KeyboardInterrupt:
-        # The command that waits for this process was interrupted, too, and says so.
-        sys.exit(EXIT_INTERRUPTED)
     except errors.FTunerError as error:
         document = {"error": type(error).__name__, "message": str(error)}
     json.dump(document, sys.stdout)

@@ -13,13 +13,14 @@ import typer
 
 import ftuner
 from ftuner.cli import bench, cache, compare, demo, doctor, explain, hardware, report, run, tune
-from ftuner.cli.child import EXIT_INTERRUPTED
 from ftuner.cli.routing import Commands
 from ftuner.errors import ConfigurationError, FTunerError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 """The exit code of options and settings that are wrong."""
+EXIT_INTERRUPTED = 130
+"""As of a process that SIGINT ended: 128 + 2."""
 _SHOWN_BY_TYPER: type[Any] = typer.BadParameter.__mro__[2]
 """The base of errors in options and arguments, for which typer has no public name."""
 
