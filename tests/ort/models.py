@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import (
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    load_from_string,
+    numpy_helper,
+)
 
 Dims = Sequence["int | str | None"]
 
@@ -37,6 +44,17 @@ def scaled_sum(ir: int = 10, overridable: bool = False) -> bytes:
     outputs = [info("z", TensorProto.FLOAT, ["batch", 3]), info("shape", TensorProto.INT64, [2])]
     weight = numpy_helper.from_array(np.array([1, 2, 3], np.float32), "weight")
     return model_of(nodes, inputs, outputs, [weight], ir)
+
+
+def with_weight_outside() -> bytes:
+    """`scaled_sum` whose weight is in a file that does not exist."""
+    model = load_from_string(scaled_sum())
+    (weight,) = model.graph.initializer
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="weight.bin")
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def described() -> bytes:

@@ -272,6 +272,20 @@ def free_dimensions(ort: Any) -> object:
 
 
 @script
+def weights_in_memory(ort: Any) -> object:
+    weight = ort.OrtValue.ortvalue_from_numpy(np.array([4, 5, 6], np.float32))
+    outside, shared = ort.SessionOptions(), ort.SessionOptions()
+    outside.add_external_initializers(["weight"], [weight])
+    for name in ("weight", "unknown"):
+        shared.add_initializer(name, weight)
+    data = models.with_weight_outside()
+    return (
+        session_of(ort, data, sess_options=outside).run(["z"], feeds()),
+        session_of(ort, sess_options=shared).run(["z"], feeds()),
+    )
+
+
+@script
 def profiling(ort: Any) -> object:
     quiet = session_of(ort)
     with tempfile.TemporaryDirectory() as folder:

@@ -74,6 +74,17 @@ def option(name: str, value: Any) -> Case:
     return lambda ort, folder: setattr(ort.SessionOptions(), name, value)
 
 
+def weighted(names: list[str], *arrays: Any) -> Case:
+    def case(ort: Any, folder: Path) -> object:
+        options = ort.SessionOptions()
+        # onnxruntime does not keep them alive.
+        values = [ort.OrtValue.ortvalue_from_numpy(x) for x in arrays]
+        options.add_external_initializers(names, values)
+        return session_of(ort, models.with_weight_outside(), sess_options=options), values
+
+    return case
+
+
 def override(**weight: Any) -> Case:
     data = models.scaled_sum(overridable=True)
     return lambda ort, folder: session_of(ort, data).run(None, {**feeds(), **weight})
@@ -244,6 +255,19 @@ CASES: dict[str, tuple[Case, str]] = {
     ),
     "no such entry of a run": (
         lambda ort, folder: ort.RunOptions().get_run_config_entry("a"), "no configuration entry",
+    ),
+    "weight of another shape": (
+        weighted(["weight"], np.ones(2, "f")),
+        r"float32\[3\] in the file; float32\[2\] was given in its place",
+    ),
+    "weight of another type": (
+        weighted(["weight"], np.ones(3)), r"float32\[3\] in the file; float64\[3\] was given",
+    ),
+    "weight of no initialiser": (
+        weighted(["weight", "no"], *[np.ones(3, "f")] * 2), "the model has no initialiser 'no'",
+    ),
+    "fewer weights than names": (
+        weighted(["weight", "no"], np.ones(3, "f")), "2 names and 1 values; expected a value for",
     ),
     "severity out of range": (
         lambda ort, folder: ort.set_default_logger_severity(9), "severity is 9; expected 0",

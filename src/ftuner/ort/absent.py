@@ -16,8 +16,8 @@ _MEMORY = "NumPy and torch manage the memory of tensors"
 _COMPILED = "models have no compiled form as files; compiled code is in ftuner's cache folder"
 _LORA = "LoRA adapters are not read; merge the adapter into the model's weights"
 _WEIGHTS = (
-    "weights come from the model's file and from files beside it; give the path of the model "
-    "instead of its bytes"
+    "files of weights are read beside the model; `add_external_initializers` takes weights in "
+    "memory"
 )
 _INSIDE = "a class inside onnxruntime's session; use the class without the prefix"
 
@@ -53,13 +53,9 @@ REASONS: dict[str, str] = {
     "OrtValue.ort_value_from_sparse_tensor": _SPARSE,
     "RunOptions.add_active_adapter": _LORA,
     "SessionIOBinding": _INSIDE,
-    "SessionOptions.add_external_initializers": _WEIGHTS,
     "SessionOptions.add_external_initializers_from_files_in_memory": _WEIGHTS,
     "SessionOptions.add_free_dimension_override_by_denotation":
         "denotations of dims are not read; `add_free_dimension_override_by_name` takes names",
-    "SessionOptions.add_initializer":
-        "weights come from the model's file; one that is also an input of the model takes another "
-        "value in the feeds of a run",
     "SessionOptions.add_provider_for_devices": _PLUGINS,
     "SessionOptions.optimized_model_filepath": f"{_COMPILED}; only the empty text is taken",
     "SessionOptions.register_custom_ops_library":

@@ -12,8 +12,8 @@ from ftuner.ort import cuda
 from ftuner.ort.description import NodeArg
 from ftuner.ort.devices import device_index
 from ftuner.ort.element_types import Array
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
-from ftuner.ort.values import OrtValue, at_address
+from ftuner.ort.exceptions import ArgumentError
+from ftuner.ort.values import OrtValue, at_address, expect_value
 from ftuner.runtime.ops.placement import on_gpu
 
 Run = Callable[[Mapping[str, object]], list[Any]]
@@ -72,8 +72,7 @@ class IOBinding:
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an input to a value. Raises ArgumentError if no input has the name."""
         self._expect_input(name)
-        _expect_value(ortvalue)
-        self._inputs[name] = ortvalue
+        self._inputs[name] = expect_value(ortvalue)
 
     def bind_output(
         self, name: str, device_type: str = "cpu", device_id: int = 0, element_type: object = None,
@@ -98,8 +97,7 @@ class IOBinding:
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an output to a value whose memory takes its elements."""
-        _expect_value(ortvalue)
-        self._outputs[name] = ortvalue
+        self._outputs[name] = expect_value(ortvalue)
 
     def clear_binding_inputs(self) -> None:
         self._inputs.clear()
@@ -164,14 +162,6 @@ class IOBinding:
     def _arguments(self) -> dict[str, NodeArg]:
         args = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
         return {arg.name: arg for arg in args}
-
-
-def _expect_value(value: object) -> None:
-    if not isinstance(value, OrtValue):
-        raise ArgumentTypeError(
-            f"a {type(value).__name__} was given; expected an OrtValue: "
-            "OrtValue.ortvalue_from_numpy makes one"
-        )
 
 
 def _delivered(name: str, found: Any, target: OrtValue | int | None) -> OrtValue:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from operator import index
 from typing import Any, Generic, TypeVar, overload
@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, overload
 from ftuner.ort.absent import refuse
 from ftuner.ort.enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
+from ftuner.ort.values import OrtValue, expect_value
 
 MAX_KEY, MAX_VALUE = 1024, 8192
 """Most characters of a configuration entry; onnxruntime's."""
@@ -112,7 +113,7 @@ class Options:
 class SessionOptions(Options):
     """Options of a session. `docs/onnxruntime.md` says which have an effect."""
 
-    __slots__ = ("_extents", "_providers")
+    __slots__ = ("_extents", "_external", "_providers", "_weights")
 
     enable_cpu_mem_arena = Setting(True)
     enable_mem_pattern = Setting(True)
@@ -136,6 +137,8 @@ class SessionOptions(Options):
         super().__init__()
         self._extents: dict[str, int] = {}
         self._providers: list[tuple[str, dict[str, str]]] = []
+        self._weights: dict[str, OrtValue] = {}
+        self._external: set[str] = set()
 
     @property
     def extents(self) -> Mapping[str, int]:
@@ -147,9 +150,26 @@ class SessionOptions(Options):
         """Execution providers with their options."""
         return list(self._providers)
 
+    @property
+    def weights(self) -> Mapping[str, OrtValue]:
+        """Values in the place of initialisers."""
+        return self._weights
+
+    @property
+    def external(self) -> AbstractSet[str]:
+        """Names of `weights` that must be initialisers of the model."""
+        return self._external
+
     def copied(self) -> SessionOptions:
-        """The same options, which later changes of these do not change."""
-        return deepcopy(self)
+        """The same options, which later changes of these do not change. Values are shared."""
+        found = SessionOptions()
+        found.settings.update(self.settings)
+        found._entries.update(self._entries)
+        found._extents.update(self._extents)
+        found._providers.extend((name, dict(options)) for name, options in self._providers)
+        found._weights.update(self._weights)
+        found._external.update(self._external)
+        return found
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
         """Keep a text under a key. No key has an effect.
@@ -178,11 +198,28 @@ class SessionOptions(Options):
     def add_free_dimension_override_by_denotation(self, denotation: str, extent: int, /) -> None:
         refuse("SessionOptions.add_free_dimension_override_by_denotation")
 
-    def add_initializer(self, name: str, value: object, /) -> None:
-        refuse("SessionOptions.add_initializer")
+    def add_initializer(self, name: str, value: OrtValue, /) -> None:
+        """Give a value in the place of an initialiser. A model without it ignores the value.
 
-    def add_external_initializers(self, names: list[str], values: list[object], /) -> None:
-        refuse("SessionOptions.add_external_initializers")
+        Raises:
+            ArgumentTypeError: no OrtValue.
+        """
+        self._weights[name] = expect_value(value)
+
+    def add_external_initializers(
+        self, names: Sequence[str], values: Sequence[OrtValue], /
+    ) -> None:
+        """Give values in the place of initialisers, such as those in files beside the model.
+
+        Raises:
+            ArgumentError: more names than values, or fewer.
+            ArgumentTypeError: no OrtValues.
+        """
+        if len(names) != len(values):
+            raise ArgumentError(f"{len(names)} names and {len(values)} values; expected a value "
+                                "for each name")  # fmt: skip
+        self._weights.update((n, expect_value(v)) for n, v in zip(names, values, strict=True))
+        self._external.update(names)
 
     def add_external_initializers_from_files_in_memory(
         self, names: list[str], buffers: list[bytes], lengths: list[int], /

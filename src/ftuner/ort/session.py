@@ -87,25 +87,25 @@ class InferenceSession:
         """Compile the model for the device that is chosen by these."""
         began = time.monotonic_ns()
         try:
-            self._chosen = chosen(providers, options)
+            picked = chosen(providers, options)
         except ArgumentError as error:
             if not self._fallback:
                 raise
             warnings.warn(f"{error}; the CPU is used instead", stacklevel=3)
-            self._chosen = Chosen()
+            picked = Chosen()
         try:
             record = self._read()
             try:
-                self._model = self._compiled(record)
+                model = self._compiled(record, picked)
             except UnsupportedOperatorError as error:
-                if self._chosen.device == CPU or not self._fallback:
+                if picked.device == CPU or not self._fallback:
                     raise
                 warnings.warn(f"{error}; the CPU is used instead", stacklevel=3)
-                self._chosen = Chosen()
-                self._model = self._compiled(record)
+                picked = Chosen()
+                model = self._compiled(record, picked)
         except FTunerError as error:
             raise translated(error) from error
-        self._metadata = record.metadata
+        self._chosen, self._model, self._metadata = picked, model, record.metadata
         self._described = described(record, self._model.outputs)
         self._overridable = frozenset(arg.name for arg in self._described.overridable)
         self._overriding: dict[frozenset[str], Model] = {}
@@ -115,12 +115,20 @@ class InferenceSession:
     def _read(self) -> ModelRecord:
         source = self._model_path if self._model_bytes is None else self._model_bytes
         assert source is not None
-        return read_model(source).with_extents(self._options.extents)
+        weights = {name: value.numpy() for name, value in self._options.weights.items()}
+        record = read_model(source, weights)
+        unknown = self._options.external - record.graph.constants.keys()
+        if unknown:
+            raise ArgumentError(
+                f"the model has no initialiser {', '.join(map(repr, sorted(unknown)))}, of which "
+                "add_external_initializers gives a value"
+            )
+        return record.with_extents(self._options.extents)
 
-    def _compiled(self, record: ModelRecord) -> Model:
+    def _compiled(self, record: ModelRecord, picked: Chosen) -> Model:
         threads = self._options.intra_op_num_threads
         return compile_record(
-            record, threads=threads if threads > 0 else None, device=self._chosen.device
+            record, threads=threads if threads > 0 else None, device=picked.device
         )
 
     def run(
@@ -174,7 +182,7 @@ class InferenceSession:
         with self._lock:
             found = self._overriding.get(names)
             if found is None:
-                found = self._compiled(self._read().with_inputs(names))
+                found = self._compiled(self._read().with_inputs(names), self._chosen)
                 self._overriding[names] = found
             return found
 

@@ -181,6 +181,10 @@ class OrtValue:
                 given = cuda.to_device(given, self._held.device.index)
             self._held.copy_(given.reshape(self._held.shape))
         else:
+            if not self._held.flags.writeable:
+                raise ArgumentError(
+                    "the value is in read-only memory; make it from a copy of the array"
+                )
             host = cuda.to_host(given) if on_gpu(given) else given
             np.copyto(self._held, host.reshape(self._held.shape), casting="equiv")
 
@@ -218,6 +222,16 @@ def at_address(
         return OrtValue(np.empty(tuple(shape), kind.numpy))
     memory: Any = (ctypes.c_char * size).from_address(address)
     return OrtValue(np.ndarray(tuple(shape), kind.numpy, memory))
+
+
+def expect_value(value: object) -> OrtValue:
+    """The value itself. Raises ArgumentTypeError if it is no OrtValue."""
+    if isinstance(value, OrtValue):
+        return value
+    raise ArgumentTypeError(
+        f"a {type(value).__name__} was given; expected an OrtValue: "
+        "OrtValue.ortvalue_from_numpy makes one"
+    )
 
 
 _kind = element_type

@@ -38,6 +38,7 @@ from ftuner.frontends.onnx.quantised import QUANTISED
 from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
 from ftuner.frontends.onnx.quantised_products import QUANTISED_PRODUCTS
 from ftuner.frontends.onnx.reading import (
+    NO_WEIGHTS,
     Source,
     domain_of,
     load,
@@ -141,8 +142,11 @@ def import_model(source: Source) -> Imported:
     return import_record(read_model(source))
 
 
-def read_model(source: Source) -> ModelRecord:
+def read_model(source: Source, weights: Mapping[str, Array] = NO_WEIGHTS) -> ModelRecord:
     """The contents of a model whose operators all have an importer; see `import_model`.
+
+    Args:
+        weights: arrays in the place of initialisers of these names, which are not read.
 
     Raises:
         ConfigurationError, UnsupportedOperatorError, GraphError: as `import_model`.
@@ -150,7 +154,7 @@ def read_model(source: Source) -> ModelRecord:
     proto, folder = load(source)
     proto = _modern(inlined(proto))
     _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
-    return read(proto, folder)
+    return read(proto, folder, weights)
 
 
 def _modern(model: onnx.ModelProto) -> onnx.ModelProto:

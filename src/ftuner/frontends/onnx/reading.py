@@ -7,10 +7,11 @@ of the model is opened.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 Source = Union[str, Path, bytes, "onnx.ModelProto"]
 
+NO_WEIGHTS: Mapping[str, Array] = MappingProxyType({})
 MAX_NESTING = 16
 """Deepest nesting of graphs within graphs. Exporters write three or four levels."""
 MAX_ATTRIBUTE_ELEMENTS = 1 << 16
@@ -124,14 +126,17 @@ def domain_of(name: str) -> str:
     return "" if name == "ai.onnx" else text_of(name)
 
 
-def read(model: onnx.ModelProto, folder: Path | None) -> ModelRecord:
-    """The records of a model.
+def read(
+    model: onnx.ModelProto, folder: Path | None, weights: Mapping[str, Array] = NO_WEIGHTS
+) -> ModelRecord:
+    """The records of a model. `weights`: in the place of initialisers of these names.
 
     Raises:
-        GraphError: it is malformed, or has tensors of other dtypes.
+        GraphError: it is malformed, or has tensors of other dtypes; a weight does not have the
+            dtype and shape of its initialiser.
     """
     reader = _Reader(folder)
-    graph = reader.graph(model.graph)
+    graph = reader.graph(model.graph, weights)
     inputs = tuple(reader.input(v) for v in model.graph.input if v.name not in graph.constants)
     overridable = (
         tuple(reader.overridable(v, graph) for v in model.graph.input if v.name in graph.constants)
@@ -177,7 +182,9 @@ class _Reader:
         self.library: Any = import_undivided("onnx")
         self.arrays: Any = import_undivided("onnx.numpy_helper")
 
-    def graph(self, graph: onnx.GraphProto) -> GraphRecord:
+    def graph(
+        self, graph: onnx.GraphProto, weights: Mapping[str, Array] = NO_WEIGHTS
+    ) -> GraphRecord:
         if graph.sparse_initializer:
             raise GraphError("sparse initialisers are not supported")
         constants: dict[str, TensorRecord] = {}
@@ -188,7 +195,9 @@ class _Reader:
                 raise GraphError(f"more than one initialiser is named {name!r}")
             what = f"initialiser {name!r}"
             dtype = PACKED.get(_name_of(tensor.data_type))
-            if dtype is None:
+            if name in weights:
+                constants[name] = _given(tensor, weights[name], what)
+            elif dtype is None:
                 constants[name] = self.tensor(tensor, what)
             else:
                 constants[name] = self.packed(tensor, dtype, what)
@@ -345,6 +354,18 @@ class _Reader:
         if length != size:
             raise GraphError(f"{what}: {size} bytes wanted, {length} given of {location!r}")
         return self.data.read(location, offset, size, what)
+
+
+def _given(tensor: onnx.TensorProto, weight: Array, what: str) -> TensorRecord:
+    """What a caller gives in the place of an initialiser."""
+    dtype = dtype_of(tensor.data_type, what)
+    shape = tuple(tensor.dims)
+    if weight.dtype.name != dtype.name or weight.shape != shape:
+        raise GraphError(
+            f"{what} is {dtype}{list(shape)} in the file; {weight.dtype}{list(weight.shape)} was "
+            "given in its place"
+        )
+    return TensorRecord(weight.astype(held_in(dtype), copy=False), dtype)
 
 
 def _expect_dequantised(
