@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.engines import SUBJECT
 from benchmarks.measure import fractions
@@ -16,13 +17,24 @@ from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure
 if TYPE_CHECKING:
     from benchmarks.limits import Limits
 
+Array = npt.NDArray[Any]
+
 RTOL, ATOL = 1e-3, 1e-4
 """What outputs may differ by from the reference's."""
 
 
+def difference(found: Array, wanted: Array, rtol: float = RTOL) -> str:
+    """Why an output is not the one that is wanted; nothing if it is."""
+    if found.shape != wanted.shape:
+        return f"shape {found.shape}, expected {wanted.shape}"
+    if np.all(np.abs(found - wanted) <= ATOL + rtol * np.abs(wanted)):
+        return ""
+    return f"differs by {np.abs(found - wanted).max():.2g}"
+
+
 def run_agreeing(
     calls: Mapping[str, Sequence[Call]], reference: str, flops: int, settings: Settings, seed: str,
-    limits: Limits | None,
+    limits: Limits | None, rtol: float = RTOL,
 ) -> dict[str, Any]:  # fmt: skip
     """Check and time the calls of each engine; the result as JSON. An engine whose first output
     differs from the reference's is refused."""
@@ -31,12 +43,11 @@ def run_agreeing(
     right: dict[str, Sequence[Call]] = {}
     for name, own in calls.items():
         found = np.asarray(own[0]())
-        if found.shape != wanted.shape:
-            engines[name] = {"refused": f"shape {found.shape}, expected {wanted.shape}"}
-        elif np.all(np.abs(found - wanted) <= ATOL + RTOL * np.abs(wanted)):
-            right[name] = own
+        why = difference(found, wanted, rtol)
+        if why:
+            engines[name] = {"refused": why}
         else:
-            engines[name] = {"refused": f"differs by {np.abs(found - wanted).max():.2g}"}
+            right[name] = own
     if limits is not None:
         right[MULTIPLY_ADDS] = limits.multiply_adds(flops)
     timings = measure(right, settings, random.Random(seed))

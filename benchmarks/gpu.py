@@ -44,6 +44,7 @@ SECTIONS: dict[str, tuple[str, str, float]] = {
     "models": ("benchmarks.gpu_models", "models", 240.0),
     "convolutions": ("benchmarks.gpu_convolutions", "convolutions", 90.0),
     "networks": ("benchmarks.gpu_networks", "networks", 150.0),
+    "recurrent": ("benchmarks.gpu_recurrent", "recurrent", 90.0),
     "compiled": ("benchmarks.gpu_products", "compiled", 90.0),
 }
 """Module, function and share of the time, in the order of a run. Compiling from an empty cache

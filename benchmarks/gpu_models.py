@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -225,6 +225,41 @@ def run_shape(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
     for name, length in padded_lengths(shape[1], subject.positions).items():
         calls.add_padded(name, subject.runs[EAGER], length)
     return {"first_calls": first, **calls.timed()}
+
+
+def run_unpadded(bench: Bench, section: Section, models: Sequence[Wanted]) -> None:
+    """Models at all their shapes, none of them padded. Each has an equal share of the time, and one
+    that fails does not stop others."""
+    section.document["left"] = 0
+    failed = []
+    whole = bench.deadline
+    for number, model in enumerate(models):
+        now = time.monotonic()
+        bench.deadline = now + (whole - now) / (len(models) - number)
+        try:
+            with multiplying("tf32"), torch.inference_mode():
+                _run_unpadded(bench, section, model)
+        except Exception as error:
+            traceback.print_exc()
+            failed.append(f"{model.name}: {type(error).__name__}: {error}")
+        bench.deadline = whole
+    if failed:
+        raise RuntimeError("; ".join(failed))
+
+
+def _run_unpadded(bench: Bench, section: Section, model: Wanted) -> None:
+    subject: Subject | None = None
+    for number, shape in enumerate(shuffled(model.shapes)):
+        label = f"{model.name} {'x'.join(map(str, shape))}"
+        if section.known(label):
+            continue
+        if bench.left_s <= 0:
+            section.document["left"] += 1
+            continue
+        subject = subject or model.make(bench)
+        calls = Calls(bench, subject, shape)
+        found = {"model": model.name, "dtype": subject.dtype, "shape": shape, "number": number}
+        section.add(label, **found, first_calls=calls.add_all(), **calls.timed())
 
 
 def run_bucket(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from benchmarks.measure import header
 from benchmarks.results import save
 from benchmarks.run import console, results_here
 from benchmarks.timing import Settings, measure
-from ftuner.inference import InferenceSession, SessionOptions
+from ftuner.ort import InferenceSession, SessionOptions
 
 Array = npt.NDArray[Any]
 K, N = 768, 12288

@@ -17,7 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PEERS_KINDS = ("model", "vision", "recurrent", "conv", "gemm", "bmm")
+PEERS_KINDS = ("model", "vision", "speech", "recurrent", "conv", "gemm", "bmm")
 """Kinds of document that compare ftuner with its peers, in the order of the pages."""
 KINDS = (
     *PEERS_KINDS, "int8", "metaschedule", "regret", "overhead", "start", "first", GPU,

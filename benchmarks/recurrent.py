@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +33,15 @@ from benchmarks.results import load, save, summarise
 from benchmarks.run import console, environment, results_here, table
 from benchmarks.timing import Settings
 
+if TYPE_CHECKING:
+    import torch
+
 Array = npt.NDArray[np.float32]
 KIND, SET = "recurrent", "layers"
 REFERENCE, TORCH = "onnxruntime", "torch"
 PEERS = (REFERENCE, "openvino", TORCH)
-GATES = {"LSTM": 4, "GRU": 3}
-TORCH_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+TORCH_GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 """The gates of ONNX in PyTorch's order."""
 
 
@@ -123,12 +126,10 @@ def cases() -> tuple[Sequences, ...]:
     return tuple(found)
 
 
-def torch_layer(
-    layer: Layer, parameters: Mapping[str, Array]
-) -> Callable[[Array], Callable[[], Array]]:
-    """Binds an input to the layer in PyTorch; outputs are in ONNX's order of axes."""
+def torch_module(layer: Layer, parameters: Mapping[str, Array]) -> torch.nn.RNNBase:
+    """The layer in PyTorch."""
     torch = importlib.import_module("torch")
-    module = getattr(torch.nn, layer.kind)(
+    module: torch.nn.RNNBase = getattr(torch.nn, layer.kind)(
         layer.width, layer.hidden, bidirectional=layer.directions == 2
     )
     for number, suffix in enumerate(("", "_reverse")[: layer.directions]):
@@ -140,14 +141,27 @@ def torch_layer(
             ordered = np.concatenate([gates[gate] for gate in TORCH_GATES[layer.kind]])
             getattr(module, f"{name}_l0{suffix}").data = torch.from_numpy(ordered)
     module.flatten_parameters()
+    return module
+
+
+def in_onnx_order(layer: Layer, y: torch.Tensor) -> torch.Tensor:
+    """The hidden states that PyTorch gives as those that ONNX does: a view."""
+    return y.unflatten(2, (layer.directions, layer.hidden)).transpose(1, 2)
+
+
+def torch_layer(
+    layer: Layer, parameters: Mapping[str, Array]
+) -> Callable[[Array], Callable[[], Array]]:
+    """Binds an input to the layer in PyTorch; outputs are in ONNX's order of axes."""
+    torch = importlib.import_module("torch")
+    module = torch_module(layer, parameters)
 
     def bind(given: Array) -> Callable[[], Array]:
         x = torch.from_numpy(given)
 
         def call() -> Array:
             y, _ = module(x)
-            apart = y.unflatten(2, (layer.directions, layer.hidden)).transpose(1, 2)
-            found: Array = apart.contiguous().numpy()
+            found: Array = in_onnx_order(layer, y).contiguous().numpy()
             return found
 
         return call

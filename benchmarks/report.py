@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import report_cpu, report_gpu, report_pictures, report_summary
+from benchmarks import report_cpu, report_gpu, report_pictures, report_summary, report_zoo
 from benchmarks.recorded import Recorded, read_recorded
 from benchmarks.run import RESULTS
 
@@ -83,11 +83,13 @@ def main(
     results: Annotated[Path, typer.Option(help="Folder of JSON results.")] = RESULTS,
     root: Annotated[Path, typer.Option(help="Folder with README.md and docs.")] = ROOT,
 ) -> None:
-    """Write a page and pictures for each machine, and the summaries of all."""
+    """Write a page and pictures for each machine, the summaries of all, and the architectures."""
     machines = read_recorded(results)
     folder = root / "docs" / "performance"
     write_pages(machines, folder)
     write_summaries(machines, write_pictures(machines, folder), root)
+    architectures = report_zoo.page(report_zoo.recorded(results))
+    (root / "docs" / "zoo.md").write_text(f"{WRITTEN}\n{architectures}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.engines import INT8_SUBJECT, SUBJECT
 from benchmarks.markdown import both, number, table
 from benchmarks.recorded import KINDS, PEERS_KINDS
-from benchmarks.report_models import by_length, starts
+from benchmarks.report_models import by_length, by_windows, starts, unprepared
 from benchmarks.results import Document, geomean, summarise
 
 
@@ -172,6 +172,16 @@ def _models(documents: Sequence[Document]) -> Iterator[str]:
         yield from table(head, rows)
 
 
+def _speech(documents: Sequence[Document]) -> Iterator[str]:
+    if documents:
+        yield "### Speech detectors, by sounds and windows"
+        yield ""
+        head, *rows = by_windows(documents)
+        yield from table(head, rows)
+        lines = list(unprepared(documents))
+        yield from [*lines, ""] if lines else []
+
+
 def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
     """What the sizes of a layer's pictures do on average."""
     if not documents:
@@ -288,7 +298,7 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
     lines: list[str] = []
     if runs:
         lines += [*_overview(runs), *_per_peer(runs), *_models(by_kind["model"]), *_by_rows(runs)]
-        lines += _by_layer(by_kind["conv"])
+        lines += [*_speech(by_kind["speech"]), *_by_layer(by_kind["conv"])]
     for kind, section in (
         ("start", _starts),
         ("int8", _int8),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.markdown import number, table
-from benchmarks.report_gpu_models import models, networks, refused
+from benchmarks.report_gpu_models import models, networks, recurrent, refused
 from benchmarks.results import Document, geomean, load, ratio_of
 
 KIND = "gpu"
@@ -41,7 +41,7 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
         "correct": _correct, "gemm": _products, "bmm": _products, "attention": _products,
         "convolutions": _products, "compiled": _compiled, "regret": _regret,
         "calibration": _calibration, "models": models,
-        "networks": networks, "tuning": _tuning,
+        "networks": networks, "recurrent": recurrent, "tuning": _tuning,
     }  # fmt: skip
     for name, section in sections.items():
         if found.get(name, {}).get("cases"):

@@ -47,6 +47,16 @@ def networks(document: Document) -> Iterator[str]:
     yield from refused(document["cases"])
 
 
+def recurrent(document: Document) -> Iterator[str]:
+    """All tables of the section of recurrent layers."""
+    yield "### Recurrent layers"
+    yield ""
+    yield "As models, each of one layer; PyTorch's are cuDNN's. Shapes are batches and lengths."
+    yield ""
+    yield from _tables(document["cases"])
+    yield from refused(document["cases"])
+
+
 def _tables(shapes: Sequence[Case]) -> Iterator[str]:
     by_model: dict[str, list[Case]] = {}
     for case in shapes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.engines import SUBJECT
-from benchmarks.markdown import both
+from benchmarks.markdown import both, number
 from benchmarks.results import Document
 
 
@@ -29,6 +29,40 @@ def by_length(documents: Sequence[Document]) -> Iterator[tuple[str, ...]]:
     yield tuple(head)
     for label, row in cells.items():
         yield (label, *row)
+
+
+def by_windows(documents: Sequence[Document]) -> Iterator[tuple[str, ...]]:
+    """Rows of a table: a file with the sounds and windows of a call, then for each document the
+    ratio to the best peer, that of paired rounds, and the share of peak. The first row is the
+    head."""
+    head = ["file, sounds x windows"]
+    cells: dict[str, dict[int, tuple[str, ...]]] = {}
+    for column, document in enumerate(documents):
+        threads = f"{document['threads']} thread{'s' if document['threads'] > 1 else ''}"
+        head += [f"ratio, {threads}", "best peer", "paired", "share of peak"]
+        for result in document["cases"]:
+            own = result["engines"].get(SUBJECT, {})
+            cells.setdefault(result["label"], {})[column] = (
+                number(result["ratio"]),
+                result["best_peer"] or "–",
+                number(result["ratio_paired"]),
+                both(own.get("fraction_of_peak"), own.get("fraction_of_peak_paired")),
+            )
+    yield tuple(head)
+    empty = ("–",) * 4
+    for label, row in cells.items():
+        yield (label, *(cell for c in range(len(documents)) for cell in row.get(c, empty)))
+
+
+def unprepared(documents: Sequence[Document]) -> Iterator[str]:
+    """A line for each reason for which engines cannot prepare files."""
+    files: dict[tuple[str, str], dict[str, None]] = {}
+    for document in documents:
+        for file, engines in document["unprepared"].items():
+            for engine, why in engines.items():
+                files.setdefault((engine, why), {})[file] = None
+    for (engine, why), own in files.items():
+        yield f"- {engine} cannot prepare {', '.join(own)}: {why}"
 
 
 def starts(documents: Sequence[Document]) -> Iterator[tuple[str, ...]]:

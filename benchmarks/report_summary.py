@@ -13,6 +13,7 @@ WORKLOADS = (
     ("sentence encoder, by length", "model", ("minilm",)),
     ("vision networks, by resolution", "vision", ()),
     ("LSTM and GRU layers, by length", "recurrent", ()),
+    ("speech detectors, by sounds and windows", "speech", ()),
     ("convolutions, by resolution", "conv", ()),
     ("dense layers, by rows", "gemm", ("mlp",)),
     ("large dense layers", "gemm", ("deepbench", "dietcode", "inductor")),

@@ -87,7 +87,7 @@ def convolution(channels: int, columns: int, height: int, width: int) -> Step:
     x = rng.standard_normal((1, height, width, channels), np.float32)
 
     def make(backend: CpuBackend) -> Run:
-        return running(import_model(model, backend.tensor_dtypes).graph, backend, x)
+        return running(import_model(model).graph, backend, x)
 
     return Step(f"3x3 {channels}>{columns} {height}x{width}", make, WINOGRAD_WAYS)
 
@@ -104,7 +104,7 @@ def chain(channels: int, expansion: int, stride: int, extent: int) -> Step:
     picture = np.random.default_rng(SEED).standard_normal((1, 3, extent, extent), np.float32)
 
     def make(backend: CpuBackend) -> Run:
-        return running(import_model(model, backend.tensor_dtypes).graph, backend, picture)
+        return running(import_model(model).graph, backend, picture)
 
     label = f"chain {channels} x{expansion} s{stride} {extent}x{extent}"
     return Step(label, make, CHAIN_WAYS)

@@ -16,7 +16,7 @@ import rapidocr.inference_engine.onnxruntime.main as engine
 from rapidocr import RapidOCR
 from skimage import data
 
-import ftuner
+import ftuner.ort
 
 ENLARGED = 3
 """Times. The photograph has 191 x 384 pixels."""
@@ -27,18 +27,18 @@ ROUNDS = 5
 def main() -> None:
     """Print the text of the page and how long either library takes to read it."""
     page = cv2.resize(data.page(), None, fx=ENLARGED, fy=ENLARGED)
-    found = {library.__name__: read(page, library) for library in (ftuner, onnxruntime)}
-    print("\n".join(found["ftuner"]))
-    if found["ftuner"] != found["onnxruntime"]:
-        raise SystemExit("onnxruntime reads:\n" + "\n".join(found["onnxruntime"]))
-    print(f"the same {len(found['ftuner'])} lines with both")
+    own, other = (read(page, library) for library in (ftuner.ort, onnxruntime))
+    print("\n".join(own))
+    if own != other:
+        raise SystemExit("onnxruntime reads:\n" + "\n".join(other))
+    print(f"the same {len(own)} lines with both")
 
 
 def read(page: np.ndarray, library: ModuleType) -> tuple[str, ...]:
     """The lines of a page, read by the sessions of `library`."""
-    # rapidocr's engine imports these two from onnxruntime; ftuner's take their place.
-    engine.InferenceSession = library.InferenceSession
-    engine.SessionOptions = library.SessionOptions
+    # rapidocr's engine imports these from onnxruntime; ftuner's take their place.
+    for name in ("GraphOptimizationLevel", "InferenceSession", "SessionOptions"):
+        setattr(engine, name, getattr(library, name))
     reader = RapidOCR(params=SETTINGS)
     seconds = []
     for _ in range(1 + ROUNDS):

@@ -16,8 +16,9 @@ HEAD = """\
 
 <!-- Written by python -m tests.cli_reference. -->
 
-Each command prints tables, or one JSON document with `--json`. The exit code is 2 for a wrong
-option and for an error that ftuner raises on purpose; such an error is one line on stderr.
+Each command prints tables, or one JSON document with `--json`. An error is one line on stderr. The
+exit code is 2 for wrong options and settings, 1 for failures, and 130 after Ctrl-C.
+`python -m ftuner` runs the same commands; `ftuner --install-completion` completes them in the shell.
 
 | environment variable | meaning | default |
 | --- | --- | --- |

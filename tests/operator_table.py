@@ -15,11 +15,7 @@ from ftuner.frontends.onnx.records import MICROSOFT
 PATH = Path(__file__).parent.parent / "docs" / "operators.md"
 TEXT = "on strings, which no tensor of ftuner holds"
 RANDOM = "random numbers of their own in each run, for training"
-NOT_YET = "not yet"
 LEFT_OUT = {
-    "BitCast": NOT_YET,
-    "Det": NOT_YET,
-    "Unique": NOT_YET,
     "Bernoulli": RANDOM,
     "Multinomial": RANDOM,
     "RandomNormal": RANDOM,

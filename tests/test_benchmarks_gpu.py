@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PADDED = {"torch, padded to powers of two", "torch, padded to multiples of 64"}
 SECTIONS = (
     "tuning", "correct", "gemm", "regret", "calibration", "bmm", "attention", "models",
-    "convolutions", "networks", "compiled",
+    "convolutions", "networks", "recurrent", "compiled",
 )  # fmt: skip
 
 
@@ -86,6 +86,17 @@ def test_vision_is_right_in_every_engine(dry):
         names = {"ftuner", "ftuner, launches", "torch", "torch.compile"}
         assert set(case["engines"]) == names
         assert all(entry["median_s"] > 0 for entry in case["engines"].values())
+
+
+def test_recurrent_layers_are_right_in_every_engine(dry):
+    cases = results.load(dry / "gpu-dry-recurrent.json")["cases"]
+    assert {case["model"].split()[0] for case in cases} == {"LSTM", "GRU", "RNN"}
+    assert any("bidirectional" in case["model"] for case in cases)
+    for case in cases:
+        assert set(case["engines"]) == {"ftuner", "ftuner, launches", "torch"}
+        assert all(entry["median_s"] > 0 for entry in case["engines"].values())
+        # Kernels were compiled when the model was loaded: a length is no part of them.
+        assert case["first_calls"]["ftuner"]["compiled"] == 0
 
 
 def test_new_shapes_have_nothing_compiled(dry):
@@ -167,6 +178,7 @@ def test_dry_results_can_be_printed(dry, capsys):
         "## Against torch.compile, max-autotune", "## Regret", "## Calibration",
         "## Models",
         "| a Llama, tf32 | 2 |", "| a BERT, tf32 | 1 |", "| a Llama, tf32 | torch.compile | 1 |",
+        "## Recurrent layers", "| LSTM 6>5 bidirectional, tf32 | 2 |",
         "Compiled by PyTorch for one bucket alone", "## Tuning and launching",
     ):  # fmt: skip
         assert expected in text

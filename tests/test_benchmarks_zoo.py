@@ -12,7 +12,12 @@ from benchmarks.zoo import checking
 from benchmarks.zoo.architecture import EXPORTED, EXTENTS, KEPT, SHAPES, Array, Size
 from benchmarks.zoo.checking import compared, difference
 from benchmarks.zoo.exporting import Exported, export
+from benchmarks.zoo.recognised import softmax_between_products, summary
 from benchmarks.zoo.table import ARCHITECTURES
+from tests.graph.graphs import B, Maker, S, T, graph_of
+
+from ftuner.graph.ir import Value
+from ftuner.graph.passes.pipeline import optimised
 
 TINY = Size("tiny", hidden=48, depth=16)
 BUILT = ("bert", "llama-past", "t5", "resnet", "wav2vec2-stable")
@@ -97,3 +102,22 @@ def test_torch_decides_where_onnxruntime_is_apart(
     found = compared(files, threads=1)
     assert found["verdict"] == verdict
     assert "differs by 0.01" in found["why"]
+
+
+def test_what_is_left_is_counted() -> None:
+    """Attention that is written out, before and after passes."""
+
+    def body(g: Maker) -> Value:
+        q, k, v = g.given("q", B, S, 8), g.given("k", B, 8, T), g.given("v", B, T, 8)
+        return g.attention(q, k, v, 0.5, None)
+
+    graph = graph_of(body)
+    assert softmax_between_products(graph) == 1
+    assert softmax_between_products(optimised(graph)) == 0
+    assert softmax_between_products(graph_of(alone)) == 0
+    assert summary({"attention": 2, "copies": 1}) == "2 attention; left: 1 copies"
+
+
+def alone(g: Maker) -> Value:
+    raw = g.add("matmul", g.given("q", B, S, 8), g.given("k", B, 8, T))
+    return g.add("softmax", raw, axis=2, log=False)

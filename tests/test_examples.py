@@ -23,9 +23,10 @@ def test_only_the_public_interface(path: Path) -> None:
         if isinstance(node, ast.ImportFrom):
             assert not (node.module or "").startswith("ftuner")
         elif isinstance(node, ast.Import):
-            assert all(not alias.name.startswith("ftuner.") for alias in node.names)
+            own = {alias.name for alias in node.names if alias.name.startswith("ftuner.")}
+            assert own <= {"ftuner.ort"}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            assert node.value.id != "ftuner" or node.attr in ftuner.__all__
+            assert node.value.id != "ftuner" or node.attr in ("ort", *ftuner.__all__)
 
 
 def output_of(example: str, cache_folder: Path, *needed: str, path_variable: str = "") -> list[str]:
@@ -62,11 +63,19 @@ def test_embed(cache_folder: Path) -> None:
 def test_ocr(cache_folder: Path) -> None:
     needed = ("onnx", "onnxruntime", "rapidocr", "scikit-image")
     first, second, *text, verdict = output_of("ocr.py", cache_folder, *needed)
-    assert first.startswith("ftuner: a page of 573 x 1152 pixels in ")
+    assert first.startswith("ftuner.ort: a page of 573 x 1152 pixels in ")
     assert second.startswith("onnxruntime: a page of 573 x 1152 pixels in ")
     assert text[0] == "Region-based segmentation"
     assert text[-1] == "markers = np.zeros_like(coins)"
     assert verdict == f"the same {len(text)} lines with both"
+
+
+def test_packages(cache_folder: Path) -> None:
+    """Those that are installed."""
+    lines = output_of("packages.py", cache_folder, "onnx", "onnxruntime")
+    assert len(lines) > 5
+    for line in lines:
+        assert line.endswith(": not installed") or ": the same: " in line, line
 
 
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed")

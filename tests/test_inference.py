@@ -1,8 +1,7 @@
-"""Sessions that stand in for ONNX Runtime's."""
+"""Models from files and from graphs."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from importlib.util import find_spec
 
 import numpy as np
@@ -14,7 +13,7 @@ from tests.graph.graphs import (
 import ftuner
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT16, FLOAT32
-from ftuner.errors import ConfigurationError, InputError
+from ftuner.errors import ConfigurationError
 from ftuner.graph.builder import Builder
 from ftuner.runtime.cpu.backend import CpuBackend
 
@@ -55,36 +54,6 @@ def as_default(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBacken
     return widest
 
 
-@needs_onnx
-def test_sessions_like_those_of_onnx_runtime(as_default: CpuBackend) -> None:
-    options = ftuner.SessionOptions()
-    options.intra_op_num_threads = 3
-    session = ftuner.InferenceSession(
-        model_bytes(), sess_options=options, providers=["CPUExecutionProvider"]
-    )
-    assert [(a.name, a.type, a.shape) for a in session.get_inputs()] == [
-        ("x", "tensor(float)", ["batch", 3]), ("y", "tensor(float)", ["batch", 3]),
-    ]  # fmt: skip
-    assert [(a.name, a.type, a.shape) for a in session.get_outputs()] == [
-        ("power", "tensor(float)", ["batch", 3]), ("shape", "tensor(int64)", [2]),
-    ]  # fmt: skip
-    assert session.get_modelmeta().custom_metadata_map == {"language": "en"}
-    assert session.get_providers() == ["CPUExecutionProvider"]
-    assert session.get_session_options() is options
-    x = np.arange(6, dtype=np.float32).reshape(2, 3) / 8
-    feeds = {"x": x, "y": x}
-    power = np.exp(2 * x)
-    shape = np.array([2, 3])
-    assert_close(session.run(None, feeds), [power, shape])
-    assert_close(session.run([], feeds), [power, shape])
-    assert_close(session.run(["shape"], feeds), [shape])
-    assert_close(session.run(["shape", "power"], feeds), [shape, power])
-    with pytest.raises(InputError, match="no output other; there are power, shape"):
-        session.run(["other"], feeds)
-    with pytest.raises(InputError, match="missing: y"):
-        session.run(None, {"x": x})
-
-
 def test_compile_takes_a_graph(as_default: CpuBackend) -> None:
     builder = Builder()
     x = builder.input("x", FLOAT32, (symbol("rows"), 3))
@@ -106,8 +75,26 @@ def test_compile_of_half_precision(as_default: CpuBackend) -> None:
         ftuner.compile(graph, dtype="float16")
 
 
+def test_outputs_that_append_in_place(
+    as_default: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = Builder()
+    x, new = (builder.input(name, FLOAT32, (symbol(name), 3)) for name in ("x", "new"))
+    graph = builder.graph([x, new], [("y", builder.add("concat", x, new, axis=0))])
+    assert ftuner.compile(graph).appended == {}
+    model = ftuner.compile(graph, append_in_place=True)
+    assert model.appended == {"x": "y"}
+    first = model(x=np.ones((2, 3), "f"), new=np.zeros((1, 3), "f"))["y"]
+    second = model(x=first, new=np.ones((2, 3), "f"))["y"]
+    assert np.shares_memory(first, second)
+    assert second[:, 0].tolist() == [1, 1, 0, 1, 1]
+    monkeypatch.setattr(as_default, "appends_in_place", False)
+    with pytest.raises(ConfigurationError, match="append_in_place is for models on a CPU"):
+        ftuner.compile(graph, append_in_place=True)
+
+
 @needs_onnx
-def test_threads_of_a_session(as_default: CpuBackend) -> None:
+def test_threads_of_a_model(as_default: CpuBackend) -> None:
     as_default.threads = 2
     data = model_bytes()
     assert ftuner.load(data).threads == 2
@@ -115,26 +102,3 @@ def test_threads_of_a_session(as_default: CpuBackend) -> None:
     for wrong in (0, -1, 1 << 20):
         with pytest.raises(ConfigurationError):
             ftuner.load(data, threads=wrong)
-    for options in (None, ftuner.SessionOptions()):
-        ftuner.InferenceSession(data, options).run(None, {"x": np.ones((1, 3), "f"),
-                                                          "y": np.ones((1, 3), "f")})  # fmt: skip
-
-
-@needs_onnx
-def test_the_same_as_onnx_runtime(as_default: CpuBackend) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    data = model_bytes()
-    ours, theirs = ftuner.InferenceSession(data), onnxruntime.InferenceSession(
-        data, providers=["CPUExecutionProvider"]
-    )  # fmt: skip
-    for get in ("get_inputs", "get_outputs"):
-        described = [
-            [(a.name, a.type, a.shape) for a in getattr(session, get)()]
-            for session in (ours, theirs)
-        ]
-        assert described[0] == described[1]
-    said = [session.get_modelmeta() for session in (ours, theirs)]
-    for field in fields(said[0]):
-        assert getattr(said[0], field.name) == getattr(said[1], field.name), field.name
-    feeds = {"x": np.ones((4, 3), np.float32), "y": np.zeros((4, 3), np.float32)}
-    assert_close(ours.run(["power"], feeds), theirs.run(["power"], feeds))

@@ -28,7 +28,7 @@ from ftuner.graph.steps import (
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
-    "ops", "frontends", "learn", "report", "api", "inference", "", "cli",
+    "ops", "frontends", "learn", "report", "api", "inference", "ort", "", "cli", "__main__",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
@@ -50,6 +50,7 @@ ONLY_ON_CPU = {
     "planner.recurrence": "a GPU launches each step of a layer in blocks of one of two sizes",
     "planner.panel_width": "only a CPU packs weights into panels",
     "report.patches": "on a GPU the tiles of a product are bands and waves",
+    "runtime.appending": "outputs that append to inputs in place",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
@@ -155,7 +156,7 @@ def test_packages_do_nothing(module: str) -> None:
     allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr)
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     for node in tree.body:
-        lazy = isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
+        lazy = isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__")
         typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         assert isinstance(node, allowed) or lazy or typing, ast.unparse(node)
 
@@ -201,10 +202,25 @@ def test_import_is_light() -> None:
     assert min(seconds) < SECONDS_TO_IMPORT
 
 
+def test_names_are_imported_when_they_are_asked_for() -> None:
+    """The function `ftuner.hardware` stays one after the package of that name is imported."""
+    script = (
+        "import sys, ftuner; print('numpy' in sys.modules, 'ftuner.api' in sys.modules); "
+        "import ftuner.hardware.model; from ftuner.hardware.model import CpuHardware; "
+        "print(callable(ftuner.hardware), callable(ftuner.matmul), 'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                          timeout=60, check=True)  # fmt: skip
+    assert done.stdout.split() == ["False", "False", "True", "True", "True"]
+
+
 @pytest.mark.alone
 def test_public_names() -> None:
     for name in ftuner.__all__:
         assert getattr(ftuner, name) is not None
+        assert name in dir(ftuner)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ftuner.nothing  # type: ignore[attr-defined]
     assert sorted(set(ftuner.__all__)) == sorted(ftuner.__all__)
     began = time.perf_counter()
     assert callable(ftuner.matmul)

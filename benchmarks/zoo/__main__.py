@@ -1,7 +1,8 @@
 """`python -m benchmarks.zoo`: published architectures as exporters write them, against the peers.
 
 Files are made by torch's exporter from configurations of `transformers` and kept in the user's
-cache. Each architecture has a process of its own. `--check` compares outputs and times nothing.
+cache. Each architecture has a process of its own. `--check` compares outputs and times nothing. A
+line says what passes recognise in a file, and what they leave written out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.timing import Settings
 from benchmarks.zoo.architecture import SIZES
 from benchmarks.zoo.checking import RIGHT, UNCOUNTED, checked
 from benchmarks.zoo.measuring import measured
+from benchmarks.zoo.recognised import summary
 from benchmarks.zoo.table import ARCHITECTURES
 
 PEERS = ("onnxruntime", "openvino")
@@ -90,8 +92,8 @@ def main(
             if name in kept:
                 continue
             found = _apart(name, size, count, budget, check)
-            console.print(f"{name:>24} {found['verdict']:>8} {found['why']}", highlight=False,
-                          markup=False, soft_wrap=True)  # fmt: skip
+            line = f"{name:>24} {found['verdict']:>8} {summary(found.get('recognised', {}))}"
+            console.print(f"{line} {found['why']}", highlight=False, markup=False, soft_wrap=True)
             document["results"].append(found)
             save(document, path)
         console.print(_summary(document))

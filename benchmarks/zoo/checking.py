@@ -16,6 +16,7 @@ from benchmarks.agreeing import ATOL, RTOL
 from benchmarks.engines import onnxruntime_session
 from benchmarks.zoo.architecture import SHAPES, Architecture, Array, Size
 from benchmarks.zoo.exporting import Exported, ExportError, exported
+from benchmarks.zoo.recognised import recognised
 
 UNCOUNTED = ("not exported", "not run by onnxruntime")
 """Verdicts on files that are no model to be run."""
@@ -48,7 +49,7 @@ def checked(row: Architecture, size: Size, threads: int) -> dict[str, Any]:
         files = exported(row, size)
     except ExportError as error:
         return found | {"verdict": UNCOUNTED[0], "why": str(error)}
-    return found | compared(files, threads)
+    return found | compared(files, threads) | {"recognised": recognised(files.model)}
 
 
 def compared(files: Exported, threads: int) -> dict[str, Any]:

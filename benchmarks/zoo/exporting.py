@@ -74,7 +74,11 @@ def exported(row: Architecture, size: Size) -> Exported:
                 shutil.rmtree(made)
                 made.mkdir()
                 (made / refused.name).write_text(json.dumps(_reason(error)))
-            made.rename(folder)
+            try:
+                made.rename(folder)
+            except OSError:  # Another process may have made it meanwhile.
+                if not folder.exists():
+                    raise
     if refused.exists():
         raise ExportError(json.loads(refused.read_text()))
     return Exported(folder)

@@ -1,16 +1,11 @@
-"""ftuner: tensor programs with dynamic shapes at the hardware's limit."""
+"""ftuner: tensor programs with dynamic shapes at the hardware's limit.
+
+Names other than errors are imported when they are first asked for: `import ftuner` and the command
+line's help wait for nothing else.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from ftuner.api import (
-    TuneReport,
-    explain,
-    export_hardware,
-    get_num_threads,
-    hardware,
-    set_num_threads,
-    tune,
-)
 from ftuner.core.forks import import_undivided
 from ftuner.errors import (
     CacheWarning,
@@ -24,18 +19,30 @@ from ftuner.errors import (
     IndexRangeError,
     InputError,
     IterationLimitError,
+    MissingFileError,
     ObjectFileError,
     OperandError,
+    ParseError,
     ShapeError,
     UnsupportedOperatorError,
 )
-from ftuner.ops.attention import attention
-from ftuner.ops.dense import Dense
-from ftuner.ops.grouped_matmul import grouped_matmul
-from ftuner.ops.matmul import matmul
 
 if TYPE_CHECKING:
-    from ftuner.inference import InferenceSession, Model, SessionOptions, compile, load
+    from ftuner.api import (
+        TuneReport,
+        explain,
+        export_hardware,
+        get_num_threads,
+        hardware,
+        set_num_threads,
+        tune,
+    )
+    from ftuner.inference import Model, compile, load
+    from ftuner.ops.attention import attention
+    from ftuner.ops.dense import Dense
+    from ftuner.ops.grouped_matmul import grouped_matmul
+    from ftuner.ops.matmul import matmul
+    from ftuner.ort import InferenceSession, SessionOptions
 
 __version__ = "0.1.0"
 
@@ -53,9 +60,11 @@ __all__ = [
     "InferenceSession",
     "InputError",
     "IterationLimitError",
+    "MissingFileError",
     "Model",
     "ObjectFileError",
     "OperandError",
+    "ParseError",
     "SessionOptions",
     "ShapeError",
     "TuneReport",
@@ -74,9 +83,37 @@ __all__ = [
     "tune",
 ]
 
+_HOMES = {
+    "Dense": "ftuner.ops.dense",
+    "InferenceSession": "ftuner.ort",
+    "Model": "ftuner.inference",
+    "SessionOptions": "ftuner.ort",
+    "TuneReport": "ftuner.api",
+    "attention": "ftuner.ops.attention",
+    "compile": "ftuner.inference",
+    "explain": "ftuner.api",
+    "export_hardware": "ftuner.api",
+    "get_num_threads": "ftuner.api",
+    "grouped_matmul": "ftuner.ops.grouped_matmul",
+    "hardware": "ftuner.api",
+    "load": "ftuner.inference",
+    "matmul": "ftuner.ops.matmul",
+    "set_num_threads": "ftuner.api",
+    "tune": "ftuner.api",
+}
+"""The module of each name that is imported when it is first asked for."""
+
+# A package has the name of a function. Its import would replace the function, so it comes first.
+import_undivided("ftuner.hardware")
+globals().pop("hardware", None)
+
 
 def __getattr__(name: str) -> Any:
-    """Models are imported on first use, so that importing ftuner for its operators stays fast."""
-    if name in ("InferenceSession", "Model", "SessionOptions", "compile", "load"):
-        return getattr(import_undivided("ftuner.inference"), name)
-    raise AttributeError(f"module 'ftuner' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ftuner' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_undivided(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -49,6 +49,14 @@ class GraphError(FTunerError, ValueError):
     """A model or graph that is malformed: types that do not fit, missing values, cycles."""
 
 
+class MissingFileError(GraphError, FileNotFoundError):
+    """A model file that does not exist."""
+
+
+class ParseError(GraphError):
+    """A model that is not an ONNX file, or not all of one."""
+
+
 class UnsupportedOperatorError(GraphError):
     """A model with operators that ftuner does not have; the message lists all of them."""
 

@@ -1,20 +1,18 @@
-"""Models from ONNX files and from graphs, and a session that replaces ONNX Runtime's."""
+"""Models from ONNX files and from graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
-from ftuner.errors import ConfigurationError, GraphError, InputError
+from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx.importer import import_record, read_model
 from ftuner.frontends.onnx.reading import Source
-from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
+from ftuner.frontends.onnx.records import ModelRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Backend, Progress
-from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.late_model import LateModel
@@ -23,7 +21,7 @@ from ftuner.runtime.model import Model, TensorSpec
 
 def load(
     model: Source, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None,
+    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -39,6 +37,16 @@ def load(
             the file says. Weights, activations and operands of products are rounded to it; sums,
             norms, softmax and the expressions between them are computed in float32. Positions,
             masks, statistics, inputs and outputs keep their types.
+        append_in_place: for decoders on a CPU. An output that appends new rows to an input, such as
+            the keys and values of all tokens so far, is then a read-only view of memory with room
+            for more. A run that is given such an output, as it was returned, writes the new rows
+            after those that are there, instead of copying all of them; earlier outputs keep their
+            elements. Any other array is copied, as ever: one of your own, or an output that was
+            given to a run before (a second continuation of one text). That copy is made by the
+            caller's thread alone, so that a beam search, which reorders the past for each token, is
+            slower. Attention has the same bits as without. `Model.appended` names these inputs and
+            outputs. An output keeps all of its memory alive, with the rows that were appended
+            later.
 
     Returns:
         The model: call it with arrays by name, or use its `run`.
@@ -48,50 +56,58 @@ def load(
             lists all of them.
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
-            an unknown `dtype`, or any on a CPU.
+            an unknown `dtype`, or any on a CPU; `append_in_place` on a GPU.
         HardwareError: a GPU that kernels cannot run on.
     """
-    return _loaded(model, threads, progress, device, dtype)[0]
+    return compile_record(
+        read_model(model), threads=threads, progress=progress, device=device, dtype=dtype,
+        append_in_place=append_in_place,
+    )  # fmt: skip
 
 
-def _loaded(
-    model: Source, threads: int | None, progress: Progress | None = None, device: str = CPU,
-    dtype: str | None = None,
-) -> tuple[Model, ModelMetadata]:  # fmt: skip
-    """The model, as `load` returns it, and what its file says of it."""
-    backend, held = _target(device, dtype)
-    record = read_model(model)
+def compile_record(
+    record: ModelRecord, *, threads: int | None = None, progress: Progress | None = None,
+    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
+) -> Model:  # fmt: skip
+    """Compile a model whose file has been read: `load` after that.
+
+    Raises:
+        All but those of reading: as `load`.
+    """
+    backend, held = _target(device, dtype, append_in_place)
 
     def imported(answers: Sequence[Answer]) -> Graph:
         return import_record(record, answers).graph
 
     def compiled(graph: Graph) -> Model:
         graph = optimised(graph, backend.multiplies_halves)
-        return Model(graph, backend, threads, progress, held)
+        return Model(graph, backend, threads, progress, held, append_in_place)
 
-    metadata = record.metadata
     try:
         found = compiled(imported(()))
     except RunTimeNumberError as need:
         found = LateModel(imported, compiled, need, _declared(record))
     give_back_freed()
-    return found, metadata
+    return found
 
 
 def _declared(record: ModelRecord) -> list[TensorSpec]:
     """The outputs of a file as it declares them."""
-    return [TensorSpec(found.name, found.dtype, found.dims) for found in record.declared_outputs]
+    return [
+        TensorSpec(found.name, found.dtype, tuple("?" if n is None else n for n in found.dims))
+        for found in record.declared_outputs
+    ]
 
 
 def compile(
     graph: Graph, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None,
+    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
 ) -> Model:  # fmt: skip
     """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
 
     Args:
         graph: made by a front end with `ftuner.graph.builder.Builder`; see docs/extending.md.
-        threads, progress, device, dtype: as of `load`.
+        threads, progress, device, dtype, append_in_place: as of `load`.
 
     Raises:
         UnsupportedOperatorError: operators that the device does not have; the message lists all of
@@ -100,19 +116,22 @@ def compile(
             the device does not have.
         ConfigurationError, HardwareError: as of `load`.
     """
-    backend, held = _target(device, dtype)
+    backend, held = _target(device, dtype, append_in_place)
     values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]
     for value in values:
         if value.dtype.name not in ELEMENT_DTYPES:
             raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
-    return Model(optimised(graph, backend.multiplies_halves), backend, threads, progress, held)
+    graph = optimised(graph, backend.multiplies_halves)
+    return Model(graph, backend, threads, progress, held, append_in_place)
 
 
-def _target(device: str, dtype: str | None) -> tuple[Backend, DType | None]:
-    """The back end of a device, and the element type that it holds float32 in.
+def _target(device: str, dtype: str | None, append: bool) -> tuple[Backend, DType | None]:
+    """The back end of a device, and the element type that it holds float32 in. `append`: whether
+    outputs are to append to inputs in place.
 
     Raises:
-        ConfigurationError: no such device, or an element type that it does not hold.
+        ConfigurationError: no such device, an element type that it does not hold, or nothing is
+            appended in place there.
         HardwareError: a GPU that kernels cannot run on.
     """
     held = _half(dtype)
@@ -121,6 +140,10 @@ def _target(device: str, dtype: str | None) -> tuple[Backend, DType | None]:
         raise ConfigurationError(
             f"dtype is {dtype!r}, which only a GPU multiplies here: a CPU runs a model as the file "
             "says; leave dtype out, or give device='cuda'"
+        )
+    if append and not backend.appends_in_place:
+        raise ConfigurationError(
+            f"append_in_place is for models on a CPU, and the device is {device!r}; leave it out"
         )
     return backend, held
 
@@ -141,89 +164,4 @@ def _half(dtype: str | None) -> DType | None:
     return found
 
 
-@dataclass
-class SessionOptions:
-    """The settings of ONNX Runtime's `SessionOptions`. Only `intra_op_num_threads` has an effect;
-    others can be set."""
-
-    intra_op_num_threads: int = 0
-    """Threads of a run; 0 for those of the process."""
-    inter_op_num_threads: int = 0
-    log_severity_level: int = 2
-    graph_optimization_level: object = None
-    execution_mode: object = None
-    enable_mem_pattern: bool = True
-    enable_cpu_mem_arena: bool = True
-
-
-@dataclass(frozen=True)
-class NodeArg:
-    """An input or output of a model, as ONNX Runtime describes it."""
-
-    name: str
-    type: str
-    """For example `tensor(float)`."""
-    shape: list[int | str]
-
-
-_ORT_TYPES = {"float32": "float", "float64": "double"}
-
-
-class InferenceSession:
-    """Call-compatible with `onnxruntime.InferenceSession`: change the import, keep the code."""
-
-    def __init__(
-        self,
-        path_or_bytes: Source,
-        sess_options: SessionOptions | None = None,
-        providers: Sequence[object] | None = None,
-        provider_options: Sequence[object] | None = None,
-        **kwargs: object,
-    ) -> None:
-        """Compile a model for the CPU; see `load`. `providers` has no effect."""
-        threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
-        self._model, self._metadata = _loaded(path_or_bytes, threads or None)
-        self._options = sess_options or SessionOptions()
-
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, object],
-        run_options: object = None,
-    ) -> list[Array]:
-        """Run the model on arrays by name; returns the named outputs, or all, in order.
-
-        Raises:
-            InputError: missing or unknown names, or another dtype or number of axes.
-            ShapeError: extents that contradict the model.
-        """
-        results = self._model.run(input_feed)
-        if not output_names:
-            return results
-        known = {spec.name: x for spec, x in zip(self._model.outputs, results, strict=True)}
-        unknown = [name for name in output_names if name not in known]
-        if unknown:
-            raise InputError(f"no output {', '.join(unknown)}; there are {', '.join(known)}")
-        return [known[name] for name in output_names]
-
-    def get_inputs(self) -> list[NodeArg]:
-        return [_node_arg(s.name, s.dtype, s.shape) for s in self._model.inputs]
-
-    def get_outputs(self) -> list[NodeArg]:
-        return [_node_arg(s.name, s.dtype, s.shape) for s in self._model.outputs]
-
-    def get_modelmeta(self) -> ModelMetadata:
-        return self._metadata
-
-    def get_providers(self) -> list[str]:
-        return ["CPUExecutionProvider"]
-
-    def get_session_options(self) -> SessionOptions:
-        return self._options
-
-
-def _node_arg(name: str, dtype: str, shape: Sequence[int | str]) -> NodeArg:
-    return NodeArg(name, f"tensor({_ORT_TYPES.get(dtype, dtype)})", list(shape))
-
-
-__all__ = ["InferenceSession", "Model", "NodeArg", "SessionOptions", "compile", "load"]
+__all__ = ["Model", "compile", "compile_record", "load"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,3 +31,12 @@ def _own_session(warm_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     default_backend.cache_clear()
     yield
     default_backend.cache_clear()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Children have the default SIGINT. A shell starts a background job, such as the tests may be,
+    with SIGINT ignored, which children inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

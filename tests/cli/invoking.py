@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from ftuner.cli.main import app
+from ftuner.cli.main import EXIT_FAILURE, EXIT_USAGE, app
 
 
 def run(*arguments: str) -> Result:
@@ -20,3 +20,8 @@ def document(*arguments: str, exit_code: int = 0) -> dict[str, Any]:
     assert result.exit_code == exit_code, result.stderr
     loaded: dict[str, Any] = json.loads(result.stdout)
     return loaded
+
+
+def exit_code_of(error: str) -> int:
+    """The exit code of a named error: settings and options that are wrong are wrong usage."""
+    return EXIT_USAGE if error == "ConfigurationError" else EXIT_FAILURE

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.invoking import document, run
+from tests.cli.invoking import document, exit_code_of, run
 
 import ftuner
-from ftuner.cli.main import EXIT_NAMED_ERROR
+from ftuner.cli.main import EXIT_USAGE
 from ftuner.cli.measure import ROUNDS, Case, is_right, operands_of, time_calls
 from ftuner.cli.peers import ENGINES
 from ftuner.hardware.recorded import recorded_names
-from ftuner.runtime.cache import default_cache
 from ftuner.runtime.cpu.backend import default_backend
 
 MACHINE = "epyc-milan-2"
@@ -38,6 +37,7 @@ def test_version_and_help() -> None:
         ("demo",),
         ("report",),
         ("cache",),
+        ("doctor",),
     ):
         result = run(*command, "--help")
         assert result.exit_code == 0
@@ -89,7 +89,7 @@ def test_a_device_that_is_not_there() -> None:
     for command in ("tune", "hardware"):
         for device in ("gpu", "meta", "cuda:99"):
             result = run(command, "--device", device)
-            assert result.exit_code == EXIT_NAMED_ERROR
+            assert result.exit_code == EXIT_USAGE
             assert f"ConfigurationError: device is '{device}'" in result.stderr
     given = run("tune", "--device", "cuda", "--isa", "avx2")
     assert "--isa and --from are options of the CPU" in given.stderr
@@ -98,24 +98,6 @@ def test_a_device_that_is_not_there() -> None:
 def test_efforts_exclude_each_other() -> None:
     given = run("tune", "--thorough", "--no-calibration")
     assert "exclude each other" in given.stderr
-
-
-def test_cache_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FTUNER_CACHE_DIR", str(tmp_path))
-    assert "empty" in run("cache").stdout
-    kept = default_cache()
-    kept.write("objects", "one", b"abc")
-    (tmp_path / "objects" / "not-ours").write_bytes(b"abc")
-    (entry,) = kept.entries()
-    kinds = {"objects": {"entries": 1, "bytes": entry.bytes}}
-    expected = {"folder": str(tmp_path), "max_bytes": kept.max_bytes, "kinds": kinds}
-    assert document("cache") == expected
-    assert "at most 256 MiB" in run("cache").stdout
-    assert document("cache", "--clear") == {"folder": str(tmp_path), "removed": 1}
-    assert "0 entries removed" in run("cache", "--clear").stdout
-    assert (tmp_path / "objects" / "not-ours").exists()
-    monkeypatch.setenv("FTUNER_CACHE_MAX_BYTES", "much")
-    assert "FTUNER_CACHE_MAX_BYTES is 'much'" in run("cache").stderr
 
 
 def test_explain() -> None:
@@ -176,7 +158,7 @@ def test_explain_saves(tmp_path: Path, suffix: str) -> None:
 )
 def test_named_errors(arguments: tuple[str, ...], error: str) -> None:
     result = run(*arguments, "--json")
-    assert result.exit_code == EXIT_NAMED_ERROR
+    assert result.exit_code == exit_code_of(error)
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"ftuner: {error}: ")

@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.cli.invoking import document, run
+from tests.cli.invoking import document, exit_code_of, run
 from tests.frontends.onnx_models import model_of
 
 from ftuner.cli import measure_model, model_peers
 from ftuner.cli.bench_model import MEASURING_MODULE
 from ftuner.cli.child import measured_in_child
-from ftuner.cli.main import EXIT_NAMED_ERROR
+from ftuner.cli.main import EXIT_USAGE
 from ftuner.cli.measure_model import ModelRequest, measure
 from ftuner.cli.model_peers import MODEL_ENGINES, ModelEngine
 from ftuner.cli.peers import SUBJECT
@@ -215,7 +215,7 @@ def test_compare_needs_the_reference(layer: str, monkeypatch: pytest.MonkeyPatch
     missing = ModelEngine(("no_such_module",), MODEL_ENGINES[SUBJECT].prepare)
     monkeypatch.setitem(MODEL_ENGINES, "onnxruntime", missing)
     result = run("compare", layer, "--shape", "x=7x8")
-    assert result.exit_code == EXIT_NAMED_ERROR
+    assert result.exit_code == EXIT_USAGE
     assert "pip install" in result.stderr
 
 
@@ -287,10 +287,10 @@ def test_errors_of_the_measuring_process_keep_their_names() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("run", "missing.onnx"), "GraphError"),
-        (("explain", "missing.onnx"), "GraphError"),
-        (("bench", "missing.onnx"), "GraphError"),
-        (("compare", "missing.onnx"), "GraphError"),
+        (("run", "missing.onnx"), "MissingFileError"),
+        (("explain", "missing.onnx"), "MissingFileError"),
+        (("bench", "missing.onnx"), "MissingFileError"),
+        (("compare", "missing.onnx"), "MissingFileError"),
         (("run", "MODEL"), "InputError"),
         (("run", "MODEL", "--shape", "y=3"), "InputError"),
         (("run", "MODEL", "--shape", "x=3*8"), "ConfigurationError"),
@@ -316,7 +316,7 @@ def test_named_errors(
         MODEL_ENGINES, "onnxruntime", ModelEngine((), MODEL_ENGINES[SUBJECT].prepare)
     )
     result = run(*(layer if a == "MODEL" else a for a in arguments))
-    assert result.exit_code == EXIT_NAMED_ERROR
+    assert result.exit_code == exit_code_of(error)
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"ftuner: {error}: ")
@@ -325,3 +325,29 @@ def test_named_errors(
 @pytest.mark.parametrize("arguments", [("run",), ("explain", "model"), ("compare", "--rtol", "-1")])
 def test_bad_options(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
+
+
+def test_repeated_layers_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    nodes = []
+    for i in range(4):
+        before = f"l{i - 1}" if i else "x"
+        nodes += [
+            helper.make_node("MatMul", [before, "weight"], [f"p{i}"]),
+            helper.make_node("LayerNormalization", [f"p{i}", "scale"], [f"l{i}"], axis=-1),
+        ]
+    weight = RNG.standard_normal((8, 8)).astype(np.float32)
+    model = model_of(
+        nodes, {"x": ("float32", ["batch", 8])}, ["l3"],
+        {"weight": weight, "scale": np.ones(8, np.float32)},
+    )  # fmt: skip
+    path = saved(model, tmp_path / "layers.onnx")
+    steps = len(document("explain", path)["groups"])
+    for options in ((), ("--shape", "x=7x8")):
+        shown = run("explain", path, *options).stdout
+        assert shown.count("product: matmul") == 1, shown
+        assert "times" in shown
+        assert max(map(len, shown.splitlines())) <= 80
+        every = run("explain", path, *options, "--all").stdout
+        assert every.count("product: matmul") == 4
+        assert len(document("explain", path, *options, "--all")["groups"]) == steps

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.invoking import document, run
 from tests.report.machine.files import write_all
 
-from ftuner.cli.main import EXIT_NAMED_ERROR
+from ftuner.cli.main import EXIT_FAILURE, EXIT_USAGE
 from ftuner.cli.report import PAGE
 from ftuner.runtime.cpu.backend import default_backend
 
@@ -42,18 +42,18 @@ def test_errors_are_named_and_write_nothing(tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{\n")
     out = tmp_path / "page.html"
-    for options, said in (
-        (("--machines", str(bad)), "DatasetError"),
-        (("--samples", str(bad)), "DatasetError"),
-        (("--samples", str(tmp_path)), "cannot read"),
-        (("--results", str(bad)), "ConfigurationError"),
-        (("--device", "nowhere"), "ftuner: "),
+    for options, said, code in (
+        (("--machines", str(bad)), "DatasetError", EXIT_FAILURE),
+        (("--samples", str(bad)), "DatasetError", EXIT_FAILURE),
+        (("--samples", str(tmp_path)), "cannot read", EXIT_FAILURE),
+        (("--results", str(bad)), "ConfigurationError", EXIT_USAGE),
+        (("--device", "nowhere"), "ftuner: ", EXIT_USAGE),
     ):
         result = run("report", "--out", str(out), *options)
-        assert result.exit_code == EXIT_NAMED_ERROR, options
+        assert result.exit_code == code, options
         assert said in result.stderr
         assert not out.exists()
     for place, said in ((tmp_path, r"ends in .html"), (tmp_path / "x.html" / "y.html", "cannot")):
         result = run("report", "--out", str(place))
-        assert result.exit_code == EXIT_NAMED_ERROR
+        assert result.exit_code == EXIT_USAGE
         assert said in result.stderr

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from tests.cli.invoking import document, run
 
 import ftuner
 from ftuner import api
+from ftuner.cli.child import EXIT_INTERRUPTED
+from ftuner.cli.main import EXIT_FAILURE
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.exported import read_exported, write_exported
 from ftuner.hardware.model import CpuHardware
@@ -105,7 +106,7 @@ def test_bad_files_change_nothing(folder: Path, tmp_path: Path, content: bytes |
         path.write_bytes(content)
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     result = run("tune", "--no-calibration", "--from", str(path))
-    assert result.exit_code == 2
+    assert result.exit_code == EXIT_FAILURE
     assert result.stderr.startswith("ftuner: HardwareError: ")
     assert len(result.stderr.splitlines()) == 1
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
@@ -142,7 +143,7 @@ def test_in_python(tmp_path: Path) -> None:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "error", "-m", "ftuner.cli.main", *arguments]
+    command = [sys.executable, "-W", "error", "-m", "ftuner", *arguments]
     return subprocess.Popen(
         command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -160,15 +161,6 @@ def test_several_at_once(tmp_path: Path) -> None:
     assert here().tuning.tile_cycles == 25.0
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Children have the default SIGINT. A shell starts a background job, such as the tests may be,
-    with SIGINT ignored, which children inherit."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT of another process")
 @pytest.mark.usefixtures("interruptible")
 def test_interrupted(folder: Path, tmp_path: Path) -> None:
@@ -180,8 +172,8 @@ def test_interrupted(folder: Path, tmp_path: Path) -> None:
     # It prints what it took over before it compiles.
     assert "took over the tuning" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=60)
-    assert process.returncode != 0, told
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (EXIT_INTERRUPTED, "ftuner: interrupted\n")
     assert here().tuning.tile_cycles == 25.0
     assert not any(path.name.startswith(".writing") for path in folder.rglob("*"))
     with_rest = start("tune", "--no-calibration", "--json")

@@ -97,8 +97,8 @@ def _of_operators() -> Iterator[Cell]:
         for template in templates:
             for dtypes in signatures(template):
                 yield from (("operator", op, str(i), str(t)) for i, t in enumerate(dtypes))
-            if OPERATORS[op].binds:
-                continue  # Found by NumPy, between two programs.
+            if OPERATORS[op].on_host:
+                continue  # Computed by NumPy, between two programs.
             for number in range(len(template.shapes)):
                 yield from (("operand", op, str(number), x) for x in layouts(template, number))
 

@@ -72,7 +72,7 @@ def directed() -> list[Directed]:
                 ways = [_open_layouts(template, n) for n in range(_count(template))]
                 lie = tuple(way[(i + n) % len(way)] for n, way in enumerate(ways))
                 found.append(Directed(template.of(dtypes), lie))
-    return [d for d in found if not OPERATORS[d.case.op].binds]
+    return [d for d in found if not OPERATORS[d.case.op].on_host]
 
 
 def _open_layouts(template: Template, number: int) -> tuple[str, ...]:
@@ -299,14 +299,20 @@ def assert_epilogue(graph: Graph, run: Any) -> None:
         np.testing.assert_allclose(found, expected, tolerance, tolerance)
 
 
-def data_dependent() -> Graph:
-    """Extents that only data tells, of all dtypes."""
+def on_host() -> Graph:
+    """Extents that only data tells, and what a library computes, of all dtypes."""
     maker = Maker()
     found = [
         maker.add("non_zero", maker.given(name, A, C, dtype=dtype), count=f"count_{name}")
         for name, dtype in TENSOR_DTYPES.items()
     ]
+    for number, (name, dtype) in enumerate(TENSOR_DTYPES.items()):
+        attributes = {"axis": (None, 0)[number % 2], "ordered": number % 4 < 2}
+        x = maker.given(f"unique_{name}", A, C, dtype=dtype)
+        found += maker.add_many("unique", x, count=f"different_{name}", **attributes)
     for name, dtype in DTYPES.items():
+        square = maker.given(f"square_{name}", A, 3, 3, dtype=dtype)
+        found.append(maker.add("determinant", square))
         boxes = maker.given(f"boxes_{name}", A, 6, C, dtype=dtype)
         attributes = {"iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
         found.append(

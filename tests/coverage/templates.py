@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,6 +44,7 @@ VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "scatter_elements": {"kind": ("none", *_COMBINE)},
     "scatter_nd": {"kind": ("none", *_COMBINE)},
     "cast": {"to": tuple(TENSOR_DTYPES.values())},
+    "bit_cast": {"of": tuple(TENSOR_DTYPES.values()), "to": tuple(TENSOR_DTYPES.values())},
     "top_k": {"largest": FLAGS},
     "attention": {"safe": FLAGS},
     "window_reduce": {"kind": (*_REDUCED, ARGMAX)},
@@ -136,6 +138,10 @@ def _others() -> Iterator[Template]:
         attributes = {"axis": 1, "k": minimum(B, 3), "largest": largest}
         yield Template((Case("top_k", (("float32", (A, B, C)),), attributes),))
     yield Template((Case("non_zero", (("float32", (B, C)),), {"count": "found"}),))
+    for axis, ordered in itertools.product((None, 0), FLAGS):
+        attributes = {"axis": axis, "ordered": ordered, "count": "found"}
+        yield Template((Case("unique", (("float32", (B, C)),), attributes),))
+    yield Template((Case("determinant", (("float32", (A, B, B)),), {}, (), 8.0, _large),))
     attributes = {"iou_threshold": 0.2, "score_threshold": None, "limit": 3, "count": "kept"}
     yield Template((Case("non_max_suppression", (("float32", (A, 6, C)),), attributes),))
     yield Template(

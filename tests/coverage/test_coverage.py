@@ -16,9 +16,9 @@ from tests.coverage.graph_cases import (
     DirectedGraph,
     accesses,
     assert_epilogue,
-    data_dependent,
     directed,
     epilogues,
+    on_host,
     with_constants,
 )
 from tests.coverage.product_cases import run_all
@@ -64,7 +64,7 @@ def _run_directed(backend: CpuBackend, note: Note) -> None:
 
 
 def _run_others(backend: CpuBackend, note: Note) -> None:
-    for graph in (accesses(), data_dependent()):
+    for graph in (accesses(), on_host()):
         model = Model(graph, backend)
         for bindings in BINDINGS:
             note(f"{graph.outputs[0][1]} and others at {bindings}")

@@ -85,6 +85,8 @@ CASES: dict[str, dict[str, Any]] = {
     "window": {"local_window_size": 4},
     "softcap": {"softcap": 2.0},
     "scale": {"scale": 0.3},
+    "smooth": {"smooth_softmax": 1},
+    "sinks": {},
 }
 
 
@@ -109,6 +111,8 @@ def test_grouped_query_attention(case: str, packed: bool) -> None:
         given += [*caches, np.array(lengths, np.int32) - 1, np.array(total, np.int32)]
         if "do_rotary" in attributes:
             given += tables(size // 2)
+        if case == "sinks":
+            given += [None] * 4 + [floats(rng, heads)]
         found, wanted = both("GroupQueryAttention", given, 3, **attributes)
         for i, length in enumerate(lengths):
             rows = min(length, sequence)
@@ -127,9 +131,14 @@ def test_bad_nodes_are_refused() -> None:
     feeds = feeds_of(given)
     good = {"num_heads": 3, "kv_num_heads": 1}
     ftuner.load(model_of("GroupQueryAttention", given, 3, **good)).run(feeds)
-    for wrong in ({"kv_num_heads": 2}, {"num_heads": 0}, {"smooth_softmax": 1}, {"softcap": -1.0}):
+    for wrong in ({"kv_num_heads": 2}, {"num_heads": 0}, {"qk_output": 1}, {"softcap": -1.0}):
         with pytest.raises(FTunerError):
             ftuner.load(model_of("GroupQueryAttention", given, 3, **(good | wrong)))
+    for sinks in (floats(rng, 2), floats(rng, 3, 1)):
+        many = [*given, *[None] * 4, sinks]
+        data = model_of("GroupQueryAttention", many, 3, **good)
+        with pytest.raises(FTunerError, match="head_sink"):
+            ftuner.load(data).run(feeds_of(many))
     # A sequence that ends beyond the cache.
     model = ftuner.load(model_of("GroupQueryAttention", given, 3, **good))
     with pytest.raises(FTunerError):

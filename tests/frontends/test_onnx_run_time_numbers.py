@@ -14,7 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ftuner.errors import FTunerError, GraphError, InputError, ShapeError
-from ftuner.inference import InferenceSession, load
+from ftuner.inference import load
+from ftuner.ort import InferenceSession
 from ftuner.runtime.late_model import LateModel
 from ftuner.runtime.model import Model
 

@@ -97,7 +97,7 @@ EXPLAINED = {
     ),
     "onnxruntime has no Scan of nothing": (r"Scan \S+ .*: 0 along axis",),
     "an operator of a later set than peers have, for which nothing is checked": (
-        r"CumProd \S+ one more input",
+        r"(CumProd|BitCast) \S+ (one more input|an attribute of no such name)",
     ),
     "keys that a mask hides are not read, whatever they hold": (
         r"Attention \S*causal",

@@ -121,10 +121,20 @@ def _written_out(maker: Maker) -> None:
     factor = maker.constant(np.array(draws.pick((0.5, 0.25, 1.0)), dtype), share=True)
     if where == "query":
         q = maker.add("Mul", [q, factor], q.shape, dtype, q.low, q.high)
+    merged = s.static and t.static and draws.chance(0.7)
+    if merged:
+        q, k, v = (_merged(maker, x) for x in (q, k, v))
     scores = matmul(maker, q, k)
     if where == "scores":
         op = draws.pick(("Mul", "Div"))
         scores = maker.add(op, [scores, factor], scores.shape, dtype, scores.low, scores.high)
+    if draws.chance(0.3):
+        axes = (times([b, heads]),) if merged else draws.pick(((b, heads), (heads,)))
+        bias = maker.shaped((*axes, draws.pick((ONE, s)), t), dtype, TAME)
+        size = scores.size + bias.size
+        scores = maker.add("Add", [scores, bias], scores.shape, dtype, -size, size)
+    if merged:
+        scores = _split(maker, scores, (b, heads))
     mask = draws.pick(("none", "added", "where", "causal"))
     if mask == "added":
         shape = draws.pick(((b, ONE, ONE, t), (s, t), (b, ONE, s, t), (b, heads, s, t)))
@@ -145,15 +155,44 @@ def _written_out(maker: Maker) -> None:
         if dtype != "float32":
             triangle = maker.add("Cast", [triangle], (s, t), dtype, -1e9, 0, to=11)
         scores = maker.add("Add", [scores, triangle], scores.shape, dtype, scores.low, scores.high)
+    sinks = maker.opset >= 13 and draws.chance(0.3)
+    if sinks:
+        column = maker.shaped((b, heads, s, ONE), dtype, TAME)
+        scores = maker.add("Concat", [scores, column], (b, heads, s, joined(t, ONE)), dtype,
+                           min(scores.low, column.low), max(scores.high, column.high),
+                           axis=3)  # fmt: skip
     weights = maker.add("Softmax", [scores], scores.shape, dtype, 0, 1,
                         axis=-1 if maker.opset >= 13 else 3)  # fmt: skip
+    if sinks:
+        ends = [maker.integers([n]) for n in (0, -1, 3)]
+        weights = maker.add("Slice", [weights, *ends], (b, heads, s, t), dtype, 0, 1)
+    if merged:
+        weights = _merged(maker, weights)
     mixed = matmul(maker, weights, v)
+    if merged:
+        mixed = _split(maker, mixed, (b, heads))
     if draws.chance(0.5) and min(min(e.at) for e in mixed.shape) > 0:
         turned = maker.add("Transpose", [mixed], (b, s, heads, d), dtype, mixed.low, mixed.high,
                            perm=[0, 2, 1, 3])  # fmt: skip
         target = maker.integers([0, 0, heads.at[0] * d.at[0]])
         maker.add("Reshape", [turned, target], (b, s, times([heads, d])), dtype, mixed.low,
                   mixed.high)  # fmt: skip
+
+
+def _merged(maker: Maker, x: Tensor) -> Tensor:
+    """A tensor of matrices with one batch axis in place of two."""
+    batch, heads, rows, columns = x.shape
+    if 0 in (*batch.at, rows.at[0], columns.at[0]):
+        raise DeclinedError("no way to write the shape")
+    target = maker.integers([-1, rows.at[0], columns.at[0]])
+    shape = (times([batch, heads]), rows, columns)
+    return maker.add("Reshape", [x, target], shape, x.dtype, x.low, x.high)
+
+
+def _split(maker: Maker, x: Tensor, batch: tuple[Extent, Extent]) -> Tensor:
+    _, rows, columns = x.shape
+    target = maker.integers([-1, batch[1].at[0], rows.at[0], columns.at[0]])
+    return maker.add("Reshape", [x, target], (*batch, rows, columns), x.dtype, x.low, x.high)
 
 
 def _positions(maker: Maker, shape: Shape, count: Extent) -> Tensor:

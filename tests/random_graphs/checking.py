@@ -25,11 +25,13 @@ from tests.walking import walking
 
 from ftuner.errors import FTunerError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.frontends.onnx import import_model
+from ftuner.graph.appending import memory_shape
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.inference import load
 from ftuner.runtime.cpu import compilation as compiling
+from ftuner.runtime.cpu.appending import extended
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
 
@@ -87,11 +89,15 @@ def _guards(at: Any) -> Callable[[Array], Array]:
 
 def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array], Array]) -> None:
     """Compile a graph, and run all inputs, each twice with each number of threads, in some
-    order. `given`: makes the arrays that the model is given."""
+    order. `given`: makes the arrays that the model is given. In every other case outputs append to
+    inputs in place, whose memory has room for more rows."""
     random = Random(agreement.case.seed)
     backend = default_backend()
     backend.threads = random.choice(THREADS)
-    model = _compiled(agreement.graph, report, lambda graph: Model(graph, backend))
+    append = agreement.case.seed // 2 % 2 == 0
+    model = _compiled(
+        agreement.graph, report, lambda graph: Model(graph, backend, append_in_place=append)
+    )
     if model is None:
         return
     runs = [(threads, n) for threads in THREADS for n in range(len(agreement.case.runs))]
@@ -100,10 +106,14 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     random.shuffle(again)
     # Keys that a mask hides are not read, even if they are no numbers.
     hides = any(isinstance(step, AttentionStep) for step in model.steps)
+    pairs = [pair for part in model.parts for pair in part.lowered.appended]
+    axes = {model.inputs[pair.input].name: pair.axis for pair in pairs}
 
     def run(threads: int, feeds: Feeds) -> list[Array]:
         backend.threads = threads
         arrays = {name: given(x) for name, x in feeds.items()}
+        for name, axis in axes.items():
+            arrays[name] = _with_room(arrays[name], axis)
         results = model.run(arrays)
         for name, x in feeds.items():
             if arrays[name].tobytes() != np.asarray(x).tobytes():
@@ -111,6 +121,13 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
         return results
 
     _run_all(agreement, report, [*runs, *again], run, hides)
+
+
+def _with_room(x: Array, axis: int) -> Array:
+    """The array as an output that runs append to along an axis."""
+    extension = extended(x, x.shape, memory_shape(x.shape, axis))
+    extension.keep()
+    return extension.array
 
 
 def _check_freed(agreement: Agreement, report: Report) -> None:

@@ -17,11 +17,13 @@ from tests.random_graphs.extents import (
 )
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import broadcast, dtypes_of, row
-from tests.random_graphs.tensors import FLOATS, MICROSOFT, Tensor
+from tests.random_graphs.tensors import FLOATS, MICROSOFT, Fill, Tensor
 from tests.random_graphs.views import concat, slice_, split, transpose
 
 PRODUCT_SIZE = 1e5
 LONG_K = 4096
+MAX_SIDE = 8
+"""Of matrices whose determinants float32 holds."""
 
 
 def _spend(maker: Maker, shape: Sequence[Extent], k: Extent) -> None:
@@ -265,3 +267,16 @@ def _einsum(maker: Maker) -> None:
     for x in operands:
         size *= min(x.size, 100.0)
     maker.add("Einsum", operands, result, dtype, -size * 64, size * 64, equation=equation)
+
+
+@row("Det", 0.3, since=11)
+def _determinant(maker: Maker) -> None:
+    draws = maker.draws
+    side = maker.extent(large=0.0)
+    if side.most > MAX_SIDE:
+        side = static(draws.pick((3, 2, 1, 5, 8)))
+    batch = maker.some_shape((1, 0, 2))
+    dtype = maker.dtype(dtypes_of(maker, "Det", FLOATS))
+    x = maker.input((*batch, side, side), dtype, Fill("normal"))
+    _spend(maker, x.shape, side)
+    maker.add("Det", [x], batch, dtype, -1e6, 1e6)

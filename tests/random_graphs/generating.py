@@ -45,8 +45,8 @@ from tests.random_graphs.table import ROWS, Row
 from tests.random_graphs.tensors import DTYPES, Array, Input, Tensor
 from tests.random_graphs.views import viewed
 
-OPSETS = (18, 21, 17, 13, 23, 24, 20, 19, 22, 15, 14, 16, 12, 11, 10, 9, 7, 8)
-OPSET_WEIGHTS = (16, 10, 8, 8, 16, 16, 4, 3, 3, 3, 3, 3, 3, 2.5, 1.5, 2, 1, 0.7)
+OPSETS = (18, 21, 17, 13, 23, 24, 20, 19, 22, 15, 14, 16, 12, 11, 10, 9, 7, 8, 26)
+OPSET_WEIGHTS = (16, 10, 8, 8, 16, 16, 4, 3, 3, 3, 3, 3, 3, 2.5, 1.5, 2, 1, 0.7, 4)
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 LENGTH_WEIGHTS = (5, 8, 10, 10, 9, 7, 5, 4, 3, 2)
 """Steps of a graph: each is a row of the table, with its views."""

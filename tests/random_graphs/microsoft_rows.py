@@ -180,6 +180,8 @@ def _grouped_query(maker: Maker) -> None:
     total = maker.new((ONE,), "int32", 0, TAME)
     maker.node("Cast", [number], [total], to=TensorProto.INT32)
     operands = [query, key, value, *old, lengths, total]
+    if draws.chance(0.3):
+        operands += [None] * 4 + [maker.shaped((heads,), "float32", TAME)]
     size = value.size + 4
     results = [maker.new((b, s, times([heads, d])), "float32", -size, size)]
     results += [maker.new((b, groups, keys, d), "float32", -TAME, TAME) for _ in range(2)]

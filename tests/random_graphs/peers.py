@@ -82,9 +82,12 @@ def onnxruntime_of(case: Case) -> Run | None:
 
 def _misread(node: onnx.NodeProto, version: int) -> bool:
     """Whether ONNX's evaluator is known to be wrong on a node: see `MENDED`; and where a pool
-    rounds its extents up, it counts windows that begin in the padding."""
+    rounds its extents up, it counts windows that begin in the padding. What Unique gives it sorts
+    if that is all, and takes from the first axis if it is not to be sorted."""
     if node.op_type == "Slice" and len(node.input) < 5:
         return False
+    if node.op_type == "Unique":
+        return any(a.name == "sorted" and not a.i for a in node.attribute)
     rounds_up = any(a.name == "ceil_mode" and a.i for a in node.attribute)
     return rounds_up or version < MENDED.get(node.op_type, 0)
 

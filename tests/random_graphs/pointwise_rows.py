@@ -17,6 +17,7 @@ from tests.random_graphs.tensors import (
     NUMBERS,
     TAME,
     UNSIGNED,
+    Fill,
     Tensor,
 )
 
@@ -304,9 +305,29 @@ def _cast(maker: Maker) -> None:
     x = maker.operand(dtypes_of(maker, "Cast", DTYPES))
     to = maker.dtype([t for t in DTYPES if t != x.dtype or maker.draws.chance(0.05)])
     x = castable(maker, x, to)
-    number = helper.np_dtype_to_tensor_dtype(np.dtype(to))
     low = max(x.low, 0) if to in UNSIGNED else x.low
-    maker.add("Cast", [x], x.shape, to, low, x.high, to=number)
+    maker.add("Cast", [x], x.shape, to, low, x.high, to=_element(to))
+
+
+@row("BitCast", 1.5, since=26)
+def _bit_cast(maker: Maker) -> None:
+    """Bits of floats are of inputs: the sign of a zero or of NaN is anybody's choice."""
+    draws = maker.draws
+    if draws.chance(0.5):
+        dtype = maker.dtype(FLOATS)
+        x = maker.viewing(maker, maker.input(maker.some_shape(), dtype, Fill("normal")))
+    else:
+        x = maker.operand((*INTEGERS, "bool"))
+    size = np.dtype(x.dtype).itemsize
+    to = draws.pick([t for t in INTEGERS if np.dtype(t).itemsize == size])
+    info = np.iinfo(to)
+    y = maker.add("BitCast", [x], x.shape, to, float(info.min), float(info.max), to=_element(to))
+    if draws.chance(0.5):
+        maker.add("BitCast", [y], x.shape, x.dtype, x.low, x.high, to=_element(x.dtype))
+
+
+def _element(dtype: str) -> int:
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 @row("CastLike", 0.5, since=15)

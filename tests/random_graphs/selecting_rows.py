@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from onnx import helper
-from tests.random_graphs.extents import BINDINGS, static
+from tests.random_graphs.drawing import DeclinedError
+from tests.random_graphs.extents import BINDINGS, static, times
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
 from tests.random_graphs.tensors import DTYPES, FLOATS, NUMBERS, Fill
@@ -68,3 +69,31 @@ def _tensor_scatter(maker: Maker) -> None:
     maker.add(
         "TensorScatter", [x, update, start], x.shape, x.dtype, -1e4, 1e4, axis=axis, mode=mode
     )
+
+
+@row("Unique", 0.3, since=11)
+def _unique(maker: Maker) -> None:
+    """Its first result has as many elements as data says; by the third they are put together
+    again. Peers have orders of their own for NaN."""
+    draws = maker.draws
+    dtypes = dtypes_of(maker, "Unique", ("int64", "float32", "int8", "float64", "int32", "bool"))
+    if draws.chance(0.5):
+        x = maker.operand(tuple(t for t in dtypes if t not in FLOATS), (1, 2, 3))
+    else:
+        dtype = maker.dtype(dtypes)
+        fill = maker.fill(dtype) if dtype not in FLOATS else Fill("ties")
+        x = maker.viewing(maker, maker.input(maker.some_shape((1, 2, 3)), dtype, fill))
+    axis = draws.below(x.rank) if x.rank and draws.chance(0.5) else None
+    if axis is not None and any(0 in e.at for e in x.shape):
+        raise DeclinedError("parts of nothing: onnxruntime ends the process")
+    shape = x.shape if axis is not None else (times(x.shape),)
+    extent = shape[axis or 0]
+    found = maker.new(x.shape, x.dtype, x.low, x.high)
+    numbers = maker.new((extent,), "int64", 0, extent.most)
+    others = [maker.name() if draws.chance(0.5) else "" for _ in range(2)]
+    names = [found.name, others[0], numbers.name, others[1]]
+    attributes = {"axis": axis, "sorted": draws.pick((None, 1, 0))}
+    given = {name: value for name, value in attributes.items() if value is not None}
+    maker.nodes.append(helper.make_node("Unique", [x.name], names, **given))
+    maker.ends += [name for name in (found.name, *others) if name]
+    maker.add("Gather", [found, numbers], shape, x.dtype, x.low, x.high, axis=axis)

@@ -52,13 +52,13 @@ roundoff of the sum so far, N / 2 of the last one together; independent noise ad
 N only."""
 MOVES = frozenset({
     "reshape", "transpose", "broadcast", "slice", "concat", "pad", "tile", "gather", "gather_nd",
-    "gather_elements", "where", "top_k", "non_zero",
+    "gather_elements", "where", "top_k", "non_zero", "unique",
 })  # fmt: skip
 """Operators that only move elements: their results are as exact as their operands."""
 GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})
 SELECTIONS = frozenset({
     "maximum", "minimum", "absolute", "negative", "sign", "floor", "ceil", "rint", "isnan", "isinf",
-    "equal", "less", "less_equal", "arg_reduce",
+    "equal", "less", "less_equal", "arg_reduce", "bit_cast",
 })  # fmt: skip
 """Operators that compute nothing that is rounded: exact operands are read as they are."""
 LIMITED = frozenset({"gelu", "gelu_tanh", "silu", "swish", "mish", "hard_swish"})

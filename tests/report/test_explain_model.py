@@ -18,7 +18,8 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.model import explain_model, model_table, work_table
+from ftuner.report.model import explain_model
+from ftuner.report.model_tables import model_table, rows_of, work_table
 from ftuner.runtime.memory_use import Memory
 
 WEIGHT = np.ones((8, 6), np.float32)
@@ -162,14 +163,15 @@ def test_document_and_table() -> None:
         for name, value in shown.items():
             assert value == getattr(group, name)
     console = Console(width=120, record=True, file=StringIO())
-    console.print(model_table(found, "title"))
+    console.print(model_table(found, rows_of(found), "title"))
     shown = console.export_text()
     for part in ("title", "estimate", "measured", "ratio", "1 us", "sum",
                  "[5, 8] @ [8, 6] -> [5, 6]", "1 x 5x8"):  # fmt: skip
         assert part in shown
-    console.print(work_table(found))
+    console.print(work_table(found, rows_of(found)))
     shown = console.export_text()
     for part in ("flop/byte", "480", "472 B", "compute", "sum", "1.04 k"):
         assert part in shown
-    console.print(model_table(explain_model([program()], {}), "title"))
+    unknown = explain_model([program()], {})
+    console.print(model_table(unknown, rows_of(unknown), "title"))
     assert "estimate" not in console.export_text()

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ftuner.cli.inputs import Array
-
-RTOL = 1e-3
-ATOL = 1e-4
+from ftuner.cli.options import ATOL, RTOL
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ftuner.cli import bench_model
 from ftuner.cli.contest import contest, measured, ratio_table, ratio_text
-from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.extents import BatchedArgument, ExtentOption, ProductArgument, given_extents
+from ftuner.cli.options import JsonOption, PeersOption, ThreadsOption
+from ftuner.cli.output import console, print_json, show_table
 from ftuner.cli.routing import ModelFiles
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=ModelFiles,
-    no_args_is_help=True,
     help="Time ftuner and the installed peers.",
 )
 app.command("model")(bench_model.model)
@@ -32,11 +33,6 @@ DEFAULT_GEMMS = (
 DEFAULT_BMMS = ((12, 31, 31, 64), (12, 128, 128, 64), (12, 77, 64, 77), (16, 200, 200, 64))
 """(batch, m, n, k): scores and weighted sums of the attention of models of that size."""
 
-Extent = typer.Option(min=1, help="Give all extents, or none for a few typical shapes.")
-Peers = Annotated[
-    str | None, typer.Option(help="Names of peers, separated by commas; default: all.")
-]
-
 
 @app.callback()
 def bench() -> None:
@@ -45,47 +41,47 @@ def bench() -> None:
 
 @app.command()
 def gemm(
-    m: Annotated[int | None, Extent] = None,
-    n: Annotated[int | None, Extent] = None,
-    k: Annotated[int | None, Extent] = None,
+    extents: ProductArgument = None,
+    m: ExtentOption = None,
+    n: ExtentOption = None,
+    k: ExtentOption = None,
     threads: ThreadsOption = None,
-    peers: Peers = None,
+    peers: PeersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time products of x[m, k] and a constant weight[n, k], float32."""
-    shapes: list[tuple[int, ...]] = [(1, *s) for s in DEFAULT_GEMMS]
-    if m is not None or n is not None or k is not None:
-        shapes = [(1, *_all_given(m=m, n=n, k=k))]
+    """Time products of extents M N K, by default a few shapes.
+
+    They are of x[m, k] and a constant weight[n, k], float32. --m, --n and --k name the extents
+    instead.
+    """
+    given = given_extents(extents, {"m": m, "n": n, "k": k})
+    shapes = [(1, *shape) for shape in ((given,) if given else DEFAULT_GEMMS)]
     _bench("gemm", shapes, threads, peers, as_json)
 
 
 @app.command()
 def bmm(
-    batch: Annotated[int | None, Extent] = None,
-    m: Annotated[int | None, Extent] = None,
-    n: Annotated[int | None, Extent] = None,
-    k: Annotated[int | None, Extent] = None,
+    extents: BatchedArgument = None,
+    batch: ExtentOption = None,
+    m: ExtentOption = None,
+    n: ExtentOption = None,
+    k: ExtentOption = None,
     threads: ThreadsOption = None,
-    peers: Peers = None,
+    peers: PeersOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time batched products of two inputs a[batch, m, k] and b[batch, k, n], float32."""
-    shapes: list[tuple[int, ...]] = list(DEFAULT_BMMS)
-    if batch is not None or m is not None or n is not None or k is not None:
-        shapes = [_all_given(batch=batch, m=m, n=n, k=k)]
-    _bench("bmm", shapes, threads, peers, as_json)
+    """Time batched products of extents BATCH M N K, by default a few.
 
-
-def _all_given(**extents: int | None) -> tuple[int, ...]:
-    missing = [f"--{name}" for name, extent in extents.items() if extent is None]
-    if missing:
-        raise typer.BadParameter(f"give all extents or none; {', '.join(missing)} missing")
-    return tuple(extent for extent in extents.values() if extent is not None)
+    They are of a[batch, m, k] and b[batch, k, n], float32. --batch, --m, --n and --k name the
+    extents instead.
+    """
+    given = given_extents(extents, {"batch": batch, "m": m, "n": n, "k": k})
+    _bench("bmm", (given,) if given else DEFAULT_BMMS, threads, peers, as_json)
 
 
 def _bench(
     kind: str,
-    shapes: list[tuple[int, ...]],
+    shapes: Sequence[tuple[int, ...]],
     threads: int | None,
     peers: str | None,
     as_json: bool,
@@ -102,7 +98,7 @@ def _bench(
         print_json(document)
         return
     out = console()
-    out.print(_table(kind, document, found.peers))
+    show_table(out, _table(kind, document, found.peers))
     for result in document["results"]:
         for name in result["wrong"]:
             out.print(f"{name} is wrong on {_label(result['case'])} and was not timed")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ftuner.cli.contest import contest, geomean, measured, ratio_table, ratio_text
-from ftuner.cli.inputs import all_shapes, parsed_shapes, shape_text
-from ftuner.cli.loading import ModelArgument, read_specs
-from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.loading import read_specs
+from ftuner.cli.options import JsonOption, ModelArgument, ThreadsOption
+from ftuner.cli.output import console, print_json, shape_text, show_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,11 +36,16 @@ def model(
     ] = None,
     threads: ThreadsOption = None,
     peers: Annotated[
-        str | None, typer.Option(help="onnxruntime, openvino or both; by default both.")
+        str | None,
+        typer.Option(metavar="A,B", help="onnxruntime, openvino or both; by default both."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Time an ONNX model on ftuner and on the peers: float32, the same threads, dynamic shapes."""
+    """Time an ONNX model on ftuner and on the peers.
+
+    All compute in float32 with the same number of threads, for any shape.
+    """
+    from ftuner.cli.inputs import all_shapes, parsed_shapes
     from ftuner.cli.model_peers import MODEL_ENGINES
 
     found = contest(MODEL_ENGINES, peers, threads)
@@ -63,7 +68,7 @@ def model(
         print_json(document)
         return
     out = console()
-    out.print(_table(path, document, tuple(document["geomean"])))
+    show_table(out, _table(path, document, tuple(document["geomean"])))
     for line in _notes(document):
         out.print(line, soft_wrap=True, markup=False)
 

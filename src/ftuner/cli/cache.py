@@ -1,48 +1,163 @@
-"""`ftuner cache`: lists or removes the entries of the cache folder."""
+"""`ftuner cache`: shows, prunes or clears the cache folder."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.output import JsonOption, console, print_json
+from ftuner.cli.options import JsonOption
+from ftuner.cli.output import console, print_json, show_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ftuner.runtime.cache import Cache, Entry
+
+PRUNED_DAYS = 30.0
+"""`--prune` alone removes what was not used for this long."""
+DAY_S = 86400.0
 
 
 def cache(
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove entries not used for 30 days, or as follows.")
+    ] = False,
+    older_than: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="DAYS", help="With --prune: those not used for DAYS."),
+    ] = None,
+    to: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, metavar="MIB", help="With --prune: the least recently used, down to MIB."
+        ),
+    ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the cache folder and its entries by kind, or clear it."""
-    from rich.table import Table
+    """Show the cache folder, prune it or clear it.
 
-    from ftuner.core.units import capacity, count
+    Where it is, whether it can be written, its limit, and the number, size and last use of its
+    entries. Other processes may use the folder meanwhile.
+    """
     from ftuner.runtime.cache import default_cache
 
+    if prune and clear:
+        raise typer.BadParameter("--prune and --clear exclude each other")
+    if not prune and (older_than is not None or to is not None):
+        raise typer.BadParameter("--older-than and --to go with --prune")
+    if as_json and clear and not yes:
+        raise typer.BadParameter("--clear asks first; with --json give --yes")
     kept = default_cache()
-    if clear:
-        removed = kept.clear()
-        if as_json:
-            print_json({"folder": str(kept.folder), "removed": removed})
-        else:
-            typer.echo(f"{kept.folder}: {count(removed, 'entry', 'entries')} removed")
-        return
-    kinds: dict[str, list[int]] = {}
-    for entry in kept.entries():
-        kinds.setdefault(entry.kind, []).append(entry.bytes)
+    if prune:
+        _prune(kept, older_than, to, as_json)
+    elif clear:
+        _clear(kept, yes, as_json)
+    else:
+        _show(kept, as_json)
+
+
+def _prune(kept: Cache, days: float | None, mib: float | None, as_json: bool) -> None:
+    from ftuner.core.units import capacity, count
+
+    if days is None and mib is None:
+        days = PRUNED_DAYS
+    removed = kept.prune(
+        None if days is None else days * DAY_S, None if mib is None else int(mib * (1 << 20))
+    )
+    freed = sum(entry.bytes for entry in removed)
+    left = sum(entry.bytes for entry in kept.entries())
     if as_json:
-        by_kind = {kind: {"entries": len(s), "bytes": sum(s)} for kind, s in kinds.items()}
-        document = {"folder": str(kept.folder), "max_bytes": kept.max_bytes, "kinds": by_kind}
-        print_json(document)
+        print_json({"folder": str(kept.folder), "removed": len(removed), "removed_bytes": freed,
+                    "bytes": left})  # fmt: skip
         return
-    typer.echo(f"{kept.folder}, at most {capacity(kept.max_bytes)}")
-    if not kinds:
+    entries = count(len(removed), "entry", "entries")
+    typer.echo(f"{kept.folder}: {entries} removed, {capacity(freed)}; {capacity(left)} left")
+
+
+def _clear(kept: Cache, yes: bool, as_json: bool) -> None:
+    from ftuner.core.units import count
+
+    if not yes:
+        entries = count(len(kept.entries()), "entry", "entries")
+        typer.confirm(f"Remove {entries} of {kept.folder}?", abort=True, err=True)
+    removed = kept.clear()
+    if as_json:
+        print_json({"folder": str(kept.folder), "removed": removed})
+    else:
+        typer.echo(f"{kept.folder}: {count(removed, 'entry', 'entries')} removed")
+
+
+def _show(kept: Cache, as_json: bool) -> None:
+    from ftuner.core.units import capacity
+
+    state, kinds = kept.state(), _by_kind(kept.entries())
+    used = sum(entry.bytes for entries in kinds.values() for entry in entries)
+    if as_json:
+        print_json(
+            {
+                "folder": str(kept.folder),
+                "exists": state.exists,
+                "writeable": state.writeable,
+                "problem": state.problem,
+                "bytes": used,
+                "max_bytes": kept.max_bytes,
+                "kinds": {kind: _document(entries) for kind, entries in kinds.items()},
+            }
+        )
+        return
+    access = "writeable" if state.writeable else "cannot be written"
+    typer.echo(f"folder: {kept.folder} ({access if state.exists else f'not made yet, {access}'})")
+    if state.problem is not None:
+        typer.echo(f"not used: {state.problem}")
+    typer.echo(f"size: {capacity(used)} of at most {capacity(kept.max_bytes)}")
+    if kinds:
+        show_table(console(), _table(kinds))
+    else:
         typer.echo("empty")
-        return
-    table = Table()
+
+
+def _by_kind(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    kinds: dict[str, list[Entry]] = {}
+    for entry in entries:
+        kinds.setdefault(entry.kind, []).append(entry)
+    return kinds
+
+
+def _document(entries: Sequence[Entry]) -> dict[str, Any]:
+    """What is known of the entries of a kind; times are seconds since the epoch, exact to a day."""
+    times = [entry.used_s for entry in entries]
+    return {
+        "entries": len(entries),
+        "bytes": sum(entry.bytes for entry in entries),
+        "least_recent_use_s": min(times),
+        "most_recent_use_s": max(times),
+    }
+
+
+def _table(kinds: dict[str, list[Entry]]) -> Table:
+    from rich.table import Table
+
+    from ftuner.core.units import capacity
+
+    table = Table(caption="the time of a use is exact to a day", caption_justify="left")
     table.add_column("kind")
-    table.add_column("entries", justify="right")
-    table.add_column("size", justify="right")
-    for kind, sizes in kinds.items():
-        table.add_row(kind, str(len(sizes)), capacity(sum(sizes)))
-    console().print(table)
+    for column in ("entries", "size", "newest use", "oldest use"):
+        table.add_column(column, justify="right")
+    now = time.time()
+    for kind, entries in kinds.items():
+        times = [entry.used_s for entry in entries]
+        table.add_row(kind, str(len(entries)), capacity(sum(entry.bytes for entry in entries)),
+                      _age(now - max(times)), _age(now - min(times)))  # fmt: skip
+    return table
+
+
+def _age(seconds: float) -> str:
+    from ftuner.core.units import count
+
+    days = int(max(seconds, 0.0) // DAY_S)
+    return f"{count(days, 'day')} ago" if days else "today"

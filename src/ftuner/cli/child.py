@@ -13,6 +13,8 @@ from typing import Any
 from ftuner import errors
 
 Document = dict[str, Any]
+EXIT_INTERRUPTED = 130
+"""As of a process that SIGINT ended: 128 + 2."""
 
 
 def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> Document:
@@ -43,6 +45,9 @@ def answer(measure: Callable[[Any], Document]) -> None:
     error."""
     try:
         document = measure(json.loads(sys.argv[1]))
+    except KeyboardInterrupt:
+        # The command that waits for this process was interrupted, too, and says so.
+        sys.exit(EXIT_INTERRUPTED)
     except errors.FTunerError as error:
         document = {"error": type(error).__name__, "message": str(error)}
     json.dump(document, sys.stdout)

@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.agreement import ATOL, RTOL, agreement
-from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text
-from ftuner.cli.loading import HeldOption, ModelArgument, loaded, read_specs
-from ftuner.cli.output import DeviceOption, JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.loading import loaded, read_specs
+from ftuner.cli.options import (
+    ATOL,
+    RTOL,
+    DeviceOption,
+    HeldOption,
+    InputOption,
+    JsonOption,
+    ModelArgument,
+    ShapeOption,
+    ThreadsOption,
+)
+from ftuner.cli.output import console, print_json, shape_text, show_table
 from ftuner.errors import ConfigurationError, FTunerError
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from ftuner.cli.inputs import Array
 
 REFERENCE = "onnxruntime"
 EXIT_DIFFERENT = 1
@@ -27,16 +38,23 @@ def compare(
     inputs: InputOption = None,
     shapes: ShapeOption = None,
     rtol: Annotated[
-        float, typer.Option(min=0.0, help="Tolerance relative to the expected value.")
+        float,
+        typer.Option(min=0.0, metavar="R", help="Tolerance relative to the expected value."),
     ] = RTOL,
-    atol: Annotated[float, typer.Option(min=0.0, help="Absolute tolerance, in addition.")] = ATOL,
+    atol: Annotated[
+        float, typer.Option(min=0.0, metavar="A", help="Absolute tolerance, in addition.")
+    ] = ATOL,
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
     dtype: HeldOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the outputs of an ONNX model with those of ONNX Runtime on the CPU; exit code 1 if
-    they differ."""
+    """Compare the outputs of an ONNX model with ONNX Runtime's.
+
+    ONNX Runtime computes on the CPU. The exit code is 1 if outputs differ.
+    """
+    from ftuner.cli.agreement import agreement
+    from ftuner.cli.inputs import gathered_inputs
     from ftuner.cli.model_peers import MODEL_ENGINES
     from ftuner.cli.peers import version_of
 
@@ -73,7 +91,7 @@ def compare(
         )
     else:
         title = f"{path.name} beside {REFERENCE} {version}: rtol {rtol:g}, atol {atol:g}"
-        console().print(_table(title, outputs))
+        show_table(console(), _table(title, outputs))
     if not within:
         raise typer.Exit(EXIT_DIFFERENT)
 

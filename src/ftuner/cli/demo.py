@@ -7,21 +7,28 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.demo_page import model_paths, photograph, read, show_reading
-from ftuner.cli.demo_sentences import QUERIES, encoder_path, search, show_search, tokeniser
-from ftuner.cli.demo_speech import hear, needs, show_hearing
-from ftuner.cli.output import JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.options import JsonOption, ThreadsOption
+from ftuner.cli.output import console, print_json
 from ftuner.errors import ConfigurationError
 
 
 def demo(
     query: Annotated[
-        list[str] | None, typer.Option(help="A text to search for; repeatable; default: a few.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="A text to search for; repeatable; default: a few."),
     ] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search Python's standard library by meaning, read a photographed page, and hear speech."""
+    """Search texts, read a photographed page, and hear speech.
+
+    The texts are the docstrings of Python's standard library, searched by meaning. Each text, line
+    and sound is computed at its own size.
+    """
+    from ftuner.cli.demo_page import model_paths, photograph, read, show_reading
+    from ftuner.cli.demo_sentences import QUERIES, encoder_path, search, show_search, tokeniser
+    from ftuner.cli.demo_speech import hear, needs, show_hearing
+
     # Before anything is compiled: what is missing is said at once.
     encode, encoder, paths, page = tokeniser(), encoder_path(), model_paths(), photograph()
     heard_by, hint = None, ""

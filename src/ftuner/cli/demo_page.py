@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.cli.latencies import Latency, Timed, latencies, latency_table, timed_call
-from ftuner.cli.output import shown_progress
+from ftuner.cli.output import show_table, shown_progress
 from ftuner.errors import ConfigurationError
 
 INSTALL = "pip install 'ftuner[demo]'"
@@ -53,14 +53,16 @@ class Engine:
     """One of rapidocr's models, with the interface of its engines."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
-        from ftuner.inference import InferenceSession, SessionOptions
+        from ftuner.ort import InferenceSession, SessionOptions
 
-        options = SessionOptions(intra_op_num_threads=threads or 0)
+        options = SessionOptions()
+        options.intra_op_num_threads = threads or 0
         self._session = InferenceSession(path, options)
         (self._input,) = self._session.get_inputs()
         self.timed: Timed = {}
 
     def __call__(self, x: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        result: npt.NDArray[Any]
         (result,) = timed_call(
             self.timed, x.shape, lambda: self._session.run(None, {self._input.name: x})
         )
@@ -129,7 +131,7 @@ def show_reading(out: Console, found: Reading) -> None:
     for line in found.lines:
         out.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
     out.print()
-    out.print(latency_table(found.latencies, "nothing is compiled between calls"))
+    show_table(out, latency_table(found.latencies, "nothing is compiled between calls"))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ftuner.cli.latencies import Latency, Timed, latencies, latency_table, timed_call
 from ftuner.cli.loading import loaded
+from ftuner.cli.output import show_table
 from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -204,9 +205,8 @@ def show_search(out: Console, found: Search) -> None:
         soft_wrap=True,
     )
     _show_matches(out, found.matches)
-    out.print(
-        latency_table(found.latencies, "nothing is padded, and nothing compiled between calls")
-    )
+    caption = "nothing is padded, and nothing compiled between calls"
+    show_table(out, latency_table(found.latencies, caption))
 
 
 def _show_matches(out: Console, found: dict[str, list[Match]]) -> None:

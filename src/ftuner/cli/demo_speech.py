@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.cli.latencies import Latency, Timed, latencies, latency_table, timed_call
-from ftuner.cli.output import shown_progress
+from ftuner.cli.output import show_table, shown_progress
 from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ class Needs(NamedTuple):
     """The program that speaks."""
 
 
-def needs() -> Needs:
-    """The ONNX files inside silero-vad's distribution, by name, and the program that speaks.
+def detectors() -> Mapping[str, Path]:
+    """The files inside silero-vad's distribution, by name.
 
     Raises:
-        ConfigurationError: one is missing.
+        ConfigurationError: it is not installed.
     """
     try:
         found = {f.name: Path(f.locate()) for f in files("silero-vad") or ()}
@@ -88,6 +88,16 @@ def needs() -> Needs:
         found = {}
     if not {WHOLE, WINDOWED} <= found.keys():
         raise ConfigurationError(f"to hear speech, install silero-vad with: {INSTALL}")
+    return found
+
+
+def needs() -> Needs:
+    """The detectors, and the program that speaks.
+
+    Raises:
+        ConfigurationError: one is missing.
+    """
+    found = detectors()
     speaker = shutil.which("espeak-ng")
     if speaker is None:
         raise ConfigurationError("to hear speech, install the program espeak-ng, which speaks it")
@@ -96,9 +106,10 @@ def needs() -> Needs:
 
 def hear(given: Needs, threads: int | None) -> Hearing:
     """The segments of speech in a sound, and the latencies of models by the shape of the input."""
-    from ftuner.inference import InferenceSession, SessionOptions
+    from ftuner.ort import InferenceSession, SessionOptions
 
-    options = SessionOptions(intra_op_num_threads=threads or 0)
+    options = SessionOptions()
+    options.intra_op_num_threads = threads or 0
     sessions = {}
     with shown_progress("compile") as show:
         for number, name in enumerate((WHOLE, WINDOWED)):
@@ -132,7 +143,7 @@ def show_hearing(out: Console, found: Hearing) -> None:
         out.print(f"  speech from {begin:.2f} s to {end:.2f} s", highlight=False)
     same = "the same" if found.windowed == found.segments else "not the same"
     out.print(f"  window by window: {same}\n", highlight=False)
-    out.print(latency_table(found.latencies, "nothing is compiled between calls"))
+    show_table(out, latency_table(found.latencies, "nothing is compiled between calls"))
 
 
 def said(speaker: str, sentence: str) -> Sound:

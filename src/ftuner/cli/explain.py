@@ -9,7 +9,9 @@ import typer
 
 from ftuner.cli import explain_model
 from ftuner.cli.explain_gpu import show_block
-from ftuner.cli.output import JsonOption, console, print_json
+from ftuner.cli.extents import ExtentOption, ProductArgument, given_extents
+from ftuner.cli.options import JsonOption, MachineOption
+from ftuner.cli.output import console, print_json, show_table
 from ftuner.cli.roofline import roofline_table
 from ftuner.cli.routing import ModelFiles
 from ftuner.cli.terms import estimate_table
@@ -21,12 +23,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=ModelFiles,
-    no_args_is_help=True,
     help="Explain the plan of one shape, or the steps of a model.",
 )
 app.command("model")(explain_model.model)
-
-Extent = typer.Option(min=1)
 
 
 @app.callback()
@@ -36,29 +35,45 @@ def explain() -> None:
 
 @app.command()
 def gemm(
-    m: Annotated[int, Extent],
-    n: Annotated[int, Extent],
-    k: Annotated[int, Extent],
-    batch: Annotated[int, Extent] = 1,
+    extents: ProductArgument = None,
+    m: ExtentOption = None,
+    n: ExtentOption = None,
+    k: ExtentOption = None,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Products of these extents in one call.")
+    ] = 1,
     dtype: Annotated[
         str,
-        typer.Option(help="float32 or float64; on a GPU float16, bfloat16, tf32 or float32."),
+        typer.Option(
+            metavar="DTYPE", help="float32 or float64; on a GPU float16, bfloat16, tf32 or float32."
+        ),
     ] = "float32",
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: all.")] = None,
-    hardware: Annotated[
-        str | None,
-        typer.Option(help="A recorded machine, by name or .toml file; default: this one."),
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Threads; default: all.")
     ] = None,
-    isa: Annotated[str | None, typer.Option(help="Default: the widest.")] = None,
-    save: Annotated[Path | None, typer.Option(help="Draw the plan to an SVG or PNG file.")] = None,
+    hardware: MachineOption = None,
+    isa: Annotated[
+        str | None, typer.Option(metavar="ISA", help="Of a CPU; default: the widest.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the plan to an SVG or PNG file.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain the plan of a product of (m, k) and a packed (k, n), without running it."""
+    """Explain the plan of a product from its extents M N K.
+
+    The product is of a[m, k] and a packed b[k, n]; it is not run. --m, --n and --k name the extents
+    instead.
+    """
     from ftuner.hardware.recorded import load_recorded
     from ftuner.report.cpu.explain import Explanation
     from ftuner.report.cpu.explain import explain as explain_on
     from ftuner.report.cpu.picture import patch_picture
 
+    shape = given_extents(extents, {"m": m, "n": n, "k": k})
+    if shape is None:
+        raise typer.BadParameter("give the extents M N K, such as 77 768 768")
+    m, n, k = shape
     if hardware is not None:
         machine = load_recorded(hardware)
     else:
@@ -82,11 +97,11 @@ def gemm(
             console().print(f"drawn to {save}", soft_wrap=True)
         return
     out = console()
-    out.print(_plan_table(found))
+    show_table(out, _plan_table(found))
     out.print(_widths_line(found))
     out.print(patch_picture(found))
-    out.print(estimate_table(found.estimate))
-    out.print(roofline_table(found.roofline))
+    show_table(out, estimate_table(found.estimate))
+    show_table(out, roofline_table(found.roofline))
     out.print(_waste_line(found))
     if save is not None:
         out.print(f"drawn to {save}", soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftuner.cli.output import console
+from ftuner.cli.output import console, show_table
 from ftuner.cli.roofline import roofline_table
 from ftuner.cli.terms import estimate_table
 
@@ -20,7 +20,7 @@ def show_block(found: BlockExplanation) -> None:
     from ftuner.report.gpu.picture import wave_picture
 
     out = console()
-    out.print(_plan_table(found))
+    show_table(out, _plan_table(found))
     plan = found.plan
     split_k = f", split-k {plan.split_k}" if plan.split_k > 1 else ""
     out.print(
@@ -29,8 +29,8 @@ def show_block(found: BlockExplanation) -> None:
         soft_wrap=True,
     )
     out.print(wave_picture(found))
-    out.print(estimate_table(found.estimate))
-    out.print(roofline_table(found.roofline))
+    show_table(out, estimate_table(found.estimate))
+    show_table(out, roofline_table(found.roofline))
     out.print(f"computed and thrown away: {found.wasted_fraction:.1%}")
 
 

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.inputs import (
+from ftuner.cli.loading import loaded, sampled
+from ftuner.cli.options import (
+    DeviceOption,
     InputOption,
+    JsonOption,
+    ModelArgument,
     ShapeOption,
-    gathered_inputs,
-    shape_text,
-    specs_of,
+    ThreadsOption,
 )
-from ftuner.cli.loading import ModelArgument, loaded, sampled
-from ftuner.cli.output import DeviceOption, JsonOption, ThreadsOption, console, print_json
+from ftuner.cli.output import console, print_json, shape_text, show_table
 from ftuner.cli.roofline import roofline_table
 from ftuner.errors import ConfigurationError
 
@@ -49,11 +50,20 @@ def model(
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
     save: Annotated[
-        Path | None, typer.Option(help="Write all of it, with charts, to one .html file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write all of it, with charts, to one .html file."),
     ] = None,
+    every_step: Annotated[
+        bool, typer.Option("--all", help="A row for each step; by default equal steps share one.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the fused groups of an ONNX model; with extents, also their plans and times."""
+    """Show the steps of an ONNX model; with shapes, also their times.
+
+    With --shape or --input: the plan, estimate and measured time of each step, the roofline and the
+    memory. Steps that repeat share a row.
+    """
+    from ftuner.cli.inputs import gathered_inputs, specs_of
     from ftuner.frontends.onnx.importer import import_model
 
     if before and (inputs or shapes or save):
@@ -83,7 +93,7 @@ def model(
             document["measured"] = asdict(measured)
         print_json(document)
         return
-    _show(_title(path, imported, found, feeds), found, measured)
+    _show(_title(path, imported, found, feeds), found, measured, every_step)
     if save is not None:
         console().print(f"written to {save}", soft_wrap=True)
 
@@ -147,23 +157,25 @@ def _facts(measured: Measured | None) -> dict[str, str]:
     return {f"{where}, {count(measured.threads, 'thread')}": duration(measured.median_s)}
 
 
-def _show(title: str, found: ModelExplanation, measured: Measured | None) -> None:
+def _show(
+    title: str, found: ModelExplanation, measured: Measured | None, every_step: bool
+) -> None:  # fmt: skip
     from ftuner.core.units import count, duration
-    from ftuner.report.model import model_table, work_table
+    from ftuner.report.model_tables import model_table, rows_of, work_table
 
     out = console()
-    out.print(model_table(found, title))
-    out.print(_memory_line(found), soft_wrap=True)
+    rows = rows_of(found, every_step)
+    show_table(out, model_table(found, rows, title))
+    out.print(_memory_line(found))
     if measured is None:
         return
     if found.roofline is not None:
-        out.print(work_table(found))
-        out.print(roofline_table(found.roofline, found.flops / measured.median_s))
+        show_table(out, work_table(found, rows))
+        show_table(out, roofline_table(found.roofline, found.flops / measured.median_s))
     out.print(
         f"measured: {duration(measured.median_s)} a run, median of {measured.runs}, on "
         f"{measured.device} with {count(measured.threads, 'thread')}; groups were run one by one; "
-        "ratio: measured / estimate",
-        soft_wrap=True,
+        "ratio: measured / estimate"
     )
 
 

@@ -7,23 +7,36 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.output import DeviceOption, JsonOption, console, print_json
+from ftuner.cli.options import DeviceOption, JsonOption, recorded_machines
+from ftuner.cli.output import console, print_json, show_table
 
 
 def hardware(
     name: Annotated[
-        str | None, typer.Option(help="A recorded machine, by name or .toml file.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=recorded_machines,
+            help="A recorded machine, by name or .toml file.",
+        ),
     ] = None,
     list_names: Annotated[bool, typer.Option("--list", help="Names of recorded machines.")] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Probe this machine again.")] = False,
     export: Annotated[
         Path | None,
-        typer.Option(help="Also write the CPU and its tuning to a .json file for tune --from."),
+        typer.Option(
+            metavar="FILE",
+            help="Also write the CPU and its tuning to a .json file for tune --from.",
+        ),
     ] = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the hardware model of a machine or its GPU, and where each of its values came from."""
+    """Show what is known of this machine, and where it came from.
+
+    The hardware model of the CPU or of a GPU, here or of a recorded machine, with the constants of
+    its tuning.
+    """
     from ftuner.hardware.exported import write_exported
     from ftuner.hardware.model import CpuHardware
     from ftuner.hardware.nearest import nearest, recorded_cpus
@@ -54,6 +67,6 @@ def hardware(
     if as_json:
         print_json(hardware_document(found, near))
         return
-    console().print(hardware_table(found, near))
+    show_table(console(), hardware_table(found, near))
     if export is not None:
         console().print(f"written to {export}", soft_wrap=True)

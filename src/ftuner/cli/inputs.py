@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import typer
 
 from ftuner.errors import ConfigurationError, InputError, ShapeError
 
@@ -25,20 +24,6 @@ SEED = 0
 """Seed of random inputs: two runs of a command use the same values."""
 
 _EXTENTS = re.compile(r"(\d+(x\d+)*)?")
-
-InputOption = Annotated[
-    list[str] | None,
-    typer.Option("--input", metavar="NAME=FILE", help="A .npy file for an input; repeatable."),
-]
-ShapeOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="NAME=1x77",
-        help="The shape of an input of random values; repeatable, or several with commas. Inputs "
-        "whose extents follow from the others may be left out.",
-    ),
-]
 
 
 def parsed_files(options: Iterable[str]) -> dict[str, Path]:
@@ -188,11 +173,6 @@ def read_array(name: str, path: Path) -> Array:
     if not isinstance(found, np.ndarray):
         raise InputError(f"input {name}: {path} holds several arrays; expected a .npy file")
     return found
-
-
-def shape_text(shape: Sequence[int | str]) -> str:
-    """A shape as options give it: `1x77`."""
-    return "x".join(map(str, shape))
 
 
 def _text(shape: Sequence[int | str]) -> str:

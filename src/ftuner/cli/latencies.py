@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from ftuner.cli.inputs import shape_text
+from ftuner.cli.output import shape_text
 
 if TYPE_CHECKING:
     from rich.table import Table

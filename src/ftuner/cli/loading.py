@@ -5,17 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from ftuner.cli.inputs import specs_of
 from ftuner.cli.output import shown_progress
 
 if TYPE_CHECKING:
     from ftuner.runtime.model import Model, TensorSpec
-
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
 
 LEAST_SAMPLES = 5
 MOST_SAMPLES = 101
@@ -23,13 +18,9 @@ SAMPLING_S = 0.25
 """Duration of sampling, within the limits above."""
 
 
-HeldOption = Annotated[
-    str | None, typer.Option("--dtype", help="On a GPU: bfloat16 or float16, to hold float32 in.")
-]
-
-
 def read_specs(path: Path) -> list[TensorSpec]:
     """The inputs of a model file."""
+    from ftuner.cli.inputs import specs_of
     from ftuner.frontends.onnx.importer import import_model
 
     return specs_of(import_model(path).graph)

@@ -5,46 +5,82 @@ So that help is quick, a command imports what it needs beyond its options when i
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 import ftuner
-from ftuner.cli import bench, cache, compare, demo, explain, hardware, report, run, tune
-from ftuner.errors import FTunerError
+from ftuner.cli import bench, cache, compare, demo, doctor, explain, hardware, report, run, tune
+from ftuner.cli.child import EXIT_INTERRUPTED
+from ftuner.cli.routing import Commands
+from ftuner.errors import ConfigurationError, FTunerError
 
-EXIT_NAMED_ERROR = 2
-"""The exit code of an error that ftuner raises on purpose, and of a wrong option."""
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+"""The exit code of options and settings that are wrong."""
+_SHOWN_BY_TYPER: type[Any] = typer.BadParameter.__mro__[2]
+"""The base of errors in options and arguments, for which typer has no public name."""
 
 
-class NamedErrors(TyperGroup):
-    """A group of commands that prints a named error of ftuner as one line on stderr."""
+class OneLineErrors(Commands):
+    """A group of commands that prints a named error, or a wrong option, as one line on stderr."""
+
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = None,
+        complete_var: str | None = None, standalone_mode: bool = True,
+        windows_expand_args: bool = True, **extra: Any,
+    ) -> Any:  # fmt: skip
+        try:
+            code = super().main(
+                args, prog_name, complete_var, False, windows_expand_args, **extra
+            )  # fmt: skip
+            if not standalone_mode:
+                return code
+            sys.exit(code)
+        except _SHOWN_BY_TYPER as error:
+            context = getattr(error, "ctx", None)
+            help_ = "" if context is None else f"; see {context.command_path} --help"
+            _say(f"UsageError: {error.format_message().rstrip('.')}{help_}")
+            sys.exit(EXIT_USAGE)
+        except typer.Abort:
+            _say("nothing was done")
+            sys.exit(EXIT_FAILURE)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except FTunerError as error:
-            message = " ".join(str(error).split())
-            typer.echo(f"ftuner: {type(error).__name__}: {message}", err=True)
-            raise typer.Exit(EXIT_NAMED_ERROR) from error
+            _say(f"{type(error).__name__}: {error}")
+            code = EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILURE
+            raise typer.Exit(code) from error
+        except KeyboardInterrupt as error:
+            _say("interrupted")
+            raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def _say(message: str) -> None:
+    """Print one line on stderr."""
+    typer.echo(f"ftuner: {' '.join(message.split())}", err=True)
 
 
 app = typer.Typer(
-    cls=NamedErrors,
-    no_args_is_help=True,
-    add_completion=False,
+    cls=OneLineErrors,
+    # Plain help is quicker than rich's, and leaves brackets in texts as they are.
+    rich_markup_mode=None,
     help="Tensor programs with dynamic shapes, tuned once per machine by arithmetic.",
 )
-app.command("hardware")(hardware.hardware)
 app.command("tune")(tune.tune)
-app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
+app.command("hardware")(hardware.hardware)
 app.command("cache")(cache.cache)
+app.command("report")(report.report)
+app.add_typer(explain.app, name="explain")
+app.add_typer(bench.app, name="bench")
 app.command("run")(run.run)
 app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
-app.add_typer(explain.app, name="explain")
-app.add_typer(bench.app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:
@@ -61,7 +97,3 @@ def main(
     ] = False,
 ) -> None:
     """Tensor programs with dynamic shapes, tuned once per machine by arithmetic."""
-
-
-if __name__ == "__main__":
-    app()

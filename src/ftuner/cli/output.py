@@ -1,23 +1,17 @@
-"""What the commands share: common options, consoles, JSON documents and progress bars."""
+"""What the commands share: consoles, tables, JSON documents and progress bars."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
-]
-ThreadsOption = Annotated[
-    int | None, typer.Option(min=1, help="Threads; default: those that ftuner uses.")
-]
-
-DeviceOption = Annotated[str, typer.Option(help="cpu, or a GPU as torch names it, such as cuda.")]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -27,12 +21,33 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def console() -> Console:
     """A console for results. A new one each time, because tests replace stdout."""
+    from rich.console import Console
+
     return Console()
 
 
 def progress_console() -> Console:
     """A console for progress and errors, on stderr."""
+    from rich.console import Console
+
     return Console(stderr=True)
+
+
+def show_table(out: Console, table: Table) -> None:
+    """Print a table. Its title and caption are as wide as the terminal; rich would wrap them to the
+    width of the table."""
+    title, caption = table.title, table.caption
+    table.title = table.caption = None
+    if title is not None:
+        out.print(title, style="table.title", highlight=False)
+    out.print(table)
+    if caption is not None:
+        out.print(caption, style="table.caption", highlight=False)
+
+
+def shape_text(shape: Sequence[int | str]) -> str:
+    """A shape as options give it: `1x77`."""
+    return "x".join(map(str, shape))
 
 
 @contextmanager

@@ -7,28 +7,40 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.output import DeviceOption, JsonOption, console, print_json
+from ftuner.cli.options import DeviceOption, JsonOption
+from ftuner.cli.output import console, print_json
 
 PAGE = Path("ftuner-report.html")
 
 
 def report(
-    out: Annotated[Path, typer.Option(help="The page to write, a name that ends in .html.")] = PAGE,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The page to write: a .html file.")
+    ] = PAGE,
     results: Annotated[
         Path | None,
-        typer.Option(help="A folder of measured results, such as benchmarks/results/<machine>."),
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder of measured results, such as benchmarks/results/<machine>.",
+        ),
     ] = None,
     samples: Annotated[
-        Path | None, typer.Option(help="Measured plans; default: those of --results.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Measured plans; default: those of --results."),
     ] = None,
     machines: Annotated[
         Path | None,
-        typer.Option(help="What benchmarks.machines found; default: that of --results."),
+        typer.Option(
+            metavar="FILE", help="What benchmarks.machines found; default: that of --results."
+        ),
     ] = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Write a page about this machine: hardware, library, estimates, plans, measured results."""
+    """Write one page of HTML about this machine.
+
+    Hardware, library, estimates, plans, and measured results where there are some.
+    """
     from datetime import date
 
     import ftuner

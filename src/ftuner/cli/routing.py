@@ -1,5 +1,5 @@
-"""A group of commands that takes the path of a model for a command: `explain x.onnx` means
-`explain model x.onnx`."""
+"""Groups of commands: one shows its help if no command is given; one takes the path of a model for
+a command, so that `explain x.onnx` means `explain model x.onnx`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from typer.core import TyperGroup
 MODEL_COMMAND = "model"
 
 
-class ModelFiles(TyperGroup):
+class Commands(TyperGroup):
+    """A group that shows its help if it is called alone, and lists commands in their order."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            args = ["--help"]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+class ModelFiles(Commands):
     """A group whose command `model` may be left out before a path."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
-import numpy as np
 import typer
 
-from ftuner.cli.inputs import Array, InputOption, ShapeOption, gathered_inputs, shape_text
-from ftuner.cli.loading import HeldOption, ModelArgument, loaded, read_specs, seconds_of
-from ftuner.cli.output import DeviceOption, JsonOption, ThreadsOption, console, print_json
-from ftuner.errors import ConfigurationError
+from ftuner.cli.loading import loaded, read_specs, seconds_of
+from ftuner.cli.options import (
+    DeviceOption,
+    HeldOption,
+    InputOption,
+    JsonOption,
+    ModelArgument,
+    ShapeOption,
+    ThreadsOption,
+)
+from ftuner.cli.output import console, print_json, shape_text, show_table
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from ftuner.cli.inputs import Array
 
 
 def run(
@@ -24,7 +31,8 @@ def run(
     inputs: InputOption = None,
     shapes: ShapeOption = None,
     output_dir: Annotated[
-        Path | None, typer.Option(help="A folder to save outputs in, as .npy files.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A folder to save outputs in, as .npy files."),
     ] = None,
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
@@ -32,6 +40,9 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run an ONNX model and describe its outputs."""
+    from ftuner.cli.inputs import gathered_inputs
+    from ftuner.cli.outputs import description, save
+
     feeds = gathered_inputs(read_specs(path), inputs, shapes)
     model, compile_s = loaded(path, threads, device, dtype)
     results: list[Array] = []
@@ -59,7 +70,7 @@ def run(
     from ftuner.core.units import count, duration
 
     out = console()
-    out.print(_outputs_table(described))
+    show_table(out, _outputs_table(described))
     out.print(
         f"loaded in {duration(compile_s)}; first call at these extents {duration(first_s)}, "
         f"another {duration(again_s)}, on {count(model.threads, 'thread')} of {device}",
@@ -67,33 +78,6 @@ def run(
     )
     if output_dir is not None:
         out.print(f"{count(len(files), 'output')} saved in {output_dir}", soft_wrap=True)
-
-
-def description(name: str, x: Array) -> dict[str, Any]:
-    """An output's name, dtype, shape, least, mean and greatest value; None if not finite."""
-    values = x.astype(np.float64)
-    found: dict[str, float | None] = dict.fromkeys(("min", "mean", "max"))
-    if x.size:
-        for what, value in (("min", values.min()), ("mean", values.mean()), ("max", values.max())):
-            found[what] = float(value) if np.isfinite(value) else None
-    return {"name": name, "dtype": x.dtype.name, "shape": list(x.shape), **found}
-
-
-def save(names: Sequence[str], arrays: Sequence[Array], folder: Path) -> dict[str, Path]:
-    """Write each output to a file of its name. Characters that a file name should not have are
-    quoted as in URLs: `/` is `%2F`.
-
-    Raises:
-        ConfigurationError: the folder or a file cannot be written.
-    """
-    files = {name: folder / f"{quote(name, safe='')}.npy" for name in names}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, x in zip(names, arrays, strict=True):
-            np.save(files[name], x)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {error.filename}: {error.strerror}") from error
-    return files
 
 
 def _outputs_table(described: Sequence[dict[str, Any]]) -> Table:

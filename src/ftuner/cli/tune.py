@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftuner.cli.fleet import tune_cluster
-from ftuner.cli.output import DeviceOption, JsonOption, console, print_json, shown_progress
+from ftuner.cli.options import DeviceOption, JsonOption
+from ftuner.cli.output import console, print_json, show_table, shown_progress
 from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
@@ -20,16 +21,24 @@ if TYPE_CHECKING:
 
 def tune(
     dtype: Annotated[
-        str, typer.Option(help="float32 or float64; on a GPU float16, bfloat16 or float32.")
+        str,
+        typer.Option(
+            metavar="DTYPE", help="float32 or float64; on a GPU float16, bfloat16 or float32."
+        ),
     ] = "float32",
     activation: Annotated[
-        str | None, typer.Option(help="Activation of a Dense layer, such as relu or gelu.")
+        str | None,
+        typer.Option(metavar="NAME", help="Activation of a Dense layer, such as relu or gelu."),
     ] = None,
     bias: Annotated[bool, typer.Option("--bias", help="For a Dense layer with a bias.")] = False,
-    isa: Annotated[str | None, typer.Option(help="Of a CPU; default: the widest.")] = None,
+    isa: Annotated[
+        str | None, typer.Option(metavar="ISA", help="Of a CPU; default: the widest.")
+    ] = None,
     prior: Annotated[
         Path | None,
-        typer.Option("--from", help="Take over the tuning that hardware --export wrote."),
+        typer.Option(
+            "--from", metavar="FILE", help="Take over the tuning that hardware --export wrote."
+        ),
     ] = None,
     no_calibration: Annotated[
         bool,
@@ -46,7 +55,8 @@ def tune(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the files of --ray, one for each kind.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder for the files of --ray, one for each kind."),
     ] = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
@@ -107,9 +117,9 @@ def tune(
         )
         return
     library = backend_of(device).library(known[dtype], layer_epilogue(bias, activation, False))
-    console().print(funnel_table(library))
+    show_table(console(), funnel_table(library))
     if calibration is not None:
-        console().print(calibration_table(calibration))
+        show_table(console(), calibration_table(calibration))
     if report.learned is not None:
         typer.echo(_learned(report.learned))
     done = f"{count(report.compiled, 'object')} compiled"

@@ -25,6 +25,9 @@ class AttentionSoftmax:
     NaN or infinity."""
     softcap: float = 0.0
     """If it is not zero, `cap(x)` is `softcap * tanh(x / softcap)` (Gemma 2)."""
+    sinks: bool = False
+    """Whether there is one more operand: a score of each row that has no key and no value, and
+    takes its part of the weights (GPT-OSS). Scale, cap and masks do not apply to it."""
 
     @property
     def inner_scale(self) -> float:

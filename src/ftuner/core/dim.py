@@ -141,7 +141,8 @@ class Symbolic:
             bits = max(bits, sum(factors) + coefficient.bit_length())
         least = _least(self.terms)
         if least is None:
-            least = _least(_below(self.terms))
+            found = [_least(_below(self.terms, by_numbers)) for by_numbers in (False, True)]
+            least = max((low for low in found if low is not None), default=None)
         digest = _digest("sum", *parts)
         object.__setattr__(self, "digest", digest)
         object.__setattr__(self, "bits", bits + len(self.terms).bit_length())
@@ -260,6 +261,10 @@ def maximum(x: Dim, y: Dim) -> Dim:
     least = _difference_bound(x, y)
     if least is not None:
         return x if least >= 0 else y
+    for one, other in ((x, y), (y, x)):
+        if isinstance(one, int) and _begins_negative(other):
+            # `max(0, 1 - A)` is `1 - min(1, A)`: what is cut off and what is left have one atom.
+            return -minimum(-one, -other)
     return _atom("maximum", *sorted((x, y), key=str))
 
 
@@ -473,9 +478,10 @@ def _least(terms: Iterable[tuple[Monomial, int]]) -> int | None:
     return least
 
 
-def _below(terms: Sequence[tuple[Monomial, int]]) -> list[tuple[Monomial, int]]:
+def _below(terms: Sequence[tuple[Monomial, int]], by_numbers: bool) -> list[tuple[Monomial, int]]:
     """The terms of a lower bound of a sum. A multiple of a quotient is replaced by a bound in terms
-    of its dividend; a minimum that is subtracted, by one of its operands."""
+    of its dividend; a minimum that is subtracted, by one of its operands: a number if there is one
+    and `by_numbers`, else what is no number."""
     total: dict[Monomial, int] = {}
 
     def add(dim: Dim, factor: int) -> None:
@@ -492,7 +498,7 @@ def _below(terms: Sequence[tuple[Monomial, int]]) -> list[tuple[Monomial, int]]:
             add(atom.x, c // divisor)
             add(1 - divisor, max(c // divisor, 0))
         elif atom.kind == "minimum" and c < 0:
-            add(atom.y if isinstance(atom.x, int) else atom.x, c)
+            add(atom.y if isinstance(atom.x, int) != by_numbers else atom.x, c)
         else:
             total[monomial] = total.get(monomial, 0) + c
     return [(m, c) for m, c in total.items() if c]

@@ -36,7 +36,8 @@ class Step(NamedTuple):
       fails with that text;
     - `where`: `ABSENT` if its second argument may read outside operands where the condition does
       not hold, so that nothing may be read there; otherwise nothing;
-    - otherwise nothing: arithmetic as NumPy's function of the same name, or `cast`.
+    - otherwise nothing: arithmetic as NumPy's function of the same name, `cast`, or `bit_cast`,
+      the number that memory would hold in the same bits.
     """
 
     op: str

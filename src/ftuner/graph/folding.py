@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ftuner.errors import GraphError, IndexRangeError
-from ftuner.graph.arrays import widened
 from ftuner.graph.ir import Array, TensorType, Value
-from ftuner.graph.operator import elements_of, reference_result
+from ftuner.graph.operator import elements_of, reference_results
 from ftuner.graph.operators import OPERATORS
 
 MAX_FOLDED_BYTES = 64 << 20
@@ -65,16 +62,13 @@ class Folding:
             work += operator.work([v.type for v in inputs], attributes, types)
         if not self.spend(sum(map(_bytes_of, types)), work):
             return None
-        arrays = [widened(x, v.dtype) for x, v in zip(given, inputs, strict=True)]
+        operands = [(x, v.type) for x, v in zip(given, inputs, strict=True)]
         try:
-            with np.errstate(all="ignore"):
-                results = operator.reference(*arrays, **attributes)
+            return reference_results(operator, operands, attributes, types)
         except IndexError as error:
             raise IndexRangeError(str(error)) from None
         except ValueError as error:
             raise GraphError(str(error)) from None
-        results = results if len(types) > 1 else (results,)
-        return [reference_result(r, type_) for r, type_ in zip(results, types, strict=True)]
 
     def spend(self, size: int, work: int) -> bool:
         """Take `size` bytes and `work` elements from the budget; False if less is left."""

@@ -19,6 +19,7 @@ from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Store
 from ftuner.errors import UnsupportedOperatorError
+from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View, row_major
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
@@ -37,8 +38,9 @@ from ftuner.graph.stripes import in_stripes
 
 
 def lower(
-    graph: Graph, held: Mapping[Value, DType] | None = None, runs: Runs = runs_all
-) -> Lowered:
+    graph: Graph, held: Mapping[Value, DType] | None = None, runs: Runs = runs_all,
+    appended: Sequence[Appended] = (),
+) -> Lowered:  # fmt: skip
     """Fuse a graph and give its tensors memory.
 
     Args:
@@ -46,6 +48,8 @@ def lower(
             `graph.precision`.
         runs: whether a back end has a kind of step for a dtype. Where it has none for an operator
             that may do without, the operator is lowered by its definition.
+        appended: those of `appending.appended_outputs` whose inputs are in the memory of the
+            outputs when a run begins. None of these values is held in another dtype.
 
     Raises:
         UnsupportedOperatorError: an operator without a schedule.
@@ -54,12 +58,15 @@ def lower(
     unknown = sorted(n for n, o in operators.items() if o.define is None and o.lower is None)
     if unknown:
         raise UnsupportedOperatorError(f"no schedule for {', '.join(unknown)}")
-    placement = Placement(graph, held or {}, runs)
+    placement = Placement(graph, held or {}, runs, appended)
     inputs = []
     for number, value in enumerate(graph.inputs):
         buffer = Buffer("input", value.dtype, product(value.shape), number)
         inputs.append(buffer)
         placement.forms[value] = View(buffer, row_major(value.type))
+    for pair in appended:
+        value = graph.inputs[pair.input]
+        placement.forms[value] = placement.beginning(pair.output, value)
     left = dict(placement.uses)
     for node in graph.nodes:
         placement.forms.update(zip(node.outputs, lowered(node, placement), strict=True))
@@ -69,7 +76,7 @@ def lower(
                 placement.forms.pop(value, None)
     outputs = [placement.output(number, value) for number, (_, value) in enumerate(graph.outputs)]
     steps = in_stripes(placement.steps, outputs, runs)
-    return Lowered(graph, steps, tuple(inputs), tuple(outputs))
+    return Lowered(graph, steps, tuple(inputs), tuple(outputs), tuple(appended))
 
 
 def lowered(node: Node, placement: Placement) -> Sequence[Form]:

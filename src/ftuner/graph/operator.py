@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
 
+import numpy as np
+
 from ftuner.core.dim import Dim, Shape, least_value, minimum, product, row_major_strides
 from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.index_expr import Operand as NestOperand
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.arrays import converted
+from ftuner.graph.arrays import converted, widened
 from ftuner.graph.ir import Array, Node, TensorType
 from ftuner.graph.placement import Form, Placement
 
@@ -56,8 +58,9 @@ class Operator:
 
     `lower(node, placement)` is the operator's own lowering: it adds steps, and returns a form for
     each result, or None to have the node lowered by its definition. An operator has a definition, a
-    lowering or both; one without either, whose results have data-dependent extents or that runs
-    graphs, is computed by its reference between two programs (`graph.splitting`).
+    lowering or both; one without either, whose results have data-dependent extents, that runs
+    graphs or that a library of the host computes, is computed by its reference between two programs
+    (`graph.splitting`).
 
     `work(types, attributes, results)` is the time of the reference beyond reading the operands and
     writing the results, in the elements that NumPy reads or writes in that time. All extents are
@@ -182,6 +185,22 @@ def same_dtype(types: Sequence[TensorType], what: str) -> None:
         raise GraphError(f"{what} of {', '.join(str(t.dtype) for t in types)}: expected one dtype")
 
 
-def reference_result(value: Any, type_: TensorType) -> Array:
-    """A reference's result as an array of the inferred dtype."""
-    return converted(value, type_.dtype)
+def reference_results(
+    operator: Operator, operands: Sequence[tuple[Array, TensorType]], attributes: Attributes,
+    types: Sequence[TensorType],
+) -> list[Array]:  # fmt: skip
+    """The results of an operator by its reference, as arrays of the inferred dtypes.
+
+    A reference may compute in another dtype, such as NumPy's default. What runs next reads memory
+    of the inferred one, so all callers of references go through here.
+    """
+    arrays = [widened(x, type_.dtype) for x, type_ in operands]
+    with np.errstate(all="ignore"):
+        results = operator.reference(*arrays, **attributes)
+    found = [
+        converted(result, type_.dtype)
+        for result, type_ in zip(results if len(types) > 1 else (results,), types, strict=True)
+    ]
+    for array, type_ in zip(found, types, strict=True):
+        assert array.ndim == type_.rank, f"{operator.name} gives {array.shape}, not {type_}"
+    return found

@@ -12,6 +12,7 @@ from ftuner.graph.operator import Operator
 from ftuner.graph.ops.attention import ATTENTION
 from ftuner.graph.ops.contraction import CONTRACTIONS
 from ftuner.graph.ops.control import CONTROL
+from ftuner.graph.ops.determinant import DETERMINANT
 from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.ordering import ORDERING
@@ -36,6 +37,7 @@ _TABLE: dict[str, Operator] = {
         *ORDERING,
         *REDUCTIONS,
         *CONTRACTIONS,
+        *DETERMINANT,
         *ATTENTION,
         *RECURRENCE,
         *ROTARY,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Operand, Store
+from ftuner.graph.appending import Appended, memory_shape, with_room
 from ftuner.graph.buffers import Buffer, View, as_rows, row_major, same_elements
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
@@ -66,7 +67,9 @@ def runs_all(kind: str, dtype: DType) -> bool:
 class Placement:
     """Forms of values, and memory for those that need it."""
 
-    def __init__(self, graph: Graph, held: Mapping[Value, DType], runs: Runs) -> None:
+    def __init__(
+        self, graph: Graph, held: Mapping[Value, DType], runs: Runs, appended: Sequence[Appended]
+    ) -> None:
         self.graph = graph
         self.runs = runs
         self.held = held
@@ -79,6 +82,8 @@ class Placement:
         for number, (_, value) in enumerate(graph.outputs):
             self.uses[value] = self.uses.get(value, 0) + 1
             self.output_numbers.setdefault(value, number)
+        self._axes = {pair.output: pair.axis for pair in appended}
+        """For the outputs that are in memory with room, the axis along which there is."""
         self.constants: dict[Value, View] = {}
         self._others: dict[tuple[Buffer, DType], Buffer] = {}
         self._copies: dict[tuple[Buffer, Operand, DType], View] = {}
@@ -164,12 +169,23 @@ class Placement:
         """Row-major memory for a value. That is the caller's if the value is an output that no
         step has written, and if no other node reads it in another dtype."""
         number = self.output_numbers.get(value)
-        elements = product(value.shape)
         type_ = self.type_of(value)
         as_given = type_.dtype == value.dtype or self.uses.get(value, 0) <= 1
         if number is not None and as_given and number not in self._written:
-            return View(Buffer("output", value.dtype, elements, number), row_major(value.type))
+            return self._given(number, value)
         return self.apart(type_)
+
+    def _given(self, number: int, value: Value) -> View:
+        """The caller's memory for an output."""
+        axis = self._axes.get(number)
+        shape = value.shape if axis is None else memory_shape(value.shape, axis)
+        layout = row_major(value.type) if axis is None else with_room(value.type, axis)
+        return View(Buffer("output", value.dtype, product(shape), number), layout)
+
+    def beginning(self, number: int, value: Value) -> View:
+        """The part of an output that the elements of an input are in."""
+        whole = self.place(self.graph.outputs[number][1])
+        return View(whole.buffer, replace(whole.layout, shape=value.shape))
 
     def apart(self, type_: TensorType) -> View:
         """Memory of the arena."""
@@ -180,11 +196,12 @@ class Placement:
         self._written |= {b.number for b in step.writes if b.kind == "output"}
 
     def output(self, number: int, value: Value) -> View:
+        if number in self._axes:
+            return self.place(value)
         view = self.view(value)
         if view.buffer.kind == "output" and view.buffer.number == number and view.contiguous:
             return view
-        buffer = Buffer("output", value.dtype, product(value.shape), number)
-        return self.copied(view, View(buffer, row_major(value.type)))
+        return self.copied(view, self._given(number, value))
 
     def store(self, pending: Pending, target: View) -> View:
         """Compute a pending value to a target."""

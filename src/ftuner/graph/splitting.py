@@ -1,8 +1,8 @@
 """Splits graphs with nodes that a host computes into several graphs that run one after the other.
 
 Extents must be known before a program is bound, and a program has no loops. At a node whose data
-decides an extent of its result, or that runs graphs, the program ends. The next one begins with
-what is known by then.
+decides an extent of its result, that runs graphs, or that a library of the host computes, the
+program ends. The next one begins with what is known by then.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def split(graph: Graph) -> tuple[Part, ...]:
             return tuple(parts)
         if len(parts) == MAX_PARTS - 1:
             raise UnsupportedOperatorError(
-                f"more than {MAX_PARTS - 1} loops or extents that depend on data, one after the "
-                "other"
+                f"more than {MAX_PARTS - 1} loops, extents that depend on data or determinants, "
+                "one after the other"
             )
         node, after = left[at], left[at + 1 :]
         wanted = _crossing(left[:at], left[at:], [value for _, value in graph.outputs])

@@ -12,6 +12,7 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.expr import Expr
 from ftuner.core.product import ReadWindow
+from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
 
@@ -361,14 +362,20 @@ class AttentionStep:
     """k and v have the batch axes of q; along those that their heads share they stay in place."""
     mask: View | None
     """Of the shape of the scores: an addend, or booleans."""
+    sinks: View | None
+    """One score of each row that has no key."""
     out: View
     softmax: AttentionSoftmax
 
     @property
     def views(self) -> tuple[View, ...]:
         """All operands and the result, in the order of the kernel's buffers."""
-        mask = () if self.mask is None else (self.mask,)
-        return (self.q, self.k, self.v, *mask, self.out)
+        return (self.q, self.k, self.v, *self.optional, self.out)
+
+    @property
+    def optional(self) -> tuple[View, ...]:
+        """The mask and the sinks, if there are any."""
+        return tuple(view for view in (self.mask, self.sinks) if view is not None)
 
     @property
     def reads(self) -> tuple[Buffer, ...]:
@@ -385,6 +392,7 @@ class AttentionStep:
     def described(self, text: DimText) -> str:
         named = [("q", self.q), ("k", self.k), ("v", self.v)]
         named += [("mask", self.mask)] if self.mask is not None else []
+        named += [("sinks", self.sinks)] if self.sinks is not None else []
         operands = ", ".join(f"{name} {_described(view.shape, text)}" for name, view in named)
         limit = self.softmax.causal
         keys = "" if limit is None else f", keys j <= i + {text(limit)}"
@@ -437,6 +445,8 @@ class Lowered:
     steps: tuple[Step, ...]
     inputs: tuple[Buffer, ...]
     outputs: tuple[View, ...]
+    appended: tuple[Appended, ...] = ()
+    """Outputs that are in memory with room for more rows, and begin with an input."""
 
     def lifetimes(self) -> dict[Buffer, tuple[int, int]]:
         """The first and the last step that access each buffer of the arena."""

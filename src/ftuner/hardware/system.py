@@ -12,12 +12,14 @@ import math
 import mmap
 import os
 import platform
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftuner.errors import HardwareError
+from ftuner.hardware.cgroups import cpu_quota, memory_limit
 from ftuner.hardware.isa import instruction_sets
+from ftuner.hardware.system_files import read_int, read_text
 
 ARCHITECTURES: Mapping[str, str] = {
     "x86_64": "x86_64",
@@ -120,10 +122,10 @@ def read_system(
     )
     architecture = machine if machine is not None else platform.machine()
     architecture = ARCHITECTURES.get(architecture.lower(), architecture)
-    usable = sorted(_own_affinity() if affinity is None else affinity) or [0]
+    usable = sorted(own_affinity() if affinity is None else affinity) or [0]
     siblings = {cpu: _siblings(root, cpu) for cpu in usable}
     cores = len(set(siblings.values()))
-    quota = _cpu_quota(root)
+    quota = cpu_quota(root)
     if quota is not None:
         cores = min(cores, max(1, math.ceil(quota)))
     sections = _cpuinfo(root)
@@ -172,7 +174,8 @@ def promised_isas(facts: SystemFacts) -> tuple[str, ...]:
     return tuple(row.name for row in instruction_sets(facts.architecture))
 
 
-def _own_affinity() -> Collection[int]:
+def own_affinity() -> Collection[int]:
+    """The CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
@@ -183,23 +186,6 @@ def _os_sysconf(name: int) -> int:
     if platform.libc_ver()[0] != "glibc":
         return 0
     return os.sysconf(name)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
-
-
-def _read_int(path: Path) -> int | None:
-    """A number, `K`/`M`/`G` understood as the kernel writes cache sizes; None if it is not one."""
-    text = _read(path)
-    if not text:
-        return None
-    scale = {"K": _KIB, "M": _MIB, "G": 1024 * _MIB}.get(text[-1].upper(), 1)
-    digits = text[:-1] if scale > 1 else text
-    return int(digits) * scale if digits.isdecimal() else None
 
 
 def _cpu_list(text: str | None) -> frozenset[int]:
@@ -219,63 +205,26 @@ def _cpu_folder(root: Path, cpu: int) -> Path:
 
 def _siblings(root: Path, cpu: int) -> frozenset[int]:
     """The CPUs of the core that `cpu` is a thread of: they share its vector units."""
-    text = _read(_cpu_folder(root, cpu) / "topology/thread_siblings_list")
+    text = read_text(_cpu_folder(root, cpu) / "topology/thread_siblings_list")
     return _cpu_list(text) | {cpu}
-
-
-def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's cgroup and its ancestors, v2 (one hierarchy) and v1."""
-    mount = root / "sys/fs/cgroup"
-    for line in (_read(root / "proc/self/cgroup") or "0::/").splitlines():
-        fields = line.split(":", 2)
-        if len(fields) != 3:
-            continue
-        _, controllers, group = fields
-        if controllers == "":
-            bases = [mount, mount / "unified"]
-        elif controller in controllers.split(","):
-            bases = [mount / controllers, mount / controller]
-        else:
-            continue
-        path = Path(group.lstrip("/"))
-        for base in bases:
-            # Inside a container the path is the host's, and only the mount's top is there.
-            yield from (base / p for p in (path, *path.parents))
-
-
-def _cpu_quota(root: Path) -> float | None:
-    """CPUs that the tightest cgroup grants, or None without a limit."""
-    quotas = []
-    for folder in _cgroup_folders(root, "cpu"):
-        limit, _, period = (_read(folder / "cpu.max") or "").partition(" ")
-        if not limit.isdecimal():
-            limit = _read(folder / "cpu.cfs_quota_us") or ""
-            period = _read(folder / "cpu.cfs_period_us") or ""
-        if limit.isdecimal() and period.isdecimal() and int(period) > 0:
-            quotas.append(int(limit) / int(period))
-    return min(quotas, default=None)
 
 
 def _memory_bytes(root: Path) -> int | None:
     sizes = []
-    for line in (_read(root / "proc/meminfo") or "").splitlines():
+    for line in (read_text(root / "proc/meminfo") or "").splitlines():
         words = line.split()
         if words[:1] == ["MemTotal:"] and len(words) > 1 and words[1].isdecimal():
             sizes.append(int(words[1]) * _KIB)
-    for folder in _cgroup_folders(root, "memory"):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            limit = _read_int(folder / name)
-            if limit:
-                # v1 says "no limit" with a number near 2**63.
-                sizes.append(limit)
-    smallest = min(sizes, default=None)
-    return smallest if smallest is not None and smallest < 2**60 else None
+    limit = memory_limit(root)
+    if limit is not None:
+        sizes.append(limit)
+    return min(sizes, default=None)
 
 
 def _cpuinfo(root: Path) -> list[dict[str, str]]:
     """`/proc/cpuinfo` as one mapping a processor; keys in lower case."""
     sections = []
-    for block in (_read(root / "proc/cpuinfo") or "").split("\n\n"):
+    for block in (read_text(root / "proc/cpuinfo") or "").split("\n\n"):
         pairs = (line.partition(":") for line in block.splitlines() if ":" in line)
         section = {key.strip().lower(): value.strip() for key, _, value in pairs}
         if section:
@@ -314,17 +263,19 @@ def _caches_from_sys(
     first = min(siblings)
     levels: dict[int, CacheLevel] = {}
     for folder in sorted((_cpu_folder(root, first) / "cache").glob("index*")):
-        level, capacity = _read_int(folder / "level"), _read_int(folder / "size")
-        line = _read_int(folder / "coherency_line_size")
-        if _read(folder / "type") not in ("Data", "Unified") or not (level and capacity and line):
+        level, capacity = read_int(folder / "level"), read_int(folder / "size")
+        line = read_int(folder / "coherency_line_size")
+        if read_text(folder / "type") not in ("Data", "Unified") or not (
+            level and capacity and line
+        ):
             continue
-        sharing = _cpu_list(_read(folder / "shared_cpu_list"))
+        sharing = _cpu_list(read_text(folder / "shared_cpu_list"))
         sharers = len({s for cpu, s in siblings.items() if cpu in sharing}) or 1
         levels[level] = CacheLevel(
             f"L{level}",
             capacity,
             line,
-            _read_int(folder / "ways_of_associativity") or 0,
+            read_int(folder / "ways_of_associativity") or 0,
             min(sharers, cores),
             "system",
         )

@@ -65,7 +65,8 @@ def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = N
     """
     table = Table(title=f"{hardware.name} ({hardware.architecture})", title_justify="left")
     table.add_column("part")
-    table.add_column("quantity")
+    # The names of constants are whole, in two lines if need be.
+    table.add_column("quantity", overflow="fold")
     table.add_column("value", justify="right")
     table.add_column("provenance")
     last = ""

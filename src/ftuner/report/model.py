@@ -11,14 +11,11 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any
 
-from rich.table import Table
-
 from ftuner.core.dim import Dim
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ProductTypes, product_types
-from ftuner.core.units import capacity, duration, rate
 from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered, Step
@@ -165,59 +162,6 @@ def explain_model(
         {n: r.product for n, r in enumerate(reports, 1) if r is not None and r.product is not None},
         () if machine is None else _arenas(programs, extents, unwritten),
     )
-
-
-def model_table(found: ModelExplanation, title: str) -> Table:
-    """A row for each group with its known times, and their sums."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("#", justify="right")
-    table.add_column("kind")
-    for column in ("operators", "shapes, plan"):
-        table.add_column(column, overflow="fold")
-    known = [any(g.estimate_s is not None for g in found.groups),
-             any(g.measured_s is not None for g in found.groups)]  # fmt: skip
-    shown = [column for column, there in zip(("estimate", "measured"), known, strict=True) if there]
-    shown += ["ratio"] if all(known) else []
-    for column in shown:
-        table.add_column(column, justify="right")
-
-    def times(estimate_s: float | None, measured_s: float | None, ratio: float | None) -> list[str]:
-        cells = {
-            "estimate": "" if estimate_s is None else duration(estimate_s),
-            "measured": "" if measured_s is None else duration(measured_s),
-            "ratio": "" if ratio is None else f"{ratio:.2f}",
-        }
-        return [cells[column] for column in shown]
-
-    for group in found.groups:
-        # rich would take brackets for markup.
-        shapes = "\n".join(filter(None, (group.shapes, group.plan))).replace("[", r"\[")
-        numbers = times(group.estimate_s, group.measured_s, group.measured_over_estimate)
-        table.add_row(str(group.number), group.kind, group.title, shapes, *numbers)
-    if shown:
-        ratio = found.measured_s / found.estimate_s if all(known) and found.estimate_s else None
-        table.add_section()
-        table.add_row("", "", "sum", "", *times(found.estimate_s, found.measured_s, ratio))
-    return table
-
-
-def work_table(found: ModelExplanation) -> Table:
-    """A row for each group with its known flops and bytes, and their sums."""
-    table = Table(title="work, by group", title_justify="left")
-    for column in ("#", "flop", "moved", "flop/byte"):
-        table.add_column(column, justify="right")
-    table.add_column("bound by")
-
-    def cells(flops: int, moved: int) -> tuple[str, str, str]:
-        return rate(flops, ""), capacity(moved), f"{flops / moved:.3g}" if moved else ""
-
-    for group in found.groups:
-        if group.flops is not None and group.bytes_moved is not None:
-            work = cells(group.flops, group.bytes_moved)
-            table.add_row(str(group.number), *work, group.bound)
-    table.add_section()
-    table.add_row("sum", *cells(found.flops, found.bytes_moved))
-    return table
 
 
 def _reports(

@@ -15,6 +15,7 @@ from ftuner.ukernels.cpu.library import Library
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 if TYPE_CHECKING:
+    from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Graph, Node, Value
     from ftuner.graph.steps import Lowered
     from ftuner.hardware.calibration import Calibration
@@ -121,6 +122,8 @@ class Backend(ABC):
     """Element types that are multiplied, by name."""
     multiplies_halves: bool
     """Whether half precision is computed as it is; otherwise it is computed in float32."""
+    appends_in_place: bool
+    """Whether outputs can append to inputs in place."""
     held_dtypes: Mapping[str, DType]
     """Element types that the float32 of a model may be held in, by name."""
 
@@ -189,13 +192,14 @@ class Backend(ABC):
     @abstractmethod
     def compile(
         self, graph: Graph, threads: int | None = None, held: DType | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, appended: Sequence[Appended] = (),
     ) -> Executable:  # fmt: skip
         """Compile a graph without data-dependent shapes.
 
         Args:
             threads: of the CPU, that a run uses; by default those of the process.
             held: one of `held_dtypes`, in which float32 is held; by default float32 itself.
+            appended: the outputs that append to an input in place.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for; all are listed.
@@ -203,6 +207,6 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def boundary(self, graph: Graph, in_parts: bool) -> Boundary:
+    def boundary(self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()) -> Boundary:
         """How the inputs and outputs of a graph enter and leave the device. `in_parts`: whether it
-        is several executables, between which the host reads data."""
+        is several executables, between which the host reads data. `appended`: as of `compile`."""

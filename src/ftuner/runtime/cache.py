@@ -73,6 +73,17 @@ class Entry:
     """When it was last used, to a day; seconds since the epoch."""
 
 
+@dataclass(frozen=True)
+class FolderState:
+    """What can be done with the folder of a cache."""
+
+    exists: bool
+    writeable: bool
+    """Whether entries can be kept: the folder can be written to, or be made."""
+    problem: str | None
+    """Why nothing is read or written; None if nothing is in the way."""
+
+
 class Cache:
     """Named payloads in one folder, shared safely by threads and processes of one user."""
 
@@ -163,17 +174,19 @@ class Cache:
         warnings.warn(message, CacheWarning, stacklevel=3)
         self.drop(kind, key)
 
-    def drop(self, kind: str, key: str) -> None:
-        """Forget an entry, if that is possible."""
+    def drop(self, kind: str, key: str) -> bool:
+        """Forget an entry, if that is possible; returns whether it was there and is gone."""
         path = self.folder / kind / key
         try:
             _remove(self._own(kind) / key)
+            return True
         except FileNotFoundError:
-            return
+            return False
         except DistrustError as error:
             self._distrust(error)
         except OSError as error:
             self._fail(f"cannot remove {path}: {error}")
+        return False
 
     def entries(self) -> list[Entry]:
         """All entries, by kind and key; temporary files that processes left behind are removed."""
@@ -191,10 +204,47 @@ class Cache:
 
     def clear(self) -> int:
         """Remove all entries; returns how many."""
-        entries = self.entries()
+        return sum(self.drop(entry.kind, entry.key) for entry in self.entries())
+
+    def prune(self, unused_s: float | None = None, to_bytes: int | None = None) -> list[Entry]:
+        """Remove the entries that were not used for `unused_s` seconds, then others by oldest use
+        until all together have at most `to_bytes`. Returns what this call removed: an entry that
+        another process removes or writes anew meanwhile is not among it."""
+        now = time.time()
+        entries = sorted(self.entries(), key=lambda entry: entry.used_s)
+        total = sum(entry.bytes for entry in entries)
+        removed = []
         for entry in entries:
-            self.drop(entry.kind, entry.key)
-        return len(entries)
+            old = unused_s is not None and now - entry.used_s > unused_s
+            if not (old or (to_bytes is not None and total > to_bytes)):
+                break
+            total -= entry.bytes
+            if self._is_as_listed(entry) and self.drop(entry.kind, entry.key):
+                removed.append(entry)
+        self._bytes = None
+        return removed
+
+    def state(self) -> FolderState:
+        """What can be done with the folder. Nothing is made or changed."""
+        try:
+            root = resolved(self.folder)
+            expect_private(root)
+            for kind in KINDS:
+                with suppress(FileNotFoundError):
+                    expect_private(root / kind)
+        except FileNotFoundError:
+            above = next(path for path in self.folder.parents if path.exists())
+            return FolderState(False, os.access(above, os.W_OK | os.X_OK), None)
+        except (DistrustError, OSError) as error:
+            return FolderState(self.folder.exists(), False, str(error))
+        return FolderState(True, os.access(root, os.W_OK | os.X_OK), None)
+
+    def _is_as_listed(self, entry: Entry) -> bool:
+        """Whether an entry was neither used nor written since it was listed."""
+        try:
+            return os.lstat(self.folder / entry.kind / entry.key).st_mtime == entry.used_s
+        except OSError:
+            return False
 
     def _own(self, kind: str, make: bool = False) -> Path:
         """The folder of a kind, after a check that no other user may change what it holds. `make`

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError
+from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host
 from ftuner.graph.splitting import Part, split
 from ftuner.runtime.backend import Backend, Boundary, Executable, Progress
+from ftuner.runtime.shapes.binding import Binding
 
 MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
 """The environment variable of the most iterations of a loop."""
@@ -29,9 +31,10 @@ class Chain:
 
     def __init__(
         self, parts: Sequence[Part], backend: Backend, boundary: Boundary, threads: int | None,
-        held: DType | None, progress: Progress | None,
+        held: DType | None, progress: Progress | None, appended: Sequence[Appended] = (),
     ) -> None:  # fmt: skip
-        """Compile parts; `threads` and `held` are those of `Backend.compile`.
+        """Compile parts; `threads` and `held` are those of `Backend.compile`, and so is `appended`,
+        of the one part of a graph.
 
         Raises:
             UnsupportedOperatorError, ConfigurationError, HardwareError: as `Backend.compile`.
@@ -47,7 +50,7 @@ class Chain:
             outputs = tuple(value for _, value in part.graph.outputs)
             executable = None
             if outputs or part.node is None:
-                executable = backend.compile(part.graph, threads, held, progress)
+                executable = backend.compile(part.graph, threads, held, progress, appended)
             between = None
             if part.node is not None:
                 between = _Between(
@@ -55,7 +58,9 @@ class Chain:
                 )
                 known = [v for v in part.node.inputs if v.constant is not None]
                 self._constants.update((v, boundary.constant(v)) for v in known)
-            self._links.append(_Link(part.graph.inputs, executable, outputs, between))
+            # An executable checks the extents that it is given.
+            checks = Binding(part.graph) if executable is None else None
+            self._links.append(_Link(part.graph.inputs, executable, checks, outputs, between))
         self.executables = [k.executable for k in self._links if k.executable is not None]
         """Those of the graph itself, in order, without those of graphs within host nodes."""
 
@@ -77,12 +82,15 @@ class Chain:
         known.update(self._constants)
         results: list[Any] = []
         for link in self._links:
+            given = [known[v] for v in link.inputs]
             if link.executable is not None:
-                results = apply(link.executable, [known[v] for v in link.inputs])
+                results = apply(link.executable, given)
+            if link.checks is not None:
+                link.checks([x.shape for x in given])
             if link.between is not None:
                 known.update(zip(link.outputs, results, strict=True))
-                read, given, evaluate = link.between
-                known.update(zip(given, evaluate([known[v] for v in read]), strict=True))
+                read, made, evaluate = link.between
+                known.update(zip(made, evaluate([known[v] for v in read]), strict=True))
                 results = []
         return results
 
@@ -96,10 +104,12 @@ class _Between(NamedTuple):
 
 
 class _Link(NamedTuple):
-    """A compiled part, without an executable if it has no outputs, and the node after it."""
+    """A compiled part and the node after it. A part without outputs has no executable, and only
+    checks extents."""
 
     inputs: tuple[Value, ...]
     executable: Executable | None
+    checks: Binding | None
     outputs: tuple[Value, ...]
     between: _Between | None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ftuner.hardware.recorded import to_document
 from ftuner.runtime.cache import HARDWARE, Cache
@@ -17,6 +17,8 @@ _Model = TypeVar("_Model", "CpuHardware", "GpuHardware")
 
 _SOURCES = "sources"
 """Entry of a kept document: what a model was completed from."""
+_CALIBRATION = ".calibration"
+"""Ends the key of what is known of a model's calibration."""
 
 
 def known_or_probed(
@@ -44,7 +46,7 @@ def kept_model(
         complete: adds to a model what is not measured on the device; a model that was completed
             from other `sources` is completed anew and kept, and what was measured stays.
     """
-    kept = _kept(cache, key, decode)
+    kept = read_kept(cache, key, decode)
     if kept is None:
         return None
     found, completed_from = kept
@@ -54,8 +56,9 @@ def kept_model(
     return found
 
 
-def _kept(cache: Cache, key: str, decode: Callable[[Any], _Model]) -> tuple[_Model, str] | None:
-    """A kept model, and what it was completed from."""
+def read_kept(cache: Cache, key: str, decode: Callable[[Any], _Model]) -> tuple[_Model, str] | None:
+    """The model under `key` as it is kept, and what it was completed from; None if there is none.
+    Nothing is completed or written."""
 
     def decode_kept(document: Any) -> tuple[_Model, str]:
         if not isinstance(document, Mapping):
@@ -64,6 +67,31 @@ def _kept(cache: Cache, key: str, decode: Callable[[Any], _Model]) -> tuple[_Mod
         return decode(rest), str(document.get(_SOURCES, ""))
 
     return cache.read_document(HARDWARE, key, decode_kept)
+
+
+class KeptCalibration(NamedTuple):
+    """When and how a kept model was calibrated."""
+
+    at_s: float
+    """Seconds since the epoch."""
+    slow_share: float
+    noisy: bool
+    """As of `Calibration`."""
+
+
+def keep_calibration(cache: Cache, key: str, found: KeptCalibration) -> None:
+    """Keep what is known of the calibration of the model under `key`."""
+    cache.write(HARDWARE, key + _CALIBRATION, json.dumps(found._asdict()).encode())
+
+
+def kept_calibration(cache: Cache, key: str) -> KeptCalibration | None:
+    """What is known of the calibration of the model under `key`; None if it is not."""
+
+    def decode(document: Any) -> KeptCalibration:
+        at_s, slow_share, noisy = (document[name] for name in KeptCalibration._fields)
+        return KeptCalibration(float(at_s), float(slow_share), bool(noisy))
+
+    return cache.read_document(HARDWARE, key + _CALIBRATION, decode)
 
 
 def keep_model(

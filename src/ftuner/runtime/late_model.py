@@ -107,6 +107,11 @@ class LateModel(Model):
         return self._outputs
 
     @property
+    def appended(self) -> dict[str, str]:
+        """Those of the last run."""
+        return {} if self._last is None else self._last.appended
+
+    @property
     def threads(self) -> int:
         return self._first.model.threads
 

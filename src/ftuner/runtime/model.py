@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ftuner.core.dtype import DType
+from ftuner.graph.appending import appended_outputs
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Step
@@ -31,8 +32,11 @@ class Model:
     def __init__(
         self, graph: Graph, backend: Backend, threads: int | None = None,
         progress: Progress | None = None, held: DType | None = None,
+        append_in_place: bool = False,
     ) -> None:  # fmt: skip
         """Compile a graph; `threads` and `held` are those of `Backend.compile`.
+        `append_in_place`: whether outputs append to inputs in place, where the back end can and
+        the graph is one part.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for.
@@ -41,8 +45,10 @@ class Model:
         """
         parts = split(graph)
         self._graph = replace(graph, nodes=())
-        self._boundary = backend.boundary(self._graph, len(parts) > 1)
-        self._chain = Chain(parts, backend, self._boundary, threads, held, progress)
+        in_parts = len(parts) > 1
+        self._appended = appended_outputs(graph) if append_in_place and not in_parts else ()
+        self._boundary = backend.boundary(self._graph, in_parts, self._appended)
+        self._chain = Chain(parts, backend, self._boundary, threads, held, progress, self._appended)
         self.parts = self._chain.executables
         """Executables that run one after the other: several where an extent depends on data, or
         around a loop. The graphs within loops have others."""
@@ -54,6 +60,12 @@ class Model:
     @property
     def outputs(self) -> list[TensorSpec]:
         return [_spec(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
+
+    @property
+    def appended(self) -> dict[str, str]:
+        """The outputs that append to an input in place, by the name of the input."""
+        inputs, outputs = self._graph.inputs, self._graph.outputs
+        return {inputs[pair.input].name: outputs[pair.output][0] for pair in self._appended}
 
     @property
     def threads(self) -> int:
@@ -78,8 +90,8 @@ class Model:
                 tensor on that GPU.
 
         Returns:
-            NumPy arrays. On a GPU, tensors if any input was one, or if there is no input and an
-            output is bfloat16.
+            NumPy arrays, of which those of `appended` are read-only. On a GPU, tensors if any input
+            was one, or if there is no input and an output is bfloat16.
 
         Raises:
             InputError: missing or unknown names, or another dtype or number of axes; only arrays

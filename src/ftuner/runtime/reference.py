@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ftuner.core.dim import Symbolic
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.arrays import converted, widened
-from ftuner.graph.ir import Array, Graph, Value
-from ftuner.graph.operator import reference_result
+from ftuner.graph.arrays import converted
+from ftuner.graph.ir import Array, Graph, Node, Value
+from ftuner.graph.operator import Attributes, reference_results
 from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.shapes.binding import bind, check
 
@@ -27,17 +25,12 @@ def run_reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
         return known[value] if value.constant is None else value.constant
 
     for node in graph.nodes:
-        arrays = [widened(array_of(v), v.dtype) for v in node.inputs]
         attributes = {
             name: partial(run_reference, x) if isinstance(x, Graph) else x
             for name, x in _bound(node.attributes, symbols).items()
         }
-        with np.errstate(all="ignore"):
-            results = OPERATORS[node.op].reference(*arrays, **attributes)
-        if len(node.outputs) == 1:
-            results = (results,)
-        for value, result in zip(node.outputs, results, strict=True):
-            known[value] = reference_result(result, value.type)
+        results = node_results(node, [array_of(v) for v in node.inputs], attributes)
+        known.update(zip(node.outputs, results, strict=True))
         for name in node.binds:
             symbols[name] = next(
                 extent
@@ -47,6 +40,19 @@ def run_reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
             )
             check(graph, symbols)
     return [array_of(value) for _, value in graph.outputs]
+
+
+def node_results(
+    node: Node, operands: Sequence[Array], attributes: Attributes | None = None
+) -> list[Array]:
+    """What the reference of a node's operator gives, in the dtypes of the node's outputs.
+    `attributes`: the node's, with their dims bound; by default as they are."""
+    return reference_results(
+        OPERATORS[node.op],
+        [(x, v.type) for x, v in zip(operands, node.inputs, strict=True)],
+        node.attributes if attributes is None else attributes,
+        [v.type for v in node.outputs],
+    )
 
 
 def _bound(attributes: Mapping[str, Any], symbols: Mapping[str, int]) -> dict[str, Any]:

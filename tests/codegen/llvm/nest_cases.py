@@ -103,6 +103,16 @@ def _cast_cases() -> list[Case]:
     ]  # fmt: skip
 
 
+def _bit_cast_cases() -> list[Case]:
+    """Between all dtypes of one size, of any bits but those of a NaN that signals."""
+    return [
+        Case("bit_cast", ((of.name, (B, C)),), {"of": of, "to": to}, (extreme,))
+        for of in TENSOR_DTYPES.values()
+        for to in TENSOR_DTYPES.values()
+        if of != to and of.itemsize == to.itemsize
+    ]
+
+
 # Reductions.
 
 
@@ -310,8 +320,9 @@ def _cases() -> dict[str, list[Case]]:
     """By operator; pytest runs each of them on each ISA."""
     found = {name: _scalar_cases(name) for name in SCALAR_FUNCTIONS}
     every = [
-        *_cast_cases(), *_reduce_cases(), *_arg_cases(), *_softmax_cases(), *_norm_cases(),
-        *_matmul_cases(), *_layout_cases(), *_index_cases(), *_rotary_cases(), *window_cases(),
+        *_cast_cases(), *_bit_cast_cases(), *_reduce_cases(), *_arg_cases(), *_softmax_cases(),
+        *_norm_cases(), *_matmul_cases(), *_layout_cases(), *_index_cases(), *_rotary_cases(),
+        *window_cases(),
     ]  # fmt: skip
     for case in every:
         found.setdefault(case.op, []).append(case)

@@ -43,12 +43,13 @@ SENTINEL = 7.0
 
 class Operands(NamedTuple):
     """q (batch, heads, sharing, rows, depth), k and v (batch, heads, keys, ...), and a mask that
-    broadcasts to (batch, heads, sharing, rows, keys)."""
+    broadcasts to (batch, heads, sharing, rows, keys); sinks broadcast to (..., rows, 1)."""
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     mask: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
 
     @property
     def problem(self) -> AttentionProblem:
@@ -64,13 +65,14 @@ def random(seed: int, shape: Sequence[int], dtype: DType = FLOAT32) -> torch.Ten
 
 
 def operands_of(
-    extents: tuple[int, ...], dtype: DType = FLOAT32, mask: torch.Tensor | None = None
-) -> Operands:
+    extents: tuple[int, ...], dtype: DType = FLOAT32, mask: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+) -> Operands:  # fmt: skip
     """Of (batch, heads, sharing, rows, keys, depth, columns)."""
     b, h, g, s, t, d, e = extents
     shapes = ((b, h, g, s, d), (b, h, t, d), (b, h, t, e))
     q, k, v = (random(seed, shape, dtype) for seed, shape in enumerate(shapes))
-    return Operands(q, k, v, mask)
+    return Operands(q, k, v, mask, sinks)
 
 
 def kernel_of(
@@ -101,7 +103,7 @@ class Launcher:
         offsets: dict[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """The result. `problem` and `offsets` are given for requests of unequal length."""
-        kernel, (q, k, v, mask) = self.kernel, operands
+        kernel, (q, k, v, mask, sinks) = self.kernel, operands
         past = softmax.causal if isinstance(softmax.causal, int) else 0
         problem = (problem or operands.problem)._replace(past=past)
         plan = AttentionPlan(problem, kernel, self.l2_heads, self.split_keys)
@@ -118,6 +120,11 @@ class Launcher:
         if mask is not None:
             mask = mask.expand(*q.shape[:-1], problem.keys) if offsets is None else mask
             strides += mask.stride()
+        else:
+            strides += [0] * 5
+        if sinks is not None:
+            sinks = sinks.expand(*q.shape[:-1], 1)
+            strides += sinks.stride()[:4]
         call = AttentionCall(
             problem.batch, problem.heads, problem.sharing, problem.rows, problem.keys,
             problem.depth, problem.columns, past, plan.tiles, self.l2_heads, self.split_keys,
@@ -135,6 +142,7 @@ class Launcher:
                     arrays[name + suffix] = made
         if mask is not None:
             arrays["mask"] = mask.view(torch.uint8) if mask.dtype == torch.bool else mask
+        arrays["sinks"] = sinks
         # Nothing of what a launch finds in the workspace may reach a result.
         arrays["workspace"] = torch.full((max(plan.workspace_floats, 1),), math.nan)
         if len(self.arrivals) != plan.arrivals:
@@ -151,14 +159,15 @@ def assert_attention(
 ) -> None:
     """Scores and sums are of float32; weights and results are rounded to the operands' dtype, and
     cut to bfloat16 by the interpreter."""
-    q, k, v, mask = operands
+    q, k, v, mask, sinks = operands
     wide = [x.to(torch.float32).numpy() for x in (q, k, v)]
     given = None
     if mask is not None:
         given = mask.numpy() if mask.dtype == torch.bool else mask.to(torch.float32).numpy()
     expected, allowed = expected_of(
-        wide[0], wide[1][:, :, None].swapaxes(-1, -2), wide[2][:, :, None], given, softmax
-    )
+        wide[0], wide[1][:, :, None].swapaxes(-1, -2), wide[2][:, :, None], given, softmax,
+        None if sinks is None else sinks.numpy(),
+    )  # fmt: skip
     if q.dtype != torch.float32:
         most = float(np.max(np.abs(wide[2][np.isfinite(wide[2])]), initial=0.0))
         allowed += 4 * torch.finfo(q.dtype).eps * most

@@ -83,6 +83,28 @@ def test_soft_caps(number: int, kind: DType | None, scale: float) -> None:
           split_keys=1 + number % 2)  # fmt: skip
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("number", range(len(EXTENTS)))
+@pytest.mark.parametrize("kind", [None, FLOAT32, BOOL], ids=str)
+@pytest.mark.parametrize("level", [-60.0, 0.0, 40.0])
+def test_sinks(number: int, kind: DType | None, level: float) -> None:
+    """Scores without keys, far below the others, near them and far above; of heads, and of rows."""
+    extents = EXTENTS[number]
+    mask = None if kind is None else masks_of(extents, (3, 4), kind)
+    shape = extents[:4] if number % 2 else (1, *extents[1:3], 1)
+    softmax = AttentionSoftmax(SCALE, None if number % 2 else 2, sinks=True)
+    operands = operands_of(extents, mask=mask, sinks=random(8, (*shape, 1)) + level)
+    for packed, split_keys in ((False, 1), (True, 1), (False, 3), (True, 2)):
+        check(operands, softmax, sinks=FLOAT32, packed=packed, split_keys=split_keys)
+
+
+def test_rows_that_see_a_sink_alone() -> None:
+    operands = operands_of((1, 2, 1, 9, 33, 4, 6), sinks=random(8, (1, 2, 1, 1, 1)))
+    found = run(operands, AttentionSoftmax(SCALE, -4, sinks=True), sinks=FLOAT32)
+    assert not found[:, :, :, :4].any()
+    assert found[:, :, :, 4:].all()
+
+
 def test_large_scores() -> None:
     """Powers are taken of differences: nothing overflows."""
     q, k, v, _ = operands_of((1, 2, 1, 9, 33, 4, 6))

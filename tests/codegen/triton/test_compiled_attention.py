@@ -74,6 +74,9 @@ EXACT = AttentionForm.over(FLOAT32, "float32", 64, 64)
 CAPPED = AttentionForm.over(
     BFLOAT16, "bfloat16", 128, 128, causal="first", loads="descriptors", capped=True
 )
+SINKS = AttentionForm.over(
+    BFLOAT16, "bfloat16", 64, 64, causal="first", loads="descriptors", sinks=FLOAT32
+)
 CASES = [
     case_of("h200", LONG, 16, (COPY, MMA, POWER), split=True),
     case_of("h200", LONG, 64, (COPY, WGMMA, POWER)),
@@ -83,6 +86,7 @@ CASES = [
     case_of("a100-sxm-80gb", POINTERS, 128, (ASYNC, MMA, POWER)),
     case_of("h200", EXACT, 32, (FMA, POWER)),
     case_of("h200", CAPPED, 64, (COPY, WGMMA, POWER)),
+    case_of("h200", SINKS, 16, (COPY, MMA, POWER), packed=True, split=True),
 ]
 
 

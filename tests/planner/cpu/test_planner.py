@@ -232,6 +232,24 @@ def test_parts_of_k_are_worth_it() -> None:
                     assert k // candidate.choice.grid.k >= CpuTuning().split_k_steps
 
 
+def test_workers_begin_with_even_work() -> None:
+    """Chunks of several panels are as many for each worker, whatever the time of the work."""
+    planner = planner_of("xeon-8375c", "avx512", product_types(FLOAT32))
+    width = planner.library.widths[0]
+    numbers = set()
+    for panels in (12, 15, 20, 31, 64):
+        n = panels * width * planner.library.lanes
+        for m in range(1, 100):
+            problem = Problem(m, n, 512, 1, ROW, False, "panels", width, 0, workers=2)
+            plan = planner.plan(problem)
+            if not plan.chunks:
+                continue
+            numbers.add(plan.chunks)
+            first = panels * (plan.chunks // 2) // plan.chunks
+            assert abs(panels - 2 * first) <= 1, (m, panels, plan.chunks)
+    assert len(numbers) > 3
+
+
 def test_chunks_are_wider_where_each_reads_all_of_a_again() -> None:
     planner = planner_of("xeon-8375c", "avx512", product_types(FLOAT32))
     width = planner.library.widths[0]

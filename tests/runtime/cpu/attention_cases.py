@@ -30,8 +30,9 @@ def random(seed: int, *shape: int, dtype: str = "float32") -> Array:
 
 
 def expected_of(
-    q: Array, k: Array, v: Array, mask: Array | None, softmax: AttentionSoftmax
-) -> tuple[Array, float]:
+    q: Array, k: Array, v: Array, mask: Array | None, softmax: AttentionSoftmax,
+    sinks: Array | None = None,
+) -> tuple[Array, float]:  # fmt: skip
     """In float64, and how far rounding may take an implementation from it: the weights are off by
     what the scores are, and their sum by as much as it has terms. Keys that a row does not see are
     as far away as can be, whatever they and their values are."""
@@ -56,10 +57,15 @@ def expected_of(
         blind |= np.all(scores == -math.inf, -1, keepdims=True)
     if not scores.size:
         return np.zeros((*scores.shape[:-1], v.shape[-1])), 0.0
+    keys = scores
+    if sinks is not None:
+        # A key more, whose value is zero.
+        column = np.broadcast_to(sinks.astype(np.float64), (*scores.shape[:-1], 1))
+        scores = np.concatenate([scores, column], -1)
     with np.errstate(all="ignore"):
         powers = np.exp(scores - scores.max(-1, keepdims=True))
         weights = np.where(blind, 0, powers / powers.sum(-1, keepdims=True))
-        result = np.matmul(weights, wide_v)
+        result = np.matmul(weights[..., : keys.shape[-1]], wide_v)
     depth = k.shape[-2]
     finite = scores[np.isfinite(scores) & (np.abs(scores) < 1e6)]
     largest = float(np.max(np.abs(finite), initial=1.0))
@@ -70,9 +76,9 @@ def expected_of(
 
 def assert_attention(
     found: Array, q: Array, k: Array, v: Array, mask: Array | None = None,
-    softmax: AttentionSoftmax = PLAIN,
+    softmax: AttentionSoftmax = PLAIN, sinks: Array | None = None,
 ) -> None:  # fmt: skip
-    expected, allowed = expected_of(q, k, v, mask, softmax)
+    expected, allowed = expected_of(q, k, v, mask, softmax, sinks)
     assert found.dtype == q.dtype
     assert found.shape == expected.shape
     unknown = np.isnan(expected)

@@ -45,7 +45,7 @@ OFFSETS: dict[str, Dim] = {
 
 def graph_of(
     softmax: AttentionSoftmax, mask: tuple[Dim, ...] | None = None, dtype: DType = FLOAT32,
-    mask_dtype: DType | None = None,
+    mask_dtype: DType | None = None, sinks: tuple[Dim, ...] | None = None,
 ) -> Graph:  # fmt: skip
     """Groups of heads that share k and v. The extent of `past` is an offset."""
     maker = Maker()
@@ -56,6 +56,8 @@ def graph_of(
     ]
     if mask is not None:
         operands.append(maker.given("mask", *mask, dtype=mask_dtype or dtype))
+    if sinks is not None:
+        operands.append(maker.given("sinks", *sinks, dtype=dtype))
     maker.given("past", P)
     return maker.made(maker.add("attention", *operands, **vars(softmax)))
 
@@ -77,10 +79,10 @@ def assert_model(
 ) -> None:
     """Native code gives what float64 does, and so does the operator's reference."""
     bound = AttentionSoftmax(softmax.scale, offset_of(softmax.causal, inputs), softmax.hidden,
-                      softmax.safe, softcap=softmax.softcap)  # fmt: skip
+                      softmax.safe, softcap=softmax.softcap, sinks=softmax.sinks)  # fmt: skip
     operands = (inputs["q"], inputs["k"], inputs["v"], inputs.get("mask"))
     for found in threads_of(backend, model, inputs):
-        assert_attention(found, *operands, softmax=bound)
+        assert_attention(found, *operands, softmax=bound, sinks=inputs.get("sinks"))
 
 
 def bits_of(extents: tuple[int, ...], *axes: int, share: float = 0.6) -> Array:
@@ -262,7 +264,7 @@ def record_of(
     v = StridedArray((h, g, t, 16), (64 * t, 0, 64, 4), 4)
     products = backend.products(product_types(FLOAT32))
     softmax = AttentionSoftmax(SCALE, causal)
-    record = attention_record(products, q, k, v, None, q, softmax, causal, workers)
+    record = attention_record(products, q, k, v, None, None, q, softmax, causal, workers)
     slots = (Attention.ROWS, Attention.STEPS, Attention.SPLITS)
     return [*(record.dims[slot] for slot in slots), record.tasks, record.runs]
 
@@ -303,4 +305,28 @@ def test_soft_caps(backend: CpuBackend, dtype: DType, softcap: float) -> None:
                 bits = bits_of(extents, 2, 3)[0, 0]
                 given = np.where(bits, 0.5, -3.0).astype(dtype.name)
                 inputs["mask"] = bits if mask_dtype == BOOL else given
+            assert_model(backend, model, inputs, softmax)
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("axes", [(2, 0, 0), (2, 3, 0), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_sinks(backend: CpuBackend, dtype: DType, axes: tuple[int, ...]) -> None:
+    """One score without a key for each group, head or row: far below the others, near them and far
+    above; with masks and causal limits, and rows that see no key."""
+    for causal, mask_dtype in ((None, None), (0, dtype), (-3, None), (P, BOOL)):
+        softmax = AttentionSoftmax(SCALE, causal, sinks=True)
+        mask = None if mask_dtype is None else (S, T)
+        shape = [n if axis else 1 for n, axis in zip((H, G, S), axes, strict=True)]
+        graph = graph_of(softmax, mask, dtype, mask_dtype, sinks=(*shape, 1))
+        model = Model(graph, backend)
+        for number, extents in enumerate(EXTENTS):
+            inputs = inputs_of(extents, dtype=dtype.name)
+            if mask_dtype is not None:
+                bits = bits_of(extents, 2, 3)[0, 0]
+                given = np.where(bits, 0.5, -math.inf).astype(dtype.name)
+                inputs["mask"] = bits if mask_dtype == BOOL else given
+            counts = [n if axis else 1 for n, axis in zip(extents, axes, strict=False)]
+            sinks = random(9, *counts, 1, dtype=dtype.name)
+            inputs["sinks"] = sinks * (1, 40, 1)[number % 3] - (0, 0, 60)[number % 3]
             assert_model(backend, model, inputs, softmax)

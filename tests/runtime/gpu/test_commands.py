@@ -14,7 +14,7 @@ from onnx import helper
 from tests.cli.invoking import document, run
 from tests.frontends.onnx_models import model_of
 
-from ftuner.cli.main import EXIT_NAMED_ERROR
+from ftuner.cli.main import EXIT_USAGE
 from ftuner.runtime.gpu.backend import GpuBackend
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
@@ -69,7 +69,7 @@ def test_explain_measures_steps(
 
 def test_halves_are_for_a_gpu(layer: str) -> None:
     result = run("run", layer, "--shape", "x=3x8", "--dtype", "bfloat16")
-    assert result.exit_code == EXIT_NAMED_ERROR
+    assert result.exit_code == EXIT_USAGE
     assert "which only a GPU multiplies here" in result.stderr
 
 

@@ -254,3 +254,26 @@ def test_attention_with_a_soft_cap(h200: GpuBackend) -> None:
         shapes = {"x": (b, s, 8), "k": (b, t, 8), "v": (b, t, 8)}
         given = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
         assert_close(model.run(given), reference(graph, given))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_with_sinks(h200: GpuBackend, masked: bool) -> None:
+    """Of heads that share keys and values, as in GPT-OSS."""
+    maker = Maker()
+    q = maker.given("q", B, 2, 3, S, 8)
+    k, v = (maker.given(name, B, 2, 1, T, 8) for name in "kv")
+    turned = maker.add("transpose", k, perm=(0, 1, 2, 4, 3))
+    masks = [maker.given("mask", S, T)] if masked else []
+    sinks = maker.given("sinks", 2, 3, 1, 1)
+    found = maker.add("attention", q, turned, v, *masks, sinks, scale=2.0, sinks=True)
+    graph = maker.made(found)
+    model = Model(graph, h200)
+    for b, s, t in ((2, 5, 7), (1, 1, 40), (3, 33, 2)):
+        rng = np.random.default_rng(b)
+        shapes = {"q": (b, 2, 3, s, 8), "k": (b, 2, 1, t, 8), "v": (b, 2, 1, t, 8),
+                  "mask": (s, t), "sinks": (2, 3, 1, 1)}  # fmt: skip
+        names = [value.name for value in graph.inputs]
+        given = {n: rng.standard_normal(shapes[n]).astype(np.float32) for n in names}
+        for _ in range(2):
+            assert_close(model.run(given), reference(graph, given))

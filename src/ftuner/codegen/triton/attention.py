@@ -180,12 +180,31 @@ def _rows(kernel: AttentionKernel) -> list[str]:
         lines += ["mask += request * mask_batch + head * mask_head"]
     elif form.mask is not None:
         lines += [f"mask += {_row_places(form, 'mask')}[:, None]"]
-    return [*lines, *_nothing(form)]
+    return [*lines, *_nothing(form), *_sinks(kernel)]
+
+
+def _sinks(kernel: AttentionKernel) -> list[str]:
+    """Lines that begin the sums of rows with scores that have no keys; of split keys, the first
+    part has them."""
+    form = kernel.form
+    if form.sinks is None:
+        return []
+    place = f"sinks + {_row_places(form, 'sinks')}"
+    lines = [f"sink = tl.load({place}, mask=inside, other=0.0).to(tl.float32)"]
+    if form.scales_powers:
+        lines += ["sink = sink * LOG2_E"]
+    if kernel.split:
+        lines += ['sink = tl.where(part == 0, sink, float("-inf"))']
+    return [
+        *lines,
+        "largest = tl.maximum(largest, sink)",
+        f"total = {_power(form, 'sink', 'largest')}",
+    ]
 
 
 def _request_place(form: AttentionForm, array: str) -> str:
     """The offset of the first row or key of the request in an array."""
-    if form.ragged is None or array == "mask":
+    if form.ragged is None or array in ("mask", "sinks"):
         return f"request * {array}_batch"
     return f"{'q_begin' if array in ('q', 'out') else 'k_begin'} * {array}_row"
 

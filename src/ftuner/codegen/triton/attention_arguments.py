@@ -32,6 +32,8 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
         whole = ALIGNMENT_BYTES if form.mask.layout == "aligned" else 1
         pointers["mask"] = Argument("mask", f"*{kind}", whole)
         divisors["mask"] = max(whole // form.mask.dtype.itemsize, 1)
+    if form.sinks is not None:
+        pointers["sinks"] = Argument("sinks", f"*{TRITON_TYPES[form.sinks.name]}")
     if form.ragged is not None:
         kind = f"*{TRITON_TYPES[form.ragged.name]}"
         pointers |= {name: Argument(name, kind) for name in ("q_offsets", "k_offsets")}
@@ -41,7 +43,7 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
     numbers = []
     for name, kind in get_type_hints(AttentionCall).items():
         array, _, axis = name.partition("_")
-        is_stride = array in ("q", "k", "v", "out", "mask")
+        is_stride = array in ("q", "k", "v", "out", "mask", "sinks")
         if kind is float:
             numbers.append(Argument(name, floats))
         elif described and array in ("k", "v"):

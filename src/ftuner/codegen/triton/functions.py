@@ -15,7 +15,7 @@ from ftuner.codegen import coefficients
 from ftuner.codegen.triton import vector_math as elementary
 from ftuner.codegen.triton.scaled_product import ScaledFunctions, scaled_bodies
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
-from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, UINT32, DType
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, UINT8, UINT32, DType
 from ftuner.core.expr import Apply, Constant, composed_steps
 from ftuner.core.expr import Operand as ExprOperand
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
@@ -70,6 +70,12 @@ def to_memory(value: str, dtype: DType) -> str:
     if dtype == BOOL:
         return f"{value}.to(tl.uint8)"
     return value if register(dtype) == dtype else f"{value}.to({LANGUAGE_TYPES[dtype.name]})"
+
+
+def bit_cast(x: str, source: DType, target: DType) -> str:
+    """Returns the element of `target` that memory holds in the bits of an element of `source`."""
+    held = LANGUAGE_TYPES[(UINT8 if target == BOOL else target).name]
+    return from_memory(f"{to_memory(x, source)}.to({held}, bitcast=True)", target)
 
 
 class Functions:

@@ -147,6 +147,8 @@ class Values:
         source = frame.kernel.steps[step.arguments[0]].dtype
         if step.op == "cast":
             text = frame.functions.cast(names[0], source, step.dtype)
+        elif step.op == "bit_cast":
+            text = functions.bit_cast(names[0], source, step.dtype)
         else:
             text = frame.functions.apply(step.op, names, source)
         return self._named(number, text, along)

@@ -117,6 +117,8 @@ class AttentionForm:
     """Whether the scale is negative: then the least product has the largest score."""
     capped: bool = False
     """Whether scores pass a hyperbolic tangent, which `AttentionCall.cap` multiplies."""
+    sinks: DType | None = None
+    """The type of the scores without keys, if rows have such (`AttentionSoftmax.sinks`)."""
 
     @staticmethod
     def over(
@@ -147,6 +149,7 @@ class AttentionForm:
         columns = "_".join(map(str, self.column_blocks))
         mask = "" if self.mask is None else f"_{self.mask}"
         ragged = "" if self.ragged is None else f"_ragged_{self.ragged}"
+        sinks = "" if self.sinks is None else f"_sinks_{self.sinks}"
         flags = "".join(
             letter
             for letter, on in (("e", self.exact), ("a", self.aligned),
@@ -155,7 +158,7 @@ class AttentionForm:
             if on
         )  # fmt: skip
         return (
-            f"{self.dtype}_{self.multiply}_d{depth}_c{columns}_{self.causal}{mask}{ragged}"
+            f"{self.dtype}_{self.multiply}_d{depth}_c{columns}_{self.causal}{mask}{ragged}{sinks}"
             f"_{flags or 'u'}"
         )
 
@@ -202,9 +205,10 @@ class AttentionKernel:
         k_rest = ("k_rest",) if described and len(form.depth_blocks) > 1 else ()
         v_rest = ("v_rest",) if described and len(form.column_blocks) > 1 else ()
         mask = () if form.mask is None else ("mask",)
+        sinks = () if form.sinks is None else ("sinks",)
         offsets = () if form.ragged is None else ("q_offsets", "k_offsets")
         split = ("workspace", "arrivals") if self.split else ()
-        return ("q", "k", *k_rest, "v", *v_rest, *mask, "out", *offsets, *split)
+        return ("q", "k", *k_rest, "v", *v_rest, *mask, *sinks, "out", *offsets, *split)
 
     @property
     def symbol(self) -> str:
@@ -270,3 +274,7 @@ class AttentionCall(NamedTuple):
     mask_member: int = 0
     mask_row: int = 0
     mask_key: int = 0
+    sinks_batch: int = 0
+    sinks_head: int = 0
+    sinks_member: int = 0
+    sinks_row: int = 0

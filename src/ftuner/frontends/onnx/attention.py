@@ -197,9 +197,10 @@ def one_mask(context: Context, allowed: Value | None, bias: Value | None) -> Val
 
 def fused(
     context: Context, query: Value, key: Value, value: Value, scale: Value, mask: Value | None,
-    causal: Dim | None, softcap: float,
+    causal: Dim | None, softcap: float, sinks: Value | None = None,
 ) -> Value:  # fmt: skip
-    """Attention as one node, in which query heads share key and value heads."""
+    """Attention as one node, in which query heads share key and value heads. `sinks` are those of
+    `AttentionSoftmax`, one of each head."""
     factor = 1.0
     if scale.constant is None:
         query = context.add("multiply", query, scale)
@@ -208,6 +209,8 @@ def fused(
     shape = query.shape
     times = quotient(shape[1], key.shape[1])
     masks = [] if mask is None else [mask]
+    if sinks is not None:
+        masks.append(context.reshape(sinks, (1, shape[1], 1, 1)))
     if times != 1:
         groups = (key.shape[1], times)
         query = context.reshape(query, (shape[0], *groups, *shape[2:]))
@@ -216,6 +219,7 @@ def fused(
     result = context.add(
         "attention", query, context.swapped(key), value, *masks,
         scale=factor, causal=causal, safe=mask is not None, softcap=softcap,
+        sinks=sinks is not None,
     )  # fmt: skip
     return context.reshape(result, (*shape[:3], value.shape[-1]))
 

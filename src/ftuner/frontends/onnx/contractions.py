@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm, Einsum and FusedMatMul."""
+"""Matrix products: MatMul, Gemm, Einsum and FusedMatMul; determinants."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def _einsum(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 CONTRACTIONS: Table = {
+    ("", "Det"): lambda context, node: [context.add("determinant", node.input(0))],
     ("", "Einsum"): _einsum,
     ("", "Gemm"): _gemm,
     ("", "MatMul"): _matmul,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ftuner.errors import GraphError
+from ftuner.errors import GraphError, MissingFileError, ParseError
 from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import allocated, not_allocated
 
@@ -30,7 +30,9 @@ def content(path: Path) -> bytes:
     """The bytes of a model file.
 
     Raises:
-        GraphError: the file does not exist, or is too large for a model.
+        MissingFileError: the file does not exist.
+        ParseError: it is a folder, a pipe or a device.
+        GraphError: it cannot be read, or is too large for a model.
     """
     with _opened(path, str(path)) as (file, size):
         if size > MAX_MODEL_BYTES:
@@ -93,7 +95,9 @@ def _opened(path: Path, what: str) -> Iterator[tuple[FileIO, int]]:
     """A file and its size.
 
     Raises:
-        GraphError: it cannot be read, or is a pipe, a device or a folder.
+        MissingFileError: it does not exist.
+        ParseError: it is a pipe, a device or a folder.
+        GraphError: it cannot be read.
     """
 
     def opener(name: str, flags: int) -> int:
@@ -104,10 +108,16 @@ def _opened(path: Path, what: str) -> Iterator[tuple[FileIO, int]]:
         with open(path, "rb", buffering=0, opener=opener) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise GraphError(f"{what}: {path} is not a regular file")
+                raise ParseError(f"{what}: {path} is not a regular file")
             yield file, status.st_size
     except GraphError:
         raise
+    except FileNotFoundError as error:
+        raise MissingFileError(
+            f"cannot read {path}: there is no such file; the working folder is {os.getcwd()}"
+        ) from error
+    except IsADirectoryError as error:
+        raise ParseError(f"cannot read {path}: it is a folder; expected a file") from error
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else None
         raise GraphError(f"cannot read {path}: {text or error}") from error

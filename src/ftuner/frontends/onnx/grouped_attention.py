@@ -68,11 +68,9 @@ def _split(context: Context, x: Value, heads: int) -> Value:
 
 
 def _expect_plain(context: Context, node: NodeView) -> None:
-    for name in ("smooth_softmax", "qk_output", "kv_cache_bit_width"):
+    for name in ("qk_output", "kv_cache_bit_width"):
         if node.has(name) and node.integer(name) > 0:
             raise context.unsupported(f"attribute {name} is {node.integer(name)}")
-    if node.optional(11) is not None:
-        raise context.unsupported("input head_sink")
     if node.gives(3):
         raise context.unsupported("output output_qk")
 
@@ -192,7 +190,21 @@ def _attended(
     factor = node.number("scale", 0.0)
     scale = context.scalar(factor, query.dtype) if factor else default_scale(context, query)
     mask, softcap = one_mask(context, allowed, bias), node.number("softcap", 0.0)
-    return fused(context, query, key, value, scale, mask, None, softcap)
+    sinks = _sinks(context, node, query)
+    return fused(context, query, key, value, scale, mask, None, softcap, sinks)
+
+
+def _sinks(context: Context, node: NodeView, query: Value) -> Value | None:
+    """A score of each head without a key. A smooth softmax has one more power in its sum, of 0."""
+    given, heads = node.optional(11), query.shape[1]
+    if given is not None:
+        if given.rank != 1:
+            raise context.malformed(f"head_sink is {given.type}; expected one number a head")
+        context.builder.require(given.shape[0], heads, f"head_sink {given.type}")
+        return given
+    if node.integer("smooth_softmax", 0) <= 0:
+        return None
+    return context.broadcast(context.scalar(0, query.dtype), (heads,))
 
 
 GROUPED_ATTENTION: Table = {

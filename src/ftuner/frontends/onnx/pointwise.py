@@ -99,6 +99,12 @@ def _cast_like(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.cast(node.input(0), node.input(1).dtype)]
 
 
+def _bit_cast(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    to = dtype_of(node.integer("to"), f"{context.builder.where}: attribute to")
+    return [x if to == x.dtype else context.add("bit_cast", x, of=x.dtype, to=to)]
+
+
 def _is_infinite(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     infinite = context.add("isinf", x)
@@ -155,6 +161,7 @@ _PLAIN = {row.onnx: name for name, row in SCALAR_FUNCTIONS.items() if row.onnx i
 _FOR_FLOATS = {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}
 _FOLDED = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 _OTHERS: dict[str, Importer] = {
+    "BitCast": _bit_cast,
     "BitShift": _bit_shift,
     "Cast": _cast,
     "CastLike": _cast_like,

@@ -17,7 +17,7 @@ import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DType
 from ftuner.core.forks import import_undivided
-from ftuner.errors import ConfigurationError, GraphError
+from ftuner.errors import ConfigurationError, GraphError, ParseError
 from ftuner.frontends.onnx.files import ExternalData, content
 from ftuner.frontends.onnx.records import (
     Attribute,
@@ -41,6 +41,10 @@ MAX_NESTING = 16
 """Deepest nesting of graphs within graphs. Exporters write three or four levels."""
 MAX_ATTRIBUTE_ELEMENTS = 1 << 16
 """Most elements of an attribute that is a list; exporters write longer data as tensors."""
+LEAST_OVERRIDABLE_IR = 4
+"""In files of older versions every initialiser is an input too, which means nothing."""
+NO_VERSION = (1 << 63) - 1
+"""What onnxruntime says of a model without a version."""
 UNNAMED = ("", "?")
 """Names of dims that exporters write for any unknown extent: equal names are different extents."""
 PACKED = {"int4": INT8, "uint4": UINT8}
@@ -55,7 +59,9 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
 
     Raises:
         ConfigurationError: `onnx` is not installed.
-        GraphError: the file does not exist, or is not an ONNX model.
+        MissingFileError: the file does not exist.
+        ParseError: it is not an ONNX model, or not all of one.
+        GraphError: it has no graph, or cannot be read.
     """
     if find_spec("onnx") is None:
         raise ConfigurationError(
@@ -81,7 +87,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
     try:
         model.ParseFromString(data)
     except Exception as error:  # The type of the error differs between releases of protobuf.
-        raise GraphError(f"{what}: not an ONNX model, or not all of one: {error}") from error
+        raise ParseError(f"{what}: not an ONNX model, or not all of one: {error}") from error
     if not model.HasField("graph"):
         raise GraphError(f"{what}: not an ONNX model: it has no graph")
     return model, folder
@@ -127,8 +133,15 @@ def read(model: onnx.ModelProto, folder: Path | None) -> ModelRecord:
     reader = _Reader(folder)
     graph = reader.graph(model.graph)
     inputs = tuple(reader.input(v) for v in model.graph.input if v.name not in graph.constants)
+    overridable = (
+        tuple(reader.overridable(v, graph) for v in model.graph.input if v.name in graph.constants)
+        if model.ir_version >= LEAST_OVERRIDABLE_IR
+        else ()
+    )
     declared = tuple(reader.output(v) for v in model.graph.output)
-    return ModelRecord(graph, inputs, declared, versions_of(model.opset_import), _metadata(model))
+    return ModelRecord(
+        graph, inputs, overridable, declared, versions_of(model.opset_import), _metadata(model)
+    )
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -152,7 +165,8 @@ def _metadata(model: onnx.ModelProto) -> ModelMetadata:
     graph = model.graph
     return ModelMetadata(
         text_of(model.producer_name), text_of(graph.name), text_of(graph.doc_string),
-        text_of(model.domain), text_of(model.doc_string), model.model_version,
+        text_of(model.domain), text_of(model.doc_string),
+        model.model_version if model.HasField("model_version") else NO_VERSION,
         {text_of(entry.key): text_of(entry.value) for entry in model.metadata_props},
     )  # fmt: skip
 
@@ -210,6 +224,15 @@ class _Reader:
                 dims.append(None if name in UNNAMED else name)
         return InputRecord(text_of(value.name), dtype, tuple(dims))
 
+    def overridable(self, value: onnx.ValueInfoProto, graph: GraphRecord) -> InputRecord:
+        """An input with a default: an initialiser, which tells what the file leaves open."""
+        default = graph.constants[value.name]
+        shape = value.type.tensor_type
+        dims = tuple(d.dim_param or d.dim_value or None for d in shape.shape.dim)
+        if not shape.HasField("shape") or len(dims) != default.array.ndim:
+            dims = default.array.shape
+        return InputRecord(text_of(value.name), default.dtype, dims)
+
     def output(self, value: onnx.ValueInfoProto) -> OutputRecord:
         """What is declared of an output, which is never refused: nothing depends on it."""
         name = text_of(value.name)
@@ -217,8 +240,7 @@ class _Reader:
             found = self.input(value)
         except GraphError:
             return OutputRecord(name, "", ())
-        dims = tuple("?" if n is None else n for n in found.dims)
-        return OutputRecord(name, found.dtype.name, dims)
+        return OutputRecord(name, found.dtype.name, found.dims)
 
     def node(self, node: onnx.NodeProto) -> NodeRecord:
         record = NodeRecord(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from ftuner.core.dtype import DType
@@ -98,8 +99,8 @@ class OutputRecord:
     name: str
     dtype: str
     """Empty if it is not declared."""
-    dims: tuple[int | str, ...]
-    """`?` where nothing is declared; empty if the number of axes is not."""
+    dims: tuple[int | str | None, ...]
+    """Empty if the number of axes is not declared."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,35 @@ class ModelRecord:
     graph: GraphRecord
     inputs: tuple[InputRecord, ...]
     """The inputs of the graph with their types. Graphs within nodes take any."""
+    overridable: tuple[InputRecord, ...]
+    """Initialisers that the file also declares as inputs: a caller may give another value."""
     declared_outputs: tuple[OutputRecord, ...]
     opsets: Mapping[str, int]
     """The operator set version by domain."""
     metadata: ModelMetadata
+
+    def with_inputs(self, names: AbstractSet[str]) -> ModelRecord:
+        """The model in which these overridable initialisers are inputs."""
+        taken = tuple(found for found in self.overridable if found.name in names)
+        kept = {n: tensor for n, tensor in self.graph.constants.items() if n not in names}
+        inputs = (*self.graph.inputs, *(found.name for found in taken))
+        return replace(
+            self,
+            graph=replace(self.graph, inputs=inputs, constants=kept),
+            inputs=(*self.inputs, *taken),
+            overridable=tuple(found for found in self.overridable if found.name not in names),
+        )
+
+    def with_extents(self, extents: Mapping[str, int]) -> ModelRecord:
+        """The model in which named dims of inputs and outputs have these extents."""
+
+        def settled(dims: tuple[int | str | None, ...]) -> tuple[int | str | None, ...]:
+            return tuple(extents.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
+
+        return replace(
+            self,
+            inputs=tuple(replace(found, dims=settled(found.dims)) for found in self.inputs),
+            declared_outputs=tuple(
+                replace(found, dims=settled(found.dims)) for found in self.declared_outputs
+            ),
+        )

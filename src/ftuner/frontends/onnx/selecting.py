@@ -1,5 +1,5 @@
 """Operators that select or place elements by computed positions: Compress, EyeLike, Hardmax,
-ReverseSequence, TensorScatter."""
+ReverseSequence, TensorScatter, Unique."""
 
 from __future__ import annotations
 
@@ -145,10 +145,19 @@ def written_from(
     return context.transpose(result, back)
 
 
+def _unique(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    axis = context.axis(node.integer("axis"), x.rank) if node.has("axis") else None
+    ordered = node.flag("sorted", True)
+    count = context.names.fresh(f"{next(filter(None, node.record.outputs), 'unique')}_count")
+    return context.builder.add_many("unique", x, axis=axis, ordered=ordered, count=str(count))
+
+
 SELECTING: Table = {
     ("", "Compress"): _compress,
     ("", "EyeLike"): _eye_like,
     ("", "Hardmax"): _hardmax,
     ("", "ReverseSequence"): _reverse_sequence,
     ("", "TensorScatter"): _tensor_scatter,
+    ("", "Unique"): _unique,
 }

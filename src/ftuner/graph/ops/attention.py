@@ -26,13 +26,15 @@ Types = Sequence[TensorType]
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     """q (..., s, d), k (..., d, t), v (..., t, e), and a mask that broadcasts to (..., s, t): an
     addend, or booleans that say which scores count; it adds no elements to an axis of the scores.
+    With `sinks`, then a tensor that broadcasts to (..., s, 1).
     Batch axes of k and v are those of q or one.
     Attributes are the fields of `AttentionSoftmax`."""
-    q, k, v, *mask = types
+    q, k, v, *_ = types
+    mask, sinks = _optional(types, attributes)
     addends = [m for m in mask if m.dtype != BOOL]
-    if any(t.dtype != q.dtype for t in (k, v, *addends)) or q.dtype.kind != "float":
+    if any(t.dtype != q.dtype for t in (k, v, *addends, *sinks)) or q.dtype.kind != "float":
         raise GraphError(f"attention of {', '.join(map(str, types))}")
-    if not q.rank == k.rank == v.rank or any(m.rank > q.rank for m in mask):
+    if not q.rank == k.rank == v.rank or any(m.rank > q.rank for m in (*mask, *sinks)):
         raise ShapeError(f"attention of {', '.join(map(str, types))}: expected the same axes")
     for other in (k, v):
         for x, y in zip(q.shape[:-2], other.shape[:-2], strict=True):
@@ -41,15 +43,26 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     require(q.shape[-1], k.shape[-2], "attention: q and k")
     require(k.shape[-1], v.shape[-2], "attention: k and v")
     scores = (*q.shape[:-1], k.shape[-1])
-    for m in mask:
-        what = f"attention: mask {m} of scores {TensorType(q.dtype, scores)}"
-        for x, y in zip(broadcast_shape([scores, m.shape], require, what), scores, strict=True):
-            require(x, y, what)
+    for name, given, whole in (("mask", mask, scores), ("sinks", sinks, (*q.shape[:-1], 1))):
+        for t in given:
+            what = f"attention: {name} {t} of scores {TensorType(q.dtype, scores)}"
+            for x, y in zip(broadcast_shape([whole, t.shape], require, what), whole, strict=True):
+                require(x, y, what)
     return (TensorType(q.dtype, (*q.shape[:-1], v.shape[-1])),)
 
 
-def _reference(q: Any, k: Any, v: Any, *mask: Any, **attributes: Any) -> Any:
+def _optional(given: Sequence[Any], attributes: Attributes) -> tuple[list[Any], list[Any]]:
+    """The mask and the sinks of attention, if there are any."""
+    rest = list(given[3:])
+    sinks = [rest.pop()] if attributes.get("sinks") and rest else []
+    if len(rest) > 1 or len(sinks) != bool(attributes.get("sinks")):
+        raise GraphError(f"attention of {len(given)} operands")
+    return rest, sinks
+
+
+def _reference(q: Any, k: Any, v: Any, *others: Any, **attributes: Any) -> Any:
     softmax = AttentionSoftmax(**attributes)
+    mask, sinks = _optional((q, k, v, *others), attributes)
     rows, steps = q.shape[-2], k.shape[-1]
     if softmax.causal is not None:
         assert isinstance(softmax.causal, int)
@@ -70,8 +83,12 @@ def _reference(q: Any, k: Any, v: Any, *mask: Any, **attributes: Any) -> Any:
         seen = np.arange(steps) <= np.arange(rows)[:, None] + softmax.causal
     least = np.finfo(q.dtype).min if softmax.safe else -math.inf
     largest = np.max(np.where(seen, scores, -math.inf), -1, keepdims=True)
+    for sink in sinks:
+        largest = np.maximum(largest, sink)
     powers = np.where(seen, np.exp(scores - np.maximum(largest, least)), 0)
     total = np.sum(powers, -1, keepdims=True)
+    for sink in sinks:
+        total = total + np.exp(sink - np.maximum(largest, least))
     weights = np.where(total == 0, 0, powers / total).astype(q.dtype)
     if softmax.hides_nan:
         weights = np.where(np.isnan(weights), 0, weights)
@@ -87,6 +104,7 @@ class PendingAttention(Pending):
     k: View
     v: View
     mask: View | None
+    sinks: View | None
     type: TensorType
     softmax: AttentionSoftmax
 
@@ -99,9 +117,8 @@ class PendingAttention(Pending):
         if out is None or target.layout.dtype != dtype:
             placement.store_by_copy(self, dtype, target)
             return
-        placement.add(
-            AttentionStep(self.softmax.title, self.q, self.k, self.v, self.mask, out, self.softmax)
-        )
+        operands = self.q, self.k, self.v, self.mask, self.sinks
+        placement.add(AttentionStep(self.softmax.title, *operands, out, self.softmax))
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingAttention | None:
         # `store` finds the axes of `type` in any target.
@@ -109,7 +126,8 @@ class PendingAttention(Pending):
 
 
 def _lower(node: Node, placement: Placement) -> tuple[PendingAttention]:
-    q, k, v, *masks = node.inputs
+    q, k, v, *_ = node.inputs
+    masks, sinks = _optional(node.inputs, node.attributes)
     dtype = placement.type_of(node.output).dtype
     rows = placement.view(q, dtype)
     if rows.layout.strides[-1] != 1:
@@ -120,8 +138,11 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingAttention]:
         seen = _contiguous_steps(masks[0], k.shape[-1], placement)
         mask = spread(seen, (*q.shape[:-1], k.shape[-1]))
     keys, values = (spread(placement.view(x, dtype), (*batch, *x.shape[-2:])) for x in (k, v))
+    one = None
+    if sinks:
+        one = spread(placement.view(sinks[0]), (*q.shape[:-1], 1))
     softmax = AttentionSoftmax(**node.attributes)
-    return (PendingAttention(rows, keys, values, mask, node.output.type, softmax),)
+    return (PendingAttention(rows, keys, values, mask, one, node.output.type, softmax),)
 
 
 def _contiguous_steps(mask: Value, steps: Dim, placement: Placement) -> View:

@@ -8,7 +8,7 @@ references only count, choose and stack, so that tensors stay on their device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,20 @@ def _expect_operands(what: str, body: Graph, types: Types) -> None:
         raise GraphError(f"{what} of {', '.join(map(str, types))} by {body}")
 
 
+def _expect_results(what: str, body: Graph, types: Types) -> None:
+    """Nothing converts the last results of a graph: they have the types of the node's."""
+    given = [(v.dtype, v.rank) for _, v in body.outputs[len(body.outputs) - len(types) :]]
+    if given != [(t.dtype, t.rank) for t in types]:
+        raise GraphError(f"{what} of results {', '.join(map(str, types))} by {body}")
+
+
 def _infer_loop(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
     results: tuple[TensorType, ...] = attributes["types"]
     stacked = len(results) - attributes["carried"]
-    _expect_operands("loop", attributes["body"], types[2 : len(types) - stacked])
+    body, carried = attributes["body"], attributes["carried"]
+    _expect_operands("loop", body, types[2 : len(types) - stacked])
+    elements = [replace(t, shape=t.shape[1:]) for t in results[carried:]]
+    _expect_results("loop", body, [*results[:carried], *elements])
     return results
 
 
@@ -75,6 +85,7 @@ def _reference_loop(
 def _infer_choose(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
     for branch in ("then", "otherwise"):
         _expect_operands("choose", attributes[branch], types[1:])
+        _expect_results("choose", attributes[branch], attributes["types"])
     results: tuple[TensorType, ...] = attributes["types"]
     return results
 

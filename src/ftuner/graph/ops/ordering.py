@@ -1,14 +1,16 @@
-"""Operators that compute elements in order: running sums and products, top-k, non-zero ones."""
+"""Operators that compute elements in order: running sums and products, top-k, non-zero and
+different ones."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import product, symbol
+from ftuner.core.dim import Dim, Shape, product, symbol
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Nest, Stage, Store, Writer
 from ftuner.errors import GraphError
@@ -115,6 +117,49 @@ def _reference_non_zero(x: Any, count: str) -> Any:
     return found[: x.ndim]
 
 
+def _infer_unique(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
+    (x,), axis = types, attributes["axis"]
+    count = symbol(attributes["count"])
+    if axis is None:
+        return _unique_types(x, (count,), product(x.shape), count)
+    expect_axis(x, axis, "unique")
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    return _unique_types(x, shape, x.shape[axis], count)
+
+
+def _unique_types(x: TensorType, shape: Shape, given: Dim, count: Dim) -> tuple[TensorType, ...]:
+    return (
+        TensorType(x.dtype, shape),
+        *(TensorType(INT64, (extent,)) for extent in (count, given, count)),
+    )
+
+
+def _reference_unique(
+    x: Any, axis: int | None, ordered: bool, count: str
+) -> tuple[Any, Any, Any, Any]:
+    x = np.asarray(x)
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    given = x.shape[axis]
+    # A row for each element along the axis.
+    rows = np.moveaxis(x, axis, 0).reshape(given, math.prod(x.shape) // max(given, 1))
+    # Stable, the first column counts most: the first of equal rows comes first.
+    order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(given)
+    one, other = rows[order[1:]], rows[order[:-1]]
+    differ = ((one != other) & ~((one != one) & (other != other))).any(axis=1)
+    begins = np.concatenate([np.ones(min(given, 1), np.bool_), differ])
+    numbers = np.empty(given, np.int64)
+    numbers[order] = np.cumsum(begins) - 1
+    first = order[begins]
+    if not ordered:
+        arrived = np.argsort(first, kind="stable")
+        first = first[arrived]
+        places = np.empty(len(first), np.int64)
+        places[arrived] = np.arange(len(first))
+        numbers = places[numbers]
+    return np.take(x, first, axis), first, numbers, np.bincount(numbers, minlength=len(first))
+
+
 ORDERING = (
     *(
         Operator(
@@ -128,6 +173,7 @@ ORDERING = (
     ),
     Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
     Operator("non_zero", _infer_non_zero, _reference_non_zero, binds=("count",)),
+    Operator("unique", _infer_unique, _reference_unique, binds=("count",)),
 )
 """A `cumulative_product` is rounded, and may overflow, at each element.
 
@@ -137,4 +183,12 @@ sort, torch.topk and ONNX's reference implementation (ONNX Runtime defines no or
 
 `non_zero` gives the index of each element that is not zero, one in each column, in the order of the
 elements. Their number is data-dependent: the attribute `count` names its symbol, which is bound
-when the operator has run."""
+when the operator has run.
+
+`unique` gives the different elements of the flattened tensor, or the different parts along `axis`:
+in ascending order if `ordered`, else in that of their first occurrence. Then it gives the position
+of the first occurrence of each, the number of the element or part that is equal to each given one,
+and how often each occurs. Parts are compared element by element. NaN is larger than every number
+and equal to NaN, as in numpy.unique, which ONNX refers to. (ONNX Runtime takes NaN for equal to
+whatever it is compared with, so that its result depends on the order of the elements and may lack
+some: of NaN and 1 it gives NaN alone.)"""

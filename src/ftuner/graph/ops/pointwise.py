@@ -1,4 +1,5 @@
-"""Operators on elements: all scalar functions, `where` and `cast`, with broadcasting."""
+"""Operators on elements: all scalar functions, `where`, `cast` and `bit_cast`, with
+broadcasting."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ import numpy as np
 
 from ftuner.core.dim import Atom, Dim, Shape, broadcast, least_value, minimum
 from ftuner.core.dim_symbols import shares_symbols
-from ftuner.core.dtype import BOOL, DType
+from ftuner.core.dtype import BFLOAT16, BOOL, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.arrays import held_in
+from ftuner.graph.arrays import converted, held_in, of_bfloat16, words
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Numerics, Operator, Require, injective, load
 
@@ -236,8 +237,41 @@ def _define_cast(
     return injective(types, results[0], body)
 
 
+def _infer_bit_cast(
+    types: Sequence[TensorType], attributes: Attributes, require: Require
+) -> tuple[TensorType, ...]:
+    (x,), of, to = types, attributes["of"], attributes["to"]
+    if x.dtype != of:
+        raise GraphError(f"bit_cast of {x.dtype}; the attribute says {of}")
+    if of.itemsize != to.itemsize:
+        raise GraphError(
+            f"bit_cast of {of} to {to}: {of.bits} bits and {to.bits}; expected as many"
+        )
+    return (TensorType(to, x.shape),)
+
+
+def _reference_bit_cast(x: Any, of: DType, to: DType) -> Any:
+    bits = words(converted(x, of), of)
+    if to == BFLOAT16:
+        return of_bfloat16(bits.view(np.uint16))
+    return bits.view(np.uint8) != 0 if to == BOOL else bits.view(to.name)
+
+
+def _define_bit_cast(
+    types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType]
+) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        return writer.step("bit_cast", attributes["to"], load(writer, types, 0, index))
+
+    return injective(types, results[0], body)
+
+
 POINTWISE = (
     *(pointwise(name) for name in SCALAR_FUNCTIONS),
     Operator("where", _infer_where, np.where, _define_where),
     Operator("cast", _infer_cast, _reference_cast, _define_cast),
+    Operator("bit_cast", _infer_bit_cast, _reference_bit_cast, _define_bit_cast, exact_from=0),
 )
+"""`bit_cast` gives the numbers of the dtype `to` whose bits in memory are those of the operand's,
+which is of the dtype `of`: references get half precision in float32. A bool is a byte, which is
+true unless it is zero. A NaN of half precision that signals becomes a quiet one."""

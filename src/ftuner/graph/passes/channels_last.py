@@ -302,7 +302,7 @@ def _is_to_channels_first(permutation: Permutation) -> bool:
 
 
 def _is_pointwise(op: str) -> bool:
-    return op in SCALAR_FUNCTIONS or op in ("where", "cast")
+    return op in SCALAR_FUNCTIONS or op in ("where", "cast", "bit_cast")
 
 
 def _is_reshape(shape: Shape, rank: int, permutation: Permutation) -> bool:

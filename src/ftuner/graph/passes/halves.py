@@ -42,8 +42,9 @@ def halves_in_float32(graph: Graph) -> Graph:
         return nodes[-1].output
 
     for node in graph.nodes:
-        if any(isinstance(x, Graph) for x in node.attributes.values()):
-            # The inputs and outputs of graphs have the dtypes of the file.
+        within = any(isinstance(x, Graph) for x in node.attributes.values())
+        if within or node.op == "bit_cast":
+            # The inputs and outputs of graphs, and bits, are those of the dtypes of the file.
             nodes.append(replace(node, inputs=tuple(map(rounded, node.inputs))))
             continue
         inputs = tuple(map(widened, node.inputs))

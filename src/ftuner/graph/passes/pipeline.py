@@ -17,6 +17,8 @@ from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
 from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.int8 import keep_int8_weights
+from ftuner.graph.passes.joined_halves import join_halves
+from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.norm import recognise_norms
 from ftuner.graph.passes.normal_form import normalise
@@ -24,7 +26,7 @@ from ftuner.graph.passes.outer_products import write_outer_products
 from ftuner.graph.passes.rolls import write_rolls
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
-from ftuner.graph.passes.softmax import narrow_softmax, recognise_softmax
+from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
 from ftuner.graph.verify import verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -46,7 +48,9 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     recognise_norms,
     # Attention is recognised by its softmax.
     recognise_softmax,
+    plain_softmax,
     narrow_softmax,
+    undo_merged_axes,
     recognise_attention,
     write_outer_products,
     write_rolls,
@@ -71,6 +75,7 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
             passes = (*PASSES[:at], partial(keep_half_weights, dtypes=kept), *PASSES[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
+        passes = (*passes, join_halves)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     for apply in passes:
         after = apply(graph)

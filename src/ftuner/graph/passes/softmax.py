@@ -1,4 +1,4 @@
-"""Recognises softmax and log-softmax."""
+"""Recognises softmax and log-softmax, and what is around them without need."""
 
 from __future__ import annotations
 
@@ -32,6 +32,21 @@ def recognise_softmax(graph: Graph) -> Graph:
                 softmax = made("softmax", [x], x.type, name, axis=axis, log=log)
                 places[end] = [softmax]
                 same[end.output] = softmax.output
+    return rewritten(graph, places, same)
+
+
+def plain_softmax(graph: Graph) -> Graph:
+    """Replace the softmax of differences from the largest element by that of the elements, as
+    GPT-OSS has it: a softmax subtracts the largest itself."""
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    for node in graph.nodes:
+        found = _above_the_largest(around, node.inputs[0]) if node.op == "softmax" else None
+        if found is not None and found[1] == node.attributes["axis"]:
+            name = f"{node.output.name}_plain"
+            places[node] = [made("softmax", [found[0]], node.output.type, name, **node.attributes)]
+            same[node.output] = places[node][0].output
     return rewritten(graph, places, same)
 
 

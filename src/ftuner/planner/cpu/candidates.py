@@ -111,9 +111,9 @@ class Candidate:
     """One way to compute a problem of any m. Thousands are kept, so it has slots."""
 
     __slots__ = (
-        "_blocks", "_chunk_s", "_most_chunks", "_most_chunks_blocked", "_workers", "batch_ranges",
-        "choice", "cost", "family", "first_row", "from_dram", "full", "k_ranges", "last_row",
-        "left", "nr", "share", "table", "tail_family", "tail_table", "unit_ranges",
+        "_blocks", "_chunk_s", "_most_chunks", "_most_chunks_blocked", "_units_cut", "_workers",
+        "batch_ranges", "choice", "cost", "family", "first_row", "from_dram", "full", "k_ranges",
+        "last_row", "left", "nr", "share", "table", "tail_family", "tail_table", "unit_ranges",
     )  # fmt: skip
 
     def __init__(
@@ -152,7 +152,7 @@ class Candidate:
         workers = grid.workers
         self._workers = workers
         self._chunk_s = tuning.chunk_s
-        units_cut = units if grid.n > 1 else batch
+        self._units_cut = units_cut = units if grid.n > 1 else batch
         one_axis = workers in (grid.batch, grid.n) and workers > 1 and not choice.pack_a
         # Each worker that takes chunks has room for all of B.
         if choice.pack_b and workers * n * k * b_itemsize > tuning.max_chunked_pack_bytes:
@@ -232,7 +232,12 @@ class Candidate:
         wanted = int(seconds * self._workers / self._chunk_s)
         cached = m <= self._blocks.cached_rows
         most = self._most_chunks if cached else self._most_chunks_blocked
-        return min(wanted, most) if wanted >= 2 * self._workers else 0
+        if wanted < 2 * self._workers:
+            return 0
+        found = min(wanted, most)
+        # Workers begin with as many chunks each. Of 13 chunks one of two workers would begin with
+        # 7; only where a chunk is a single panel is there nothing to even out.
+        return found if found == self._units_cut else found // self._workers * self._workers
 
     def fits(self, m: int) -> bool:
         """Whether m is in the range of the candidate."""

@@ -55,6 +55,11 @@ def workers_label(workers: Sequence[int]) -> str:
     return "w" + ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
+def has_colours(console: Console) -> bool:
+    """Whether a terminal shows colours: not if it has none, or the user wants none (NO_COLOR)."""
+    return console.color_system is not None and not console.no_color
+
+
 class Scale(NamedTuple):
     """One axis of C on character cells: `starts[i]` is the first cell of interval `i`, which begins
     at element `cuts[i]`."""
@@ -99,7 +104,7 @@ class PatchPicture:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         m, n = self._explanation.contraction.m, self._explanation.contraction.n
-        coloured = console.color_system is not None
+        coloured = has_colours(console)
         margin = len(str(m)) + 1
         room = max(options.max_width - margin, 1)
         per_element = min(room / n, LINE_HEIGHT * MAX_LINES / m)

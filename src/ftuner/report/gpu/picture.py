@@ -16,6 +16,7 @@ from ftuner.report.cpu.picture import (
     MAX_LINES,
     MIN_COLUMNS,
     MIN_LINES,
+    has_colours,
     scale_axis,
 )
 from ftuner.report.gpu.explain import BlockExplanation
@@ -43,7 +44,7 @@ class WavePicture:
         cuts = sorted({0, m, *(first for _, first, _ in plan.bands)})
         down, across = scale_axis(cuts, max(lines, len(cuts) - 1)), scale_axis((0, n), width)
         labels = dict(zip(down.starts, down.cuts, strict=False))
-        coloured = console.color_system is not None
+        coloured = has_colours(console)
         for y, row in enumerate(down.elements()):
             text = Text(no_wrap=True, overflow="crop")
             text.append(str(labels.get(y, "")).rjust(margin - 1) + " ", "dim")

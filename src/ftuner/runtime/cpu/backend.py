@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from ftuner.runtime.ops.layer import Activation
 from ftuner.ukernels.cpu.library import Library
 
 if TYPE_CHECKING:
+    from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Graph
 
 
@@ -36,6 +37,7 @@ class CpuBackend(CpuSession, Backend):
 
     product_dtypes = DTYPES
     multiplies_halves = False
+    appends_in_place = True
     held_dtypes: dict[str, DType] = {}  # noqa: RUF012, as of the contract
 
     def __init__(self, cache: Cache | None = None, isa: str | None = None) -> None:
@@ -77,17 +79,18 @@ class CpuBackend(CpuSession, Backend):
 
     def compile(
         self, graph: Graph, threads: int | None = None, held: DType | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, appended: Sequence[Appended] = (),
     ) -> Executable:  # fmt: skip
         assert held is None, "the CPU holds float32 as it is"
         if threads is not None:
             threads = checked_threads(threads)
         room = import_undivided("ftuner.runtime.cpu.executable")
-        found: Executable = room.CompiledGraph(graph, self, threads, progress)
+        found: Executable = room.CompiledGraph(graph, self, threads, progress, appended)
         return found
 
-    def boundary(self, graph: Graph, in_parts: bool) -> Boundary:
-        found: Boundary = import_undivided("ftuner.runtime.cpu.boundary").CpuBoundary(graph)
+    def boundary(self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()) -> Boundary:
+        room = import_undivided("ftuner.runtime.cpu.boundary")
+        found: Boundary = room.CpuBoundary(graph, appended)
         return found
 
 

@@ -8,26 +8,32 @@ from typing import Any
 import numpy as np
 
 from ftuner.errors import InputError, OperandError
+from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import Array, as_array, numpy_dtype
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.reference import node_results
 
 
 class CpuBoundary(Boundary):
-    """Check arrays, and copy those that are not aligned and contiguous."""
+    """Check arrays, and copy those that are not aligned and contiguous, but for those that outputs
+    append to."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, appended: Sequence[Appended]) -> None:
         self._inputs = graph.inputs
+        as_given = {pair.input for pair in appended}
+        self._as_given = [number in as_given for number in range(len(graph.inputs))]
         self._names = [v.name for v in graph.inputs]
         self._dtypes = [numpy_dtype(v.dtype) for v in graph.inputs]
 
     def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
         check_names(feeds, self._names)
         arrays = []
-        for name, dtype, value in zip(self._names, self._dtypes, self._inputs, strict=True):
+        for name, dtype, value, as_given in zip(
+            self._names, self._dtypes, self._inputs, self._as_given, strict=True
+        ):
             try:
                 x = as_array(feeds[name], name)
             except OperandError as error:
@@ -36,6 +42,9 @@ class CpuBoundary(Boundary):
                 raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
             if x.ndim != value.rank:
                 raise InputError(f"input {name} is {x.shape}; the model takes {value.type}")
+            if as_given:
+                arrays.append(x)
+                continue
             try:
                 arrays.append(np.require(x, requirements=["C", "A"]))
             except NO_MEMORY as error:
@@ -46,9 +55,9 @@ class CpuBoundary(Boundary):
         return results
 
     def evaluated(self, node: Node, operands: Sequence[Array]) -> list[Array]:
-        results = OPERATORS[node.op].reference(*operands, **node.attributes)
+        results = node_results(node, operands)
         return [
-            np.asarray(x, order="C") for x in (results if len(node.outputs) > 1 else (results,))
+            np.asarray(x, numpy_dtype(v.dtype)) for x, v in zip(results, node.outputs, strict=True)
         ]
 
     def constant(self, value: Value) -> Array:

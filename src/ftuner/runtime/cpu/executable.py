@@ -15,10 +15,12 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.errors import IndexRangeError
+from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Progress
+from ftuner.runtime.cpu.appending import Extension, extended
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.products import Products
@@ -43,8 +45,10 @@ class CompiledGraph(Executable):
         session: CpuSession,
         threads: int | None = None,
         progress: Progress | None = None,
+        appended: Sequence[Appended] = (),
     ) -> None:
         """Lower, compile and pack a graph. `threads`: threads of a run, by default the session's.
+        `appended`: the outputs that append to an input in place.
 
         Raises:
             UnsupportedOperatorError: an operator without a schedule.
@@ -52,7 +56,7 @@ class CompiledGraph(Executable):
         self._session = session
         self._threads = threads
         self._binding = Binding(graph)
-        lowered = lower(graph, runs=runs)
+        lowered = lower(graph, runs=runs, appended=appended)
         compiled = self._compile(lowered, progress)
         # The originals of packed weights are not kept.
         steps = tuple(step.step for step in compiled)
@@ -102,7 +106,8 @@ class CompiledGraph(Executable):
         ]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """The outputs for one array per input, of its dtype and rank, aligned and contiguous.
+        """The outputs for one array per input, of its dtype and rank, aligned and contiguous;
+        one that an output appends to may have any strides.
 
         Raises:
             ShapeError: extents that contradict the graph.
@@ -168,16 +173,50 @@ class CompiledGraph(Executable):
     ) -> list[Array]:  # fmt: skip
         """Run in a state, by `launch` if it is given, which gets the address of the arrays' words
         and whether to run without workers. Both run the same program, with the same bits."""
-        pool = self._session.kernels.runtime.pool
         workers = self.threads
         program = self._program(state, arrays, workers)
-        outputs = _made(program)
-        words = np.array([id(x) + DATA_WORD for x in (*arrays, *outputs)], np.uint64)
+        extensions: list[Extension] = []
+        try:
+            for pair in self.lowered.appended:
+                (shape, _), (room, _) = program.outputs[pair.output], program.rooms[pair.output]
+                extensions.append(extended(arrays[pair.input], shape, room))
+            outputs = self._made(program, extensions)
+            self._execute(program, workers, (*arrays, *outputs), launch or self._launch)
+        except BaseException:
+            for extension in extensions:
+                extension.undo()
+            raise
+        for extension in extensions:
+            extension.keep()
+        return outputs
+
+    def _made(self, program: BoundProgram, extensions: Sequence[Extension]) -> list[Array]:
+        """Arrays for the outputs: those that are appended, and new ones."""
+        pairs = zip(self.lowered.appended, extensions, strict=True)
+        known = {pair.output: extension.array for pair, extension in pairs}
+        outputs = list(enumerate(program.outputs))
+        try:
+            return [known[n] if n in known else np.empty(*output) for n, output in outputs]
+        except NO_MEMORY:
+            # Names the output.
+            return [known[n] if n in known else allocated(*output) for n, output in outputs]
+
+    def _execute(
+        self, program: BoundProgram, workers: int, arrays: Sequence[Array],
+        launch: Callable[[BoundProgram, int, bool], None],
+    ) -> None:  # fmt: skip
+        """Run a program on the arrays of the inputs and of the outputs.
+
+        Raises:
+            IndexRangeError: an index in the data that is out of range.
+        """
+        pool = self._session.kernels.runtime.pool
+        words = np.array([id(x) + DATA_WORD for x in arrays], np.uint64)
         alone = True
         try:
             if workers > 1 and pool.lock.acquire(blocking=False):
                 alone = pool.threads < workers and not pool.grow(workers)
-            (launch or self._launch)(program, words.ctypes.data, alone)
+            launch(program, words.ctypes.data, alone)
         finally:
             if workers > 1:
                 try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
@@ -191,7 +230,6 @@ class CompiledGraph(Executable):
                 program.records[slot] = 0
             texts, status = next((t, s) for t, s in failed if s)
             raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
-        return outputs
 
     def _launch_steps(
         self, program: BoundProgram, number: int, count: int, words: int, alone: bool
@@ -216,15 +254,6 @@ class CompiledGraph(Executable):
             found = self._writer.bind(symbols, workers, pool, state.arena.grown)
             state.programs.add(key, found)
         return found
-
-
-def _made(program: BoundProgram) -> list[Array]:
-    """New arrays for the outputs."""
-    try:
-        return [np.empty(shape, dtype) for shape, dtype in program.outputs]
-    except NO_MEMORY:
-        # Names the output.
-        return [allocated(shape, dtype) for shape, dtype in program.outputs]
 
 
 def _weights_bytes(lowered: Lowered, compiled: Sequence[CompiledStep]) -> int:

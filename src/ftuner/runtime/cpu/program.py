@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.graph.appending import memory_shape
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
@@ -43,6 +44,8 @@ class BoundProgram(NamedTuple):
     records: npt.NDArray[np.int64]
     address: int
     outputs: Outputs
+    rooms: Outputs
+    """The memory of each output: with room for more rows, if it is one of `Lowered.appended`."""
     checked: tuple[tuple[int, tuple[str, ...]], ...]
     """The slot of each status, and the texts of status 1, 2 and so on."""
     arena: int
@@ -57,7 +60,7 @@ class BoundProgram(NamedTuple):
 
     @property
     def outputs_bytes(self) -> int:
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.outputs)
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.rooms)
 
     @property
     def records_bytes(self) -> int:
@@ -108,7 +111,11 @@ class ProgramWriter:
         self._outputs = [
             (dims.numbers(v.shape), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
         ]
-        self._extents = {n for shape, _ in self._outputs for n in shape}
+        self._rooms = list(self._outputs)
+        for pair in lowered.appended:
+            room = memory_shape(lowered.outputs[pair.output].shape, pair.axis)
+            self._rooms[pair.output] = (dims.numbers(room), self._outputs[pair.output][1])
+        self._extents = {n for shape, _ in self._rooms for n in shape}
         self._extents |= {number for number, *_ in self._arena}
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(names)
@@ -146,10 +153,13 @@ class ProgramWriter:
             AllocationError: arrays larger than the address space.
         """
         values = evaluated(self._evaluate, symbols, self._extents)
-        outputs = tuple([(tuple([values[n] for n in s]), t) for s, t in self._outputs])
+        outputs, rooms = (
+            tuple([(tuple([values[n] for n in s]), t) for s, t in arrays])
+            for arrays in (self._outputs, self._rooms)
+        )
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max([values[number] * size for number, size, _, _ in self._arena], default=0))
-        bound = addressable(values, outputs, self._loops)
+        bound = addressable(values, rooms, self._loops)
         layouts, hardware = self._layouts, self._hardware
         found = [task.bind(values, layouts, workers, hardware) for task in self._tasks]
         offsets, arena_bytes = self._arena_places(values, found)
@@ -171,8 +181,9 @@ class ProgramWriter:
         kept = tuple([task.plan for task in found if task.plan is not None])
         worker_bytes = max([task.worker_bytes for task in found], default=0)
         return BoundProgram(
-            records, here, outputs, self._checked, base, kept, arena_bytes, most, worker_bytes
-        )
+            records, here, outputs, rooms, self._checked, base, kept, arena_bytes, most,
+            worker_bytes,
+        )  # fmt: skip
 
     def _dealt(
         self, found: Sequence[BoundTask], values: Sequence[int], workers: int

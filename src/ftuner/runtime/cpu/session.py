@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,15 @@ from ftuner.runtime.cpu.correction import corrected, keep
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
-from ftuner.runtime.known_hardware import keep_model, kept_model, known_or_probed
+from ftuner.runtime.known_hardware import (
+    KeptCalibration,
+    keep_calibration,
+    keep_model,
+    kept_calibration,
+    kept_model,
+    known_or_probed,
+    read_kept,
+)
 from ftuner.ukernels.cpu.library import Family
 
 if TYPE_CHECKING:
@@ -134,6 +143,10 @@ class CpuSession:
         tuned = corrected(self.cache, replace(bare, tuning=found.tuning))
         with self._lock:
             keep_hardware(self.cache, tuned, self._asked_isa)
+            keep_calibration(
+                self.cache, kept_key(self._asked_isa),
+                KeptCalibration(time.time(), found.slow_share, found.noisy),
+            )  # fmt: skip
             if self._kernels is None:
                 self._hardware = tuned
         return found
@@ -214,6 +227,26 @@ def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) ->
     return corrected(cache, found)
 
 
+def remembered_hardware(
+    cache: Cache, isa: str | None = None
+) -> tuple[CpuHardware, KeptCalibration | None] | None:
+    """The hardware model of this machine that the cache has, and what is known of its calibration;
+    None if it has none. `isa`: as of `known_hardware`. Nothing is probed, completed or kept.
+
+    Raises:
+        HardwareError: an architecture without a code generator.
+    """
+    facts = read_system()
+    for part in dict.fromkeys((_part_of_key(facts, isa), "")):
+        key = _key_of(facts, part)
+        kept = read_kept(cache, key, lambda document: _model_of(document, facts))
+        if kept is not None:
+            found, _ = kept
+            known = kept_calibration(cache, key) if found.tuning.is_calibrated else None
+            return found, known
+    return None
+
+
 def keep_hardware(cache: Cache, hardware: CpuHardware, isa: str | None = None) -> None:
     """Keep a model of this machine with another tuning, for the processes that follow. `isa`: as of
     `known_hardware`.
@@ -230,6 +263,12 @@ def keep_hardware(cache: Cache, hardware: CpuHardware, isa: str | None = None) -
             f"this machine changed while it was tuned, so that nothing is kept; tune again: {error}"
         ) from None
     keep_model(cache, _key_of(facts, _part_of_key(facts, isa)), hardware, priors_digest())
+
+
+def kept_key(isa: str | None) -> str:
+    """The key of this machine's model in the cache. `isa`: as of `known_hardware`."""
+    facts = read_system()
+    return _key_of(facts, _part_of_key(facts, isa))
 
 
 def _part_of_key(facts: SystemFacts, isa: str | None) -> str:

@@ -123,6 +123,7 @@ class Attentions:
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         softmax: AttentionSoftmax, past: int | None, tf32: bool | None = None,
+        sinks: Tensor | None = None,
     ) -> Direct | None:  # fmt: skip
         """`out = softmax(q @ k, mask) @ v`, on the current stream; the result is not empty.
 
@@ -132,6 +133,7 @@ class Attentions:
             mask: `(..., rows, keys)`, numbers or booleans; strides may be 0.
             past: the value of `softmax.causal`.
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
+            sinks: `(..., rows, 1)`, numbers, if `softmax.sinks`; strides may be 0.
 
         Returns:
             The argument of `again` for tensors of the same layout; None if some were copied.
@@ -141,18 +143,19 @@ class Attentions:
                 tiles, or parts of these.
         """
         tf32 = allows_tf32() if tf32 is None else tf32
-        return self._cut(q, k.mT, v, out, mask, softmax, _Seen.of(past, tf32))
+        return self._cut(q, k.mT, v, out, _optional(mask, sinks), softmax, _Seen.of(past, tf32))
 
     def wanted(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        softmax: AttentionSoftmax, past: int | None, tf32: bool,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool, sinks: Tensor | None = None,
     ) -> list[Source]:  # fmt: skip
         """Returns what `run` may launch for operands of these layouts, which may have no data."""
         seen = _Seen.of(past, tf32)
         if v.shape[-2] == 0:
             return []
         found: list[Source] = []
-        for arrays in _pieces(_readable(_given(q, k.mT, v, out, mask))):
+        given = _given(q, k.mT, v, out, _optional(mask, sinks))
+        for arrays in _pieces(_readable(given, softmax)):
             batch = attention_batch(arrays[3].shape[:-2], arrays)
             form = self._form(arrays, batch, softmax, seen)
             found += self._sources(form, batch.members.extent > 1).values()
@@ -160,14 +163,14 @@ class Attentions:
 
     def workspace_bytes(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        softmax: AttentionSoftmax, past: int | None, tf32: bool,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool, sinks: Tensor | None = None,
     ) -> int:  # fmt: skip
         """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
         sums."""
         if v.shape[-2] == 0:
             return 0
-        given = _given(q, k.mT, v, out, mask)
-        arrays = _readable(given)
+        given = _given(q, k.mT, v, out, _optional(mask, sinks))
+        arrays = _readable(given, softmax)
         seen = _Seen.of(past, tf32)
         plans = [self._call(piece, softmax, seen).plan for piece in _pieces(arrays)]
         floats = max(plan.workspace_floats for plan in plans)
@@ -192,7 +195,7 @@ class Attentions:
         """
         limit: Causal = "last" if causal else "none"
         seen = _Seen(limit, 0, requests, allows_tf32())
-        return self._cut(q, k.mT, v, out, None, softmax, seen)
+        return self._cut(q, k.mT, v, out, [], softmax, seen)
 
     def again(self, direct: Direct, arrays: Sequence[Tensor]) -> None:
         """Launches for other tensors of the same extents, strides and alignment: q, k, v, the
@@ -210,15 +213,15 @@ class Attentions:
         ]
 
     def _cut(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, optional: list[Tensor],
         softmax: AttentionSoftmax, seen: _Seen,
     ) -> Direct | None:  # fmt: skip
         if v.shape[-2] == 0:
             # The result of attention over no keys is zero.
             out.zero_()
             return None
-        given = _given(q, k, v, out, mask)
-        arrays = _readable(given)
+        given = _given(q, k, v, out, optional)
+        arrays = _readable(given, softmax)
         calls = [self._run(piece, softmax, seen) for piece in _pieces(arrays)]
         if arrays[3] is not out:
             out.copy_(arrays[3])
@@ -234,9 +237,12 @@ class Attentions:
 
     def _call(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
-        weights = softmax.scale, softmax.softcap, softmax.hidden, softmax.safe, softmax.hides_nan
+        weights = (
+            softmax.scale, softmax.softcap, softmax.hidden, softmax.safe, softmax.hides_nan,
+            softmax.sinks,
+        )  # fmt: skip
         dtype = matrix_dtype(arrays[0], "q")
-        key = (*layout, arrays[-1].dtype, dtype, weights, seen)
+        key = (*layout, *(x.dtype for x in arrays[4:]), dtype, weights, seen)
         call = self._calls.get(key)
         if call is None:
             call = self._make(arrays, softmax, seen)
@@ -246,7 +252,8 @@ class Attentions:
     def _form(
         self, arrays: list[Tensor], batch: AttentionBatch, softmax: AttentionSoftmax, seen: _Seen
     ) -> AttentionForm:
-        q, k, v, _, *masks = arrays
+        q, k, v, *_ = arrays
+        mask, sinks = _optional_numbers(arrays, softmax)
         depth, columns = q.shape[-1], v.shape[-1]
         dtype = matrix_dtype(q, "q")
         multiply = multiplied_on(self._hardware, multiply_of(dtype, seen.tf32))
@@ -255,17 +262,18 @@ class Attentions:
         return AttentionForm.over(
             dtype, multiply, depth, columns,
             causal=seen.causal,
-            mask=mask_form(masks[0], batch) if masks else None,
+            mask=None if mask is None else mask_form(arrays[mask], batch),
             ragged=None if seen.requests is None else INT32,
             aligned=aligned,
             loads=loads_of(self._hardware, multiply, aligned and ascending([k, v], batch)),
             negative=softmax.scale < 0,
             capped=bool(softmax.softcap),
+            sinks=None if sinks is None else matrix_dtype(arrays[sinks], "sinks"),
         )  # fmt: skip
 
     def _make(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
         past, requests = seen.past, seen.requests
-        q, k, v, out, *masks = arrays
+        q, k, v, out, *_ = arrays
         batch = attention_batch(out.shape[:-2], arrays)
         (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
         # Beyond these limits rows see all keys, or none.
@@ -292,7 +300,12 @@ class Attentions:
             )
         described = described_keys(plan.kernel, k, v, batch)
         strides = [s for i in range(4) for s in call_strides(arrays, batch, i, bool(described))]
-        strides += call_strides(arrays, batch, 4, False) if masks else [0] * 5
+        mask, sinks = _optional_numbers(arrays, softmax)
+        if mask is None:
+            strides += [0] * 5
+        else:
+            strides += [*call_strides(arrays, batch, mask, False), arrays[mask].stride(-1)]
+        strides += [0] * 4 if sinks is None else call_strides(arrays, batch, sinks, False)
         numbers = AttentionCall(
             count, problem.heads, problem.sharing, rows, keys, depth, columns, past, plan.tiles,
             plan.l2_heads, plan.split_keys, softmax.inner_scale, softmax.softcap, softmax.hidden,
@@ -332,8 +345,10 @@ class Attentions:
         self, call: _Call, arrays: Sequence[Tensor], offsets: tuple[int, ...]
     ) -> dict[str, Any]:
         """Returns arrays by name, without those that are allocated for each launch."""
-        names = ("q", "k", "v", "out", "mask")
-        given: dict[str, Any] = dict(zip(names, map(moved, arrays, offsets), strict=False))
+        form = call.plan.kernel.form
+        names = ["q", "k", "v", "out", *["mask"] * (form.mask is not None)]
+        names += ["sinks"] * (form.sinks is not None)
+        given: dict[str, Any] = dict(zip(names, map(moved, arrays, offsets), strict=True))
         mask = given.get("mask")
         if mask is not None and mask.dtype == torch.bool:
             given["mask"] = mask.view(torch.uint8)
@@ -381,20 +396,36 @@ class Attentions:
         return found
 
 
-def _given(q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None) -> list[Tensor]:
+def _optional(mask: Tensor | None, sinks: Tensor | None) -> list[Tensor]:
+    return [x for x in (mask, sinks) if x is not None]
+
+
+def _optional_numbers(
+    arrays: Sequence[Tensor], softmax: AttentionSoftmax
+) -> tuple[int | None, int | None]:
+    """The numbers of the mask and of the sinks among the arrays, after q, k, v and the result."""
+    last = len(arrays) - 1
+    return 4 if last > 3 + softmax.sinks else None, last if softmax.sinks else None
+
+
+def _given(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, optional: Sequence[Tensor]
+) -> list[Tensor]:
     if q.shape[-1] == 0:
         # Without elements all scores are 0, as for one element that is 0.
         q, k = (x.new_zeros((*x.shape[:-1], 1)) for x in (q, k))
-    return [q, k, v, out, *([] if mask is None else [mask])]
+    return [q, k, v, out, *optional]
 
 
-def _readable(given: list[Tensor]) -> list[Tensor]:
+def _readable(given: list[Tensor], softmax: AttentionSoftmax) -> list[Tensor]:
     """Returns operands and a result that kernels can access: the given ones, or copies."""
     arrays = list(map(in_rows, given[:3]))
     out = given[3]
     if out.stride(-1) != 1:
         out = torch.empty(out.shape, dtype=out.dtype, device=out.device)
-    return [*arrays, out, *map(readable_mask, given[4:])]
+    mask, _ = _optional_numbers(given, softmax)
+    optional = [readable_mask(x) if i == mask else x for i, x in enumerate(given[4:], 4)]
+    return [*arrays, out, *optional]
 
 
 def _pieces(arrays: list[Tensor]) -> Iterator[list[Tensor]]:

@@ -53,16 +53,14 @@ def attention_batch(shape: Sequence[int], arrays: Sequence[Tensor]) -> Attention
 def call_strides(
     arrays: Sequence[Tensor], batch: AttentionBatch, number: int, described: bool
 ) -> list[int]:
-    """Returns the strides of one array in the order of `AttentionCall`."""
+    """Returns the strides of one array in the order of `AttentionCall`, without that of a mask
+    along keys."""
     found = [batch.requests.strides[number], batch.heads.strides[number]]
     if described and number in (1, 2):
         found = [int(step != 0) for step in found]
     if number not in (1, 2):
         found.append(batch.members.strides[number])
-    found.append(arrays[number].stride(-2))
-    if number == 4:
-        found.append(arrays[number].stride(-1))
-    return found
+    return [*found, arrays[number].stride(-2)]
 
 
 def in_rows(x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from ftuner.codegen.triton.targets import Target
 from ftuner.core.dtype import GPU_DTYPES, HALF_DTYPES, DType
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import ConfigurationError
+from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.backend import Backend, Effort, Executable, Progress
@@ -33,6 +35,7 @@ class GpuBackend(GpuSession, Backend):
 
     product_dtypes = GPU_DTYPES
     multiplies_halves = True
+    appends_in_place = False
     held_dtypes = HALF_DTYPES
 
     def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
@@ -73,12 +76,16 @@ class GpuBackend(GpuSession, Backend):
 
     def compile(
         self, graph: Graph, threads: int | None = None, held: DType | None = None,
-        progress: Progress | None = None,
+        progress: Progress | None = None, appended: Sequence[Appended] = (),
     ) -> Executable:  # fmt: skip
         """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
+        assert not appended, "a GPU appends nothing in place"
+        assert not appended, "a GPU appends nothing in place"
         return CompiledGraph(graph, self, progress, held)
 
-    def boundary(self, graph: Graph, in_parts: bool) -> GpuBoundary:
+    def boundary(
+        self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()
+    ) -> GpuBoundary:
         return GpuBoundary(graph, in_parts, self.device)
 
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ftuner.core.dtype import BFLOAT16
+from ftuner.core.dtype import BFLOAT16, DType
 from ftuner.errors import InputError, OperandError, UnsupportedKernelError
-from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.operators import OPERATORS
+from ftuner.graph.ir import Array, Graph, Node, Value
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import as_array
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, as_tensor
 from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.reference import node_results
 
 
 class GpuBoundary(Boundary):
@@ -59,17 +59,19 @@ class GpuBoundary(Boundary):
 
     def evaluated(self, node: Node, operands: Sequence[Tensor]) -> list[Tensor]:
         known = [x.float() if x.dtype == torch.bfloat16 else x for x in operands]
-        results = OPERATORS[node.op].reference(*(x.cpu().numpy() for x in known), **node.attributes)
-        results = results if len(node.outputs) > 1 else (results,)
-        return [torch.as_tensor(x.copy(), device=self._device) for x in results]
+        results = node_results(node, [x.cpu().numpy() for x in known])
+        return [self._moved(x, v.dtype) for x, v in zip(results, node.outputs, strict=True)]
 
     def constant(self, value: Value) -> Tensor:
-        dtype = TORCH_DTYPES[value.dtype.name]
-        # A copy: the constant may be read-only, which torch warns of.
-        return torch.as_tensor(np.array(value.constant), device=self._device).to(dtype)
+        return self._moved(value.constant, value.dtype)
 
     def stacked(self, operands: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(operands))
+
+    def _moved(self, array: Array | None, dtype: DType) -> Tensor:
+        # A copy: the array may be read-only, which torch warns of.
+        found = torch.as_tensor(np.array(array), device=self._device)
+        return found.to(TORCH_DTYPES[dtype.name])
 
     def _tensor(self, value: Value, given: object) -> Tensor:
         if value.dtype == BFLOAT16 and not isinstance(given, torch.Tensor):

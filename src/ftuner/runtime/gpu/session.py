@@ -83,7 +83,7 @@ def known_gpu(device: torch.device, cache: Cache, again: bool = False) -> GpuHar
     Raises:
         HardwareError: kernels cannot run on the device.
     """
-    _expect_runnable(device)
+    expect_runnable(device)
     facts = read_device(device)
 
     def probe() -> GpuHardware:
@@ -118,7 +118,7 @@ def _model_of(document: Any, facts: DeviceFacts) -> GpuHardware:
     return found
 
 
-def _expect_runnable(device: torch.device) -> None:
+def expect_runnable(device: torch.device) -> None:
     """Raises HardwareError if kernels cannot run on a device, or cannot be measured now."""
     if device.type != "cuda":
         raise HardwareError(f"no kernels for tensors on {device}; expected a CUDA device")

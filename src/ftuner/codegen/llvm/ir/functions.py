@@ -102,6 +102,13 @@ def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir
     return builder.zext(x, type_) if unsigned else builder.sext(x, type_)
 
 
+def bit_cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir.Value:
+    """The element of `target` that memory holds in the bits of an element of `source`."""
+    bits = to_memory(builder, x, source)
+    same = builder.bitcast(bits, like(bits.type, memory_type(target)))
+    return from_memory(builder, same, target)
+
+
 def apply(
     builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], dtype: DType, fused: bool
 ) -> ir.Value:

@@ -48,26 +48,27 @@ FULL, LAST_OF_K, LAST_OF_V = range(3)
 
 def emit(
     module: ir.Module, symbol: str, dtype: DType, axes: int, mask: DType | None, causal: bool,
-    capped: bool, vector_bytes: int, fused: bool,
+    capped: bool, sinks: bool, vector_bytes: int, fused: bool,
 ) -> None:  # fmt: skip
     """Add the kernel for a number of batch axes, with a mask of a dtype or without; `capped`:
-    whether scores pass a hyperbolic tangent. Its buffers are q, k, v, the mask if there is one, and
-    the result; a task is a range of rows of one batch element."""
+    whether scores pass a hyperbolic tangent; `sinks`: whether each row has a score without a key.
+    Its buffers are q, k, v, the mask and the sinks if there are any, and the result; a task is a
+    range of rows of one batch element."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     lanes = vector_bytes // dtype.itemsize
-    _Emission(function, dtype, axes, mask, causal, capped, lanes, fused).emit()
+    _Emission(function, dtype, axes, mask, causal, capped, sinks, lanes, fused).emit()
 
 
 class _Emission:
     def __init__(
         self, function: ir.Function, dtype: DType, axes: int, mask: DType | None, causal: bool,
-        capped: bool, lanes: int, fused: bool,
+        capped: bool, sinks: bool, lanes: int, fused: bool,
     ) -> None:  # fmt: skip
         self.dtype, self.axes, self.mask = dtype, axes, mask
         self.causal, self.lanes, self.fused = causal, lanes, fused
         buffers, self.dims, _, self.worker, self.begin, self.end = function.args
         self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
-        names = ["q", "k", "v", *(["mask"] if self.mask is not None else []), "out"]
+        names = ["q", "k", "v", *["mask"] * (mask is not None), *["sinks"] * sinks, "out"]
         self.buffers = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(names)}
         self.element = scalar_type(self.dtype)
         self.vector = ir.VectorType(self.element, lanes)
@@ -138,7 +139,7 @@ class _Emission:
     def _places(self, number: ir.Value) -> dict[str, ir.Value]:
         """Addresses of the operands of one batch element: its index in mixed radix."""
         builder = self.builder
-        order = ("q", "k", "v", "mask", "out")
+        order = ("q", "k", "v", "mask", "sinks", "out")
         places = dict(self.buffers)
         for axis in reversed(range(self.axes)):
             base = Attention.AXES + axis * Attention.AXIS_SIZE
@@ -199,8 +200,12 @@ class _Emission:
             if "mask" in places:
                 below = builder.mul(number, self.dim(Attention.MASK_ROW))
                 mask = at(builder, places["mask"], below)
+            sink = None
+            if "sinks" in places:
+                below = builder.mul(number, self.dim(Attention.SINKS_ROW))
+                sink = builder.load(at(builder, places["sinks"], below), typ=self.element)
             own = self._seen(builder.add(number, const(1))) if self.causal else steps
-            total = self._powers(here, own, mask)
+            total = self._powers(here, own, mask, sink)
             builder.store(total, at(builder, self.sums, builder.mul(row, const(self.size))))
             if self.causal:
                 self._cleared(here, own, seen)
@@ -253,12 +258,18 @@ class _Emission:
         with builder.if_then(builder.icmp_signed(">", left, const(0))):
             panel(full, last, left)
 
-    def _powers(self, row: ir.Value, count: ir.Value, mask: ir.Value | None) -> ir.Value:
+    def _powers(
+        self, row: ir.Value, count: ir.Value, mask: ir.Value | None, sink: ir.Value | None
+    ) -> ir.Value:
         """Scale and mask the first scores of a row, and replace them by the powers of e of their
-        differences from the largest; returns the sum of these."""
+        differences from the largest, which may be the sink; returns the sum of all powers."""
         builder, vector, dtype = self.builder, self.vector, self.dtype
         largest, total = reserve(builder, vector), reserve(builder, vector)
-        builder.store(self.floor, largest)
+        least = self.floor
+        if sink is not None:
+            sink = splat(builder, sink, self.lanes)
+            least = elements.combine(builder, "maximum", least, sink, dtype)
+        builder.store(least, largest)
         builder.store(elements.zero(vector), total)
 
         def scale(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
@@ -279,10 +290,12 @@ class _Emission:
 
         log2_e = vecbody.splat(vector, 1.0 / math.log(2.0))
 
+        def power(score: ir.Value) -> ir.Value:
+            exponent = builder.fmul(builder.fsub(score, most), log2_e)
+            return vecmath.exp2_flushed(builder, exponent, fused=self.fused)
+
         def raise_(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
-            shifted = builder.fsub(self._load(place, lanes), most)
-            exponent = builder.fmul(shifted, log2_e)
-            value = vecmath.exp2_flushed(builder, exponent, fused=self.fused)
+            value = power(self._load(place, lanes))
             self._store(value, place, lanes)
             if lanes is not None:
                 value = builder.select(lanes, value, elements.zero(vector))
@@ -290,7 +303,10 @@ class _Emission:
             builder.store(builder.fadd(before, value), total)
 
         self._along(row, const(0), count, raise_)
-        return across(builder, "sum", builder.load(total, typ=vector), dtype)
+        found = across(builder, "sum", builder.load(total, typ=vector), dtype)
+        if sink is None:
+            return found
+        return builder.fadd(found, builder.extract_element(power(sink), const(0)))
 
     def _masked(
         self, value: ir.Value, mask: ir.Value, number: ir.Value, lanes: ir.Value | None

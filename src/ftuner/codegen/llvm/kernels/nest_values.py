@@ -122,6 +122,8 @@ class Values:
         source = self._kernel.steps[step.arguments[0]].dtype
         if step.op == "cast":
             return elements.cast(builder, arguments[0], source, step.dtype)
+        if step.op == "bit_cast":
+            return elements.bit_cast(builder, arguments[0], source, step.dtype)
         if step.op == "checked":
             return self._checked(number, arguments[0], arguments[1], str(step.payload))
         return elements.apply(builder, step.op, arguments, source, self._frame.fused)

@@ -8,8 +8,8 @@ from ftuner.core.cpu.tile import MAX_OPERANDS, MAX_SEGMENTS
 
 class Attention:
     """Parameters of the attention kernel besides addresses; strides in bytes. After the last slot
-    follow the batch axes: for each its extent and its strides in q, k, v, the mask and the
-    result."""
+    follow the batch axes: for each its extent and its strides in q, k, v, the mask, the sinks and
+    the result."""
 
     ROWS = 0
     """Rows of q in one batch element."""
@@ -58,11 +58,12 @@ class Attention:
     CAP = 28
     """What multiplies the hyperbolic tangent of scores, in kernels that cap them: a float64 as
     bits."""
-    COVERS = 29
+    SINKS_ROW = 29
+    COVERS = 30
     """Row tiles of a block: for full panels, the last one of k, the last one of v; then the same
     for the last block. Each `MAX_SEGMENTS` segments, unused ones without tiles."""
     AXES = COVERS + 6 * 3 * MAX_SEGMENTS
-    AXIS_SIZE = 6
+    AXIS_SIZE = 7
 
 
 class Winograd:

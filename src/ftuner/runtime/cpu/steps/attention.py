@@ -69,13 +69,14 @@ class Arranged(NamedTuple):
     k: StridedArray
     v: StridedArray
     mask: StridedArray | None
+    sinks: StridedArray | None
     out: StridedArray
     problem: AttentionProblem
 
 
 def arranged(
     q: StridedArray, k: StridedArray, v: StridedArray, mask: StridedArray | None,
-    out: StridedArray, offset: int | None, workers: int,
+    sinks: StridedArray | None, out: StridedArray, offset: int | None, workers: int,
 ) -> Arranged:  # fmt: skip
     """All arrays have the same batch axes. `offset` is the value of `AttentionSoftmax.causal`."""
     steps, columns = v.shape[-2:]
@@ -86,21 +87,21 @@ def arranged(
         # Heads of one position that share k and v become rows: all of them see all keys that are
         # left.
         q, out = _heads_as_rows(q), _heads_as_rows(out)
-        mask = None if mask is None else _heads_as_rows(mask)
+        mask, sinks = (None if x is None else _heads_as_rows(x) for x in (mask, sinks))
         offset = None
     *batch, rows, depth = q.shape
     elements, sharing = math.prod(batch), _sharing(batch, k, v)
     problem = AttentionProblem(elements, sharing, rows, depth, steps, columns, offset, workers)
-    return Arranged(q, k, v, mask, out, problem)
+    return Arranged(q, k, v, mask, sinks, out, problem)
 
 
 def attention_record(
     products: Products, q: StridedArray, k: StridedArray, v: StridedArray,
-    mask: StridedArray | None, out: StridedArray, softmax: AttentionSoftmax, offset: int | None,
-    workers: int,
+    mask: StridedArray | None, sinks: StridedArray | None, out: StridedArray,
+    softmax: AttentionSoftmax, offset: int | None, workers: int,
 ) -> AttentionRecord:  # fmt: skip
     """The record of one attention; the arguments are those of `arranged`."""
-    q, k, v, mask, out, problem = arranged(q, k, v, mask, out, offset, workers)
+    q, k, v, mask, sinks, out, problem = arranged(q, k, v, mask, sinks, out, offset, workers)
     _, _, rows, depth, steps, columns, offset, _ = problem
     library = products.compiled.library
     size, lanes = library.types.c.itemsize, library.lanes
@@ -130,6 +131,7 @@ def attention_record(
     dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
     dims[Attention.V_STEP], dims[Attention.V_COLUMN] = v.strides[-2:]
     dims[Attention.MASK_ROW] = 0 if mask is None else mask.strides[-2]
+    dims[Attention.SINKS_ROW] = 0 if sinks is None else sinks.strides[-2]
     dims[Attention.OUT_ROW] = out.strides[-2]
     dims[Attention.SPLITS] = splits
     dims[Attention.BLOCK] = block
@@ -155,7 +157,8 @@ def attention_record(
                 cover = cover_slots(products, vectors, tail, length, height)
                 dims[at : at + COVER_SLOTS] = cover
             at += COVER_SLOTS
-    strides = [a.strides if a is not None else (0,) * len(q.shape) for a in (q, k, v, mask, out)]
+    arrays = q, k, v, mask, sinks, out
+    strides = [a.strides if a is not None else (0,) * len(q.shape) for a in arrays]
     for axis, extent in enumerate(batch):
         base = Attention.AXES + axis * Attention.AXIS_SIZE
         dims[base : base + Attention.AXIS_SIZE] = [extent, *(s[axis] for s in strides)]
@@ -201,17 +204,20 @@ class AttentionTask(Task):
     offset: int
     """The number of the dim `softmax.causal`, or -1 if it is None."""
     layouts: tuple[int, ...]
-    """The numbers of the layouts of q, k, v, the mask if there is one, and the result."""
+    """The numbers of the layouts of q, k, v, the mask and the sinks if there are any, and the
+    result."""
 
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        q, k, v, *mask, out = [layouts.strided(n, values) for n in self.layouts]
+        q, k, v, *optional, out = [layouts.strided(n, values) for n in self.layouts]
+        sinks = optional.pop() if self.softmax.sinks else None
+        mask = optional.pop() if optional else None
         if 0 in out.shape:
             return nothing_to_do(workers, _record_slots(len(out.shape) - 2))
         offset = None if self.offset < 0 else values[self.offset]
         record = attention_record(
-            self.products, q, k, v, mask[0] if mask else None, out, self.softmax, offset, workers
+            self.products, q, k, v, mask, sinks, out, self.softmax, offset, workers
         )
         return BoundTask(
             workers,
@@ -275,7 +281,7 @@ class AttentionKind(StepKind[AttentionStep]):
         axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
         return kernel_bundle(
             "ftuner.codegen.llvm.kernels.attention", "attention",
-            dtype, axes, mask, causal, capped, isa.vector_bytes, isa.fused,
+            dtype, axes, mask, causal, capped, step.softmax.sinks, isa.vector_bytes, isa.fused,
         )  # fmt: skip
 
     def compiled(
@@ -289,7 +295,8 @@ class AttentionKind(StepKind[AttentionStep]):
     def report(
         self, step: AttentionStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
-        q, k, v, *mask, out = (strided(x, extents) for x in step.views)
+        q, k, v, *_, out = (strided(x, extents) for x in step.views)
+        mask, sinks = (None if x is None else strided(x, extents) for x in (step.mask, step.sinks))
         reads = sum(touched(x, extents) for x in step.views[:-1])
         writes = touched(step.out, extents)
         if 0 in (*q.shape, *v.shape):
@@ -298,8 +305,7 @@ class AttentionKind(StepKind[AttentionStep]):
         planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
         limit = step.softmax.causal
         offset = None if limit is None else evaluate(limit, extents)
-        seen = mask[0] if mask else None
-        problem = arranged(q, k, v, seen, out, offset, machine.workers).problem
+        problem = arranged(q, k, v, mask, sinks, out, offset, machine.workers).problem
         masked, capped = step.mask is not None, bool(step.softmax.softcap)
         layout = AttentionLayout(
             masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize, capped

@@ -30,8 +30,8 @@ class BoundAttention(Rehearsal):
         self, attentions: Attentions, softmax: AttentionSoftmax, past: int | None, tf32: bool,
         operands: Sequence[BoundOperand],
     ) -> None:  # fmt: skip
-        """`operands`: q, k, v, the mask if there is one, and the result; `past`: the value of
-        `softmax.causal`."""
+        """`operands`: q, k, v, the mask and the sinks if there are any, and the result; `past`: the
+        value of `softmax.causal`."""
         self._attentions = attentions
         self._how = softmax, past, tf32
         self._operands = operands
@@ -43,14 +43,15 @@ class BoundAttention(Rehearsal):
             for launch in self._fixed:
                 launch()
             return
-        q, k, v, out, mask = self._tensors(arrays)
-        direct = self._attentions.run(q, k, v, out, mask, *self._how)
+        q, k, v, out, mask, sinks = self._tensors(arrays)
+        direct = self._attentions.run(q, k, v, out, mask, *self._how, sinks)
         if self._stays and direct is not None:
-            given = (q, k.mT, v, out, *(() if mask is None else (mask,)))
+            given = (q, k.mT, v, out, *(x for x in (mask, sinks) if x is not None))
             self._fixed = self._attentions.fixed(direct, given)
 
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
-        found = self._attentions.workspace_bytes(*self._tensors(arrays), *self._how)
+        q, k, v, out, mask, sinks = self._tensors(arrays)
+        found = self._attentions.workspace_bytes(q, k, v, out, mask, *self._how, sinks)
         return found + reversed_bytes(self._operands, arrays)
 
     @property
@@ -59,14 +60,15 @@ class BoundAttention(Rehearsal):
 
     def wanted(self) -> list[Source]:
         """All that it may launch, as of `BoundProduct`."""
-        softmax, past, tf32 = self._how
-        return self._attentions.wanted(*self._tensors(()), softmax, past, tf32)
+        q, k, v, out, mask, sinks = self._tensors(())
+        return self._attentions.wanted(q, k, v, out, mask, *self._how, sinks)
 
     def _tensors(
         self, arrays: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        q, k, v, *masks, out = (x.tensor(arrays) for x in self._operands)
-        return q, k, v, out, masks[0] if masks else None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        q, k, v, *optional, out = (x.tensor(arrays) for x in self._operands)
+        sinks = optional.pop() if self._how[0].sinks else None
+        return q, k, v, out, optional.pop() if optional else None, sinks
 
 
 @dataclass(frozen=True)

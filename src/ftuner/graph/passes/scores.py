@@ -1,0 +1,331 @@
+"""Reads the operand of a softmax as scores of attention: a scaled product, a cap, and masks.
+
+A mask is an addend, or selects between scores and a number. A triangular mask becomes a causal
+limit if that does not change results. It would change rows that another mask hides whole: their
+softmax of equal numbers also counts columns beyond the triangle, unless those are lower still.
+
+The other masks become one, which is computed once for all layers that share its operands: a bias of
+positions (ALiBi, Press et al., 2022; T5, Raffel et al., 2020; DeBERTa, He et al., 2021) and the
+mask of what is padded. Batch axes may be merged and split between the product and its softmax, as
+windows of pictures are (Liu et al., 2021): the masks have the finest of these axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ftuner.core.dim import Dim, Shape, least_value
+from ftuner.core.dtype import BOOL, DType
+from ftuner.graph.arrays import largest_finite
+from ftuner.graph.ir import Graph, Node, TensorType, Value
+from ftuner.graph.passes.batch_axes import parts_of, together, view_shape
+from ftuner.graph.passes.positions import Masks, Seen, triangle_of
+from ftuner.graph.rewriting import Surroundings, constant, made, scaled
+
+NEVER_SEEN = -1e4
+"""Scores this low have no weight beside others; GPT-2 masks with this value."""
+ABSORBING = -1e30
+"""Sums of a number this low and a score are the number, up to scores of 1e22 in float32."""
+MAX_CHANGES = 6
+"""Most masks and views between a product and its softmax."""
+MAX_FACTORS = 3
+"""Most factors between a product, a cap and a mask: a scale, and the cap's quotient."""
+MAX_VIEWS = 8
+"""Most views between a mask and its addition."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The operand of a softmax: a scaled product, and which scores are seen."""
+
+    product: Node
+    batch: Shape
+    """The axes before rows and columns: those of the product, or finer ones."""
+    scale: float
+    softcap: float = 0.0
+    causal: Dim | None = None
+    beyond: float = -math.inf
+    """The number that replaces scores beyond the causal limit, or is added to them."""
+    mask: Value | None = None
+    hidden: float = -math.inf
+    made: tuple[Node, ...] = ()
+    """The nodes that compute the mask. Scores that share masks share nodes."""
+
+
+class ScoresReader:
+    """Reads values of one graph as scores."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._around = Surroundings(graph)
+        self._masks = Masks(graph)
+        self._made: dict[tuple[object, ...], Node] = {}
+        self._numbers: dict[tuple[DType, float], Value] = {}
+
+    def read(self, value: Value, most: int = MAX_CHANGES) -> Scores | None:
+        """The value as scores after at most `most` changes, if it has no other reader."""
+        if self._around.only_consumer(value) is None:
+            return None
+        rules = (("where", self._chosen), ("add", self._added), ("reshape", self._reshaped))
+        for op, rule in rules:
+            node = self._around.producer(value, op)
+            if node is not None:
+                return rule(node, most - 1) if most else None
+        base, scale = self._factor(value)
+        if base is not value and self._around.producer(base, "add") is not None:
+            biased = self.read(base, most - 1) if most else None
+            return biased and self._scaled(biased, scale)
+        softcap, bent = 0.0, self._around.producer(base, "tanh")
+        if bent is not None and self._around.only_consumer(base) is not None:
+            # A cap below zero is as one above it with the sign of its factor within.
+            softcap, (base, inner) = abs(scale), self._factor(bent.inputs[0])
+            scale *= inner
+        found = self._around.producer(base, "matmul")
+        if found is None or self._around.only_consumer(base) is None:
+            return None
+        return Scores(found, base.shape[:-2], scale, softcap)
+
+    def with_axes(self, found: Scores, batch: Shape) -> Scores | None:
+        """The scores with batch axes that are at least as fine as `batch`."""
+        if parts_of(batch, found.batch) is not None:
+            return found
+        if found.mask is None:
+            fits = parts_of(found.batch, batch) is not None
+            return replace(found, batch=batch) if fits else None
+        nodes = self.viewed(found.mask, found.batch, batch)
+        if nodes is None:
+            return None
+        mask = nodes[-1].output if nodes else found.mask
+        return replace(found, batch=batch, mask=mask, made=(*found.made, *nodes))
+
+    def with_columns(self, found: Scores) -> Scores:
+        """The scores with a mask that has the product's number of columns, if it is constrained to
+        be that: a mask that may be repeated along columns is copied."""
+        mask, columns = found.mask, found.product.output.shape[-1]
+        if mask is None or mask.rank == 0 or mask.shape[-1] in (1, columns):
+            return found
+        if not self._around.alike(mask.shape[-1:], (columns,)):
+            return found
+        shape = (*mask.shape[:-1], columns)
+        node = self._node("reshape", [mask], shape, shape=shape)
+        return replace(found, mask=node.output, made=(*found.made, node))
+
+    def viewed(self, value: Value, batch: Shape, finer: Shape) -> tuple[Node, ...] | None:
+        """The node, if one is needed, that gives an operand of scores with batch axes `batch` the
+        axes `finer`; None if there is no such view."""
+        if batch == finer:
+            return ()
+        shape = view_shape(value.shape, batch, finer)
+        if shape is None:
+            return None
+        if shape == value.shape:
+            return ()
+        return (self._node("reshape", [value], shape, shape=shape),)
+
+    def _factor(self, value: Value) -> tuple[Value, float]:
+        """As `scaled`, of several factors in a row that no other node reads."""
+        total = 1.0
+        for _ in range(MAX_FACTORS):
+            base, factor = scaled(self._around, value)
+            if base is value or self._around.only_consumer(value) is None:
+                break
+            value, total = base, total * factor
+        return value, total
+
+    def _reshaped(self, node: Node, most: int) -> Scores | None:
+        """Scores whose batch axes are merged or split."""
+        x, y = node.inputs[0], node.output
+        if x.shape[-2:] != y.shape[-2:] or y.rank < 3:
+            return None
+        inner = self.read(x, most)
+        return inner and self.with_axes(inner, y.shape[:-2])
+
+    def _scaled(self, inner: Scores, factor: float) -> Scores | None:
+        """A multiple of a sum, as ALiBi is in Falcon."""
+        first = inner.mask
+        if first is None or first.dtype == BOOL or inner.causal is not None or inner.softcap:
+            return None
+        number = self._number(first, factor)
+        scaled_mask = self._node("multiply", [first, number], first.shape)
+        return replace(inner, scale=inner.scale * factor, mask=scaled_mask.output,
+                       made=(*inner.made, scaled_mask))  # fmt: skip
+
+    # Masks.
+
+    def _chosen(self, node: Node, most: int) -> Scores | None:
+        """Scores where a mask shows them, and a number elsewhere."""
+        mask, first, second = node.inputs
+        for shown, value, other in ((True, first, second), (False, second, first)):
+            number = self._masks.uniform(other)
+            inner = None if number is None else self.read(value, most)
+            if number is None or inner is None or not self._whole(value, node):
+                continue
+            seen = self._masks.seen(mask, shown)
+            limited = seen and self._limited(inner, value, mask, seen, number, False)
+            if limited:
+                return limited
+            if inner.causal is not None and max(inner.beyond, number) > -math.inf:
+                return None
+            if seen is not None and seen.offset is None and len(seen.rest) == 1:
+                return self._choosing(inner, value, seen.rest[0], number)
+            if shown:
+                return self._choosing(inner, value, mask, number)
+            contrary = self._node("logical_not", [mask], mask.shape)
+            inner = replace(inner, made=(*inner.made, contrary))
+            return self._choosing(inner, value, contrary.output, number)
+        return None
+
+    def _added(self, node: Node, most: int) -> Scores | None:
+        """Scores plus an addend."""
+        for value, addend in (node.inputs, node.inputs[::-1]):
+            inner = self.read(value, most)
+            if inner is None or not self._whole(value, node):
+                continue
+            hiding = self._hiding(addend)
+            if hiding is not None:
+                seen, number, rest = hiding
+                limited = self._limited(inner, value, addend, seen, number, True, rest)
+                if limited:
+                    return limited
+            return self._adding(inner, value, addend)
+        return None
+
+    def _choosing(self, inner: Scores, value: Value, shown: Value, number: float) -> Scores | None:
+        """Scores with a number where a mask of the axes of `value` is false."""
+        nodes = self.viewed(shown, value.shape[:-2], inner.batch)
+        if nodes is None:
+            return None
+        shown, first = nodes[-1].output if nodes else shown, inner.mask
+        if first is None:
+            return replace(inner, mask=shown, hidden=number, made=(*inner.made, *nodes))
+        if first.dtype != BOOL:
+            return self._where(inner, shown, first, number, nodes)
+        if number != inner.hidden:
+            return None
+        both = self._node("logical_and", [first, shown], together(first.shape, shown.shape))
+        return replace(inner, mask=both.output, made=(*inner.made, *nodes, both))
+
+    def _adding(self, inner: Scores, value: Value, addend: Value) -> Scores | None:
+        """Scores plus an addend that has the axes of `value`."""
+        nodes = self.viewed(addend, value.shape[:-2], inner.batch)
+        if nodes is None or inner.beyond > lowest(addend):
+            return None
+        addend, first = nodes[-1].output if nodes else addend, inner.mask
+        if first is None:
+            if addend.rank == 0 or addend.shape[-1] == 1:
+                return None
+            return replace(inner, mask=addend, made=(*inner.made, *nodes))
+        if first.dtype == BOOL:
+            return self._where(inner, first, addend, inner.hidden, nodes)
+        if first.dtype != addend.dtype:
+            return None
+        total = self._node("add", [first, addend], together(first.shape, addend.shape))
+        return replace(inner, mask=total.output, made=(*inner.made, *nodes, total))
+
+    def _where(
+        self, inner: Scores, shown: Value, addend: Value, number: float, nodes: Sequence[Node]
+    ) -> Scores | None:
+        """Scores plus an addend where a mask is true, and a number elsewhere."""
+        if number > ABSORBING:
+            return None
+        low = self._number(addend, number)
+        one = self._node("where", [shown, addend, low], together(shown.shape, addend.shape), addend)
+        made_ = (*inner.made, *nodes, one)
+        return replace(inner, mask=one.output, hidden=-math.inf, made=made_)
+
+    def _whole(self, value: Value, node: Node) -> bool:
+        """Whether a node leaves the shape of the scores unchanged."""
+        return self._around.alike(value.shape, node.output.shape)
+
+    # Triangles.
+
+    def _hiding(self, addend: Value) -> tuple[Seen, float, Value | None] | None:
+        """The scores that an addend leaves unchanged, or adds to what is in the third place, and
+        the number it adds to all others."""
+        if addend.constant is not None and addend.rank > 1:
+            array = addend.constant
+            offset = triangle_of(array == 0)
+            beyond = float(array[array != 0].max(initial=-math.inf))
+            return None if offset is None else (Seen(offset), beyond, None)
+        place, axes = addend, addend.shape[-2:]
+        for _ in range(MAX_VIEWS):
+            view = self._view(place)
+            if view is None or view.inputs[0].shape[-2:] != axes:
+                break
+            place = view.inputs[0]
+        choice = self._masks.choice(place)
+        if choice is None or 0 not in (choice.first, choice.second):
+            return self._biased(addend)
+        shown = choice.first == 0
+        seen = self._masks.seen(choice.mask, shown)
+        # What else a view hides has other axes.
+        if seen is None or (seen.rest and place is not addend):
+            return None
+        return seen, choice.second if shown else choice.first, None
+
+    def _biased(self, addend: Value) -> tuple[Seen, float, Value] | None:
+        """An addend that is another one within a triangle, as T5's decoder has it."""
+        node = self._around.producer(addend, "where")
+        if node is None or node.inputs[0].shape[-2:] != addend.shape[-2:]:
+            return None
+        mask, first, second = node.inputs
+        for shown, bias, other in ((True, first, second), (False, second, first)):
+            number, seen = self._masks.uniform(other), self._masks.seen(mask, shown)
+            if number is not None and seen is not None and seen.offset is not None:
+                return seen, number, bias
+        return None
+
+    def _view(self, value: Value) -> Node | None:
+        around = self._around
+        return around.producer(value, "reshape") or around.producer(value, "broadcast")
+
+    def _limited(
+        self, inner: Scores, value: Value, mask: Value, seen: Seen, number: float, added: bool,
+        bias: Value | None = None,
+    ) -> Scores | None:  # fmt: skip
+        """Scores with a triangular mask as their causal limit; `number` replaces scores beyond
+        it, and `bias` is added to others."""
+        first = None if seen.offset is None else least_value(seen.offset)
+        if first is None or first < 0 or inner.causal is not None or not number <= NEVER_SEEN:
+            return None
+        if not self._around.alike(mask.shape[-2:], inner.product.output.shape[-2:]):
+            return None
+        if seen.rest or inner.mask is not None or bias is not None:
+            # A row may be hidden whole.
+            least = lowest(inner.product.output) if added and not seen.rest else -math.inf
+            if number > least:
+                return None
+        found: Scores | None = replace(inner, causal=seen.offset, beyond=number)
+        for rest in seen.rest:
+            found = found and self._choosing(found, value, rest, -math.inf)
+        return found and self._adding(found, value, bias) if bias is not None else found
+
+    # Nodes.
+
+    def _node(
+        self, op: str, inputs: Sequence[Value], result: Shape, like: Value | None = None,
+        **attributes: Shape,
+    ) -> Node:  # fmt: skip
+        """A node with a result of a shape, the same one whenever it is asked for. The result has
+        the element type of `like`, or of the first operand."""
+        key = op, *inputs, result
+        if key not in self._made:
+            like = inputs[0] if like is None else like
+            name = f"{like.name}_{op}_{len(self._made)}"
+            self._made[key] = made(op, inputs, TensorType(like.dtype, result), name, **attributes)
+        return self._made[key]
+
+    def _number(self, like: Value, number: float) -> Value:
+        key = like.dtype, number
+        if key not in self._numbers:
+            name = f"{like.name}_hidden_{len(self._numbers)}"
+            self._numbers[key] = constant(name, like.dtype, np.array(number))
+        return self._numbers[key]
+
+
+def lowest(value: Value) -> float:
+    """The lowest finite number of an element type."""
+    return -largest_finite(value.dtype)

@@ -1,0 +1,242 @@
+"""The options of sessions and of runs, with onnxruntime's names, defaults and types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from difflib import get_close_matches
+from operator import index
+from typing import Any, Generic, TypeVar, overload
+
+from ftuner.ort.absent import refuse
+from ftuner.ort.enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
+
+MAX_KEY, MAX_VALUE = 1024, 8192
+"""Most characters of a configuration entry; onnxruntime's."""
+_INT_BITS = 31
+T = TypeVar("T")
+
+
+class Setting(Generic[T]):
+    """A property of options that takes values of one type."""
+
+    def __init__(self, default: T) -> None:
+        self.default = default
+
+    def __set_name__(self, owner: type[Options], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, options: None, owner: type[Options]) -> Setting[T]: ...
+    @overload
+    def __get__(self, options: Options, owner: type[Options]) -> T: ...
+    def __get__(self, options: Options | None, owner: type[Options]) -> T | Setting[T]:
+        if options is None:
+            return self
+        found: T = options.settings.get(self.name, self.default)
+        return found
+
+    def __set__(self, options: Options, value: T) -> None:
+        options.settings[self.name] = _taken(value, self.default, f"{type(options).__name__}."
+                                             f"{self.name}")  # fmt: skip
+
+
+def _taken(value: object, default: object, what: str) -> object:
+    """A value as the type of a default.
+
+    Raises:
+        ArgumentTypeError: it is of another type, or outside the range of 32 bits.
+    """
+    kind = type(default)
+    if kind is bool and (value is None or isinstance(value, int)):
+        return bool(value)
+    if kind is int:
+        try:
+            found = index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise _wrong(value, kind, what) from None
+        if -(1 << _INT_BITS) <= found < 1 << _INT_BITS:
+            return found
+        raise ArgumentTypeError(f"{what} is {found}; expected an integer of 32 bits")
+    if isinstance(value, kind):
+        return value
+    raise _wrong(value, kind, what)
+
+
+def _wrong(value: object, kind: type, what: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        f"{what} is {value!r} of type {type(value).__name__}; expected {kind.__name__}"
+    )
+
+
+class Options:
+    """Properties that are `Setting`s, and entries of text under keys of any name."""
+
+    __slots__ = ("_entries", "settings")
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = {}
+        """Values of the properties that were set."""
+        self._entries: dict[str, str] = {}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not hasattr(type(self), name):
+            known = [n for n, found in vars(type(self)).items() if isinstance(found, Setting)]
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; {hint}")
+        super().__setattr__(name, value)
+
+    def _add_entry(self, key: str, value: str) -> None:
+        for what, text in (("key", key), ("value", value)):
+            if not isinstance(text, str):
+                raise _wrong(text, str, f"the {what} of a configuration entry")
+        if not 0 < len(key) <= MAX_KEY or len(value) > MAX_VALUE:
+            raise ArgumentError(
+                f"a configuration entry has {len(key)} and {len(value)} characters; its key has 1 "
+                f"to {MAX_KEY}, its value at most {MAX_VALUE}"
+            )
+        self._entries[key] = value
+
+    def _entry(self, key: str) -> str:
+        try:
+            return self._entries[key]
+        except KeyError:
+            raise ArgumentError(
+                f"{type(self).__name__} has no configuration entry {key!r}; there are "
+                f"{', '.join(self._entries) or 'none'}"
+            ) from None
+
+
+class SessionOptions(Options):
+    """Options of a session. `docs/onnxruntime.md` says which have an effect."""
+
+    __slots__ = ("_extents", "_providers")
+
+    enable_cpu_mem_arena = Setting(True)
+    enable_mem_pattern = Setting(True)
+    enable_mem_reuse = Setting(True)
+    enable_profiling = Setting(False)
+    execution_mode = Setting(ExecutionMode.ORT_SEQUENTIAL)
+    execution_order = Setting(ExecutionOrder.DEFAULT)
+    graph_optimization_level = Setting(GraphOptimizationLevel.ORT_ENABLE_ALL)
+    inter_op_num_threads = Setting(0)
+    intra_op_num_threads = Setting(0)
+    """Threads of a run, the caller's included; 0 or less for those of the process."""
+    log_severity_level = Setting(-1)
+    log_verbosity_level = Setting(0)
+    logid = Setting("")
+    optimized_model_filepath = Setting("")
+    profile_file_prefix = Setting("onnxruntime_profile_")
+    use_deterministic_compute = Setting(False)
+    use_per_session_threads = Setting(True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._extents: dict[str, int] = {}
+        self._providers: list[tuple[str, dict[str, str]]] = []
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """Extents that named dims of the model's inputs are given."""
+        return self._extents
+
+    @property
+    def providers(self) -> list[tuple[str, dict[str, str]]]:
+        """Execution providers with their options."""
+        return list(self._providers)
+
+    def copied(self) -> SessionOptions:
+        """The same options, which later changes of these do not change."""
+        return deepcopy(self)
+
+    def add_session_config_entry(self, key: str, value: str, /) -> None:
+        """Keep a text under a key. No key has an effect.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: no texts, an empty key, or too many characters.
+        """
+        self._add_entry(key, value)
+
+    def get_session_config_entry(self, key: str, /) -> str:
+        """The text under a key. Raises ArgumentError if there is none."""
+        return self._entry(key)
+
+    def add_free_dimension_override_by_name(self, name: str, extent: int, /) -> None:
+        """Give a named dim of the model's inputs an extent."""
+        self._extents[name] = index(extent)
+
+    def add_provider(self, name: str, options: Mapping[str, str], /) -> None:
+        """Add an execution provider, for sessions that are made without `providers`."""
+        self._providers.append((name, dict(options)))
+
+    def has_providers(self) -> bool:
+        """Whether `add_provider` was called."""
+        return bool(self._providers)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, extent: int, /) -> None:
+        refuse("SessionOptions.add_free_dimension_override_by_denotation")
+
+    def add_initializer(self, name: str, value: object, /) -> None:
+        refuse("SessionOptions.add_initializer")
+
+    def add_external_initializers(self, names: list[str], values: list[object], /) -> None:
+        refuse("SessionOptions.add_external_initializers")
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: list[str], buffers: list[bytes], lengths: list[int], /
+    ) -> None:
+        refuse("SessionOptions.add_external_initializers_from_files_in_memory")
+
+    def add_provider_for_devices(
+        self, devices: list[object], options: Mapping[str, str], /
+    ) -> None:
+        refuse("SessionOptions.add_provider_for_devices")
+
+    def set_provider_selection_policy(self, policy: object, /) -> None:
+        refuse("SessionOptions.set_provider_selection_policy")
+
+    def set_provider_selection_policy_delegate(self, delegate: object, /) -> None:
+        refuse("SessionOptions.set_provider_selection_policy_delegate")
+
+    def register_custom_ops_library(self, path: str, /) -> None:
+        refuse("SessionOptions.register_custom_ops_library")
+
+    def set_load_cancellation_flag(self, cancel: bool, /) -> None:
+        if cancel:
+            refuse("SessionOptions.set_load_cancellation_flag")
+
+    def set_ep_context_data_read_func(self, read_func: object, max_data_size: int) -> None:
+        refuse("SessionOptions.set_ep_context_data_read_func")
+
+    def clear_ep_context_data_read_func(self) -> None:
+        """Forget the function of `set_ep_context_data_read_func`: there is none."""
+
+
+class RunOptions(Options):
+    """Options of a run. Only `terminate` has an effect."""
+
+    __slots__ = ()
+
+    log_severity_level = Setting(-1)
+    log_verbosity_level = Setting(0)
+    logid = Setting("")
+    only_execute_path_to_fetches = Setting(False)
+    terminate = Setting(False)
+    """Runs with these options that have not begun are refused."""
+
+    def add_run_config_entry(self, key: str, value: str, /) -> None:
+        """Keep a text under a key. No key has an effect.
+
+        Raises:
+            ArgumentTypeError, ArgumentError: as `SessionOptions.add_session_config_entry`.
+        """
+        self._add_entry(key, value)
+
+    def get_run_config_entry(self, key: str, /) -> str:
+        """The text under a key. Raises ArgumentError if there is none."""
+        return self._entry(key)
+
+    def add_active_adapter(self, adapter: object, /) -> None:
+        refuse("RunOptions.add_active_adapter")

@@ -1,0 +1,16 @@
+"""Tests of onnxruntime's interface need onnxruntime, and compile with the tests' back end."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from ftuner.runtime.cpu.backend import CpuBackend
+
+collect_ignore_glob = [] if find_spec("onnxruntime") and find_spec("onnx") else ["test_*.py"]
+
+
+@pytest.fixture(autouse=True)
+def as_default(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
+    """The tests' own back end in the place of the process's."""
+    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
+    return widest

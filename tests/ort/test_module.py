@@ -1,0 +1,265 @@
+"""What ftuner.ort does that onnxruntime does not, or does otherwise."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from functools import partial
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from tests.ort import member_table, models
+from tests.ort.scripts import CPU, feeds, session_of
+from tests.ort.test_scripts import expect_same
+
+import ftuner
+import ftuner.ort
+from ftuner.ort.absent import REASONS
+from ftuner.ort.capi.onnxruntime_pybind11_state import NotImplemented as Refused
+from ftuner.ort.installing import SUBMODULES
+from ftuner.ort.transformers.io_binding_helper import TypeHelper
+from ftuner.runtime.cpu.backend import CpuBackend
+
+SOURCES = Path(ftuner.__file__).parent.parent
+
+
+def test_the_page_is_current() -> None:
+    text = member_table.PATH.read_text(encoding="utf-8")
+    if f"onnxruntime {onnxruntime.__version__}" not in text:
+        pytest.skip("the page is of another release of onnxruntime")
+    assert text == member_table.page(), "run python -m tests.ort.member_table"
+
+
+def test_reasons_are_those_of_members() -> None:
+    found = {m.name: m.status for m in member_table.members()}
+    left_out = {name for name, status in found.items() if status != member_table.THERE}
+    assert left_out == set(REASONS)
+    for name in member_table.WITHOUT_EFFECT:
+        assert found[name] == member_table.THERE, name
+
+
+@pytest.mark.parametrize("name", [name for name in REASONS if "." not in name])
+def test_absent_names_say_why(name: str) -> None:
+    with pytest.raises(AttributeError, match="has no attribute") as caught:
+        getattr(ftuner.ort, name)
+    assert REASONS[name] in str(caught.value)
+
+
+def test_refused_members_say_why() -> None:
+    """Each is called with as many arguments as it has parameters."""
+    made = {
+        "InferenceSession": session_of(ftuner.ort), "OrtValue": ftuner.ort.OrtValue,
+        "SessionOptions": ftuner.ort.SessionOptions(), "RunOptions": ftuner.ort.RunOptions(),
+    }  # fmt: skip
+    for name in [name for name in REASONS if "." in name]:
+        owner, _, part = name.partition(".")
+        if part == "optimized_model_filepath":
+            options = ftuner.ort.SessionOptions()
+            options.optimized_model_filepath = "model.onnx"
+            call = partial(session_of, ftuner.ort, sess_options=options)
+        else:
+            function = getattr(made[owner], part)
+            call = partial(function, *[made[owner]] * len(signature(function).parameters))
+        with pytest.raises(Refused, match=re.escape(REASONS[name])):
+            call()
+
+
+def test_the_names_of_ftuner_itself() -> None:
+    assert ftuner.InferenceSession is ftuner.ort.InferenceSession
+    assert ftuner.SessionOptions is ftuner.ort.SessionOptions
+    for name in ftuner.ort.__all__:
+        assert getattr(ftuner.ort, name) is not None
+
+
+def test_arrays_of_the_other_byte_order() -> None:
+    """Their elements are taken. onnxruntime takes their bytes as they are."""
+    session, given = session_of(ftuner.ort), feeds()
+    swapped = {name: x.astype(x.dtype.newbyteorder()) for name, x in given.items()}
+    expect_same(session.run(None, swapped), session.run(None, given))
+    value = ftuner.ort.OrtValue.ortvalue_from_numpy(swapped["x"])
+    expect_same(value.numpy(), given["x"])
+
+
+def test_torch_tensors_and_lists_for_initialisers() -> None:
+    torch = pytest.importorskip("torch")
+    session = session_of(ftuner.ort, models.scaled_sum(overridable=True))
+    given = {name: torch.from_numpy(x) for name, x in feeds().items()}
+    (found,) = session.run(["z"], {**given, "weight": [2, 2, 2]})
+    expect_same(found, 2 * (feeds()["x"] + feeds()["y"]))
+    binding = session.io_binding()
+    for name, x in {**feeds(), "weight": np.full(3, 4, np.float32)}.items():
+        binding.bind_cpu_input(name, x)
+    binding.bind_output("z")
+    session.run_with_iobinding(binding)
+    expect_same(binding.copy_outputs_to_cpu(), [4 * (feeds()["x"] + feeds()["y"])])
+
+
+def test_runs_from_several_threads() -> None:
+    session = session_of(ftuner.ort, models.scaled_sum(overridable=True))
+    found: dict[int, list[Any]] = {}
+
+    def work(number: int) -> None:
+        weight = np.full(3, number, np.float32)
+        for _ in range(20):
+            found[number] = session.run(["z"], {**feeds(number), "weight": weight})
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(1, 5):
+        given = feeds(number)
+        expect_same(found[number], [number * (given["x"] + given["y"])])
+
+
+def test_threads_of_the_process(as_default: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftuner.api.default_backend", lambda: as_default)
+    ftuner.ort.set_global_thread_pool_sizes(2, 1)
+    assert ftuner.get_num_threads() == 2
+    ftuner.ort.set_global_thread_pool_sizes()
+    assert ftuner.get_num_threads() == 2
+
+
+def test_severity_is_the_level_of_the_loggers() -> None:
+    logger = logging.getLogger("ftuner")
+    before = logger.level
+    try:
+        ftuner.ort.set_default_logger_severity(1)
+        assert logger.level == logging.INFO
+    finally:
+        logger.setLevel(before)
+
+
+@pytest.mark.filterwarnings("ignore:provider 'Nope'")
+def test_providers_that_are_not_there() -> None:
+    with pytest.warns(UserWarning, match="provider 'DmlExecutionProvider' is not available"):
+        session = ftuner.ort.InferenceSession(
+            models.scaled_sum(), providers=["DmlExecutionProvider", *CPU]
+        )
+    assert session.get_providers() == CPU
+    with pytest.warns(UserWarning, match="'Nope'.*the CPU is used instead"):
+        ftuner.ort.InferenceSession(models.scaled_sum(), providers=["Nope"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ftuner.ort.InferenceSession(models.scaled_sum(), providers=CPU)
+
+
+def test_options_are_those_at_the_start() -> None:
+    options = ftuner.ort.SessionOptions()
+    options.add_session_config_entry("a", "b")
+    session = session_of(ftuner.ort, sess_options=options)
+    options.logid = "later"
+    options.add_session_config_entry("a", "c")
+    kept = session.get_session_options()
+    assert (kept.logid, kept.get_session_config_entry("a")) == ("", "b")
+
+
+def test_types_by_their_names() -> None:
+    pytest.importorskip("torch")
+    from onnxruntime.transformers.io_binding_helper import TypeHelper as Theirs
+
+    own, other = (session_of(ort, models.gathered()) for ort in (ftuner.ort, onnxruntime))
+    for function in ("get_io_numpy_type_map", "get_io_torch_type_map", "get_io_onnx_type_map"):
+        assert getattr(TypeHelper, function)(own) == getattr(Theirs, function)(other)
+    assert TypeHelper.get_input_type(own, "i") == Theirs.get_input_type(other, "i")
+    assert TypeHelper.get_output_type(own, "y") == Theirs.get_output_type(other, "y")
+    for kind in ("float", "double", "float16", "int64", "bool", "uint8"):
+        name = f"tensor({kind})"
+        for function in ("ort_type_to_numpy_type", "ort_type_to_torch_type"):
+            assert getattr(TypeHelper, function)(name) == getattr(Theirs, function)(name)
+        numpy_type = TypeHelper.ort_type_to_numpy_type(name)
+        torch_type = TypeHelper.numpy_type_to_torch_type(numpy_type)
+        assert torch_type == Theirs.numpy_type_to_torch_type(numpy_type)
+        assert TypeHelper.torch_type_to_numpy_type(torch_type) == numpy_type
+    with pytest.raises(ValueError, match="there is no 'q'; there are x, i"):
+        TypeHelper.get_input_type(own, "q")
+    with pytest.raises(ValueError, match="is the type of no tensor in ftuner"):
+        TypeHelper.ort_type_to_numpy_type("tensor(string)")
+    with pytest.raises(ValueError, match="NumPy has no type"):
+        TypeHelper.ort_type_to_numpy_type("tensor(bfloat16)")
+
+
+def test_modules_of_the_same_names() -> None:
+    for name in SUBMODULES:
+        assert import_module(f"onnxruntime{name}") is not None
+        own = import_module(f"ftuner.ort{name}")
+        for member in getattr(own, "__all__", ()):
+            if member not in ("install",):
+                assert hasattr(import_module(f"onnxruntime{name}"), member), (name, member)
+    from ftuner.ort.capi import _pybind_state
+
+    assert _pybind_state.InferenceSession is ftuner.ort.InferenceSession
+
+
+INSTALLED = """
+import sys
+import ftuner.ort
+ftuner.ort.install()
+ftuner.ort.install()
+import onnxruntime
+import onnxruntime as ort
+from onnxruntime import InferenceSession, SessionOptions
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+from onnxruntime.capi import _pybind_state as C
+import onnxruntime.transformers.io_binding_helper
+from importlib.metadata import version
+from importlib.util import find_spec
+assert onnxruntime is ort is ftuner.ort
+assert InferenceSession is ftuner.InferenceSession is C.InferenceSession
+assert onnxruntime.transformers.io_binding_helper.TypeHelper
+assert find_spec("onnxruntime") is not None
+assert version("onnxruntime") == onnxruntime.__version__
+try:
+    import onnxruntime.quantization
+except ImportError:
+    print("done")
+"""
+TOO_LATE = """
+import onnxruntime
+import ftuner.ort
+try:
+    ftuner.ort.install()
+except ftuner.ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"), [(INSTALLED, "done"), (TOO_LATE, "call ftuner.ort.install() before")]
+)
+def test_installing(script: str, expected: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(SOURCES)}, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+
+
+def test_a_version_without_onnxruntime() -> None:
+    """A package that asks for the version finds one though onnxruntime is not installed."""
+    script = (
+        "import sys\n"
+        "from importlib import metadata\n"
+        "find = metadata.MetadataPathFinder.find_distributions\n"
+        "metadata.MetadataPathFinder.find_distributions = classmethod(\n"
+        "    lambda cls, context: () if context.name == 'onnxruntime' else find(context))\n"
+        "import ftuner.ort\n"
+        "ftuner.ort.install()\n"
+        "print(metadata.version('onnxruntime'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(SOURCES)}, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.strip() == ftuner.ort.__version__, done.stderr

@@ -1,0 +1,462 @@
+"""Outputs that append to an input in place: the same bits as without, whatever is continued."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from tests.graph.graphs import B, Maker, S, T, graph_of
+from tests.runtime.cpu.decoders import Decoder
+
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import FLOAT64, INT64
+from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeError
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.appending import ROOM_ROWS
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.steps import NestStep
+from ftuner.inference import load
+from ftuner.runtime.cpu.appending import SharedRows
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.model import Model
+
+PLAIN = Decoder()
+DECODERS = (
+    PLAIN, Decoder(heads=4, shared=2), Decoder(heads=4, shared=4, layers=1), Decoder(layout="rows"),
+    Decoder(layout="columns"), Decoder(dtype="float16"), Decoder(layers=3, depth=24),
+)  # fmt: skip
+Feeds = Mapping[str, Array]
+
+
+def compiled(decoder: Decoder, backend: CpuBackend, append: bool, **options: Any) -> Model:
+    graph = optimised(import_model(decoder.file()).graph, halves=False)
+    return Model(graph, backend, append_in_place=append, **options)
+
+
+@pytest.fixture(scope="module")
+def plain(widest: CpuBackend) -> Model:
+    return compiled(PLAIN, widest, append=True)
+
+
+@pytest.fixture(scope="module")
+def copying(widest: CpuBackend) -> Model:
+    return compiled(PLAIN, widest, append=False)
+
+
+def tokens(seed: int, batch: int = 1, new: int = 1) -> Array:
+    return np.random.default_rng(seed).integers(0, PLAIN.words, (batch, new))
+
+
+def address(x: Array) -> int:
+    return int(x.ctypes.data)
+
+
+def assert_same(found: Feeds, wanted: Feeds, where: object = "") -> None:
+    for name, x in wanted.items():
+        assert found[name].shape == x.shape
+        assert found[name].tobytes() == x.tobytes(), f"{name} {where}"
+
+
+def in_place(decoder: Decoder, past: Feeds, found: Feeds) -> list[bool]:
+    """Whether each output is where its past was."""
+    return [address(found[present]) == address(past[name]) for name, present in decoder.names]
+
+
+# Continuations.
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("batch", "rows"), [(1, 0), (2, 1), (1, 17)])
+@pytest.mark.parametrize("decoder", DECODERS, ids=str)
+def test_token_by_token(
+    decoder: Decoder, batch: int, rows: int, threads: int, widest: CpuBackend
+) -> None:
+    copying, appending = (
+        compiled(decoder, widest, append, threads=threads) for append in (False, True)
+    )
+    assert appending.appended == dict(decoder.names)
+    assert copying.appended == {}
+    session = None
+    if decoder.dtype == "float32":
+        session = onnxruntime.InferenceSession(decoder.file(), providers=["CPUExecutionProvider"])
+    first = second = decoder.empty(batch, rows)
+    moved = 0
+    for token in range(300):
+        ids = tokens(token, batch, 5 if token in (0, 40) else 1)
+        wanted, found = copying(ids=ids, **first), appending(ids=ids, **second)
+        assert_same(found, wanted, token)
+        if session is not None and token % 43 == 0:
+            theirs = session.run(["logits"], {"ids": ids, **first})[0]
+            np.testing.assert_allclose(found["logits"], theirs, 1e-3, 1e-3)
+        kept = in_place(decoder, second, found)
+        assert len(set(kept)) == 1
+        moved += not kept[0]
+        first, second = decoder.continued(wanted), decoder.continued(found)
+    # The first ones were the caller's, then there was no room.
+    assert moved == 1 + (rows + 308 - 1) // ROOM_ROWS
+
+
+def test_no_step_reads_the_past(plain: Model, copying: Model) -> None:
+    """Neither its buffers nor, where it is now, all of its rows: a copy would have them all."""
+
+    def copies(model: Model) -> list[str]:
+        steps = [s for s in model.steps if isinstance(s, NestStep) and s.title == "copy"]
+        return [s.title for s in steps if "past" in s.described(str)]
+
+    assert len(copies(copying)) == len(PLAIN.names)
+    assert copies(plain) == []
+    read = {b.number for step in plain.steps for b in step.reads if b.kind == "input"}
+    assert read == {0}, "only the ids are read where the caller has them"
+
+
+@pytest.mark.parametrize("decoder", [PLAIN, Decoder(layout="rows"), Decoder(layout="columns")])
+def test_only_the_new_rows_are_written(decoder: Decoder, widest: CpuBackend) -> None:
+    """All other elements of the memory are sevens, before the run and after it."""
+    model = compiled(decoder, widest, append=True)
+    past = decoder.continued(model(ids=tokens(0, 2, 9), **decoder.empty(2)))
+    for x in past.values():
+        memory = x.base
+        assert isinstance(memory, SharedRows)
+        memory.flags.writeable = True
+        memory[...] = 7
+        memory.flags.writeable = False
+    found = model(ids=tokens(1, 2, 3), **past)
+    for name, present in decoder.names:
+        memory, axis = found[present].base, decoder.axis(name)
+        assert memory is past[name].base
+        sevens = np.moveaxis(np.asarray(memory) == 7, axis, 0)
+        assert sevens[:9].all()
+        assert not sevens[9:12].any()
+        assert sevens[12:].all()
+
+
+def test_room_is_used_to_its_last_row(plain: Model, copying: Model) -> None:
+    past = PLAIN.empty()
+    full = plain(ids=tokens(0, new=ROOM_ROWS - 1), **past)
+    found = plain(ids=tokens(1), **PLAIN.continued(full))
+    assert all(in_place(PLAIN, PLAIN.continued(full), found))
+    assert all(x.shape == x.base.shape for x in PLAIN.continued(found).values())
+    more = plain(ids=tokens(2), **PLAIN.continued(found))
+    assert not any(in_place(PLAIN, PLAIN.continued(found), more))
+    assert_same(more, copying(ids=tokens(2), **PLAIN.continued(found)))
+
+
+def test_programs_are_bound_once_for_each_number_of_rows(widest: CpuBackend) -> None:
+    """Wherever the past came from, and whatever has room: as many as without appending in place."""
+    counts = []
+    for append in (False, True):
+        model = compiled(PLAIN, widest, append, threads=1)
+        for first in (1, 3, ROOM_ROWS, 7):
+            past = PLAIN.empty(rows=first)
+            while past["past.0.key"].shape[2] < ROOM_ROWS + 9:
+                past = PLAIN.continued(model(ids=tokens(0), **past))
+        (part,) = model.parts
+        assert isinstance(part, CompiledGraph)
+        (state,) = part.states.all
+        counts.append(len(state.programs))
+    assert counts == [ROOM_ROWS + 8] * 2
+
+
+def test_a_second_continuation_is_apart(plain: Model, copying: Model) -> None:
+    past = PLAIN.continued(plain(ids=tokens(0, new=20), **PLAIN.empty()))
+    kept = {name: x.copy() for name, x in past.items()}
+    one, two, three = (plain(ids=tokens(seed), **past) for seed in (1, 2, 3))
+    assert all(in_place(PLAIN, past, one))
+    assert not any(in_place(PLAIN, past, two) + in_place(PLAIN, past, three))
+    for number, found in enumerate((one, two, three), 1):
+        assert_same(found, copying(ids=tokens(number), **kept), number)
+    # Each goes on in place by itself.
+    for number, found in enumerate((two, one, three)):
+        ids, given_ = tokens(number + 7), PLAIN.continued(found)
+        before = {name: x.copy() for name, x in given_.items()}
+        more = plain(ids=ids, **given_)
+        assert all(in_place(PLAIN, given_, more))
+        assert_same(more, copying(ids=ids, **before))
+        assert_same(given_, before)
+    assert_same(past, kept)
+
+
+def test_arrays_of_the_caller(plain: Model, copying: Model) -> None:
+    """What a beam search, a cut text or another layout gives: these are copied."""
+    found = PLAIN.continued(plain(ids=tokens(0, 3, 20), **PLAIN.empty(3)))
+    beams = np.array([2, 0, 0])
+    unaligned = {}
+    for name, x in found.items():
+        memory = np.empty(x.nbytes + 1, np.uint8)[1:].view(x.dtype)
+        unaligned[name] = memory.reshape(x.shape)
+        unaligned[name][...] = x
+    cases: list[Feeds] = [
+        {name: x[beams] for name, x in found.items()},
+        {name: x[:, :, :13] for name, x in found.items()},
+        {name: x[:, ::-1, 3:15:2] for name, x in found.items()},
+        {name: np.asarray(x, order="F") for name, x in found.items()},
+        {name: x[:] for name, x in found.items()},
+        {name: x.base[:, :, :20] for name, x in found.items()},
+        {name: np.asarray(x.base) for name, x in found.items()},
+        {name: np.broadcast_to(x[:1], x.shape) for name, x in found.items()},
+        unaligned,
+    ]
+    for case in cases:
+        ids = tokens(5, 3)
+        given_ = {name: np.ascontiguousarray(x) for name, x in case.items()}
+        result = plain(ids=ids, **case)
+        assert_same(result, copying(ids=ids, **given_))
+        assert not any(in_place(PLAIN, case, result))
+        assert_same(case, given_)
+    # They took nothing over.
+    assert all(in_place(PLAIN, found, plain(ids=tokens(1, 3), **found)))
+
+
+def test_one_array_for_two_inputs(plain: Model, copying: Model) -> None:
+    past = plain(ids=tokens(0, new=6), **PLAIN.empty())["present.0.key"]
+    given_ = {name: past for name, _ in PLAIN.names}
+    found = plain(ids=tokens(1), **given_)
+    assert in_place(PLAIN, given_, found) == [True, False, False, False]
+    assert_same(found, copying(ids=tokens(1), **given_))
+
+
+def test_only_some_inputs_are_new(plain: Model, copying: Model) -> None:
+    past = PLAIN.continued(plain(ids=tokens(0, new=6), **PLAIN.empty()))
+    past["past.1.key"] = past["past.1.key"] * 2
+    found = plain(ids=tokens(1), **past)
+    assert in_place(PLAIN, past, found) == [True, True, False, True]
+    assert_same(found, copying(ids=tokens(1), **past))
+
+
+def test_another_model_goes_on(widest: CpuBackend, plain: Model) -> None:
+    other = compiled(PLAIN, widest, append=True)
+    past = PLAIN.continued(plain(ids=tokens(0, new=6), **PLAIN.empty()))
+    found = other(ids=tokens(1), **past)
+    assert all(in_place(PLAIN, past, found))
+    assert_same(plain(ids=tokens(1), **past), found)
+
+
+# Arrays.
+
+
+def test_outputs_are_read_only_and_lead_to_their_memory(plain: Model) -> None:
+    found = plain(ids=tokens(0, new=3), **PLAIN.empty())
+    assert found["logits"].flags.writeable
+    for _, present in PLAIN.names:
+        x = found[present]
+        assert type(x) is np.ndarray
+        assert isinstance(x.base, SharedRows)
+        assert x.base.shape == (1, PLAIN.heads, ROOM_ROWS, PLAIN.depth)
+        with pytest.raises(ValueError, match="read-only"):
+            x[0, 0, 0, 0] = 1
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            x.flags.writeable = True
+
+
+def test_memory_lives_as_long_as_its_views(plain: Model) -> None:
+    past = PLAIN.empty()
+    for token in range(3):
+        past = PLAIN.continued(plain(ids=tokens(token), **past))
+    known = [weakref.ref(x.base) for x in past.values()]
+    assert all(memory() is not None for memory in known)
+    past.clear()
+    assert all(memory() is None for memory in known)
+
+
+def test_memory_is_counted_with_its_room(plain: Model, copying: Model) -> None:
+    feeds = {"ids": tokens(0), **PLAIN.empty(rows=4)}
+    rows = ROOM_ROWS - 5
+    more = len(PLAIN.names) * PLAIN.heads * rows * PLAIN.depth * 4
+    assert plain.memory(feeds).outputs_bytes == copying.memory(feeds).outputs_bytes + more
+
+
+def test_measuring_steps_changes_nothing(plain: Model, copying: Model) -> None:
+    past = PLAIN.continued(plain(ids=tokens(0, new=6), **PLAIN.empty()))
+    kept = {name: x.copy() for name, x in past.items()}
+    assert len(plain.step_seconds({"ids": tokens(1), **past})) == len(plain.steps)
+    assert_same(plain(ids=tokens(1), **past), copying(ids=tokens(1), **kept))
+
+
+# Failures.
+
+
+def test_a_failed_run_leaves_the_past(plain: Model, copying: Model) -> None:
+    past = PLAIN.continued(plain(ids=tokens(0, new=6), **PLAIN.empty()))
+    kept = {name: x.copy() for name, x in past.items()}
+    with pytest.raises(IndexRangeError):
+        plain(ids=np.array([[PLAIN.words]]), **past)
+    with pytest.raises(ShapeError):
+        plain(ids=tokens(1), **{**past, "past.1.key": past["past.1.key"][:, :, :3]})
+    with pytest.raises(ShapeError):
+        plain(ids=tokens(1, batch=2), **past)
+    with pytest.raises(InputError, match=r"past\.0\.value"):
+        plain(ids=tokens(1), **{**past, "past.0.value": past["past.0.value"].astype(np.float64)})
+    with pytest.raises(InputError):
+        plain(ids=tokens(1), **{**past, "past.0.value": past["past.0.value"][0]})
+    with pytest.raises(InputError):
+        plain(ids=tokens(1))
+    assert_same(past, kept)
+    found = plain(ids=tokens(1), **past)
+    assert all(in_place(PLAIN, past, found))
+    assert_same(found, copying(ids=tokens(1), **kept))
+
+
+def test_memory_that_cannot_be_had(widest: CpuBackend) -> None:
+    n, row = 1 << 34, symbol("N")
+
+    def body(g: Maker) -> Value:
+        return g.add("concat", g.given("x", S, row), g.given("new", T, row), axis=0)
+
+    model = Model(graph_of(body), widest, append_in_place=True)
+    assert model.appended == {"x": "y0"}
+    past = np.broadcast_to(np.float32(0), (1, n))
+    with pytest.raises(AllocationError):
+        model.run({"x": past, "new": np.empty((0, n), np.float32)})
+
+
+def test_threads_that_continue_one_past(widest: CpuBackend, copying: Model) -> None:
+    model = compiled(PLAIN, widest, append=True, threads=2)
+    past = PLAIN.continued(model(ids=tokens(0, new=6), **PLAIN.empty()))
+    kept = {name: x.copy() for name, x in past.items()}
+    count, length = 6, 12
+    results: list[list[Feeds]] = [[] for _ in range(count)]
+    begin = threading.Barrier(count)
+
+    def go_on(number: int) -> None:
+        at = past
+        begin.wait()
+        for token in range(length):
+            results[number].append(model(ids=tokens(100 * number + token), **at))
+            at = PLAIN.continued(results[number][-1])
+
+    threads = [threading.Thread(target=go_on, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(all(in_place(PLAIN, past, found[0])) for found in results) <= 1
+    for number, found in enumerate(results):
+        at: Feeds = kept
+        for token, result in enumerate(found):
+            wanted = copying(ids=tokens(100 * number + token), **at)
+            assert_same(result, wanted, (number, token))
+            at = PLAIN.continued(wanted)
+    assert_same(past, kept)
+
+
+# Any graph.
+
+
+def _sums(axis: int) -> Graph:
+    """Rows appended along an axis, with values that are read from all of them."""
+
+    def body(g: Maker) -> list[Value]:
+        shape = [B, 3, symbol("N")]
+        x = g.given("x", *shape[:axis], S, *shape[axis:], dtype=FLOAT64)
+        new = g.given("new", *shape[:axis], T, *shape[axis:], dtype=FLOAT64)
+        y = g.add("concat", x, g.add("negative", new), axis=axis)
+        total = g.add("reduce", y, kind="sum", axes=(1, 3))
+        flat = g.add("reshape", y, shape=(B * y.shape[1], y.shape[2] * y.shape[3]))
+        return [y, total, g.add("exp", flat), g.add("transpose", y, perm=(3, 1, 0, 2))]
+
+    return graph_of(body)
+
+
+@pytest.fixture(scope="module")
+def summing(widest: CpuBackend) -> list[tuple[Model, Model]]:
+    graphs = [_sums(axis) for axis in range(1, 4)]
+    return [
+        (Model(g, widest, append_in_place=True), Model(g, widest)) for g in graphs
+    ]  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.lists(st.tuples(st.integers(0, 100), st.sampled_from([0, 1, 1, 2, 7, 130])), max_size=14),
+)
+def test_any_tree_of_continuations(
+    summing: list[tuple[Model, Model]],
+    axis: int,
+    batch: int,
+    columns: int,
+    tree: list[tuple[int, int]],
+) -> None:
+    appending, copying = summing[axis - 1]
+    shape = (batch, 3, columns)
+    rng = np.random.default_rng(len(tree))
+    first = rng.standard_normal((*shape[:axis], 2, *shape[axis:]))
+    nodes, copies = [first], [first.copy()]
+    for parent, rows in tree:
+        at = parent % len(nodes)
+        new = rng.standard_normal((*shape[:axis], rows, *shape[axis:]))
+        found = appending(x=nodes[at], new=new)
+        assert_same(found, copying(x=copies[at], new=new))
+        nodes.append(found["y0"])
+        copies.append(np.concatenate([copies[at], -new], axis))
+    for node, copy in zip(nodes, copies, strict=True):
+        assert node.tobytes() == copy.tobytes()
+
+
+def test_branches_of_a_file(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each branch of a condition on an input is a model of its own, which goes on with what the
+    other one has appended."""
+    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
+    info = helper.make_tensor_value_info
+
+    def branch(name: str, nodes: list[Any]) -> Any:
+        joined = helper.make_node("Concat", ["past", f"{name}_new"], [f"{name}_y"], axis=1)
+        outputs = [info(f"{name}_y", TensorProto.FLOAT, ["batch", "total"])]
+        return helper.make_graph([*nodes, joined], name, [], outputs)
+
+    chosen = helper.make_node(
+        "If", ["first"], ["present"],
+        then_branch=branch("then", [helper.make_node("Exp", ["new"], ["then_new"])]),
+        else_branch=branch("else", [helper.make_node("Neg", ["new"], ["else_new"])]),
+    )  # fmt: skip
+    inputs = [
+        info("first", TensorProto.BOOL, []), info("past", TensorProto.FLOAT, ["batch", "past"]),
+        info("new", TensorProto.FLOAT, ["batch", "rows"]),
+    ]  # fmt: skip
+    outputs = [info("present", TensorProto.FLOAT, ["batch", "total"])]
+    graph = helper.make_graph([chosen], "branches", inputs, outputs)
+    opsets = [helper.make_opsetid("", 17)]
+    model = load(helper.make_model(graph, opset_imports=opsets, ir_version=9), append_in_place=True)
+    past: Array = np.ones((2, 3), np.float32)
+    wanted = past
+    places = []
+    for number in range(6):
+        new = np.full((2, 1), number / 8, np.float32)
+        first = number % 2 == 0
+        past = model(first=np.array(first), past=past, new=new)["present"]
+        wanted = np.concatenate([wanted, np.exp(new) if first else -new], 1)
+        np.testing.assert_allclose(past, wanted, 1e-6)
+        places.append(address(past))
+    assert len(set(places)) == 1
+    assert model.appended == {"past": "present"}
+
+
+def test_ids_are_appended_too(widest: CpuBackend) -> None:
+    """Integers along the last axis."""
+
+    def body(g: Maker) -> Value:
+        ids, new = g.given("ids", B, S, dtype=INT64), g.given("new", B, T, dtype=INT64)
+        return g.add("concat", ids, g.add("multiply", new, new), axis=1)
+
+    model = Model(graph_of(body), widest, append_in_place=True)
+    ids = np.empty((2, 0), np.int64)
+    wanted = ids
+    for number in range(200):
+        new = np.full((2, 1), number)
+        ids = model(ids=ids, new=new)["y0"]
+        wanted = np.concatenate([wanted, new**2], 1)
+        assert np.array_equal(ids, wanted)
