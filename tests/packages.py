@@ -17,9 +17,7 @@ from tests.snippets import write_encoder
 
 ROOT = Path(__file__).parent.parent
 MOST_BYTES = {".whl": 3 << 20, ".gz": 6 << 20}
-UNWANTED = re.compile(
-    r"__pycache__|\.pyc$|_cache/|\.hypothesis|\.so$|\.jsonl|results/.*\.json|\.venv"
-)
+UNWANTED = re.compile(r"__pycache__|\.pyc$|_cache/|\.hypothesis|\.so$|\.jsonl|\.venv")
 IN_BOTH = ("py.typed", "hardware/machines/h200.toml")
 PRODUCT = """
 import numpy as np, ftuner

@@ -1,4 +1,4 @@
-"""`python -m tests.plan_picture`: draws docs/plan.svg, the tiles of one plan on a recorded machine."""
+"""`python -m tests.plan_picture`: draws docs/plan.svg, the tiles of a plan for a known machine."""
 
 from __future__ import annotations
 
