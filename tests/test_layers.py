@@ -28,7 +28,7 @@ from ftuner.graph.steps import (
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
-    "ops", "frontends", "learn", "report", "api", "inference", "", "cli",
+    "ops", "frontends", "learn", "report", "models", "api", "inference", "", "cli",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
 from ftuner.core.forks import import_undivided
+from ftuner.core.shown import draw_in
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.exported import read_exported, write_exported
 from ftuner.hardware.model import CpuHardware
@@ -19,17 +19,15 @@ from ftuner.hardware.recorded import load_recorded
 from ftuner.report.cpu.explain import Explanation
 from ftuner.report.cpu.explain import explain as explain_on
 from ftuner.report.gpu.explain import BlockExplanation
+from ftuner.report.tuned import Prior, TuneReport
 from ftuner.runtime.backend import EFFORTS, Effort, Progress
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.ops.layer import Activation, layer_epilogue
-from ftuner.ukernels.funnel import Funnel
 
 if TYPE_CHECKING:
-    from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
-    from ftuner.learn.sampling import Learned
 
 __all__ = [
     "Prior",
@@ -43,39 +41,8 @@ __all__ = [
     "tune",
 ]
 
-
-class Prior(NamedTuple):
-    """What this machine took over from an exported file."""
-
-    machine: str
-    """The name of the machine that the file describes."""
-    same_machine: bool
-    """Whether the file describes a machine with this one's fingerprint, whose whole tuning was
-    taken over."""
-    constants: tuple[str, ...]
-    """Names of the constants that this machine has from the file."""
-
-
-@dataclass(frozen=True)
-class TuneReport:
-    """The result of tuning."""
-
-    dtype: str
-    isa: str
-    """The ISA, or the architecture of the GPU, that was compiled for."""
-    funnel: Funnel[Any]
-    compiled: int
-    """Objects compiled now: bundles of uKernels on a CPU, single ones on a GPU."""
-    cached: int
-    """Objects found in the cache."""
-    seconds: float
-    """Seconds until every shape is ready, including the probe of the machine."""
-    prior: Prior | None = None
-    """What was taken over from the file given."""
-    calibration: Calibration | None = None
-    """What was measured of the machine, if this process did so."""
-    learned: Learned | None = None
-    """What a thorough calibration learned of the errors of estimates."""
+# Tables and charts are in a room above the values that are shown.
+draw_in("ftuner.report.shown")
 
 
 def tune(

@@ -13,12 +13,12 @@ from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.models import LateModel, Model
 from ftuner.runtime.backend import Backend, Progress
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
-from ftuner.runtime.late_model import LateModel
-from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.model import TensorSpec
 
 
 def load(

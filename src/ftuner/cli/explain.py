@@ -84,7 +84,7 @@ def gemm(
     out = console()
     out.print(_plan_table(found))
     out.print(_widths_line(found))
-    out.print(patch_picture(found))
+    out.print(patch_picture(found.plan))
     out.print(estimate_table(found.estimate))
     out.print(roofline_table(found.roofline))
     out.print(_waste_line(found))

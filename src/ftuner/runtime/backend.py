@@ -47,6 +47,12 @@ class Executable(ABC):
 
     @property
     @abstractmethod
+    def weights_bytes(self) -> int:
+        """Bytes of constants as they are kept: packed as products read them, others as they
+        came."""
+
+    @property
+    @abstractmethod
     def threads(self) -> int:
         """CPU threads that a run uses, the caller's own included."""
 

@@ -15,7 +15,7 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import FTunerError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph, Value
-from ftuner.graph.steps import Step
+from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
@@ -113,7 +113,19 @@ class LateModel(Model):
     @property
     def steps(self) -> tuple[Step, ...]:
         """Those of the last run; before any, those that compute what is needed first."""
-        return (self._last or self._first.model).steps
+        return self._current.steps
+
+    @property
+    def programs(self) -> tuple[Lowered, ...]:
+        return self._current.programs
+
+    @property
+    def weights_bytes(self) -> int:
+        return self._current.weights_bytes
+
+    @property
+    def _current(self) -> Model:
+        return self._last or self._first.model
 
     def __call__(self, **inputs: object) -> dict[str, Any]:
         results = self.run(inputs)

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ftuner.core.dtype import DType
+from ftuner.core.shown import Shown, short_repr
+from ftuner.core.units import count
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import split
-from ftuner.graph.steps import Step
+from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable, Progress
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TensorSpec:
     """A name, element type and shape of a model's input or output; extents are numbers, or the
     names of symbols."""
@@ -24,8 +26,14 @@ class TensorSpec:
     dtype: str
     shape: tuple[int | str, ...]
 
+    def __repr__(self) -> str:
+        return short_repr(self, str(self))
 
-class Model:
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class Model(Shown):
     """A graph compiled for one device. Safe to use from several threads."""
 
     def __init__(
@@ -39,6 +47,7 @@ class Model:
             ConfigurationError: a number of threads out of range.
             HardwareError: an element type that the device does not multiply.
         """
+        self._backend = backend
         parts = split(graph)
         self._graph = replace(graph, nodes=())
         self._boundary = backend.boundary(self._graph, len(parts) > 1)
@@ -55,6 +64,10 @@ class Model:
     def outputs(self) -> list[TensorSpec]:
         return [_spec(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
 
+    def summary(self) -> str:
+        given, made = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
+        return f"{given} -> {made}; {count(len(self.steps), 'step')}"
+
     @property
     def threads(self) -> int:
         """CPU threads that a run uses, the caller's own included: on a GPU, that alone."""
@@ -63,7 +76,17 @@ class Model:
     @property
     def steps(self) -> tuple[Step, ...]:
         """All steps of a run, in order, without those within loops."""
-        return tuple(step for part in self.parts for step in part.lowered.steps)
+        return tuple(step for program in self.programs for step in program.steps)
+
+    @property
+    def programs(self) -> tuple[Lowered, ...]:
+        """The lowered graphs of `parts`, without the arrays of packed weights."""
+        return tuple(part.lowered for part in self.parts)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of constants as they are kept; see `Memory`."""
+        return sum(part.weights_bytes for part in self.parts)
 
     def __call__(self, **inputs: object) -> dict[str, Any]:
         """Run the model on arrays given by name; returns the outputs by name."""

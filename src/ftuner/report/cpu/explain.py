@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES
 from ftuner.core.product import Contraction, product_types
+from ftuner.core.shown import Saved
+from ftuner.core.units import count, duration
 from ftuner.cost.step import Machine
 from ftuner.cost.terms import Estimate
 from ftuner.errors import ConfigurationError, DTypeError, ShapeError
@@ -43,8 +45,8 @@ class PanelWidth:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Saved):
     """The plan of a product of one shape, with its estimate and its roofline."""
 
     contraction: Contraction
@@ -55,6 +57,15 @@ class Explanation:
     widths: tuple[PanelWidth, ...]
     """All panel widths of the library, cheapest first; the plan uses the first one."""
     roofline: Roofline
+
+    def summary(self) -> str:
+        c = self.contraction
+        batch = f"{c.batch} x " if c.batch > 1 else ""
+        return (
+            f"{batch}{c.m} x {c.n} x {c.k} {c.types} on {self.hardware.name}, {self.isa.name}: "
+            f"{count(self.plan.workers, 'worker')}, {duration(self.estimate.seconds)} estimated, "
+            f"bound by {self.estimate.bound}, {self.roofline.fraction_of_peak:.0%} of the peak"
+        )
 
     @property
     def wasted_rows(self) -> int:

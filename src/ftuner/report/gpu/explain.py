@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES
 from ftuner.core.gpu.tile import BlockTile, Multiply
 from ftuner.core.product import Contraction, ProductTypes
+from ftuner.core.shown import Saved
+from ftuner.core.units import count, duration
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.gpu_model import GpuHardware
@@ -35,8 +37,8 @@ class BandOfPlan(NamedTuple):
     """Rows beyond m that the last row tile computes."""
 
 
-@dataclass(frozen=True)
-class BlockExplanation:
+@dataclass(frozen=True, repr=False)
+class BlockExplanation(Saved):
     """The plan of a product on a GPU, with its estimate and roofline."""
 
     contraction: Contraction
@@ -50,6 +52,16 @@ class BlockExplanation:
     kept: int
     """Tiles of the library."""
 
+    def summary(self) -> str:
+        c = self.contraction
+        batch = f"{c.batch} x " if c.batch > 1 else ""
+        return (
+            f"{batch}{c.m} x {c.n} x {c.k} {c.types.a} on {self.hardware.name}, multiplied as "
+            f"{self.multiply}: {count(self.plan.waves, 'wave')}, "
+            f"{duration(self.estimate.seconds)} estimated, bound by {self.estimate.bound}, "
+            f"{self.roofline.fraction_of_peak:.0%} of the peak"
+        )
+
     def bands(self) -> tuple[BandOfPlan, ...]:
         """The bands of the plan."""
         found = []
@@ -58,16 +70,6 @@ class BlockExplanation:
             wasted = heights * tile.bm - (last - first)
             found.append(BandOfPlan(tile, (first, last), heights * self.plan.columns, wasted))
         return tuple(found)
-
-    @property
-    def units(self) -> int:
-        """Tiles, times split-k."""
-        return self.plan.tiles * self.plan.split_k
-
-    @property
-    def idle(self) -> int:
-        """Idle programs of the last wave."""
-        return self.plan.waves * self.plan.programs - self.units
 
     @property
     def wasted_fraction(self) -> float:
@@ -93,8 +95,8 @@ class BlockExplanation:
                     for b in self.bands()
                 ],
                 "loads": plan.kernel.loads, "split_k": plan.split_k, "swizzle": plan.swizzle,
-                "programs": plan.programs, "units": self.units, "waves": plan.waves,
-                "idle": self.idle,
+                "programs": plan.programs, "units": plan.units, "waves": plan.waves,
+                "idle": plan.idle,
             },
             "estimate": {
                 **self.estimate.terms(),

@@ -71,6 +71,10 @@ class CompiledGraph(Executable):
         """Number of threads that a run uses, including the caller's."""
         return self._session.threads if self._threads is None else self._threads
 
+    @property
+    def weights_bytes(self) -> int:
+        return self._weights_bytes
+
     def _compile(self, lowered: Lowered, progress: Progress | None) -> list[CompiledStep]:
         """All steps, with what is compiled for them and with packed weights."""
         session, steps = self._session, lowered.steps

@@ -132,10 +132,13 @@ class CompiledGraph(Executable):
                 _raise_status(self._status, self._checks)
         return seconds
 
+    @property
+    def weights_bytes(self) -> int:
+        return sum(x.nbytes for x in self._constants.values())
+
     def memory(self, arrays: Sequence[Tensor]) -> Memory:
-        weights_bytes = sum(x.nbytes for x in self._constants.values())
         with self._lock:
-            return self._uncaptured(arrays).memory_use(arrays, weights_bytes)
+            return self._uncaptured(arrays).memory_use(arrays, self.weights_bytes)
 
     def _uncaptured(self, arrays: Sequence[Tensor]) -> Program:
         """Returns the program of a run on the current stream.

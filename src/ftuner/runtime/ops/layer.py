@@ -8,6 +8,7 @@ from typing import Any
 
 from ftuner.core import expr as expressions
 from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
+from ftuner.core.shown import Shown
 from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
 from ftuner.runtime.ops import product_operands
 from ftuner.runtime.ops.flags import checked_flag
@@ -48,7 +49,7 @@ def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -
     return value
 
 
-class Layer(ABC):
+class Layer(Shown, ABC):
     """`y = activation(x @ weight.T + bias) + residual`, for any number of rows of x."""
 
     out_features: int
@@ -59,6 +60,15 @@ class Layer(ABC):
     """Whether calls bring a residual."""
     epilogue: Expr
     """What is stored, as a function of the accumulator and of bias and residual."""
+    activation: str | None
+    """The name of the activation, or of the function that was given."""
+
+    def summary(self) -> str:
+        bias = any(operand.name == BIAS.name for operand in operands(self.epilogue))
+        parts = [("bias", bias), (f"{self.activation}", self.activation is not None)]
+        parts.append(("residual", self.takes_residual))
+        with_ = "".join(f", {name}" for name, there in parts if there)
+        return f"{self.in_features} -> {self.out_features}, {self.dtype}{with_}"
 
     def _describe(
         self, weight: product_operands.Operand, bias_shape: Sequence[int] | None,
@@ -81,6 +91,9 @@ class Layer(ABC):
             raise ShapeError(f"bias is {tuple(bias_shape)}; expected ({self.out_features},)")
         self.takes_residual = residual
         self.epilogue = layer_epilogue(bias_shape is not None, activation, residual)
+        if activation is not None and not isinstance(activation, str):
+            activation = getattr(activation, "__name__", type(activation).__name__)
+        self.activation = activation
         names = [operand.name for operand in operands(self.epilogue)]
         if not {BIAS.name, RESIDUAL.name}.issuperset(names):
             raise ExpressionError(
