@@ -49,6 +49,10 @@ class GraphError(FTunerError, ValueError):
     """A model or graph that is malformed: types that do not fit, missing values, cycles."""
 
 
+class MissingModelError(GraphError, FileNotFoundError):
+    """The file of a model, or a file beside it, that is not there."""
+
+
 class UnsupportedOperatorError(GraphError):
     """A model with operators that ftuner does not have; the message lists all of them."""
 
@@ -75,6 +79,14 @@ class AllocationError(FTunerError, MemoryError):
 
 class HardwareError(FTunerError, RuntimeError):
     """A machine, ISA or recorded machine that ftuner does not know or cannot use."""
+
+
+class MissingMachineError(HardwareError, FileNotFoundError):
+    """The file of a machine that is not there."""
+
+
+class PickleError(FTunerError, TypeError):
+    """An object that cannot be pickled; the message says how to move it."""
 
 
 class ObjectFileError(FTunerError, ValueError):

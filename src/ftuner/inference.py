@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from os import PathLike
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
 from ftuner.errors import ConfigurationError, GraphError, InputError
@@ -41,17 +44,23 @@ def load(
             masks, statistics, inputs and outputs keep their types.
 
     Returns:
-        The model: call it with arrays by name, or use its `run`.
+        The model: call it with arrays by name, or use its `run`. A model that was loaded from a
+        path can be pickled: it is loaded again from there. A copy of a model is the model itself.
 
     Raises:
         UnsupportedOperatorError: operators that ftuner, or the device, does not have; the message
             lists all of them.
+        MissingModelError: there is no such file; also a `FileNotFoundError`.
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
             an unknown `dtype`, or any on a CPU.
         HardwareError: a GPU that kernels cannot run on.
     """
-    return _loaded(model, threads, progress, device, dtype)[0]
+    found = _loaded(model, threads, progress, device, dtype)[0]
+    if isinstance(model, str | PathLike):
+        path = os.path.abspath(model)
+        found.made_by = partial(load, path, threads=threads, device=device, dtype=dtype)
+    return found
 
 
 def _loaded(

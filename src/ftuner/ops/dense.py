@@ -13,7 +13,8 @@ class Dense(Layer):
 
     A layer is on the device of its weight. On a CPU the constructor packs the weight; calls never
     compile, pack or measure. `Dense(...)` returns the layer of the device's back end, which is an
-    instance of `Dense`.
+    instance of `Dense`. A layer can be pickled: it is made again where it is loaded, on the same
+    kind of device. Nothing changes a layer, so that a copy is the layer itself.
     """
 
     def __new__(
@@ -43,13 +44,17 @@ class Dense(Layer):
                 `residual` is not a boolean.
             HardwareError: a GPU that kernels cannot run on.
         """
-        return backend_for(weight).dense(weight, bias, activation, residual, width)
+        found = backend_for(weight).dense(weight, bias, activation, residual, width)
+        found.made_by = Dense
+        return found
 
     if TYPE_CHECKING:
         # The class of the device defines it.
         def __call__(
             self, x: object, residual: object | None = None, out: object | None = None
         ) -> Any: ...
+
+        def weights(self) -> tuple[Any, Any]: ...
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ftuner.core.dtype import DType
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count
+from ftuner.errors import PickleError
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Lowered, Step
@@ -55,6 +56,26 @@ class Model(Shown):
         self.parts = self._chain.executables
         """Executables that run one after the other: several where an extent depends on data, or
         around a loop. The graphs within loops have others."""
+
+    made_by: Callable[[], Model] | None = None
+    """Makes the model again from its file, in a room above; None where there is no file."""
+
+    def __copy__(self) -> Model:
+        """The model itself, which nothing changes."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Model:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A model is pickled as the path of its file and the arguments it was loaded with, and is
+        loaded again from there."""
+        if self.made_by is None:
+            raise PickleError(
+                "a model that was not loaded from a path cannot be pickled: send the path, bytes "
+                "or graph, and have the other process load or compile the model"
+            )
+        return self.made_by, ()
 
     @property
     def inputs(self) -> list[TensorSpec]:

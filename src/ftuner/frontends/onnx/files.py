@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ftuner.errors import GraphError
+from ftuner.errors import GraphError, MissingModelError
 from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import allocated, not_allocated
 
@@ -93,6 +93,7 @@ def _opened(path: Path, what: str) -> Iterator[tuple[FileIO, int]]:
     """A file and its size.
 
     Raises:
+        MissingModelError: it is not there.
         GraphError: it cannot be read, or is a pipe, a device or a folder.
     """
 
@@ -108,6 +109,8 @@ def _opened(path: Path, what: str) -> Iterator[tuple[FileIO, int]]:
             yield file, status.st_size
     except GraphError:
         raise
+    except FileNotFoundError as error:
+        raise MissingModelError(f"cannot read {path}: {error.strerror}") from error
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else None
         raise GraphError(f"cannot read {path}: {text or error}") from error

@@ -16,7 +16,7 @@ from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, readable, same_
 from ftuner.runtime.cpu.call_cache import Constant, KnownCalls
 from ftuner.runtime.cpu.memory import allocated
 from ftuner.runtime.cpu.operands import a_layout, overlaps_itself, unit_columns
-from ftuner.runtime.cpu.packed_weights import pack
+from ftuner.runtime.cpu.packed_weights import pack, unpacked
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import NO_WORDS, Products, Ready, words
 from ftuner.runtime.cpu.session import CpuSession
@@ -60,6 +60,11 @@ class Dense(Layer):
         owner = (self._bias, self.bias_words)
         self._constant = Constant(self.panels.packed, self.bias_words.address, owner)
         self._known = KnownCalls(session, inputs=1)
+
+    def weights(self) -> tuple[Array, Array | None]:
+        lanes = self.products.compiled.library.lanes
+        bias = None if self._bias is None else self._bias.copy()
+        return unpacked(self.panels, lanes), bias
 
     def problem(self, rows: int) -> Problem:
         """The problem of `rows` contiguous rows."""
