@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import time
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
+from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.core.forks import import_undivided
 from ftuner.core.shown import draw_in
 from ftuner.errors import ConfigurationError, DTypeError
@@ -46,7 +47,7 @@ draw_in("ftuner.report.shown")
 
 
 def tune(
-    dtype: str = "float32",
+    dtype: ElementType = "float32",
     activation: Activation = None,
     bias: bool = False,
     residual: bool = False,
@@ -63,7 +64,8 @@ def tune(
 
     Args:
         dtype: `float32` or `float64`; on a GPU `float16`, `bfloat16` or `float32`, which is
-            multiplied as `torch.set_float32_matmul_precision` says.
+            multiplied as `torch.set_float32_matmul_precision` says. By name, or as
+            NumPy or torch has it.
         activation, bias, residual: the epilogue of a `Dense` layer; none of them for `matmul`.
         progress: called with (what, done, total).
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. On a GPU, products of matrices
@@ -86,7 +88,8 @@ def tune(
         HardwareError: a GPU that kernels cannot run on; `prior` is no such file, or the CPUs that
             this process may use have changed. The cache stays as it was.
     """
-    if not isinstance(dtype, str) or dtype not in DTYPES | GPU_DTYPES:
+    element = (DTYPES | GPU_DTYPES).get(dtype_name(dtype) or "")
+    if element is None:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES | GPU_DTYPES)}")
     if not isinstance(calibrate, str) or calibrate not in EFFORTS:
         raise ConfigurationError(f"calibrate is {calibrate!r}; expected {', '.join(EFFORTS)}")
@@ -99,11 +102,10 @@ def tune(
         # By name: it needs what importing ftuner must not load.
         sampling = import_undivided("ftuner.learn.sampling")
         learned = sampling.improve(backend, sampling.SECONDS, progress)
-    element = (DTYPES | GPU_DTYPES)[dtype]
     library = backend.library(element, epilogue)
     tuned = backend.tune(element, epilogue, progress)
     return TuneReport(
-        dtype=dtype,
+        dtype=element.name,
         isa=backend.target,
         funnel=library.funnel,
         compiled=tuned.compiled,
@@ -160,7 +162,7 @@ def hardware(device: str = CPU) -> CpuHardware | GpuHardware:
     return backend_of(device).hardware
 
 
-def set_num_threads(threads: int) -> None:
+def set_num_threads(threads: SupportsIndex) -> None:
     """Set the number of threads that a call may use, including the caller's: 1 to 1024.
 
     Raises:
@@ -176,18 +178,19 @@ def get_num_threads() -> int:
 
 
 def explain(
-    m: int,
-    n: int,
-    k: int,
-    batch: int = 1,
-    dtype: str = "float32",
-    workers: int | None = None,
+    m: SupportsIndex,
+    n: SupportsIndex,
+    k: SupportsIndex,
+    batch: SupportsIndex = 1,
+    dtype: ElementType = "float32",
+    workers: SupportsIndex | None = None,
     hardware: str | PathLike[str] | None = None,
 ) -> Explanation | BlockExplanation:
     """The plan of a product, the terms of its estimate, and its place under the roofline.
 
     Args:
-        m, n, k, batch: extents, positive.
+        m, n, k, batch: extents, positive; NumPy's integers, too.
+        dtype: a name, or NumPy's or torch's type.
         workers: threads; by default the number in use here, or all cores of a recorded machine.
         hardware: a recorded machine, by its name or by the path of its `.toml` file; by default
             this machine.

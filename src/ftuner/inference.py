@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
+from typing import SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
+from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.errors import ConfigurationError, GraphError, InputError
 from ftuner.frontends.onnx.importer import import_record, read_model
 from ftuner.frontends.onnx.reading import Source
@@ -25,8 +27,8 @@ from ftuner.runtime.model import TensorSpec
 
 
 def load(
-    model: Source, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None,
+    model: Source, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
+    device: str = CPU, dtype: ElementType | None = None,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -64,8 +66,8 @@ def load(
 
 
 def _loaded(
-    model: Source, threads: int | None, progress: Progress | None = None, device: str = CPU,
-    dtype: str | None = None,
+    model: Source, threads: SupportsIndex | None, progress: Progress | None = None,
+    device: str = CPU, dtype: ElementType | None = None,
 ) -> tuple[Model, ModelMetadata]:  # fmt: skip
     """The model, as `load` returns it, and what its file says of it."""
     backend, held = _target(device, dtype)
@@ -93,8 +95,8 @@ def _declared(record: ModelRecord) -> list[TensorSpec]:
 
 
 def compile(
-    graph: Graph, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None,
+    graph: Graph, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
+    device: str = CPU, dtype: ElementType | None = None,
 ) -> Model:  # fmt: skip
     """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
 
@@ -117,7 +119,7 @@ def compile(
     return Model(optimised(graph, backend.multiplies_halves), backend, threads, progress, held)
 
 
-def _target(device: str, dtype: str | None) -> tuple[Backend, DType | None]:
+def _target(device: str, dtype: ElementType | None) -> tuple[Backend, DType | None]:
     """The back end of a device, and the element type that it holds float32 in.
 
     Raises:
@@ -134,15 +136,16 @@ def _target(device: str, dtype: str | None) -> tuple[Backend, DType | None]:
     return backend, held
 
 
-def _half(dtype: str | None) -> DType | None:
+def _half(dtype: ElementType | None) -> DType | None:
     """The element type that float32 is held in, or None for float32 itself.
 
     Raises:
         ConfigurationError: not the name of an element type.
     """
-    if dtype in (None, FLOAT32.name):
+    name = dtype_name(dtype)
+    if dtype is None or name == FLOAT32.name:
         return None
-    found = HALF_DTYPES.get(str(dtype))
+    found = HALF_DTYPES.get(name or "")
     if found is None:
         raise ConfigurationError(
             f"dtype is {dtype!r}; expected None, {', '.join((FLOAT32.name, *HALF_DTYPES))}"

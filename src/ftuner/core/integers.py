@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from operator import index
 
+import numpy as np
+
 from ftuner.errors import FTunerError, ShapeError
 
 
@@ -17,8 +19,9 @@ def checked_integer(
         ShapeError, or `error`: another value; it names `value` and what was expected.
     """
     try:
-        found = index(value)  # type: ignore[arg-type]
-    except TypeError:
+        # A boolean is an integer to Python, and a mistake here.
+        found = None if isinstance(value, bool | np.bool_) else index(value)  # type: ignore[arg-type]
+    except Exception:  # What a foreign object raises.
         found = None
     if found is None or found < least or (below is not None and found >= below):
         raise error(f"{name} is {value!r}; expected {expected or f'an integer from {least} on'}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, get_args
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
@@ -194,7 +194,7 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(
-        self, graph: Graph, threads: int | None = None, held: DType | None = None,
+        self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None,
     ) -> Executable:  # fmt: skip
         """Compile a graph without data-dependent shapes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError
@@ -28,8 +28,8 @@ class Chain:
     from several threads."""
 
     def __init__(
-        self, parts: Sequence[Part], backend: Backend, boundary: Boundary, threads: int | None,
-        held: DType | None, progress: Progress | None,
+        self, parts: Sequence[Part], backend: Backend, boundary: Boundary,
+        threads: SupportsIndex | None, held: DType | None, progress: Progress | None,
     ) -> None:  # fmt: skip
         """Compile parts; `threads` and `held` are those of `Backend.compile`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from ftuner.core.dtype import DType
 from ftuner.core.shown import Shown, short_repr
@@ -38,7 +38,7 @@ class Model(Shown):
     """A graph compiled for one device. Safe to use from several threads."""
 
     def __init__(
-        self, graph: Graph, backend: Backend, threads: int | None = None,
+        self, graph: Graph, backend: Backend, threads: SupportsIndex | None = None,
         progress: Progress | None = None, held: DType | None = None,
     ) -> None:  # fmt: skip
         """Compile a graph; `threads` and `held` are those of `Backend.compile`.

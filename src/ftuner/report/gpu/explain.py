@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES
+from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.core.gpu.tile import BlockTile, Multiply
 from ftuner.core.product import Contraction, ProductTypes
 from ftuner.core.shown import Saved
@@ -109,7 +110,7 @@ class BlockExplanation(Saved):
 
 
 def explain_block(
-    m: int, n: int, k: int, batch: int, dtype: str, hardware: GpuHardware
+    m: int, n: int, k: int, batch: int, dtype: ElementType, hardware: GpuHardware
 ) -> BlockExplanation:
     """Returns the plan and estimate of `batch` products of `(m, k)` by `(k, n)`, contiguous along k
     as a layer's weight is. Extents are positive.
@@ -121,12 +122,13 @@ def explain_block(
         DTypeError: another dtype.
         HardwareError: the chip does not multiply so.
     """
-    if not isinstance(dtype, str) or dtype not in (*GPU_DTYPES, TF32):
+    name = dtype_name(dtype)
+    if name is None or name not in (*GPU_DTYPES, TF32):
         raise DTypeError(
             f"dtype is {dtype!r}; supported on a GPU are {', '.join((*GPU_DTYPES, TF32))}"
         )
-    element = FLOAT32 if dtype == TF32 else GPU_DTYPES[dtype]
-    library = build_gpu_library(hardware, element, TF32 if dtype == TF32 else None)
+    element = FLOAT32 if name == TF32 else GPU_DTYPES[name]
+    library = build_gpu_library(hardware, element, TF32 if name == TF32 else None)
     planner = product_planner_for(library)
     granule = 16 // element.itemsize
     problem = ProductProblem(m, n, k, batch, aligned=k % granule == 0)
@@ -141,7 +143,7 @@ def explain_block(
     )  # fmt: skip
 
 
-def expect_no_cpu_settings(workers: int | None, isa: str | None) -> None:
+def expect_no_cpu_settings(workers: object, isa: object) -> None:
     """Raises ConfigurationError if a setting is given that a plan for a GPU does not have."""
     for name, value in (("workers", workers), ("isa", isa)):
         if value is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
@@ -76,7 +76,7 @@ class CpuBackend(CpuSession, Backend):
         return self._attention(q, k, v, **options)
 
     def compile(
-        self, graph: Graph, threads: int | None = None, held: DType | None = None,
+        self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None,
     ) -> Executable:  # fmt: skip
         assert held is None, "the CPU holds float32 as it is"
