@@ -1,6 +1,6 @@
 """ftuner: tensor programs with dynamic shapes at the hardware's limit."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ftuner.api import (
     TuneReport,
@@ -39,6 +39,14 @@ from ftuner.ops.matmul import matmul
 
 if TYPE_CHECKING:
     from ftuner.inference import InferenceSession, Model, SessionOptions, compile, load
+else:
+
+    def __getattr__(name: str) -> object:
+        """Models are imported on first use: importing ftuner for its operators stays fast."""
+        if name in ("InferenceSession", "Model", "SessionOptions", "compile", "load"):
+            return getattr(import_undivided("ftuner.inference"), name)
+        raise AttributeError(f"module 'ftuner' has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 
@@ -81,8 +89,6 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Models are imported on first use, so that importing ftuner for its operators stays fast."""
-    if name in ("InferenceSession", "Model", "SessionOptions", "compile", "load"):
-        return getattr(import_undivided("ftuner.inference"), name)
-    raise AttributeError(f"module 'ftuner' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """The public names, whether they are imported already or not."""
+    return __all__

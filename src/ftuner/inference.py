@@ -24,6 +24,7 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import TensorSpec
+from ftuner.runtime.ops.operand_types import Foreign
 
 
 def load(
@@ -200,7 +201,7 @@ class InferenceSession:
     def run(
         self,
         output_names: Sequence[str] | None,
-        input_feed: Mapping[str, object],
+        input_feed: Mapping[str, Foreign],
         run_options: object = None,
     ) -> list[Array]:
         """Run the model on arrays by name; returns the named outputs, or all, in order.

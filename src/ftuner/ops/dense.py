@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsIndex, cast, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from ftuner.runtime.devices import backend_for
 from ftuner.runtime.ops.layer import Activation, Layer
+from ftuner.runtime.ops.operand_types import AnyTensor, Float, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+    Array = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 class Dense(Layer):
@@ -19,18 +28,18 @@ class Dense(Layer):
 
     def __new__(
         cls,
-        weight: object,
-        bias: object | None = None,
+        weight: Array | Tensor,
+        bias: Array | Tensor | None = None,
         activation: Activation = None,
         residual: bool = False,
         *,
-        width: int | None = None,
-    ) -> Any:
+        width: SupportsIndex | None = None,
+    ) -> Dense:
         """Make a layer ready for every number of rows.
 
         Args:
-            weight: `(out_features, in_features)`, float32 or float64; or a torch tensor on a GPU,
-                float16, bfloat16 or float32. Any strides; the layer keeps a copy.
+            weight: `(out_features, in_features)`, float32 or float64; or a torch tensor, on a
+                GPU float16, bfloat16 or float32. Any strides; the layer keeps a copy.
             bias: `(out_features,)`, or None; the layer keeps a copy.
             activation: a name in `ftuner.core.expr.ACTIVATIONS`, a function from expression to
                 expression, or None.
@@ -46,15 +55,24 @@ class Dense(Layer):
         """
         found = backend_for(weight).dense(weight, bias, activation, residual, width)
         found.made_by = Dense
-        return found
+        return cast(Dense, found)
 
     if TYPE_CHECKING:
         # The class of the device defines it.
-        def __call__(
-            self, x: object, residual: object | None = None, out: object | None = None
-        ) -> Any: ...
+        dtype: np.dtype[np.float32] | np.dtype[np.float64] | torch.dtype
 
-        def weights(self) -> tuple[Any, Any]: ...
+        @overload
+        def __call__(
+            self, x: npt.NDArray[Float], residual: npt.NDArray[Float] | None = None,
+            out: npt.NDArray[Float] | None = None,
+        ) -> npt.NDArray[Float]: ...  # fmt: skip
+        @overload
+        def __call__(
+            self, x: AnyTensor, residual: AnyTensor | None = None, out: AnyTensor | None = None
+        ) -> AnyTensor: ...
+        def __call__(self, x: object, residual: object = None, out: object = None) -> object: ...
+
+        def weights(self) -> tuple[Array | Tensor, Array | Tensor | None]: ...
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:

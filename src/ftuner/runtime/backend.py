@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex, get_args
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
@@ -180,14 +180,14 @@ class Backend(ABC):
     @abstractmethod
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,
-        width: int | None,
+        width: SupportsIndex | None,
     ) -> Layer:  # fmt: skip
         """A layer with its weight on the device; see `ftuner.Dense`."""
 
     @abstractmethod
     def attention(
         self, q: object, k: object, v: object, *, mask: object | None, causal: bool,
-        scale: float | None, q_offsets: object | None, k_offsets: object | None,
+        scale: SupportsFloat | None, q_offsets: object | None, k_offsets: object | None,
         out: object | None,
     ) -> Any:  # fmt: skip
         """`softmax(q k' * scale + mask) v`; see `ftuner.attention`."""

@@ -65,6 +65,7 @@ class LateModel(Model):
         self._import, self._compile = imported, compiled
         self._lock = fork_safe_lock()
         self._outputs = list(outputs)
+        self._names = [spec.name for spec in self._outputs]
         self._reads: frozenset[str] = frozenset()
         """Those of all questions so far."""
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
@@ -127,18 +128,14 @@ class LateModel(Model):
     def _current(self) -> Model:
         return self._last or self._first.model
 
-    def __call__(self, **inputs: object) -> dict[str, Any]:
-        results = self.run(inputs)
-        return {spec.name: x for spec, x in zip(self._outputs, results, strict=True)}
-
-    def run(self, feeds: Feeds) -> list[Any]:
+    def _run(self, feeds: Feeds) -> list[Any]:
         """As `Model.run`.
 
         Raises:
             UnsupportedOperatorError, GraphError: what the file computes of such numbers.
         """
         model, given = self._resolved(feeds)
-        return model.run(given)
+        return model._run(given)
 
     def record(self, wanted: bool) -> None:
         self._recorded = wanted
@@ -173,7 +170,7 @@ class LateModel(Model):
         sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
         while isinstance(at, _Question):
-            (found,) = at.model.run({**feeds, **sizes})
+            (found,) = at.model._run({**feeds, **sizes})
             elements = _on_host(found)
             if elements.size > MOST_EXACT:
                 raise UnsupportedOperatorError(

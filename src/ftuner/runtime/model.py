@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, overload
+
+import numpy.typing as npt
 
 from ftuner.core.dtype import DType
 from ftuner.core.shown import Shown, short_repr
@@ -16,6 +18,7 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable, Progress
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
+from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,6 +52,7 @@ class Model(Shown):
             HardwareError: an element type that the device does not multiply.
         """
         self._backend = backend
+        self._names = [name for name, _ in graph.outputs]
         parts = split(graph)
         self._graph = replace(graph, nodes=())
         self._boundary = backend.boundary(self._graph, len(parts) > 1)
@@ -109,20 +113,27 @@ class Model(Shown):
         """Bytes of constants as they are kept; see `Memory`."""
         return sum(part.weights_bytes for part in self.parts)
 
+    @overload
+    def __call__(self, **inputs: Foreign) -> dict[str, npt.NDArray[Any]]: ...
+    @overload
+    def __call__(self, **inputs: AnyTensor) -> dict[str, AnyTensor]: ...
     def __call__(self, **inputs: object) -> dict[str, Any]:
         """Run the model on arrays given by name; returns the outputs by name."""
-        results = self.run(inputs)
-        return {name: x for (name, _), x in zip(self._graph.outputs, results, strict=True)}
+        return dict(zip(self._names, self._run(inputs), strict=True))
 
+    @overload
+    def run(self, feeds: Mapping[str, Foreign]) -> list[npt.NDArray[Any]]: ...
+    @overload
+    def run(self, feeds: Mapping[str, AnyTensor]) -> list[AnyTensor]: ...
     def run(self, feeds: Mapping[str, object]) -> list[Any]:
         """Run the model, on a GPU on its current stream; returns the outputs in order.
 
         Args:
-            feeds: for each input, by name, an array in the CPU's memory or, for a model on a GPU, a
-                tensor on that GPU.
+            feeds: for each input, by name, an array or tensor in the CPU's memory or, for a model
+                on a GPU, an array or a tensor on that GPU.
 
         Returns:
-            NumPy arrays. On a GPU, tensors if any input was one, or if there is no input and an
+            NumPy arrays; tensors if any input was one. On a GPU, also if there is no input and an
             output is bfloat16.
 
         Raises:
@@ -135,6 +146,9 @@ class Model(Shown):
             UnsupportedKernelError: a CUDA graph is being captured, and the run would wait for the
                 GPU: inputs are arrays, an extent depends on data, or there is a loop.
         """
+        return self._run(feeds)
+
+    def _run(self, feeds: Mapping[str, object]) -> list[Any]:
         operands = self._boundary.admitted(feeds)
         return self._boundary.delivered(self._chain.run(operands), feeds)
 

@@ -66,7 +66,7 @@ class CpuBackend(CpuSession, Backend):
 
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,
-        width: int | None,
+        width: SupportsIndex | None,
     ) -> Dense:  # fmt: skip
         return Dense(weight, bias, activation, residual, width=width, session=self)
 

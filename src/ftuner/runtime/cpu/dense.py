@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Dense(Layer):
         activation: Activation = None,
         residual: bool = False,
         *,
-        width: int | None = None,
+        width: SupportsIndex | None = None,
         session: CpuSession,
     ) -> None:
         """Pack a weight and make the layer's uKernels ready; see `ftuner.Dense`."""

@@ -62,7 +62,7 @@ class GpuBackend(GpuSession, Backend):
 
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,
-        width: int | None,
+        width: SupportsIndex | None,
     ) -> Dense:  # fmt: skip
         if width is not None:
             raise ConfigurationError(f"width is {width!r}; a layer on a GPU has no panels")
