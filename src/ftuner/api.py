@@ -21,11 +21,12 @@ from ftuner.report.cpu.explain import Explanation
 from ftuner.report.cpu.explain import explain as explain_on
 from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.report.tuned import Prior, TuneReport
-from ftuner.runtime.backend import EFFORTS, Effort, Progress
+from ftuner.runtime.backend import EFFORTS, Effort
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.ops.layer import Activation, layer_epilogue
+from ftuner.runtime.shown_progress import Progress, shown
 
 if TYPE_CHECKING:
     from ftuner.hardware.gpu_model import GpuHardware
@@ -67,7 +68,8 @@ def tune(
             multiplied as `torch.set_float32_matmul_precision` says. By name, or as
             NumPy or torch has it.
         activation, bias, residual: the epilogue of a `Dense` layer; none of them for `matmul`.
-        progress: called with (what, done, total).
+        progress: called with (what, done, total). Without it, a bar is shown on stderr where that
+            is a terminal; `FTUNER_PROGRESS=0` turns it off.
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. On a GPU, products of matrices
             with contiguous rows and contiguous or transposed matrices are made ready.
         calibrate: how long constants of the machine are measured with real uKernels: `default`,
@@ -96,14 +98,15 @@ def tune(
     began = time.perf_counter()
     epilogue = layer_epilogue(bias, activation, residual)
     taken = None if prior is None else take_prior(prior, device)
-    backend = backend_of(device).calibrated(calibrate, progress)
-    learned = None
-    if calibrate == "thorough" and isinstance(backend, CpuBackend):
-        # By name: it needs what importing ftuner must not load.
-        sampling = import_undivided("ftuner.learn.sampling")
-        learned = sampling.improve(backend, sampling.SECONDS, progress)
-    library = backend.library(element, epilogue)
-    tuned = backend.tune(element, epilogue, progress)
+    with shown(progress) as show:
+        backend = backend_of(device).calibrated(calibrate, show)
+        learned = None
+        if calibrate == "thorough" and isinstance(backend, CpuBackend):
+            # By name: it needs what importing ftuner must not load.
+            sampling = import_undivided("ftuner.learn.sampling")
+            learned = sampling.improve(backend, sampling.SECONDS, show)
+        library = backend.library(element, epilogue)
+        tuned = backend.tune(element, epilogue, show)
     return TuneReport(
         dtype=element.name,
         isa=backend.target,

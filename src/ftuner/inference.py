@@ -19,12 +19,13 @@ from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.models import LateModel, Model
-from ftuner.runtime.backend import Backend, Progress
+from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import TensorSpec
 from ftuner.runtime.ops.operand_types import Foreign
+from ftuner.runtime.shown_progress import Progress
 
 
 def load(
@@ -37,7 +38,8 @@ def load(
         model: the path of a file, its bytes, or an `onnx.ModelProto`.
         threads: the number of threads of a run, including the caller's; by default that of the
             process (`ftuner.set_num_threads`). On a GPU only the caller's thread is used.
-        progress: called with (what, done, total).
+        progress: called with (what, done, total). Without it, a bar is shown on stderr where that
+            is a terminal; `FTUNER_PROGRESS=0` turns it off.
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. A model on a GPU takes arrays,
             or tensors on that GPU, and returns the same kind.
         dtype: on a GPU, the element type that float32 tensors are held in: `bfloat16` or `float16`

@@ -11,6 +11,7 @@ from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.ops.grouped_operands import Groups
 from ftuner.runtime.ops.layer import Activation, Layer
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import Library
 from ftuner.ukernels.gpu.library import GpuLibrary
 
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
     from ftuner.runtime.memory_use import Memory
-
-Progress = Callable[[str, int, int], None]
-"""Called during long work with what is done, how much of it, and of how much."""
-
 
 Effort = Literal["default", "thorough", "none"]
 """How long the constants of a device are calibrated: seconds, a minute or so, or not at all."""

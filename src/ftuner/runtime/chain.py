@@ -13,7 +13,8 @@ from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host
 from ftuner.graph.splitting import Part, split
-from ftuner.runtime.backend import Backend, Boundary, Executable, Progress
+from ftuner.runtime.backend import Backend, Boundary, Executable
+from ftuner.runtime.shown_progress import Progress
 
 MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
 """The environment variable of the most iterations of a loop."""

@@ -15,10 +15,11 @@ from ftuner.errors import PickleError
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Lowered, Step
-from ftuner.runtime.backend import Backend, Executable, Progress
+from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
 from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
+from ftuner.runtime.shown_progress import Progress
 
 
 @dataclass(frozen=True, repr=False)

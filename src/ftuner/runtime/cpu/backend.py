@@ -11,7 +11,7 @@ from ftuner.core.expr import Expr
 from ftuner.core.forks import import_undivided
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Progress, Tuned
+from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.grouped import GroupedMatmul
@@ -19,6 +19,7 @@ from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.session import CpuSession, known_hardware
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.ops.layer import Activation
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import Library
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ftuner.errors import IndexRangeError
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
-from ftuner.runtime.backend import Executable, Progress
+from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.products import Products
@@ -30,6 +30,7 @@ from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
 from ftuner.runtime.cpu.steps.kinds import kind_of, runs
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import LibraryName
 
 

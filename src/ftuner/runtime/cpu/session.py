@@ -27,11 +27,11 @@ from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
 from ftuner.runtime.known_hardware import keep_model, kept_model, known_or_probed
+from ftuner.runtime.shown_progress import Progress, shown
 from ftuner.ukernels.cpu.library import Family
 
 if TYPE_CHECKING:
     from ftuner.hardware.calibration import Calibration
-    from ftuner.runtime.backend import Progress
 
 ISA_VARIABLE = "FTUNER_ISA"
 PROBE_VERSION = 3
@@ -277,6 +277,8 @@ def probe_machine(facts: SystemFacts) -> CpuHardware:
     """Probe this machine with all threads that this process may use."""
     # Imported by name: it needs llvmlite, which importing ftuner must not.
     probing = import_undivided("ftuner.runtime.cpu.probe")
-    found = probing.probe(facts, facts.cores)
+    with shown(None) as show:
+        show("probe this machine", 0, 1)
+        found = probing.probe(facts, facts.cores)
     assert isinstance(found, CpuHardware)
     return found

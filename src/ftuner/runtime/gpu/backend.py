@@ -12,7 +12,7 @@ from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import ConfigurationError
 from ftuner.graph.ir import Graph
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.runtime.backend import Backend, Effort, Executable, Progress
+from ftuner.runtime.backend import Backend, Effort, Executable
 from ftuner.runtime.cache import default_cache
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention import Attention
@@ -26,6 +26,7 @@ from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession, keep_calibrated, known_gpu
 from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.ops.layer import Activation
+from ftuner.runtime.shown_progress import Progress
 
 
 class GpuBackend(GpuSession, Backend):
