@@ -17,9 +17,6 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import with_given
 from ftuner.hardware.provenance import GIVEN, PRIOR
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.cpu.explain import Explanation
-from ftuner.report.cpu.explain import explain as explain_on
-from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.report.tuned import Prior, TuneReport
 from ftuner.runtime.backend import EFFORTS, Effort
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
@@ -30,6 +27,8 @@ from ftuner.runtime.shown_progress import Progress, shown
 
 if TYPE_CHECKING:
     from ftuner.hardware.gpu_model import GpuHardware
+    from ftuner.report.cpu.explain import Explanation
+    from ftuner.report.gpu.explain import BlockExplanation
 
 __all__ = [
     "Prior",
@@ -205,4 +204,8 @@ def explain(
     machine = default_backend().hardware if hardware is None else load_recorded(hardware)
     if workers is None and hardware is None:
         workers = default_backend().threads
-    return explain_on(m, n, k, batch, dtype, workers, machine)
+    # By name: most processes explain nothing.
+    room = import_undivided("ftuner.report.cpu.explain")
+    found: Explanation | BlockExplanation
+    found = room.explain(m, n, k, batch, dtype, workers, machine)
+    return found

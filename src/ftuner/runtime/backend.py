@@ -12,8 +12,6 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.ops.grouped_operands import Groups
 from ftuner.runtime.ops.layer import Activation, Layer
 from ftuner.runtime.shown_progress import Progress
-from ftuner.ukernels.cpu.library import Library
-from ftuner.ukernels.gpu.library import GpuLibrary
 
 if TYPE_CHECKING:
     from ftuner.graph.ir import Graph, Node, Value
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
     from ftuner.runtime.memory_use import Memory
+    from ftuner.ukernels.cpu.library import Library
+    from ftuner.ukernels.gpu.library import GpuLibrary
 
 Effort = Literal["default", "thorough", "none"]
 """How long the constants of a device are calibrated: seconds, a minute or so, or not at all."""

@@ -16,6 +16,7 @@ VARIABLE = "FTUNER_PROGRESS"
 """0: nothing is shown; 1: also where stderr is not a terminal."""
 PATIENCE_S = 0.5
 """Work that is shorter is not shown."""
+REFRESHES_PER_S = 4
 
 Progress = Callable[[str, int, int], None]
 """Called during long work with what is done, how much of it, and of how much."""
@@ -92,7 +93,13 @@ class _Bar:
             stderr=True, force_terminal=None if _on_terminal() else True
         )
         columns = (room.TextColumn("{task.description}"), room.BarColumn())
-        drawn = room.Progress(*columns, room.MofNCompleteColumn(), console=console, transient=True)
+        drawn = room.Progress(
+            *columns,
+            room.MofNCompleteColumn(),
+            console=console,
+            transient=True,
+            refresh_per_second=4,
+        )
         with self._lock:
             if self._ended:
                 return
