@@ -204,6 +204,19 @@ def test_import_is_light() -> None:
 
 
 @pytest.mark.alone
+def test_import_loads_what_operators_need_alone() -> None:
+    """Reports, models and GPUs are loaded on first use."""
+    script = "import sys, ftuner; print(*(m for m in sys.modules if m.startswith('ftuner.')))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = {module.removeprefix("ftuner.") for module in done.stdout.split()}
+    late = ("cli", "inference", "models", "learn", "frontends", "graph.ir", "core.dim", "report.cpu",
+            "report.shown", "hardware.gpu_model")  # fmt: skip
+    assert [m for m in loaded if m.startswith(late) or ".gpu" in m] == []
+
+
+@pytest.mark.alone
 def test_public_names() -> None:
     for name in ftuner.__all__:
         assert getattr(ftuner, name) is not None

@@ -12,7 +12,6 @@ from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.core.forks import import_undivided
 from ftuner.core.shown import draw_in
 from ftuner.errors import ConfigurationError, DTypeError
-from ftuner.hardware.exported import read_exported, write_exported
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import with_given
 from ftuner.hardware.provenance import GIVEN, PRIOR
@@ -41,6 +40,9 @@ __all__ = [
     "take_prior",
     "tune",
 ]
+
+_FILES = "ftuner.hardware.exported"
+"""Imported by name: most processes neither read nor write such a file."""
 
 # Tables and charts are in a room above the values that are shown.
 draw_in("ftuner.report.shown")
@@ -127,7 +129,7 @@ def take_prior(path: str | PathLike[str], device: str = CPU) -> Prior:
     """
     if device != CPU:
         raise ConfigurationError(f"a prior is of a CPU; device is {device!r}")
-    source = read_exported(path)
+    source = import_undivided(_FILES).read_exported(path)
     backend = default_backend()
     found = with_given(backend.hardware, source)
     backend.adopt(found)
@@ -148,7 +150,7 @@ def export_hardware(path: str | PathLike[str]) -> None:
         ConfigurationError: a name that does not end in .json, or the file cannot be written.
         HardwareError: as of `hardware`.
     """
-    write_exported(path, default_backend().hardware)
+    import_undivided(_FILES).write_exported(path, default_backend().hardware)
 
 
 def hardware(device: str = CPU) -> CpuHardware | GpuHardware:

@@ -8,7 +8,6 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftuner.core.cpu.tile import COLUMN, ROW
-from ftuner.core.dim import Dim
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
@@ -19,6 +18,7 @@ from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import BSource, Operands
 
 if TYPE_CHECKING:
+    from ftuner.core.dim import Dim
     from ftuner.graph.buffers import View
     from ftuner.graph.steps import ProductStep
 
