@@ -6,9 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.runtime.backend import Progress
 from ftuner.runtime.gpu.calibration.calibrate import HostSeconds
 from ftuner.runtime.gpu.calibration.trials import Trial
+from ftuner.runtime.shown_progress import Progress
 
 TRIAL_S = 4e-3
 """Seconds of the clock for each timed trial."""

@@ -18,7 +18,8 @@ HEAD = """\
 
 Each command prints tables, or one JSON document with `--json`. An error is one line on stderr. The
 exit code is 2 for wrong options and settings, 1 for failures, and 130 after Ctrl-C.
-`python -m ftuner` runs the same commands; `ftuner --install-completion` completes them in the shell.
+`python -m ftuner` runs the same commands, and `ftuner --install-completion` completes them in the
+shell.
 
 | environment variable | meaning | default |
 | --- | --- | --- |
@@ -27,6 +28,7 @@ exit code is 2 for wrong options and settings, 1 for failures, and 130 after Ctr
 | `FTUNER_NUM_THREADS` | threads of a call | the usable cores |
 | `FTUNER_ISA` | vector instruction set: `sse2`, `avx2`, `avx512`, `neon` | the widest |
 | `FTUNER_MAX_TRIPS` | most iterations of a loop in a model | 16777216 |
+| `FTUNER_PROGRESS` | `0`: no bar on a terminal while something is compiled; `1`: a bar elsewhere, too | `auto` |
 """
 
 

@@ -28,7 +28,8 @@ from ftuner.graph.steps import (
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
-    "ops", "frontends", "learn", "report", "api", "inference", "ort", "", "cli", "__main__",
+    "ops", "frontends", "learn", "report", "models", "api", "inference", "ort", "", "cli",
+    "__main__",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
@@ -55,12 +56,14 @@ ONLY_ON_CPU = {
     "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",
+    "runtime.numpy_types": "NumPy's dtypes; torch's are a table of `runtime.arrays`",
     "runtime.packed_weights": "only a CPU packs weights into panels",
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
     "runtime.record_layout": "the records that native code reads; a GPU passes arguments",
     "runtime.required_families": "kernels by layout of B; a GPU has one kernel for each tile",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
+    "runtime.tensors": "tensors among arrays; on a GPU all operands are tensors",
     "runtime.threads": "the thread pool",
     "runtime.trials": "a GPU's trials are launches, timed by events",
 }
@@ -212,6 +215,19 @@ def test_names_are_imported_when_they_are_asked_for() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
                           timeout=60, check=True)  # fmt: skip
     assert done.stdout.split() == ["False", "False", "True", "True", "True"]
+
+
+@pytest.mark.alone
+def test_import_loads_what_operators_need_alone() -> None:
+    """Reports, models and GPUs are loaded on first use."""
+    script = "import sys, ftuner; print(*(m for m in sys.modules if m.startswith('ftuner.')))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = {module.removeprefix("ftuner.") for module in done.stdout.split()}
+    late = ("cli", "inference", "models", "learn", "frontends", "graph.ir", "core.dim",
+            "report.cpu", "report.shown", "hardware.gpu_model")  # fmt: skip
+    assert [m for m in loaded if m.startswith(late) or ".gpu" in m] == []
 
 
 @pytest.mark.alone

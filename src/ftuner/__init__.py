@@ -4,7 +4,7 @@ Names other than errors are imported when they are first asked for: `import ftun
 line's help wait for nothing else.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ftuner.core.forks import import_undivided
 from ftuner.errors import (
@@ -20,9 +20,11 @@ from ftuner.errors import (
     InputError,
     IterationLimitError,
     MissingFileError,
+    MissingMachineError,
     ObjectFileError,
     OperandError,
     ParseError,
+    PickleError,
     ShapeError,
     UnsupportedOperatorError,
 )
@@ -43,6 +45,14 @@ if TYPE_CHECKING:
     from ftuner.ops.grouped_matmul import grouped_matmul
     from ftuner.ops.matmul import matmul
     from ftuner.ort import InferenceSession, SessionOptions
+else:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'ftuner' has no attribute {name!r}")
+        found = globals()[name] = getattr(import_undivided(_HOMES[name]), name)
+        return found
+
 
 __version__ = "0.1.0"
 
@@ -61,10 +71,12 @@ __all__ = [
     "InputError",
     "IterationLimitError",
     "MissingFileError",
+    "MissingMachineError",
     "Model",
     "ObjectFileError",
     "OperandError",
     "ParseError",
+    "PickleError",
     "SessionOptions",
     "ShapeError",
     "TuneReport",
@@ -108,12 +120,6 @@ import_undivided("ftuner.hardware")
 globals().pop("hardware", None)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ftuner' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_undivided(_HOMES[name]), name)
-    return found
-
-
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names, whether they are imported already or not."""
+    return __all__

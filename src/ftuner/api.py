@@ -4,32 +4,30 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
+from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.core.forks import import_undivided
+from ftuner.core.shown import draw_in
 from ftuner.errors import ConfigurationError, DTypeError
-from ftuner.hardware.exported import read_exported, write_exported
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import with_given
 from ftuner.hardware.provenance import GIVEN, PRIOR
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.cpu.explain import Explanation
-from ftuner.report.cpu.explain import explain as explain_on
-from ftuner.report.gpu.explain import BlockExplanation
-from ftuner.runtime.backend import EFFORTS, Effort, Progress
+from ftuner.report.tuned import Prior, TuneReport
+from ftuner.runtime.backend import EFFORTS, Effort
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.ops.layer import Activation, layer_epilogue
-from ftuner.ukernels.funnel import Funnel
+from ftuner.runtime.shown_progress import Progress, shown
 
 if TYPE_CHECKING:
-    from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
-    from ftuner.learn.sampling import Learned
+    from ftuner.report.cpu.explain import Explanation
+    from ftuner.report.gpu.explain import BlockExplanation
 
 __all__ = [
     "Prior",
@@ -43,43 +41,15 @@ __all__ = [
     "tune",
 ]
 
+_FILES = "ftuner.hardware.exported"
+"""Imported by name: most processes neither read nor write such a file."""
 
-class Prior(NamedTuple):
-    """What this machine took over from an exported file."""
-
-    machine: str
-    """The name of the machine that the file describes."""
-    same_machine: bool
-    """Whether the file describes a machine with this one's fingerprint, whose whole tuning was
-    taken over."""
-    constants: tuple[str, ...]
-    """Names of the constants that this machine has from the file."""
-
-
-@dataclass(frozen=True)
-class TuneReport:
-    """The result of tuning."""
-
-    dtype: str
-    isa: str
-    """The ISA, or the architecture of the GPU, that was compiled for."""
-    funnel: Funnel[Any]
-    compiled: int
-    """Objects compiled now: bundles of uKernels on a CPU, single ones on a GPU."""
-    cached: int
-    """Objects found in the cache."""
-    seconds: float
-    """Seconds until every shape is ready, including the probe of the machine."""
-    prior: Prior | None = None
-    """What was taken over from the file given."""
-    calibration: Calibration | None = None
-    """What was measured of the machine, if this process did so."""
-    learned: Learned | None = None
-    """What a thorough calibration learned of the errors of estimates."""
+# Tables and charts are in a room above the values that are shown.
+draw_in("ftuner.report.shown")
 
 
 def tune(
-    dtype: str = "float32",
+    dtype: ElementType = "float32",
     activation: Activation = None,
     bias: bool = False,
     residual: bool = False,
@@ -96,9 +66,11 @@ def tune(
 
     Args:
         dtype: `float32` or `float64`; on a GPU `float16`, `bfloat16` or `float32`, which is
-            multiplied as `torch.set_float32_matmul_precision` says.
+            multiplied as `torch.set_float32_matmul_precision` says. By name, or as
+            NumPy or torch has it.
         activation, bias, residual: the epilogue of a `Dense` layer; none of them for `matmul`.
-        progress: called with (what, done, total).
+        progress: called with (what, done, total). Without it, a bar is shown on stderr where that
+            is a terminal; `FTUNER_PROGRESS=0` turns it off.
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. On a GPU, products of matrices
             with contiguous rows and contiguous or transposed matrices are made ready.
         calibrate: how long constants of the machine are measured with real uKernels: `default`,
@@ -119,24 +91,25 @@ def tune(
         HardwareError: a GPU that kernels cannot run on; `prior` is no such file, or the CPUs that
             this process may use have changed. The cache stays as it was.
     """
-    if not isinstance(dtype, str) or dtype not in DTYPES | GPU_DTYPES:
+    element = (DTYPES | GPU_DTYPES).get(dtype_name(dtype) or "")
+    if element is None:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES | GPU_DTYPES)}")
     if not isinstance(calibrate, str) or calibrate not in EFFORTS:
         raise ConfigurationError(f"calibrate is {calibrate!r}; expected {', '.join(EFFORTS)}")
     began = time.perf_counter()
     epilogue = layer_epilogue(bias, activation, residual)
     taken = None if prior is None else take_prior(prior, device)
-    backend = backend_of(device).calibrated(calibrate, progress)
-    learned = None
-    if calibrate == "thorough" and isinstance(backend, CpuBackend):
-        # By name: it needs what importing ftuner must not load.
-        sampling = import_undivided("ftuner.learn.sampling")
-        learned = sampling.improve(backend, sampling.SECONDS, progress)
-    element = (DTYPES | GPU_DTYPES)[dtype]
-    library = backend.library(element, epilogue)
-    tuned = backend.tune(element, epilogue, progress)
+    with shown(progress) as show:
+        backend = backend_of(device).calibrated(calibrate, show)
+        learned = None
+        if calibrate == "thorough" and isinstance(backend, CpuBackend):
+            # By name: it needs what importing ftuner must not load.
+            sampling = import_undivided("ftuner.learn.sampling")
+            learned = sampling.improve(backend, sampling.SECONDS, show)
+        library = backend.library(element, epilogue)
+        tuned = backend.tune(element, epilogue, show)
     return TuneReport(
-        dtype=dtype,
+        dtype=element.name,
         isa=backend.target,
         funnel=library.funnel,
         compiled=tuned.compiled,
@@ -156,7 +129,7 @@ def take_prior(path: str | PathLike[str], device: str = CPU) -> Prior:
     """
     if device != CPU:
         raise ConfigurationError(f"a prior is of a CPU; device is {device!r}")
-    source = read_exported(path)
+    source = import_undivided(_FILES).read_exported(path)
     backend = default_backend()
     found = with_given(backend.hardware, source)
     backend.adopt(found)
@@ -177,7 +150,7 @@ def export_hardware(path: str | PathLike[str]) -> None:
         ConfigurationError: a name that does not end in .json, or the file cannot be written.
         HardwareError: as of `hardware`.
     """
-    write_exported(path, default_backend().hardware)
+    import_undivided(_FILES).write_exported(path, default_backend().hardware)
 
 
 def hardware(device: str = CPU) -> CpuHardware | GpuHardware:
@@ -193,7 +166,7 @@ def hardware(device: str = CPU) -> CpuHardware | GpuHardware:
     return backend_of(device).hardware
 
 
-def set_num_threads(threads: int) -> None:
+def set_num_threads(threads: SupportsIndex) -> None:
     """Set the number of threads that a call may use, including the caller's: 1 to 1024.
 
     Raises:
@@ -209,18 +182,19 @@ def get_num_threads() -> int:
 
 
 def explain(
-    m: int,
-    n: int,
-    k: int,
-    batch: int = 1,
-    dtype: str = "float32",
-    workers: int | None = None,
+    m: SupportsIndex,
+    n: SupportsIndex,
+    k: SupportsIndex,
+    batch: SupportsIndex = 1,
+    dtype: ElementType = "float32",
+    workers: SupportsIndex | None = None,
     hardware: str | PathLike[str] | None = None,
 ) -> Explanation | BlockExplanation:
     """The plan of a product, the terms of its estimate, and its place under the roofline.
 
     Args:
-        m, n, k, batch: extents, positive.
+        m, n, k, batch: extents, positive; NumPy's integers, too.
+        dtype: a name, or NumPy's or torch's type.
         workers: threads; by default the number in use here, or all cores of a recorded machine.
         hardware: a recorded machine, by its name or by the path of its `.toml` file; by default
             this machine.
@@ -232,4 +206,8 @@ def explain(
     machine = default_backend().hardware if hardware is None else load_recorded(hardware)
     if workers is None and hardware is None:
         workers = default_backend().threads
-    return explain_on(m, n, k, batch, dtype, workers, machine)
+    # By name: most processes explain nothing.
+    room = import_undivided("ftuner.report.cpu.explain")
+    found: Explanation | BlockExplanation
+    found = room.explain(m, n, k, batch, dtype, workers, machine)
+    return found

@@ -85,6 +85,14 @@ class HardwareError(FTunerError, RuntimeError):
     """A machine, ISA or recorded machine that ftuner does not know or cannot use."""
 
 
+class MissingMachineError(HardwareError, FileNotFoundError):
+    """The file of a machine that is not there."""
+
+
+class PickleError(FTunerError, TypeError):
+    """An object that cannot be pickled; the message says how to move it."""
+
+
 class ObjectFileError(FTunerError, ValueError):
     """Machine code that cannot be loaded: damaged, for another machine, or of an unknown kind."""
 

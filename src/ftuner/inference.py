@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import partial
+from os import PathLike
+from typing import SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
+from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx.importer import import_record, read_model
 from ftuner.frontends.onnx.reading import Source
@@ -12,16 +17,17 @@ from ftuner.frontends.onnx.records import ModelRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.backend import Backend, Progress
+from ftuner.models import LateModel, Model
+from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
-from ftuner.runtime.late_model import LateModel
-from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.model import TensorSpec
+from ftuner.runtime.shown_progress import Progress
 
 
 def load(
-    model: Source, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
+    model: Source, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
+    device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -29,7 +35,8 @@ def load(
         model: the path of a file, its bytes, or an `onnx.ModelProto`.
         threads: the number of threads of a run, including the caller's; by default that of the
             process (`ftuner.set_num_threads`). On a GPU only the caller's thread is used.
-        progress: called with (what, done, total).
+        progress: called with (what, done, total). Without it, a bar is shown on stderr where that
+            is a terminal; `FTUNER_PROGRESS=0` turns it off.
         device: `cpu`, or a GPU as torch names it: `cuda`, `cuda:1`. A model on a GPU takes arrays,
             or tensors on that GPU, and returns the same kind.
         dtype: on a GPU, the element type that float32 tensors are held in: `bfloat16` or `float16`
@@ -49,25 +56,33 @@ def load(
             later.
 
     Returns:
-        The model: call it with arrays by name, or use its `run`.
+        The model: call it with arrays by name, or use its `run`. A model that was loaded from a
+        path can be pickled: it is loaded again from there. A copy of a model is the model itself.
 
     Raises:
         UnsupportedOperatorError: operators that ftuner, or the device, does not have; the message
             lists all of them.
+        MissingFileError: there is no such file; also a `FileNotFoundError`.
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
             an unknown `dtype`, or any on a CPU; `append_in_place` on a GPU.
         HardwareError: a GPU that kernels cannot run on.
     """
-    return compile_record(
+    found = compile_record(
         read_model(model), threads=threads, progress=progress, device=device, dtype=dtype,
         append_in_place=append_in_place,
     )  # fmt: skip
+    if isinstance(model, str | PathLike):
+        found.made_by = partial(
+            load, os.path.abspath(model), threads=threads, device=device, dtype=dtype,
+            append_in_place=append_in_place,
+        )  # fmt: skip
+    return found
 
 
 def compile_record(
-    record: ModelRecord, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
+    record: ModelRecord, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
+    device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
 ) -> Model:  # fmt: skip
     """Compile a model whose file has been read: `load` after that.
 
@@ -100,8 +115,8 @@ def _declared(record: ModelRecord) -> list[TensorSpec]:
 
 
 def compile(
-    graph: Graph, *, threads: int | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: str | None = None, append_in_place: bool = False,
+    graph: Graph, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
+    device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
 ) -> Model:  # fmt: skip
     """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
 
@@ -125,7 +140,7 @@ def compile(
     return Model(graph, backend, threads, progress, held, append_in_place)
 
 
-def _target(device: str, dtype: str | None, append: bool) -> tuple[Backend, DType | None]:
+def _target(device: str, dtype: ElementType | None, append: bool) -> tuple[Backend, DType | None]:
     """The back end of a device, and the element type that it holds float32 in. `append`: whether
     outputs are to append to inputs in place.
 
@@ -148,15 +163,16 @@ def _target(device: str, dtype: str | None, append: bool) -> tuple[Backend, DTyp
     return backend, held
 
 
-def _half(dtype: str | None) -> DType | None:
+def _half(dtype: ElementType | None) -> DType | None:
     """The element type that float32 is held in, or None for float32 itself.
 
     Raises:
         ConfigurationError: not the name of an element type.
     """
-    if dtype in (None, FLOAT32.name):
+    name = dtype_name(dtype)
+    if dtype is None or name == FLOAT32.name:
         return None
-    found = HALF_DTYPES.get(str(dtype))
+    found = HALF_DTYPES.get(name or "")
     if found is None:
         raise ConfigurationError(
             f"dtype is {dtype!r}; expected None, {', '.join((FLOAT32.name, *HALF_DTYPES))}"

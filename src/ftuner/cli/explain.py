@@ -99,7 +99,7 @@ def gemm(
     out = console()
     show_table(out, _plan_table(found))
     out.print(_widths_line(found))
-    out.print(patch_picture(found))
+    out.print(patch_picture(found.plan))
     show_table(out, estimate_table(found.estimate))
     show_table(out, roofline_table(found.roofline))
     out.print(_waste_line(found))

@@ -28,7 +28,7 @@ def show_block(found: BlockExplanation) -> None:
         f"library: {found.enumerated} tiles enumerated, {found.kept} kept",
         soft_wrap=True,
     )
-    out.print(wave_picture(found))
+    out.print(wave_picture(found.plan))
     show_table(out, estimate_table(found.estimate))
     show_table(out, roofline_table(found.roofline))
     out.print(f"computed and thrown away: {found.wasted_fraction:.1%}")

@@ -6,12 +6,14 @@ float16 and bfloat16 in float32 and round their results.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, HALF_DTYPES, DType
-from ftuner.graph.ir import Array
+
+if TYPE_CHECKING:
+    from ftuner.graph.ir import Array
 
 _LOOKED_AT = 1024
 """Elements that are compared before all are."""

@@ -7,6 +7,7 @@ A field states its unit, its meaning, the values that it may have, and where the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import field, fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -52,6 +53,14 @@ def constant(
 def constants(tuning: Any) -> dict[str, Constant]:
     """What is known of each field, by name; of a tuning dataclass or a value of one."""
     return {f.name: f.metadata[Constant] for f in fields(tuning) if Constant in f.metadata}
+
+
+def origins(tuning: Any) -> str:
+    """How many constants a tuning has, and from where: `80 constants: 12 fitted, 68 defaults`."""
+    names = constants(tuning)
+    found = Counter(tuning.provenance.get(name, "defaults") for name in names)
+    parts = (f"{number} {origin}" for origin, number in found.most_common())
+    return f"{len(names)} constants: {', '.join(parts)}"
 
 
 def part_of(tuning: Any, part: type[_T]) -> _T:

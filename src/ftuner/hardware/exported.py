@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ftuner.core.files import read_regular, write_whole
-from ftuner.errors import ConfigurationError, DatasetError, HardwareError
+from ftuner.errors import ConfigurationError, DatasetError, HardwareError, MissingMachineError
 from ftuner.hardware import correction
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import own_tuning
@@ -86,11 +86,14 @@ def read_exported(path: str | PathLike[str]) -> CpuHardware:
     """What a file says of a machine.
 
     Raises:
+        MissingMachineError: there is no such file.
         HardwareError: the file cannot be read, is too large, or is not what `write_exported` wrote.
     """
     try:
         document = json.loads(read_regular(Path(path), MAX_BYTES), parse_constant=_refuse)
         return from_exported_document(document)
+    except FileNotFoundError as error:
+        raise MissingMachineError(f"cannot read {path}: {error.strerror}") from error
     except OSError as error:
         raise HardwareError(f"cannot read {path}: {error.strerror or error}") from error
     # Not UTF-8 or JSON, a file too large, an integer of too many digits, or nested too deeply.

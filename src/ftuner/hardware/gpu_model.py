@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ftuner.core.shown import Shown
+from ftuner.core.units import capacity, rate
 from ftuner.hardware.gpu_tuning import GpuTuning
 
 
-@dataclass(frozen=True)
-class MatrixInstruction:
+@dataclass(frozen=True, repr=False)
+class MatrixInstruction(Shown):
     """One instruction of the matrix units, as the warps that issue it see it.
 
     It multiplies `rows` rows of A by some columns of B, any multiple of `columns`, over `k_bytes`
@@ -36,9 +38,15 @@ class MatrixInstruction:
     """Memory of a multiprocessor that only holds its accumulators; 0 where registers hold them."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
+    def summary(self) -> str:
+        return (
+            f"{self.name}: {self.rows} rows by multiples of {self.columns} columns, {self.k_bytes} "
+            f"bytes of k, issued by {self.warps} warps, {self.rate:.0%} of the peak"
+        )
 
-@dataclass(frozen=True)
-class GpuHardware:
+
+@dataclass(frozen=True, repr=False)
+class GpuHardware(Shown):
     """A GPU, by its datasheet and, where there is one, by a probe."""
 
     kind: ClassVar[str] = "gpu"
@@ -85,3 +93,15 @@ class GpuHardware:
     tuning: GpuTuning = field(default_factory=GpuTuning)
     """Constants that were fitted, measured or assumed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    def summary(self) -> str:
+        rates = ", ".join(
+            f"{name} {rate(per_s, 'flop/s')}"
+            for name, per_s in {**self.vector_flops_per_s, **self.matrix_flops_per_s}.items()
+        )
+        return (
+            f"{self.name}: {self.architecture}, {self.multiprocessors} multiprocessors at "
+            f"{rate(self.clock_hz, 'Hz')}; L2 {capacity(self.l2_bytes)}, DRAM "
+            f"{capacity(self.dram_bytes)} at {rate(self.dram_bandwidth_bytes_per_s, 'B/s')}; "
+            f"{rates}"
+        )

@@ -14,7 +14,8 @@ from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.gpu.attention import SumsInFlight
 from ftuner.core.gpu.schedule import BlockSizes
 from ftuner.core.gpu.tile import Slicing
-from ftuner.hardware.constants import constant, constants
+from ftuner.core.shown import Shown
+from ftuner.hardware.constants import constant, constants, origins
 
 _UNMEASURED = "assumed; not measured on a device yet"
 _PTXAS = "compared with what ptxas reports for Triton kernels for sm_80, sm_90 and sm_100"
@@ -380,8 +381,8 @@ class NestTuning:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GpuTuning(RateTuning, ProductTuning, AttentionTuning, NestTuning):
+@dataclass(frozen=True, repr=False)
+class GpuTuning(Shown, RateTuning, ProductTuning, AttentionTuning, NestTuning):
     """All fitted, measured and assumed constants of a GPU."""
 
     host_launch_s: float = constant(
@@ -406,6 +407,9 @@ class GpuTuning(RateTuning, ProductTuning, AttentionTuning, NestTuning):
     """The origin of values that differ from the defaults, by field; as in the hardware model."""
     confidence: Mapping[str, float] = field(default_factory=dict, compare=False, hash=False)
     """How sure calibrated values are, by field; as in `CpuTuning`."""
+
+    def summary(self) -> str:
+        return origins(self)
 
     @property
     def is_calibrated(self) -> bool:

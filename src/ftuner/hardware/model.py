@@ -15,6 +15,8 @@ from typing import ClassVar, NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.core.product import ProductTypes
+from ftuner.core.shown import Shown
+from ftuner.core.units import capacity, count, rate
 from ftuner.errors import HardwareError
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.hardware.isa import instruction_set
@@ -36,8 +38,8 @@ class MultiplyAddRate(NamedTuple):
     """Whether it is one instruction."""
 
 
-@dataclass(frozen=True)
-class Isa:
+@dataclass(frozen=True, repr=False)
+class Isa(Shown):
     """One vector instruction set as one core of the machine executes it."""
 
     name: str
@@ -55,6 +57,14 @@ class Isa:
     masked: bool
     """Whether loads and stores take a mask per lane at full speed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    def summary(self) -> str:
+        return (
+            f"{self.name}: {self.vector_registers} vectors of {self.vector_bytes} bytes; "
+            f"multiply-adds per cycle: {self.fma_per_cycle:g}, of "
+            f"{self.fma_latency_cycles:g} cycles; "
+            f"loads per cycle: {self.load_per_cycle:g}, stores: {self.store_per_cycle:g}"
+        )
 
     def lanes(self, dtype: DType) -> int:
         return self.vector_bytes // dtype.itemsize
@@ -75,8 +85,8 @@ class Isa:
         return 2.0 * self.lanes(types.accumulator) * rate.per_cycle * rate.k_steps
 
 
-@dataclass(frozen=True)
-class MemoryLevel:
+@dataclass(frozen=True, repr=False)
+class MemoryLevel(Shown):
     """One level of the memory hierarchy; the last one is DRAM."""
 
     name: str
@@ -92,9 +102,16 @@ class MemoryLevel:
     """Sequential read by all cores at once, together."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
+    def summary(self) -> str:
+        return (
+            f"{self.name}: {capacity(self.capacity_bytes)}, shared by "
+            f"{count(self.shared_by_cores, 'core')}, {rate(self.bandwidth_bytes_per_s, 'B/s')} by "
+            f"one core, {rate(self.bandwidth_all_bytes_per_s, 'B/s')} by all"
+        )
 
-@dataclass(frozen=True)
-class CpuHardware:
+
+@dataclass(frozen=True, repr=False)
+class CpuHardware(Shown):
     """A CPU: what `cores` equal cores, each with every ISA in `isas`, can do."""
 
     kind: ClassVar[str] = "cpu"
@@ -118,6 +135,14 @@ class CpuHardware:
     correction: LearnedCorrection | None = field(default=None, metadata={APART: True})
     """What was learned of the errors of estimates on this machine."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    def summary(self) -> str:
+        isas = ", ".join(isa.name for isa in self.isas)
+        levels = ", ".join(f"{m.name} {capacity(m.capacity_bytes)}" for m in self.levels)
+        return (
+            f"{self.name}: {self.model_name}, {self.architecture}, {count(self.cores, 'core')} at "
+            f"{rate(self.clock_hz, 'Hz')}; {isas}; {levels}"
+        )
 
     def __hash__(self) -> int:
         """Of few fields, because libraries are looked up by their machine and machines are few."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ftuner.core.numbers import expected_range, to_float
-from ftuner.errors import HardwareError
+from ftuner.errors import HardwareError, MissingMachineError
 from ftuner.hardware.constants import Constant
 from ftuner.hardware.isa import FIXED, instruction_sets
 from ftuner.hardware.model import APART, CpuHardware
@@ -79,6 +79,8 @@ def _load(name: str) -> CpuHardware | GpuHardware:
 def _read(path: Path) -> CpuHardware | GpuHardware:
     try:
         return from_document(_parse_toml(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise MissingMachineError(f"cannot read {path}: {error.strerror}") from error
     except OSError as error:
         raise HardwareError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, HardwareError) as error:  # Not UTF-8 or TOML, or not a machine.

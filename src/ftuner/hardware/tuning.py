@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ftuner.core.cached_attribute import cached_attribute
-from ftuner.hardware.constants import constant, constants
+from ftuner.core.shown import Shown
+from ftuner.hardware.constants import constant, constants, origins
 from ftuner.hardware.intake_tuning import IntakeTuning
 
 _ZEN3 = "fitted on AMD Zen 3"
@@ -274,8 +275,8 @@ class ProbeTuning:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
+@dataclass(frozen=True, repr=False)
+class CpuTuning(Shown, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
     """All fitted, measured and assumed constants of a CPU."""
 
     gather_cycles_per_lane: float = constant(
@@ -381,6 +382,9 @@ class CpuTuning(KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
     confidence: Mapping[str, float] = field(default_factory=dict, compare=False, hash=False)
     """How sure fitted values are, by field: 1 where another measurement would find the same; less
     as measurements differ from each other or from what the estimate can explain."""
+
+    def summary(self) -> str:
+        return origins(self)
 
     @property
     def is_calibrated(self) -> bool:

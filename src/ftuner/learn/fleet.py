@@ -34,10 +34,11 @@ from ftuner.learn import samples, sampling
 from ftuner.learn.features import table_of
 from ftuner.learn.samples import Dataset
 from ftuner.learn.transfer import transferred
-from ftuner.runtime.backend import Effort, Progress
+from ftuner.runtime.backend import Effort
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.cpu.threads import usable_threads
+from ftuner.runtime.shown_progress import Progress
 
 MAX_NODES_OF_A_KIND = 3
 """Nodes of a kind that are tried. What fails on three has no cause in one node."""

@@ -30,10 +30,10 @@ from ftuner.planner.cpu.cover import Segments
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner
-from ftuner.runtime.backend import Progress
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.correction import keep
 from ftuner.runtime.cpu.trials import Bed, Pace, timed
+from ftuner.runtime.shown_progress import Progress
 
 _LOG = logging.getLogger(__name__)
 

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsFloat, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from ftuner.runtime.devices import backend_for
 from ftuner.runtime.ops.flags import checked_flag
+from ftuner.runtime.ops.operand_types import AnyTensor, Float, Offsets
 
 
+@overload
+def attention(
+    q: npt.NDArray[Float], k: npt.NDArray[Float], v: npt.NDArray[Float], *,
+    mask: npt.NDArray[np.bool_] | npt.NDArray[Float] | None = None, causal: bool = False,
+    scale: SupportsFloat | None = None, q_offsets: Offsets | None = None,
+    k_offsets: Offsets | None = None, out: npt.NDArray[Float] | None = None,
+) -> npt.NDArray[Float]: ...  # fmt: skip
+@overload
+def attention(
+    q: AnyTensor, k: AnyTensor, v: AnyTensor, *, mask: AnyTensor | None = None,
+    causal: bool = False, scale: SupportsFloat | None = None,
+    q_offsets: Offsets | AnyTensor | None = None, k_offsets: Offsets | AnyTensor | None = None,
+    out: AnyTensor | None = None,
+) -> AnyTensor: ...  # fmt: skip
 def attention(
     q: object, k: object, v: object, *, mask: object | None = None, causal: bool = False,
-    scale: float | None = None, q_offsets: object | None = None,
+    scale: SupportsFloat | None = None, q_offsets: object | None = None,
     k_offsets: object | None = None, out: object | None = None,
 ) -> Any:  # fmt: skip
     """`softmax(q k' * scale + mask) v` for each head and each row of q.
 
     Args:
-        q: `(..., heads, rows, depth)`, float32 or float64, with any strides; or a torch tensor on a
-            GPU, float16, bfloat16 or float32. All operands are on one device.
+        q: `(..., heads, rows, depth)`, float32 or float64, with any strides; or a torch tensor,
+            on a GPU float16, bfloat16 or float32. All operands are on one device.
         k, v: `(..., kv_heads, keys, depth)` and `(..., kv_heads, keys, columns)`, of the same dtype
             and the same axes before the heads. `heads` is a multiple of `kv_heads`:
             `heads / kv_heads` successive heads of q share one head of k and v.
@@ -36,8 +54,8 @@ def attention(
             the operands.
 
     Returns:
-        `(..., heads, rows, columns)`: `out` if given, else a new NumPy array, or a tensor on the
-        GPU. A GPU writes on its current stream. A row that sees no key gives zeros.
+        `(..., heads, rows, columns)`: `out` if given, else a new NumPy array, or a tensor where an
+        operand is one. A GPU writes on its current stream. A row that sees no key gives zeros.
 
     Raises:
         ShapeError: extents or offsets that do not fit; on a GPU, a depth above 256.

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsIndex, cast, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from ftuner.runtime.devices import backend_for
 from ftuner.runtime.ops.layer import Activation, Layer
+from ftuner.runtime.ops.operand_types import AnyTensor, Float, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+    Array = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 class Dense(Layer):
@@ -13,23 +22,24 @@ class Dense(Layer):
 
     A layer is on the device of its weight. On a CPU the constructor packs the weight; calls never
     compile, pack or measure. `Dense(...)` returns the layer of the device's back end, which is an
-    instance of `Dense`.
+    instance of `Dense`. A layer can be pickled: it is made again where it is loaded, on the same
+    kind of device. Nothing changes a layer, so that a copy is the layer itself.
     """
 
     def __new__(
         cls,
-        weight: object,
-        bias: object | None = None,
+        weight: Array | Tensor,
+        bias: Array | Tensor | None = None,
         activation: Activation = None,
         residual: bool = False,
         *,
-        width: int | None = None,
-    ) -> Any:
+        width: SupportsIndex | None = None,
+    ) -> Dense:
         """Make a layer ready for every number of rows.
 
         Args:
-            weight: `(out_features, in_features)`, float32 or float64; or a torch tensor on a GPU,
-                float16, bfloat16 or float32. Any strides; the layer keeps a copy.
+            weight: `(out_features, in_features)`, float32 or float64; or a torch tensor, on a
+                GPU float16, bfloat16 or float32. Any strides; the layer keeps a copy.
             bias: `(out_features,)`, or None; the layer keeps a copy.
             activation: a name in `ftuner.core.expr.ACTIVATIONS`, a function from expression to
                 expression, or None.
@@ -43,13 +53,26 @@ class Dense(Layer):
                 `residual` is not a boolean.
             HardwareError: a GPU that kernels cannot run on.
         """
-        return backend_for(weight).dense(weight, bias, activation, residual, width)
+        found = backend_for(weight).dense(weight, bias, activation, residual, width)
+        found.made_by = Dense
+        return cast(Dense, found)
 
     if TYPE_CHECKING:
         # The class of the device defines it.
+        dtype: np.dtype[np.float32] | np.dtype[np.float64] | torch.dtype
+
+        @overload
         def __call__(
-            self, x: object, residual: object | None = None, out: object | None = None
-        ) -> Any: ...
+            self, x: npt.NDArray[Float], residual: npt.NDArray[Float] | None = None,
+            out: npt.NDArray[Float] | None = None,
+        ) -> npt.NDArray[Float]: ...  # fmt: skip
+        @overload
+        def __call__(
+            self, x: AnyTensor, residual: AnyTensor | None = None, out: AnyTensor | None = None
+        ) -> AnyTensor: ...
+        def __call__(self, x: object, residual: object = None, out: object = None) -> object: ...
+
+        def weights(self) -> tuple[Array | Tensor, Array | Tensor | None]: ...
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy.typing as npt
 
 from ftuner.runtime.devices import backend_for
 from ftuner.runtime.ops.grouped_operands import matched
+from ftuner.runtime.ops.operand_types import AnyTensor, Float
 
 
+@overload
+def grouped_matmul(
+    a: Sequence[npt.NDArray[Float]] | npt.NDArray[Float],
+    b: Sequence[npt.NDArray[Float]] | npt.NDArray[Float],
+    out: Sequence[npt.NDArray[Float]] | npt.NDArray[Float] | None = None,
+) -> list[npt.NDArray[Float]]: ...
+@overload
+def grouped_matmul(
+    a: Sequence[AnyTensor] | AnyTensor,
+    b: Sequence[AnyTensor] | AnyTensor,
+    out: Sequence[AnyTensor] | AnyTensor | None = None,
+) -> list[AnyTensor]: ...
 def grouped_matmul(a: object, b: object, out: object | None = None) -> list[Any]:
     """The products `a[i] @ b[i]` of many pairs of matrices with different extents, such as the
     experts of a mixture or sentences of unequal length.
@@ -19,7 +35,7 @@ def grouped_matmul(a: object, b: object, out: object | None = None) -> list[Any]
 
     Args:
         a: a sequence of `(m_i, k_i)` arrays, or one array of three axes, a group for each index of
-            the first; float32 or float64; or torch tensors on a GPU, float16, bfloat16 or float32.
+            the first; float32 or float64; or torch tensors, on a GPU float16, bfloat16 or float32.
             All operands are on one device. Strides are as for `matmul`.
         b: the same number of `(k_i, n_i)` arrays, of the same dtype. Any extent may be 0; a product
             with `k_i = 0` is zeros.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ftuner.core.dtype import ELEMENT_DTYPES, DType
 from ftuner.ort.exceptions import ArgumentError
-from ftuner.runtime.cpu.arrays import numpy_dtype
+from ftuner.runtime.cpu.numpy_types import numpy_dtype
 
 Array = npt.NDArray[Any]
 

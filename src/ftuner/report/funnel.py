@@ -41,7 +41,13 @@ def funnel_rows(library: Library | GpuLibrary) -> list[tuple[str, str, str, str]
         enumerated = "every register tile that the ISA could hold"
         widths = (f"{v * library.lanes} columns ({count(v, 'vector')})" for v in library.widths)
         kept = f"full panels of {', '.join(widths)}; narrower tiles serve tails"
-    funnel: Funnel[Any] = library.funnel
+    return filter_rows(library.funnel, enumerated, kept)
+
+
+def filter_rows(
+    funnel: Funnel[Any], enumerated: str = "", kept: str = ""
+) -> list[tuple[str, str, str, str]]:
+    """As `funnel_rows`, of a funnel; `enumerated` and `kept` say what these tiles are."""
     left = funnel.enumerated
     rows = [("enumerated", "", str(left), enumerated)]
     for pruned in funnel.pruned:

@@ -125,6 +125,14 @@ def scrolled(content: Html) -> Html:
     return element("div", content, class_="scroll")
 
 
+def fragment(sections: Iterable[Html]) -> str:
+    """A part of another page, such as a notebook, which has its own style: rules are nested in
+    the one element, and colours are set for it."""
+    rules = STYLE.replace(":root", "&")
+    style = f".ftuner {{{rules}color: var(--ink); background: var(--paper); padding: .3em .8em}}"
+    return str(element("div", element("style", Html(style)), *sections, class_="ftuner"))
+
+
 def page(title: str, sections: Iterable[Html]) -> Html:
     """A whole page."""
     head = html(

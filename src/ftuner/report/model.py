@@ -16,6 +16,8 @@ from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ProductTypes, product_types
+from ftuner.core.shown import Saved
+from ftuner.core.units import capacity, count, duration
 from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered, Step
@@ -67,8 +69,8 @@ class FusedGroup:
         return self.measured_s / self.estimate_s
 
 
-@dataclass(frozen=True)
-class ModelExplanation:
+@dataclass(frozen=True, repr=False)
+class ModelExplanation(Saved):
     """The fused groups of a model, with its memory and its place under the roofline."""
 
     groups: tuple[FusedGroup, ...]
@@ -87,6 +89,19 @@ class ModelExplanation:
     """The plans of products on a CPU, by the number of the group."""
     arenas: tuple[ArenaMap, ...]
     """The arena of each program on a CPU; none without a machine or if extents are not known."""
+    title: str = "model"
+    """What a page of it is headed by."""
+
+    def summary(self) -> str:
+        parts = [self.title, count(len(self.groups), "step")]
+        parts.append(f"weights {capacity(self.weight_bytes)}")
+        if self.estimate_s:
+            parts.append(f"estimated {duration(self.estimate_s)}")
+        if self.measured_s:
+            parts.append(f"measured {duration(self.measured_s)}, one by one")
+        if self.memory is not None:
+            parts.append(f"memory {capacity(self.memory.total_bytes)}")
+        return "; ".join(parts)
 
     @property
     def estimate_s(self) -> float:
@@ -132,6 +147,8 @@ def explain_model(
     machine: Machine | None = None,
     step_seconds: Sequence[float] | None = None,
     memory: Memory | None = None,
+    weight_bytes: int | None = None,
+    title: str = "model",
 ) -> ModelExplanation:
     """Describe the steps of lowered graphs.
 
@@ -141,6 +158,8 @@ def explain_model(
         machine: of the estimates. Steps have none without it, or if extents are missing.
         step_seconds: a measured time for each step.
         memory: the memory of the compiled model.
+        weight_bytes: the bytes of constants, where the steps are without those that are packed.
+        title: what a page is headed by.
     """
     steps = [step for program in programs for step in program.steps]
     times = [None] * len(steps) if step_seconds is None else step_seconds
@@ -149,18 +168,21 @@ def explain_model(
         _group(number, step, extents, report, seconds)
         for number, (step, report, seconds) in enumerate(zip(steps, reports, times, strict=True), 1)
     )
-    weights = {b for step in steps for b in step.reads if b.array is not None}
+    if weight_bytes is None:
+        weights = {b: b.array for step in steps for b in step.reads if b.array is not None}
+        weight_bytes = sum(array.nbytes for array in weights.values())
     unwritten = _unwritten(steps, reports)
     live = [_live_bytes(program, extents, unwritten) for program in programs]
     return ModelExplanation(
         groups,
         extents,
         None if None in live else sum(size for size in live if size is not None),
-        sum(b.array.nbytes for b in weights if b.array is not None),
+        weight_bytes,
         memory,
         _roofline(steps, reports, machine),
         {n: r.product for n, r in enumerate(reports, 1) if r is not None and r.product is not None},
         () if machine is None else _arenas(programs, extents, unwritten),
+        title,
     )
 
 

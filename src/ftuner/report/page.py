@@ -35,6 +35,11 @@ def save_page(found: ModelExplanation, path: Path, title: str, facts: Mapping[st
 
 
 def model_page(found: ModelExplanation, title: str, facts: Mapping[str, str]) -> Html:
+    """A page of `model_sections`."""
+    return pages.page(title, model_sections(found, title, facts))
+
+
+def model_sections(found: ModelExplanation, title: str, facts: Mapping[str, str]) -> list[Html]:
     """The groups of a model with their times, the roofline, the patches of its heaviest products
     and its arena. What is not known is left out. `facts`: what is said above all, by name."""
     colours = _colours(found.groups)
@@ -46,9 +51,9 @@ def model_page(found: ModelExplanation, title: str, facts: Mapping[str, str]) ->
         _roofline(found, bars),
         _patches(found),
         _memory(found, bars),
-        _steps(found, colours),
+        steps_table(found),
     ]
-    return pages.page(title, [section for section in sections if section is not None])
+    return [section for section in sections if section is not None]
 
 
 def seconds_of(group: FusedGroup) -> float | None:
@@ -181,10 +186,11 @@ def _memory(found: ModelExplanation, bars: Mapping[int, Bar]) -> Html | None:
     return html(element("h2", "Memory"), *(element("p", s) for s in said), *charts)
 
 
-def _steps(found: ModelExplanation, colours: Mapping[str, str]) -> Html:
-    groups = found.groups
+def steps_table(found: ModelExplanation) -> Html:
+    """A row for each group: its operators, shapes and plan, and its times if these are known."""
+    groups, colours = found.groups, _colours(found.groups)
     timed = any(seconds_of(g) is not None for g in groups)
-    most = max(max(g.measured_s or 0.0, g.estimate_s or 0.0) for g in groups) or 1.0
+    most = max((max(g.measured_s or 0.0, g.estimate_s or 0.0) for g in groups), default=0) or 1.0
     head = [element("th", "#", class_="number"), element("th", "kind"),
             element("th", "operators; shapes; plan")]  # fmt: skip
     if timed:

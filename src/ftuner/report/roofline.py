@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ftuner.core.product import ProductTypes
+from ftuner.core.shown import Shown
+from ftuner.core.units import rate
 from ftuner.cost.step import Machine, level_of
 from ftuner.hardware.model import CpuHardware
 
@@ -24,8 +26,8 @@ class Roof:
     attainable_flops_per_s: float
 
 
-@dataclass(frozen=True)
-class Roofline:
+@dataclass(frozen=True, repr=False)
+class Roofline(Shown):
     """Work under the roofline. Each byte is assumed to cross each level once, which is the minimum
     of any plan."""
 
@@ -38,6 +40,13 @@ class Roofline:
     """The first level that holds all bytes, with room left for data that streams by."""
     predicted_flops_per_s: float
     """Rate of the estimate."""
+
+    def summary(self) -> str:
+        return (
+            f"{self.flops_per_byte:.3g} flop/byte, bound by {self.bound}: "
+            f"{rate(self.predicted_flops_per_s, 'flop/s')} estimated, {self.fraction_of_peak:.0%} "
+            f"of {rate(self.peak_flops_per_s, 'flop/s')}"
+        )
 
     @property
     def attainable_flops_per_s(self) -> float:

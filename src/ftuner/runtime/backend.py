@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex, get_args
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.ops.grouped_operands import Groups
 from ftuner.runtime.ops.layer import Activation, Layer
-from ftuner.ukernels.cpu.library import Library
-from ftuner.ukernels.gpu.library import GpuLibrary
+from ftuner.runtime.shown_progress import Progress
 
 if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
     from ftuner.runtime.memory_use import Memory
-
-Progress = Callable[[str, int, int], None]
-"""Called during long work with what is done, how much of it, and of how much."""
-
+    from ftuner.ukernels.cpu.library import Library
+    from ftuner.ukernels.gpu.library import GpuLibrary
 
 Effort = Literal["default", "thorough", "none"]
 """How long the constants of a device are calibrated: seconds, a minute or so, or not at all."""
@@ -45,6 +42,12 @@ class Executable(ABC):
 
     lowered: Lowered
     """The steps of a run."""
+
+    @property
+    @abstractmethod
+    def weights_bytes(self) -> int:
+        """Bytes of constants as they are kept: packed as products read them, others as they
+        came."""
 
     @property
     @abstractmethod
@@ -177,21 +180,21 @@ class Backend(ABC):
     @abstractmethod
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,
-        width: int | None,
+        width: SupportsIndex | None,
     ) -> Layer:  # fmt: skip
         """A layer with its weight on the device; see `ftuner.Dense`."""
 
     @abstractmethod
     def attention(
         self, q: object, k: object, v: object, *, mask: object | None, causal: bool,
-        scale: float | None, q_offsets: object | None, k_offsets: object | None,
+        scale: SupportsFloat | None, q_offsets: object | None, k_offsets: object | None,
         out: object | None,
     ) -> Any:  # fmt: skip
         """`softmax(q k' * scale + mask) v`; see `ftuner.attention`."""
 
     @abstractmethod
     def compile(
-        self, graph: Graph, threads: int | None = None, held: DType | None = None,
+        self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
     ) -> Executable:  # fmt: skip
         """Compile a graph without data-dependent shapes.

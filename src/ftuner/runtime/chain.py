@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError
@@ -14,8 +14,9 @@ from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host
 from ftuner.graph.splitting import Part, split
-from ftuner.runtime.backend import Backend, Boundary, Executable, Progress
+from ftuner.runtime.backend import Backend, Boundary, Executable
 from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shown_progress import Progress
 
 MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
 """The environment variable of the most iterations of a loop."""
@@ -30,8 +31,9 @@ class Chain:
     from several threads."""
 
     def __init__(
-        self, parts: Sequence[Part], backend: Backend, boundary: Boundary, threads: int | None,
-        held: DType | None, progress: Progress | None, appended: Sequence[Appended] = (),
+        self, parts: Sequence[Part], backend: Backend, boundary: Boundary,
+        threads: SupportsIndex | None, held: DType | None, progress: Progress | None,
+        appended: Sequence[Appended] = (),
     ) -> None:  # fmt: skip
         """Compile parts; `threads` and `held` are those of `Backend.compile`, and so is `appended`,
         of the one part of a graph.

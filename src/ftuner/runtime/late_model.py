@@ -15,7 +15,7 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import FTunerError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph, Value
-from ftuner.graph.steps import Step
+from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
@@ -65,6 +65,7 @@ class LateModel(Model):
         self._import, self._compile = imported, compiled
         self._lock = fork_safe_lock()
         self._outputs = list(outputs)
+        self._names = [spec.name for spec in self._outputs]
         self._reads: frozenset[str] = frozenset()
         """Those of all questions so far."""
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
@@ -118,20 +119,28 @@ class LateModel(Model):
     @property
     def steps(self) -> tuple[Step, ...]:
         """Those of the last run; before any, those that compute what is needed first."""
-        return (self._last or self._first.model).steps
+        return self._current.steps
 
-    def __call__(self, **inputs: object) -> dict[str, Any]:
-        results = self.run(inputs)
-        return {spec.name: x for spec, x in zip(self._outputs, results, strict=True)}
+    @property
+    def programs(self) -> tuple[Lowered, ...]:
+        return self._current.programs
 
-    def run(self, feeds: Feeds) -> list[Any]:
+    @property
+    def weights_bytes(self) -> int:
+        return self._current.weights_bytes
+
+    @property
+    def _current(self) -> Model:
+        return self._last or self._first.model
+
+    def _run(self, feeds: Feeds) -> list[Any]:
         """As `Model.run`.
 
         Raises:
             UnsupportedOperatorError, GraphError: what the file computes of such numbers.
         """
         model, given = self._resolved(feeds)
-        return model.run(given)
+        return model._run(given)
 
     def record(self, wanted: bool) -> None:
         self._recorded = wanted
@@ -166,7 +175,7 @@ class LateModel(Model):
         sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
         while isinstance(at, _Question):
-            (found,) = at.model.run({**feeds, **sizes})
+            (found,) = at.model._run({**feeds, **sizes})
             elements = _on_host(found)
             if elements.size > MOST_EXACT:
                 raise UnsupportedOperatorError(

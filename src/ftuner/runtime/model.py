@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex, overload
+
+import numpy.typing as npt
 
 from ftuner.core.dtype import DType
+from ftuner.core.shown import Shown, short_repr
+from ftuner.core.units import count
+from ftuner.errors import PickleError
 from ftuner.graph.appending import appended_outputs
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import split
-from ftuner.graph.steps import Step
-from ftuner.runtime.backend import Backend, Executable, Progress
+from ftuner.graph.steps import Lowered, Step
+from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
+from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
+from ftuner.runtime.shown_progress import Progress
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TensorSpec:
     """A name, element type and shape of a model's input or output; extents are numbers, or the
     names of symbols."""
@@ -25,12 +32,18 @@ class TensorSpec:
     dtype: str
     shape: tuple[int | str, ...]
 
+    def __repr__(self) -> str:
+        return short_repr(self, str(self))
 
-class Model:
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class Model(Shown):
     """A graph compiled for one device. Safe to use from several threads."""
 
     def __init__(
-        self, graph: Graph, backend: Backend, threads: int | None = None,
+        self, graph: Graph, backend: Backend, threads: SupportsIndex | None = None,
         progress: Progress | None = None, held: DType | None = None,
         append_in_place: bool = False,
     ) -> None:  # fmt: skip
@@ -43,6 +56,8 @@ class Model:
             ConfigurationError: a number of threads out of range.
             HardwareError: an element type that the device does not multiply.
         """
+        self._backend = backend
+        self._names = [name for name, _ in graph.outputs]
         parts = split(graph)
         self._graph = replace(graph, nodes=())
         in_parts = len(parts) > 1
@@ -53,6 +68,26 @@ class Model:
         """Executables that run one after the other: several where an extent depends on data, or
         around a loop. The graphs within loops have others."""
 
+    made_by: Callable[[], Model] | None = None
+    """Makes the model again from its file, in a room above; None where there is no file."""
+
+    def __copy__(self) -> Model:
+        """The model itself, which nothing changes."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Model:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A model is pickled as the path of its file and the arguments it was loaded with, and is
+        loaded again from there."""
+        if self.made_by is None:
+            raise PickleError(
+                "a model that was not loaded from a path cannot be pickled: send the path, bytes "
+                "or graph, and have the other process load or compile the model"
+            )
+        return self.made_by, ()
+
     @property
     def inputs(self) -> list[TensorSpec]:
         return [_spec(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
@@ -60,6 +95,10 @@ class Model:
     @property
     def outputs(self) -> list[TensorSpec]:
         return [_spec(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
+
+    def summary(self) -> str:
+        given, made = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
+        return f"{given} -> {made}; {count(len(self.steps), 'step')}"
 
     @property
     def appended(self) -> dict[str, str]:
@@ -75,23 +114,40 @@ class Model:
     @property
     def steps(self) -> tuple[Step, ...]:
         """All steps of a run, in order, without those within loops."""
-        return tuple(step for part in self.parts for step in part.lowered.steps)
+        return tuple(step for program in self.programs for step in program.steps)
 
+    @property
+    def programs(self) -> tuple[Lowered, ...]:
+        """The lowered graphs of `parts`, without the arrays of packed weights."""
+        return tuple(part.lowered for part in self.parts)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of constants as they are kept; see `Memory`."""
+        return sum(part.weights_bytes for part in self.parts)
+
+    @overload
+    def __call__(self, **inputs: Foreign) -> dict[str, npt.NDArray[Any]]: ...
+    @overload
+    def __call__(self, **inputs: AnyTensor) -> dict[str, AnyTensor]: ...
     def __call__(self, **inputs: object) -> dict[str, Any]:
         """Run the model on arrays given by name; returns the outputs by name."""
-        results = self.run(inputs)
-        return {name: x for (name, _), x in zip(self._graph.outputs, results, strict=True)}
+        return dict(zip(self._names, self._run(inputs), strict=True))
 
+    @overload
+    def run(self, feeds: Mapping[str, Foreign]) -> list[npt.NDArray[Any]]: ...
+    @overload
+    def run(self, feeds: Mapping[str, AnyTensor]) -> list[AnyTensor]: ...
     def run(self, feeds: Mapping[str, object]) -> list[Any]:
         """Run the model, on a GPU on its current stream; returns the outputs in order.
 
         Args:
-            feeds: for each input, by name, an array in the CPU's memory or, for a model on a GPU, a
-                tensor on that GPU.
+            feeds: for each input, by name, an array or tensor in the CPU's memory or, for a model
+                on a GPU, an array or a tensor on that GPU.
 
         Returns:
-            NumPy arrays, of which those of `appended` are read-only. On a GPU, tensors if any input
-            was one, or if there is no input and an output is bfloat16.
+            NumPy arrays, of which those of `appended` are read-only; tensors if any input was one.
+            On a GPU, tensors also if there is no input and an output is bfloat16.
 
         Raises:
             InputError: missing or unknown names, or another dtype or number of axes; only arrays
@@ -103,6 +159,9 @@ class Model:
             UnsupportedKernelError: a CUDA graph is being captured, and the run would wait for the
                 GPU: inputs are arrays, an extent depends on data, or there is a loop.
         """
+        return self._run(feeds)
+
+    def _run(self, feeds: Mapping[str, object]) -> list[Any]:
         operands = self._boundary.admitted(feeds)
         return self._boundary.delivered(self._chain.run(operands), feeds)
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ftuner.core.shown import Shown
+from ftuner.core.units import count
+
 THRESHOLD = 0.95
 """Where thresholds start in FTuner (arXiv 2407.21418)."""
 THRESHOLD_STEP = 0.05
@@ -15,17 +18,20 @@ library."""
 Tile = TypeVar("Tile")
 
 
-@dataclass(frozen=True)
-class Pruned(Generic[Tile]):
+@dataclass(frozen=True, repr=False)
+class Pruned(Shown, Generic[Tile]):
     """The tiles that one filter took out."""
 
     name: str
     reason: str
     tiles: tuple[Tile, ...]
 
+    def summary(self) -> str:
+        return f"{self.name}: {count(len(self.tiles), 'tile')}; {self.reason}"
 
-@dataclass(frozen=True)
-class Funnel(Generic[Tile]):
+
+@dataclass(frozen=True, repr=False)
+class Funnel(Shown, Generic[Tile]):
     """The way from all enumerated tiles to the kept ones."""
 
     enumerated: int
@@ -34,6 +40,10 @@ class Funnel(Generic[Tile]):
     """One entry for each filter, in order."""
     kept: tuple[Tile, ...]
     """One tile for each height and width."""
+
+    def summary(self) -> str:
+        filters = ", ".join(f"{p.name} {len(p.tiles)}" for p in self.pruned)
+        return f"{len(self.kept)} of {count(self.enumerated, 'tile')} kept; pruned: {filters}"
 
 
 class Sieve(Generic[Tile]):

@@ -30,7 +30,7 @@ def _drawn(found: Explanation, width: int, colour: bool = False) -> list[str]:
     console = Console(
         file=out, width=width, color_system="truecolor" if colour else None, force_terminal=colour
     )
-    console.print(patch_picture(found))
+    console.print(patch_picture(found.plan))
     return out.getvalue().splitlines()
 
 

@@ -30,7 +30,7 @@ def explained(
 def drawn(found: BlockExplanation) -> list[str]:
     console = Console(width=80, color_system=None)
     with console.capture() as capture:
-        console.print(wave_picture(found))
+        console.print(wave_picture(found.plan))
     return capture.get().splitlines()
 
 
@@ -47,7 +47,7 @@ def test_bands_cover_all_rows_and_tiles_are_numbered_once(
     assert [b.rows[0] for b in bands] == [0, *(b.rows[1] for b in bands[:-1])]
     assert bands[-1].rows[1] == m
     assert batch * sum(b.tiles for b in bands) == plan.tiles
-    assert 0 <= found.idle < plan.programs
+    assert 0 <= found.plan.idle < plan.programs
     numbers = [
         plan.number(row, column)
         for tile, first, last in plan.bands
@@ -75,7 +75,7 @@ def test_a_picture_of_waves() -> None:
     lines = drawn(found)
     assert found.plan.waves > 1
     assert {"a", "b"} <= set("".join(lines))
-    assert lines[-1].startswith(f"C is 4096 x 4096; {found.units} units in")
+    assert lines[-1].startswith(f"C is 4096 x 4096; {found.plan.units} units in")
     assert any(line.startswith("wave   1") for line in lines)
 
 

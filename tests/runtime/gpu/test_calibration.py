@@ -19,7 +19,6 @@ from ftuner.hardware.gpu_tuning import GpuTuning, RateTuning
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.planner.gpu.planner import estimate_plan, product_planner_for
 from ftuner.planner.gpu.problem import ProductProblem
-from ftuner.runtime.backend import Progress
 from ftuner.runtime.gpu.calibration.calibrate import DeviceCalibration, calibrate
 from ftuner.runtime.gpu.calibration.table import (
     HOST_FIELDS,
@@ -29,6 +28,7 @@ from ftuner.runtime.gpu.calibration.table import (
     with_values,
 )
 from ftuner.runtime.gpu.calibration.trials import Trial, near_square
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.gpu.library import build_gpu_library
 
 TRUTHS: tuple[dict[str, float], ...] = (

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib.util import find_spec
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Union
@@ -36,7 +37,7 @@ from ftuner.graph.ir import MAX_RANK, Array
 if TYPE_CHECKING:
     import onnx
 
-Source = Union[str, Path, bytes, "onnx.ModelProto"]
+Source = Union[str, PathLike[str], bytes, "onnx.ModelProto"]
 
 NO_WEIGHTS: Mapping[str, Array] = MappingProxyType({})
 MAX_NESTING = 16
@@ -76,7 +77,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
     folder = None
     if isinstance(source, bytes):
         data, what = source, f"{len(source)} bytes"
-    elif isinstance(source, (str, Path)):
+    elif isinstance(source, str | PathLike):
         path = Path(source)
         folder, what = path.parent, str(path)
         data = content(path)

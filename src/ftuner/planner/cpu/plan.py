@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ftuner.core.shown import html_of, short_repr, text_of
+from ftuner.core.units import count
 from ftuner.cost.cpu.intake import AT_HAND, Reading
 from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family
@@ -98,6 +100,28 @@ class Plan(NamedTuple):
     """Chunks of the axis that the grid cuts, for work stealing; 0 if each worker does its share.
     Workers begin with even ranges of chunks; the shares are the work of each if nothing is
     stolen."""
+
+    def __repr__(self) -> str:
+        return short_repr(self, self.summary())
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def summary(self) -> str:
+        """The problem, the grid and the heights of tiles."""
+        problem = self.problem
+        batch = f"{problem.batch} x " if problem.batch > 1 else ""
+        cut = ", ".join(f"{axis} in {n}" for axis, n in self.choice.grid._asdict().items() if n > 1)
+        tiles = dict.fromkeys(
+            f"{tiles} x {mr}" for band in self.bands() for mr, tiles in band.segments
+        )
+        return (
+            f"{batch}{problem.m} x {problem.n} x {problem.k}: {count(self.workers, 'worker')}"
+            f"{f' ({cut})' if cut else ''}, rows as {', '.join(tiles)}"
+        )
 
     @property
     def chunk_by_panels(self) -> bool:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from ftuner.core.gpu.attention import AttentionKernel
 from ftuner.core.gpu.tile import BlockTile, ProductKernel
+from ftuner.core.shown import html_of, short_repr, text_of
+from ftuner.core.units import count
 from ftuner.planner.gpu.problem import AttentionProblem, ProductProblem
 
 
@@ -29,6 +31,26 @@ class ProductPlan(NamedTuple):
     programs: int
     """Programs launched: all that fit the chip at once, or fewer."""
 
+    def __repr__(self) -> str:
+        return short_repr(self, self.summary())
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
+    def summary(self) -> str:
+        """The problem, the tiles and the programs."""
+        problem = self.problem
+        batch = f"{problem.batch} x " if problem.batch > 1 else ""
+        split_k = f", split-k {self.split_k}" if self.split_k > 1 else ""
+        return (
+            f"{batch}{problem.m} x {problem.n} x {problem.k}: {count(self.tiles, 'tile')} of "
+            f"{' and '.join(map(str, self.kernel.tiles))} by {self.kernel.loads}{split_k}, "
+            f"{count(self.programs, 'program')} in {count(self.waves, 'wave')}"
+        )
+
     @property
     def bands(self) -> tuple[tuple[BlockTile, int, int], ...]:
         """(tile, first row, last row) of each band."""
@@ -49,9 +71,19 @@ class ProductPlan(NamedTuple):
         return self.problem.batch * of_rows * self.columns
 
     @property
+    def units(self) -> int:
+        """Tiles, times split-k."""
+        return self.tiles * self.split_k
+
+    @property
+    def idle(self) -> int:
+        """Idle programs of the last wave."""
+        return self.waves * self.programs - self.units
+
+    @property
     def waves(self) -> int:
         """Units of the busiest program."""
-        return -(-self.tiles * self.split_k // self.programs)
+        return -(-self.units // self.programs)
 
     def number(self, row: int, column: int) -> int:
         """Returns the number of the tile that computes an element of the first batch element, in

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES
+from ftuner.core.dtype_names import ElementType, dtype_name
+from ftuner.core.integers import checked_integer
 from ftuner.core.product import Contraction, product_types
+from ftuner.core.shown import Saved
+from ftuner.core.units import count, duration
 from ftuner.cost.step import Machine
 from ftuner.cost.terms import Estimate
-from ftuner.errors import ConfigurationError, DTypeError, ShapeError
+from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.candidates import MAX_ROWS
 from ftuner.planner.cpu.plan import Plan
@@ -43,8 +47,8 @@ class PanelWidth:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Saved):
     """The plan of a product of one shape, with its estimate and its roofline."""
 
     contraction: Contraction
@@ -55,6 +59,15 @@ class Explanation:
     widths: tuple[PanelWidth, ...]
     """All panel widths of the library, cheapest first; the plan uses the first one."""
     roofline: Roofline
+
+    def summary(self) -> str:
+        c = self.contraction
+        batch = f"{c.batch} x " if c.batch > 1 else ""
+        return (
+            f"{batch}{c.m} x {c.n} x {c.k} {c.types} on {self.hardware.name}, {self.isa.name}: "
+            f"{count(self.plan.workers, 'worker')}, {duration(self.estimate.seconds)} estimated, "
+            f"bound by {self.estimate.bound}, {self.roofline.fraction_of_peak:.0%} of the peak"
+        )
 
     @property
     def wasted_rows(self) -> int:
@@ -138,12 +151,12 @@ class Explanation:
 
 
 def explain(
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    workers: int | None,
+    m: SupportsIndex,
+    n: SupportsIndex,
+    k: SupportsIndex,
+    batch: SupportsIndex,
+    dtype: ElementType,
+    workers: SupportsIndex | None,
     hardware: CpuHardware | GpuHardware,
     isa: str | None = None,
 ) -> Explanation | BlockExplanation:
@@ -161,22 +174,21 @@ def explain(
         ConfigurationError: a number of workers out of range; workers or an ISA given for a GPU.
         HardwareError: an ISA that the machine does not have, or a GPU that does not multiply so.
     """
-    for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)):
-        if not isinstance(extent, int) or not 1 <= extent < MAX_ROWS:
-            raise ShapeError(f"{name} is {extent!r}; expected an integer from 1 to below 2^62")
+    m, n, k, batch = (
+        checked_integer(extent, name, 1, MAX_ROWS, expected="an integer from 1 to below 2^62")
+        for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch))
+    )
     if not isinstance(hardware, CpuHardware):
         expect_no_cpu_settings(workers, isa)
         return explain_block(m, n, k, batch, dtype, hardware)
-    if not isinstance(dtype, str) or dtype not in DTYPES:
+    element = DTYPES.get(dtype_name(dtype) or "")
+    if element is None:
         raise DTypeError(f"dtype is {dtype!r}; supported are {', '.join(DTYPES)}")
     if workers is None:
         workers = hardware.cores
-    if not isinstance(workers, int) or not 1 <= workers <= hardware.cores:
-        raise ConfigurationError(
-            f"workers is {workers!r}; {hardware.name} has {hardware.cores} cores, and the hardware "
-            "model says nothing of more"
-        )
-    contraction = Contraction(m, n, k, product_types(DTYPES[dtype]), batch)
+    cores = f"at least 1 and at most {hardware.cores}, the cores of {hardware.name}"
+    workers = checked_integer(workers, "workers", 1, hardware.cores + 1, ConfigurationError, cores)
+    contraction = Contraction(m, n, k, product_types(element), batch)
     library = build_library(hardware, isa or hardware.widest.name, contraction.types)
     planner = planner_for(library)
     # A weight is packed once, for the width that its products are cheapest with.

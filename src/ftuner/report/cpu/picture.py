@@ -12,8 +12,8 @@ from rich.style import Style
 from rich.text import Text
 
 from ftuner.core.units import count
-from ftuner.report.cpu.explain import Explanation
-from ftuner.report.cpu.patches import Region
+from ftuner.planner.cpu.plan import Plan
+from ftuner.report.cpu.patches import Region, regions_of
 
 MAX_LINES = 28
 MIN_LINES = 3
@@ -94,23 +94,23 @@ def scale_axis(cuts: Sequence[int], cells: int) -> Scale:
 class PatchPicture:
     """A rich renderable: C (m x n) of one batch element, with axes and a legend."""
 
-    def __init__(self, explanation: Explanation) -> None:
-        self._explanation = explanation
-        self._regions = explanation.regions()
+    def __init__(self, plan: Plan, most_lines: int) -> None:
+        self._plan, self._most_lines = plan, most_lines
+        self._regions = regions_of(plan)
         self._ukernels = ukernels_by_area(self._regions)
         rows = {edge for region in self._regions for edge in region.rows}
         columns = {edge for region in self._regions for edge in region.columns}
         self._row_cuts, self._column_cuts = sorted(rows), sorted(columns)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        m, n = self._explanation.contraction.m, self._explanation.contraction.n
+        m, n = self._plan.problem.m, self._plan.problem.n
         coloured = has_colours(console)
         margin = len(str(m)) + 1
         room = max(options.max_width - margin, 1)
-        per_element = min(room / n, LINE_HEIGHT * MAX_LINES / m)
+        per_element = min(room / n, LINE_HEIGHT * self._most_lines / m)
         lines = max(round(m * per_element / LINE_HEIGHT), MIN_LINES, len(self._row_cuts) - 1)
         width = max(round(n * per_element), MIN_COLUMNS, len(self._column_cuts) - 1)
-        down = scale_axis(self._row_cuts, min(lines, MAX_LINES, max(m, 1)))
+        down = scale_axis(self._row_cuts, min(lines, self._most_lines, max(m, 1)))
         across = scale_axis(self._column_cuts, min(width, room))
         yield self._column_axis(across, margin)
         yield from self._body(down, across, margin, coloured)
@@ -167,18 +167,17 @@ class PatchPicture:
         return Style(color="black", bgcolor=colour)
 
     def _legend(self, coloured: bool) -> Iterator[Text]:
-        contraction = self._explanation.contraction
-        grid = self._explanation.plan.choice.grid
-        total = contraction.m * contraction.n
+        problem, grid = self._plan.problem, self._plan.choice.grid
+        total = problem.m * problem.n
         for name, area in zip(self._ukernels.names, self._ukernels.areas, strict=True):
             text = Text()
             text.append("  " if coloured else self._letter(name), self._style(name))
             text.append(f" {name}, {area / total:.1%} of C")
             yield text
-        title = f"C is {contraction.m} x {contraction.n}"
-        if contraction.batch > 1:
-            title += f", one of {contraction.batch}"
-        title += f"; {count(len(self._explanation.plan.shares), 'worker')}"
+        title = f"C is {problem.m} x {problem.n}"
+        if problem.batch > 1:
+            title += f", one of {problem.batch}"
+        title += f"; {count(len(self._plan.shares), 'worker')}"
         cut = [f"{axis} in {p}" for axis, p in grid._asdict().items() if p > 1]
         if cut:
             title += f": {', '.join(cut)}"
@@ -205,6 +204,6 @@ def _label_places(grid: list[list[Region]]) -> dict[tuple[int, int], str]:
     return places
 
 
-def patch_picture(explanation: Explanation) -> PatchPicture:
-    """The patches of a plan for the terminal, scaled to its width and to at most `MAX_LINES`."""
-    return PatchPicture(explanation)
+def patch_picture(plan: Plan, most_lines: int = MAX_LINES) -> PatchPicture:
+    """The patches of a plan for the terminal, scaled to its width and to at most `most_lines`."""
+    return PatchPicture(plan, most_lines)

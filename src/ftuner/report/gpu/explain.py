@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES
+from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.core.gpu.tile import BlockTile, Multiply
 from ftuner.core.product import Contraction, ProductTypes
+from ftuner.core.shown import Saved
+from ftuner.core.units import count, duration
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.gpu_model import GpuHardware
@@ -35,8 +38,8 @@ class BandOfPlan(NamedTuple):
     """Rows beyond m that the last row tile computes."""
 
 
-@dataclass(frozen=True)
-class BlockExplanation:
+@dataclass(frozen=True, repr=False)
+class BlockExplanation(Saved):
     """The plan of a product on a GPU, with its estimate and roofline."""
 
     contraction: Contraction
@@ -50,6 +53,16 @@ class BlockExplanation:
     kept: int
     """Tiles of the library."""
 
+    def summary(self) -> str:
+        c = self.contraction
+        batch = f"{c.batch} x " if c.batch > 1 else ""
+        return (
+            f"{batch}{c.m} x {c.n} x {c.k} {c.types.a} on {self.hardware.name}, multiplied as "
+            f"{self.multiply}: {count(self.plan.waves, 'wave')}, "
+            f"{duration(self.estimate.seconds)} estimated, bound by {self.estimate.bound}, "
+            f"{self.roofline.fraction_of_peak:.0%} of the peak"
+        )
+
     def bands(self) -> tuple[BandOfPlan, ...]:
         """The bands of the plan."""
         found = []
@@ -58,16 +71,6 @@ class BlockExplanation:
             wasted = heights * tile.bm - (last - first)
             found.append(BandOfPlan(tile, (first, last), heights * self.plan.columns, wasted))
         return tuple(found)
-
-    @property
-    def units(self) -> int:
-        """Tiles, times split-k."""
-        return self.plan.tiles * self.plan.split_k
-
-    @property
-    def idle(self) -> int:
-        """Idle programs of the last wave."""
-        return self.plan.waves * self.plan.programs - self.units
 
     @property
     def wasted_fraction(self) -> float:
@@ -93,8 +96,8 @@ class BlockExplanation:
                     for b in self.bands()
                 ],
                 "loads": plan.kernel.loads, "split_k": plan.split_k, "swizzle": plan.swizzle,
-                "programs": plan.programs, "units": self.units, "waves": plan.waves,
-                "idle": self.idle,
+                "programs": plan.programs, "units": plan.units, "waves": plan.waves,
+                "idle": plan.idle,
             },
             "estimate": {
                 **self.estimate.terms(),
@@ -107,7 +110,7 @@ class BlockExplanation:
 
 
 def explain_block(
-    m: int, n: int, k: int, batch: int, dtype: str, hardware: GpuHardware
+    m: int, n: int, k: int, batch: int, dtype: ElementType, hardware: GpuHardware
 ) -> BlockExplanation:
     """Returns the plan and estimate of `batch` products of `(m, k)` by `(k, n)`, contiguous along k
     as a layer's weight is. Extents are positive.
@@ -119,12 +122,13 @@ def explain_block(
         DTypeError: another dtype.
         HardwareError: the chip does not multiply so.
     """
-    if not isinstance(dtype, str) or dtype not in (*GPU_DTYPES, TF32):
+    name = dtype_name(dtype)
+    if name is None or name not in (*GPU_DTYPES, TF32):
         raise DTypeError(
             f"dtype is {dtype!r}; supported on a GPU are {', '.join((*GPU_DTYPES, TF32))}"
         )
-    element = FLOAT32 if dtype == TF32 else GPU_DTYPES[dtype]
-    library = build_gpu_library(hardware, element, TF32 if dtype == TF32 else None)
+    element = FLOAT32 if name == TF32 else GPU_DTYPES[name]
+    library = build_gpu_library(hardware, element, TF32 if name == TF32 else None)
     planner = product_planner_for(library)
     granule = 16 // element.itemsize
     problem = ProductProblem(m, n, k, batch, aligned=k % granule == 0)
@@ -139,7 +143,7 @@ def explain_block(
     )  # fmt: skip
 
 
-def expect_no_cpu_settings(workers: int | None, isa: str | None) -> None:
+def expect_no_cpu_settings(workers: object, isa: object) -> None:
     """Raises ConfigurationError if a setting is given that a plan for a GPU does not have."""
     for name, value in (("workers", workers), ("isa", isa)):
         if value is not None:

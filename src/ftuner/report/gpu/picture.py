@@ -9,6 +9,7 @@ from rich.style import Style
 from rich.text import Text
 
 from ftuner.core.units import count
+from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.report.cpu.picture import (
     COLOURS,
     LETTERS,
@@ -19,7 +20,6 @@ from ftuner.report.cpu.picture import (
     has_colours,
     scale_axis,
 )
-from ftuner.report.gpu.explain import BlockExplanation
 
 BAR = 44
 """Characters of a wave of programs."""
@@ -30,16 +30,16 @@ MAX_WAVES = 4
 class WavePicture:
     """A rich renderable: C (m x n) of the first batch element, and the programs of each wave."""
 
-    def __init__(self, explanation: BlockExplanation) -> None:
-        self._explanation = explanation
+    def __init__(self, plan: ProductPlan, most_lines: int) -> None:
+        self._plan, self._most_lines = plan, most_lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        plan = self._explanation.plan
+        plan = self._plan
         m, n = plan.problem.m, plan.problem.n
         margin = len(str(m)) + 1
         room = max(options.max_width - margin, 1)
-        per_element = min(room / n, LINE_HEIGHT * MAX_LINES / m)
-        lines = min(max(round(m * per_element / LINE_HEIGHT), MIN_LINES), MAX_LINES, m)
+        per_element = min(room / n, LINE_HEIGHT * self._most_lines / m)
+        lines = min(max(round(m * per_element / LINE_HEIGHT), MIN_LINES), self._most_lines, m)
         width = min(max(round(n * per_element), MIN_COLUMNS), room, n)
         cuts = sorted({0, m, *(first for _, first, _ in plan.bands)})
         down, across = scale_axis(cuts, max(lines, len(cuts) - 1)), scale_axis((0, n), width)
@@ -57,13 +57,13 @@ class WavePicture:
 
     def _waves(self, coloured: bool) -> list[Text]:
         """A bar for each wave: programs with something to do, and idle ones."""
-        found, plan = self._explanation, self._explanation.plan
+        plan = self._plan
         numbers = list(range(plan.waves))
         if len(numbers) > MAX_WAVES:
             numbers = [0, 1, *numbers[-(MAX_WAVES - 2) :]]
         lines = []
         for wave in numbers:
-            busy = plan.programs - (found.idle if wave == plan.waves - 1 else 0)
+            busy = plan.programs - (plan.idle if wave == plan.waves - 1 else 0)
             cells = max(round(BAR * busy / plan.programs), 1)
             text = Text(f"wave {wave + 1:>3} ")
             text.append((" " if coloured else _letter(wave)) * cells, _style(wave, coloured))
@@ -73,7 +73,7 @@ class WavePicture:
         title = f"C is {plan.problem.m} x {plan.problem.n}"
         if plan.problem.batch > 1:
             title += f", the first of {plan.problem.batch}"
-        title += f"; {count(found.units, 'unit')} in {count(plan.waves, 'wave')}"
+        title += f"; {count(plan.units, 'unit')} in {count(plan.waves, 'wave')}"
         if plan.split_k > 1:
             title += f", split-k {plan.split_k}"
         return [*lines, Text(title, style="dim")]
@@ -87,6 +87,6 @@ def _style(wave: int, coloured: bool) -> Style | None:
     return Style(color="black", bgcolor=COLOURS[wave % len(COLOURS)]) if coloured else None
 
 
-def wave_picture(explanation: BlockExplanation) -> WavePicture:
-    """Bands and waves for the terminal, scaled to its width."""
-    return WavePicture(explanation)
+def wave_picture(plan: ProductPlan, most_lines: int = MAX_LINES) -> WavePicture:
+    """Bands and waves for the terminal, scaled to its width and to at most `most_lines`."""
+    return WavePicture(plan, most_lines)

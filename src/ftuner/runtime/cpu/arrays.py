@@ -1,22 +1,21 @@
 """Arrays at the boundary: which objects are accepted, and where their elements are.
 
-NumPy arrays are taken as they are; objects with `__array_interface__` or CPU DLPack (torch tensors)
-are viewed without a copy.
+NumPy arrays are taken as they are; torch's tensors, and objects with `__array_interface__` or CPU
+DLPack, are viewed without a copy.
 """
 
 from __future__ import annotations
 
 import ctypes
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ftuner.codegen.llvm.native.records import ArrayField
-from ftuner.core.dtype import BFLOAT16, DTYPES, DType
-from ftuner.core.forks import import_undivided
-from ftuner.errors import ConfigurationError, DTypeError, OperandError
+from ftuner.core.dtype import DTYPES, DType
+from ftuner.errors import DTypeError, OperandError
+from ftuner.runtime.cpu.tensors import array_of, is_tensor
 
 Array = npt.NDArray[Any]
 
@@ -61,23 +60,6 @@ def _check_layout() -> None:
 _check_layout()
 
 
-def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """NumPy's dtype of an element type. That of bfloat16 is of the package ml_dtypes, which comes
-    with onnx.
-
-    Raises:
-        ConfigurationError: ml_dtypes is not installed.
-    """
-    if dtype != BFLOAT16:
-        return np.dtype(dtype.name)
-    if find_spec("ml_dtypes") is None:
-        raise ConfigurationError(
-            "NumPy has no bfloat16 of its own; install ml_dtypes, or: pip install 'ftuner[onnx]'"
-        )
-    found: np.dtype[Any] = np.dtype(import_undivided("ml_dtypes").bfloat16)
-    return found
-
-
 def as_array(value: object, name: str) -> Array:
     """A NumPy view of an operand, as `ndarray` itself: a subclass such as `matrix` multiplies and
     slices differently.
@@ -85,6 +67,7 @@ def as_array(value: object, name: str) -> Array:
     Raises:
         OperandError: it is no array, is on another device, needs a gradient, or has masked
             elements.
+        DTypeError: a tensor of an element type that NumPy lacks.
     """
     if type(value) is np.ndarray:
         return value
@@ -94,6 +77,8 @@ def as_array(value: object, name: str) -> Array:
                 f"{name} is a masked array that hides elements; give `{name}.filled(value)`"
             )
         return np.asarray(value)
+    if is_tensor(value):
+        return array_of(value, name)
     try:
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)

@@ -19,6 +19,7 @@ from ftuner.graph.ir import Graph
 from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, same_dtype, writable
 from ftuner.runtime.cpu.memory import allocated
+from ftuner.runtime.cpu.tensors import given_back
 from ftuner.runtime.model import Model
 from ftuner.runtime.ops.attention_operands import (
     Extents,
@@ -57,8 +58,17 @@ class Attention:
         self, q: object, k: object, v: object, mask: object | None = None, causal: bool = False,
         scale: float | None = None, q_offsets: object | None = None,
         k_offsets: object | None = None, out: object | None = None,
+    ) -> Any:  # fmt: skip
+        """As `ftuner.attention`, of arrays and tensors."""
+        result = self._computed(q, k, v, mask, causal, scale, q_offsets, k_offsets, out)
+        return given_back(result, out, q, k, v)
+
+    def _computed(
+        self, q: object, k: object, v: object, mask: object | None, causal: bool,
+        scale: float | None, q_offsets: object | None, k_offsets: object | None,
+        out: object | None,
     ) -> Array:  # fmt: skip
-        """As `ftuner.attention`, of arrays."""
+        """The result as an array."""
         arrays = as_array(q, "q"), as_array(k, "k"), as_array(v, "v")
         dtype, *_ = (dtype_of(x, name) for x, name in zip(arrays, "qkv", strict=True))
         for x, name in zip(arrays, "qkv", strict=True):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
 from ftuner.core.forks import import_undivided
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Progress, Tuned
+from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.grouped import GroupedMatmul
@@ -19,6 +19,7 @@ from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.session import CpuSession, known_hardware
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.ops.layer import Activation
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import Library
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class CpuBackend(CpuSession, Backend):
 
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,
-        width: int | None,
+        width: SupportsIndex | None,
     ) -> Dense:  # fmt: skip
         return Dense(weight, bias, activation, residual, width=width, session=self)
 
@@ -78,7 +79,7 @@ class CpuBackend(CpuSession, Backend):
         return self._attention(q, k, v, **options)
 
     def compile(
-        self, graph: Graph, threads: int | None = None, held: DType | None = None,
+        self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
     ) -> Executable:  # fmt: skip
         assert held is None, "the CPU holds float32 as it is"

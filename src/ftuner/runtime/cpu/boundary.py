@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model on the CPU: NumPy arrays."""
+"""Inputs and outputs of a model on the CPU: NumPy arrays, or torch's tensors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.errors import InputError, OperandError
+from ftuner.errors import DTypeError, InputError, OperandError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.runtime.backend import Boundary
-from ftuner.runtime.cpu.arrays import Array, as_array, numpy_dtype
+from ftuner.runtime.cpu.arrays import Array, as_array
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
+from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.runtime.cpu.tensors import any_tensor, tensor_of
 from ftuner.runtime.ops.feeds import check_names
 from ftuner.runtime.reference import node_results
 
 
 class CpuBoundary(Boundary):
     """Check arrays, and copy those that are not aligned and contiguous, but for those that outputs
-    append to."""
+    append to. Outputs are tensors where an input is one."""
 
     def __init__(self, graph: Graph, appended: Sequence[Appended]) -> None:
         self._inputs = graph.inputs
@@ -36,7 +38,7 @@ class CpuBoundary(Boundary):
         ):
             try:
                 x = as_array(feeds[name], name)
-            except OperandError as error:
+            except (OperandError, DTypeError) as error:
                 raise InputError(str(error)) from None
             if x.dtype != dtype:
                 raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
@@ -52,7 +54,7 @@ class CpuBoundary(Boundary):
         return arrays
 
     def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
-        return results
+        return [tensor_of(x) for x in results] if any_tensor(*feeds.values()) else results
 
     def evaluated(self, node: Node, operands: Sequence[Array]) -> list[Array]:
         results = node_results(node, operands)

@@ -13,9 +13,9 @@ from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.forks import import_undivided
 from ftuner.errors import CompileError, ObjectFileError
-from ftuner.runtime.backend import Progress
 from ftuner.runtime.cache import OBJECTS, Cache
 from ftuner.runtime.compile_processes import Request, answers
+from ftuner.runtime.shown_progress import Progress, shown
 
 
 class Object(NamedTuple):
@@ -45,11 +45,13 @@ def compile_missing(
     missing = [bundle for bundle in bundles if bundle not in found]
     if progress is not None:
         progress("compile", len(found), len(bundles))
-    with closing(_compiled(missing, target, cache, bundles_per_process)) as made:
+    if not missing:
+        return found
+    made = _compiled(missing, target, cache, bundles_per_process)
+    with shown(progress) as show, closing(made):
         for bundle, data in made:
             found[bundle] = Object(data, was_kept=False)
-            if progress is not None:
-                progress("compile", len(found), len(bundles))
+            show("compile", len(found), len(bundles))
     return found
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from ftuner.core.cpu.tile import COLUMN
 from ftuner.core.expr import operands
+from ftuner.core.integers import checked_integer
 from ftuner.core.product import product_types
 from ftuner.errors import ConfigurationError, ShapeError
 from ftuner.planner.cpu.panel_width import best_width
@@ -16,16 +18,18 @@ from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, readable, same_
 from ftuner.runtime.cpu.call_cache import Constant, KnownCalls
 from ftuner.runtime.cpu.memory import allocated
 from ftuner.runtime.cpu.operands import a_layout, overlaps_itself, unit_columns
-from ftuner.runtime.cpu.packed_weights import pack
+from ftuner.runtime.cpu.packed_weights import pack, unpacked
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import NO_WORDS, Products, Ready, words
 from ftuner.runtime.cpu.session import CpuSession
+from ftuner.runtime.cpu.tensors import any_tensor, given_back
 from ftuner.runtime.ops.layer import Activation, Layer
 
 
 class Dense(Layer):
-    """A layer of NumPy arrays. The weight is packed at construction, with the panel width that has
-    the best estimate over a range of row counts. A call compiles, packs and measures nothing."""
+    """A layer of NumPy arrays, and of tensors in the CPU's memory. The weight is packed at
+    construction, with the panel width that has the best estimate over a range of row counts. A call
+    compiles, packs and measures nothing."""
 
     def __init__(
         self,
@@ -34,7 +38,7 @@ class Dense(Layer):
         activation: Activation = None,
         residual: bool = False,
         *,
-        width: int | None = None,
+        width: SupportsIndex | None = None,
         session: CpuSession,
     ) -> None:
         """Pack a weight and make the layer's uKernels ready; see `ftuner.Dense`."""
@@ -50,9 +54,12 @@ class Dense(Layer):
         self._names = tuple(operand.name for operand in operands(self.epilogue))
         self.products: Products = session.products(product_types(dtype), self.epilogue)
         known = self.products.compiled.library.widths
-        if width is not None and not (isinstance(width, int) and width in known):
-            raise ConfigurationError(f"width is {width!r}; this machine's library has {known}")
-        if width is None:
+        if width is not None:
+            expected = f"one of this machine's library, {known}"
+            width = checked_integer(width, "width", 1, None, ConfigurationError, expected)
+            if width not in known:
+                raise ConfigurationError(f"width is {width}; expected {expected}")
+        else:
             n, k = w.shape
             width = best_width(self.products.planner, n, k, session.threads)
         self.panels = pack(self.products, w, width)
@@ -61,24 +68,30 @@ class Dense(Layer):
         self._constant = Constant(self.panels.packed, self.bias_words.address, owner)
         self._known = KnownCalls(session, inputs=1)
 
+    def weights(self) -> tuple[Array, Array | None]:
+        lanes = self.products.compiled.library.lanes
+        bias = None if self._bias is None else self._bias.copy()
+        return unpacked(self.panels, lanes), bias
+
     def problem(self, rows: int) -> Problem:
         """The problem of `rows` contiguous rows."""
         return self.panels.problem(rows, self._session.threads)
 
-    def __call__(
-        self, x: object, residual: object | None = None, out: object | None = None
-    ) -> Array:
-        if residual is not None:
-            return self._general(x, residual, out, False)
-        found: Array | bool | None
-        try:
-            found = self._known.call(x, out)
-        except MemoryError:
-            # What can be done without a record says what is lacking.
-            found = None
-        if found is None or isinstance(found, bool):
-            return self._general(x, None, out, found is False)
-        return found
+    def __call__(self, x: object, residual: object | None = None, out: object | None = None) -> Any:
+        found: Array | bool | None = None
+        if residual is None:
+            try:
+                found = self._known.call(x, out)
+            except MemoryError:
+                # What can be done without a record says what is lacking.
+                found = None
+        if found is not None and not isinstance(found, bool):
+            return found
+        if any_tensor(x, residual, out):
+            added = None if residual is None else as_array(residual, "residual")
+            result = self(as_array(x, "x"), added, None if out is None else writable(out))
+            return given_back(result, out, x, residual)
+        return self._general(x, residual, out, found is False)
 
     def _general(
         self, x_given: object, residual_given: object | None, out: object | None, remember: bool

@@ -19,7 +19,7 @@ from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
-from ftuner.runtime.backend import Executable, Progress
+from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.appending import Extension, extended
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
@@ -32,6 +32,7 @@ from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
 from ftuner.runtime.cpu.steps.kinds import kind_of, runs
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import LibraryName
 
 
@@ -74,6 +75,10 @@ class CompiledGraph(Executable):
     def threads(self) -> int:
         """Number of threads that a run uses, including the caller's."""
         return self._session.threads if self._threads is None else self._threads
+
+    @property
+    def weights_bytes(self) -> int:
+        return self._weights_bytes
 
     def _compile(self, lowered: Lowered, progress: Progress | None) -> list[CompiledStep]:
         """All steps, with what is compiled for them and with packed weights."""

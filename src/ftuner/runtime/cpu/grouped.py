@@ -16,6 +16,7 @@ from ftuner.runtime.cpu.arrays import (
 )
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.memory import allocated
+from ftuner.runtime.cpu.tensors import given_back
 from ftuner.runtime.ops.grouped_operands import Groups, Range, crossing, product_extents
 
 
@@ -26,7 +27,7 @@ class GroupedMatmul:
         self._matmul = matmul
 
     def __call__(self, groups: Groups) -> list[Any]:
-        """As `ftuner.grouped_matmul`, of arrays."""
+        """As `ftuner.grouped_matmul`, of arrays and tensors."""
         a = [as_array(x, f"a[{i}]") for i, x in enumerate(groups.a)]
         b = [as_array(x, f"b[{i}]") for i, x in enumerate(groups.b)]
         for name, arrays in (("a", a), ("b", b)):
@@ -40,11 +41,16 @@ class GroupedMatmul:
             product_extents(i, x.shape, y.shape, None if z is None else z.shape)
             if z is not None:
                 same_dtype(x, z, f"out[{i}]")
-        return self._run(a, b, results)
+        made = self._run(a, b, results)
+        outs = groups.out or [None] * len(a)
+        return [
+            given_back(z, out, x, y)
+            for z, out, x, y in zip(made, outs, groups.a, groups.b, strict=True)
+        ]
 
     def _run(
         self, a: Sequence[Array], b: Sequence[Array], given: Sequence[Array | None]
-    ) -> list[Any]:
+    ) -> list[Array]:
         """The products of checked operands, written to results where these are given."""
         results = [
             allocated((x.shape[0], y.shape[1]), x.dtype) if z is None else z

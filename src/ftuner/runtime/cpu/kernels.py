@@ -26,13 +26,14 @@ from ftuner.hardware.constants import part_of
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
-from ftuner.runtime.backend import Progress, Tuned
+from ftuner.runtime.backend import Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.compilation import Object, compile_missing, load
 from ftuner.runtime.cpu.scratch import Workspaces
 from ftuner.runtime.cpu.targets import known_target
 from ftuner.runtime.cpu.threads import ThreadPool
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import (
     Family,
     Library,

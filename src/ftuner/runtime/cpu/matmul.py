@@ -32,6 +32,7 @@ from ftuner.runtime.cpu.operands import (
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.session import CpuSession
+from ftuner.runtime.cpu.tensors import any_tensor, given_back
 from ftuner.runtime.ops.product_operands import check_out, product_shapes
 
 
@@ -45,17 +46,21 @@ class Matmul:
     def __call__(
         self, a: object, b: object, out: object | None = None, accumulate: bool = False
     ) -> Any:
-        """As `ftuner.matmul`, of arrays."""
-        if accumulate:
-            return self._general(a, b, out, True, False)
-        try:
-            found = self._known.call(a, b, out)
-        except MemoryError:
-            # What can be done without a record says what is lacking.
-            found = None
-        if found is None or found is False:
-            return self._general(a, b, out, False, found is False)
-        return found
+        """As `ftuner.matmul`, of arrays and tensors."""
+        found = None
+        if not accumulate:
+            try:
+                found = self._known.call(a, b, out)
+            except MemoryError:
+                # What can be done without a record says what is lacking.
+                found = None
+        if found is not None and found is not False:
+            return found
+        if any_tensor(a, b, out):
+            target = None if out is None else writable(out)
+            result = self(as_array(a, "a"), as_array(b, "b"), target, accumulate)
+            return given_back(result, out, a, b)
+        return self._general(a, b, out, accumulate, found is False)
 
     def _general(
         self, a_given: object, b_given: object, out: object | None, accumulate: bool,

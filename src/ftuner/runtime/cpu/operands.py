@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ftuner.core.cpu.tile import COLUMN, ROW
-from ftuner.core.dim import Dim
 from ftuner.core.product import ProductTypes
-from ftuner.graph.buffers import View
-from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.problem import Problem
@@ -19,6 +16,11 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import BSource, Operands
+
+if TYPE_CHECKING:
+    from ftuner.core.dim import Dim
+    from ftuner.graph.buffers import View
+    from ftuner.graph.steps import ProductStep
 
 
 class MatrixLayout(NamedTuple):

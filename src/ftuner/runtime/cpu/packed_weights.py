@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.product import ReadWindow
 from ftuner.graph.arrays import words
@@ -36,6 +38,20 @@ class Panels:
             self.n, self.k, self.width, rows, workers, layout, must_pack, window,
             self.footprint_bytes,
         )  # fmt: skip
+
+
+def unpacked(panels: Panels, lanes: int) -> Array:
+    """The weight of (n, k) that was packed, for vectors of `lanes` elements; the inverse of `pack`
+    where elements are as wide as the weight's."""
+    n, k, packed = panels.n, panels.k, panels.packed
+    found = np.empty((n, k), packed.dtype)
+    nr = panels.width * lanes
+    for column in range(0, n, nr):
+        stored = min(nr, n - column)
+        padded = -(-stored // lanes) * lanes
+        panel = packed[column * k : (column + padded) * k].reshape(k, padded)
+        found[column : column + stored] = panel[:, :stored].T
+    return found
 
 
 def pack(products: Products, weight: Array, width: int, footprint_bytes: int = 0) -> Panels:

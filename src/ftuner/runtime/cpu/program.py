@@ -21,7 +21,7 @@ from ftuner.graph.appending import memory_shape
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.cpu.arrays import numpy_dtype
+from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout

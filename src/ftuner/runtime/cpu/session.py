@@ -36,11 +36,11 @@ from ftuner.runtime.known_hardware import (
     known_or_probed,
     read_kept,
 )
+from ftuner.runtime.shown_progress import Progress, shown
 from ftuner.ukernels.cpu.library import Family
 
 if TYPE_CHECKING:
     from ftuner.hardware.calibration import Calibration
-    from ftuner.runtime.backend import Progress
 
 ISA_VARIABLE = "FTUNER_ISA"
 PROBE_VERSION = 3
@@ -316,6 +316,8 @@ def probe_machine(facts: SystemFacts) -> CpuHardware:
     """Probe this machine with all threads that this process may use."""
     # Imported by name: it needs llvmlite, which importing ftuner must not.
     probing = import_undivided("ftuner.runtime.cpu.probe")
-    found = probing.probe(facts, facts.cores)
+    with shown(None) as show:
+        show("probe this machine", 0, 1)
+        found = probing.probe(facts, facts.cores)
     assert isinstance(found, CpuHardware)
     return found

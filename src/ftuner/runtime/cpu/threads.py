@@ -20,6 +20,7 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL, POOL_WORKER_SYMBOL
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.forks import Lock, renew_after_fork
+from ftuner.core.integers import checked_integer
 from ftuner.errors import ConfigurationError
 
 THREADS_VARIABLE = "FTUNER_NUM_THREADS"
@@ -146,10 +147,9 @@ def usable_threads(cores: int) -> int:
         ) from None
 
 
-def checked_threads(threads: int) -> int:
+def checked_threads(threads: object) -> int:
     """`threads` if a pool can have as many; ConfigurationError otherwise."""
-    if isinstance(threads, bool) or not isinstance(threads, int):
-        raise ConfigurationError(f"thread count is {threads!r}; expected an integer")
-    if not 1 <= threads <= MAX_THREADS:
-        raise ConfigurationError(f"thread count is {threads}; expected 1 to {MAX_THREADS}")
-    return threads
+    expected = f"an integer from 1 to {MAX_THREADS}"
+    return checked_integer(
+        threads, "thread count", 1, MAX_THREADS + 1, ConfigurationError, expected
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -14,7 +14,7 @@ from ftuner.errors import ConfigurationError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.runtime.backend import Backend, Effort, Executable, Progress
+from ftuner.runtime.backend import Backend, Effort, Executable
 from ftuner.runtime.cache import default_cache
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention import Attention
@@ -28,6 +28,7 @@ from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession, keep_calibrated, known_gpu
 from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.ops.layer import Activation
+from ftuner.runtime.shown_progress import Progress
 
 
 class GpuBackend(GpuSession, Backend):
@@ -65,7 +66,7 @@ class GpuBackend(GpuSession, Backend):
 
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,
-        width: int | None,
+        width: SupportsIndex | None,
     ) -> Dense:  # fmt: skip
         if width is not None:
             raise ConfigurationError(f"width is {width!r}; a layer on a GPU has no panels")
@@ -75,11 +76,10 @@ class GpuBackend(GpuSession, Backend):
         return self._attention(q, k, v, **options)
 
     def compile(
-        self, graph: Graph, threads: int | None = None, held: DType | None = None,
+        self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
     ) -> Executable:  # fmt: skip
         """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
-        assert not appended, "a GPU appends nothing in place"
         assert not appended, "a GPU appends nothing in place"
         return CompiledGraph(graph, self, progress, held)
 

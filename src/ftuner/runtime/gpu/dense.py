@@ -47,6 +47,10 @@ class Dense(Layer):
         self._weight = _with_aligned_rows(w.detach())
         self._products.ready(self._weight.mT, self.epilogue)
 
+    def weights(self) -> tuple[Tensor, Tensor | None]:
+        bias = self._operands.get(BIAS.name)
+        return self._weight.clone(), None if bias is None else bias.clone()
+
     def __call__(
         self, x: object, residual: object | None = None, out: object | None = None
     ) -> Tensor:

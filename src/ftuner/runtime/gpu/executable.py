@@ -30,7 +30,7 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.passes.few_channels import pad_channels
 from ftuner.graph.precision import held_types
 from ftuner.graph.steps import Lowered
-from ftuner.runtime.backend import Executable, Progress
+from ftuner.runtime.backend import Executable
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
 from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
@@ -42,6 +42,7 @@ from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.arena import Span, places
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of
+from ftuner.runtime.shown_progress import Progress
 
 MAX_LAUNCHES = 1 << 18
 """Launches of all programs that a graph keeps, at about 3 KiB of the host's memory each. At least
@@ -132,10 +133,13 @@ class CompiledGraph(Executable):
                 _raise_status(self._status, self._checks)
         return seconds
 
+    @property
+    def weights_bytes(self) -> int:
+        return sum(x.nbytes for x in self._constants.values())
+
     def memory(self, arrays: Sequence[Tensor]) -> Memory:
-        weights_bytes = sum(x.nbytes for x in self._constants.values())
         with self._lock:
-            return self._uncaptured(arrays).memory_use(arrays, weights_bytes)
+            return self._uncaptured(arrays).memory_use(arrays, self.weights_bytes)
 
     def _uncaptured(self, arrays: Sequence[Tensor]) -> Program:
         """Returns the program of a run on the current stream.

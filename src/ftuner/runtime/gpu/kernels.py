@@ -15,8 +15,9 @@ from ftuner.codegen.triton.source import Source, load
 from ftuner.codegen.triton.targets import Compiled, Target
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import HardwareError
-from ftuner.runtime.backend import Progress, Tuned
+from ftuner.runtime.backend import Tuned
 from ftuner.runtime.compile_processes import Request, answers
+from ftuner.runtime.shown_progress import Progress, shown
 
 COMPILER_MODULE = "ftuner.codegen.triton.compile"
 INTERPRETER_VARIABLE = "TRITON_INTERPRET"
@@ -111,12 +112,12 @@ def _fill_cache(
     requests = [Request(source.function, (source, target)) for source in sources]
     environment = {k: v for k, v in os.environ.items() if k != INTERPRETER_VARIABLE}
     done = compiled = 0
-    with closing(answers(COMPILER_MODULE, requests, processes, environment)) as found:
+    found = answers(COMPILER_MODULE, requests, processes, environment)
+    with shown(progress) as show, closing(found):
         for _, answer in found:
             # Errors are raised when this process compiles the source.
             one: Compiled = pickle.loads(answer)
             done += 1
             compiled += not (one.cached or one.error)
-            if progress is not None:
-                progress("compile", done, len(sources))
+            show("compile", done, len(sources))
     return compiled

@@ -34,7 +34,7 @@ from ftuner.errors import ShapeError
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.planner.gpu.problem import ProductProblem
-from ftuner.runtime.backend import Progress, Tuned
+from ftuner.runtime.backend import Tuned
 from ftuner.runtime.gpu.arrays import (
     Tensor,
     aligned,
@@ -56,6 +56,7 @@ from ftuner.runtime.gpu.operands import (
 )
 from ftuner.runtime.gpu.scratch import Counters
 from ftuner.runtime.gpu.windows import BoundWindow
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_CALLS = 4096

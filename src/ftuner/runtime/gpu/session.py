@@ -14,7 +14,7 @@ from ftuner.cost.gpu.tile import multiplied_on
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import from_document
-from ftuner.runtime.backend import Progress, Tuned
+from ftuner.runtime.backend import Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.calibration.calibrate import CALIBRATION_VERSION
@@ -33,6 +33,7 @@ from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Counters
 from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.known_hardware import keep_model, known_or_probed
+from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ftuner.core import expr as expressions
-from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Expr, Operand, operands
-from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
+from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Apply, Expr, Operand, operands
+from ftuner.core.shown import Shown
+from ftuner.errors import DTypeError, ExpressionError, OperandError, PickleError, ShapeError
 from ftuner.runtime.ops import product_operands
 from ftuner.runtime.ops.flags import checked_flag
 
@@ -48,7 +49,18 @@ def layer_epilogue(has_bias: bool, activation: Activation, has_residual: bool) -
     return value
 
 
-class Layer(ABC):
+class Known(NamedTuple):
+    """An activation whose expression is known: what a layer that was pickled is made again with."""
+
+    value: Expr
+    """Of the accumulator, with the bias."""
+    name: str | None
+
+    def __call__(self, accumulated: Expr) -> Expr:
+        return self.value
+
+
+class Layer(Shown, ABC):
     """`y = activation(x @ weight.T + bias) + residual`, for any number of rows of x."""
 
     out_features: int
@@ -59,6 +71,43 @@ class Layer(ABC):
     """Whether calls bring a residual."""
     epilogue: Expr
     """What is stored, as a function of the accumulator and of bias and residual."""
+    activation: str | None
+    """The name of the activation, or of the function that was given."""
+
+    made_by: Callable[..., Layer] | None = None
+    """Makes a layer of a weight, bias, activation and residual: the constructor that users know,
+    which is in a room above."""
+
+    @abstractmethod
+    def weights(self) -> tuple[Any, Any]:
+        """Copies of the weight and of the bias, if there is one."""
+
+    def __copy__(self) -> Layer:
+        """The layer itself, which nothing changes."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Layer:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A layer is pickled as its weight, bias and expression; the weight is packed again where
+        it is loaded."""
+        if self.made_by is None:
+            raise PickleError("this layer was made by a back end; pickle layers of ftuner.Dense")
+        value = self.epilogue
+        if self.takes_residual:
+            # `layer_epilogue` adds it last.
+            assert isinstance(value, Apply)
+            value = value.arguments[0]
+        weight, bias = self.weights()
+        return self.made_by, (weight, bias, Known(value, self.activation), self.takes_residual)
+
+    def summary(self) -> str:
+        bias = any(operand.name == BIAS.name for operand in operands(self.epilogue))
+        parts = [("bias", bias), (f"{self.activation}", self.activation is not None)]
+        parts.append(("residual", self.takes_residual))
+        with_ = "".join(f", {name}" for name, there in parts if there)
+        return f"{self.in_features} -> {self.out_features}, {self.dtype}{with_}"
 
     def _describe(
         self, weight: product_operands.Operand, bias_shape: Sequence[int] | None,
@@ -81,6 +130,12 @@ class Layer(ABC):
             raise ShapeError(f"bias is {tuple(bias_shape)}; expected ({self.out_features},)")
         self.takes_residual = residual
         self.epilogue = layer_epilogue(bias_shape is not None, activation, residual)
+        if isinstance(activation, Known):
+            self.activation = activation.name
+        elif isinstance(activation, str) or activation is None:
+            self.activation = activation
+        else:
+            self.activation = getattr(activation, "__name__", "function")
         names = [operand.name for operand in operands(self.epilogue)]
         if not {BIAS.name, RESIDUAL.name}.issuperset(names):
             raise ExpressionError(

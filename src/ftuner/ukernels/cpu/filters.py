@@ -18,7 +18,7 @@ from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Funnel, Sieve
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RegisterFunnel(Funnel[RegisterTile]):
     """A funnel of register tiles, with the panel widths that were kept."""
 

@@ -18,7 +18,6 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.hardware.calibration import Calibration, Fitted, confidence
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.backend import Progress
 from ftuner.runtime.cpu.calibration.code import fit_code
 from ftuner.runtime.cpu.calibration.fits import Found
 from ftuner.runtime.cpu.calibration.intakes import fit_intakes
@@ -28,6 +27,7 @@ from ftuner.runtime.cpu.calibration.threads import fit_chunks, fit_threads
 from ftuner.runtime.cpu.calibration.tiles import fit_crowding, fit_packing, fit_tiles
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.shown_progress import Progress
 
 _LOG = logging.getLogger(__name__)
 

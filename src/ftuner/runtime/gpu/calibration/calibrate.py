@@ -22,7 +22,7 @@ from ftuner.hardware.calibration import Calibration, Fitted, confidence
 from ftuner.hardware.constants import constants
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.runtime.backend import Effort, Progress
+from ftuner.runtime.backend import Effort
 from ftuner.runtime.gpu.calibration.solve import (
     SETTLED_WIDTH,
     Settled,
@@ -32,6 +32,7 @@ from ftuner.runtime.gpu.calibration.solve import (
 )
 from ftuner.runtime.gpu.calibration.table import HOST_FIELDS, STEPPED, designed, with_values
 from ftuner.runtime.gpu.calibration.trials import Trial
+from ftuner.runtime.shown_progress import Progress
 
 CALIBRATION_VERSION = 1
 """Version of the trials and of what follows from them: models of older ones are made again."""

@@ -27,7 +27,6 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.errors import AllocationError, HardwareError
-from ftuner.runtime.backend import Progress
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.calibration.calibrate import HostSeconds
 from ftuner.runtime.gpu.calibration.given_plans import PlannedAttentions, PlannedProducts
@@ -35,6 +34,7 @@ from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, 
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.events import device_seconds
 from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.shown_progress import Progress
 
 BURST_S = 5e-4
 """Least estimated seconds of a burst."""

@@ -1,0 +1,105 @@
+"""Models as users have them: `ftuner.runtime.model` with what needs the rooms of reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import SupportsIndex
+
+import numpy as np
+
+from ftuner.core.integers import checked_integer
+from ftuner.core.units import count
+from ftuner.cost.step import Machine
+from ftuner.errors import InputError
+from ftuner.report.model import ModelExplanation, explain_model
+from ftuner.runtime import late_model, model
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.ops.product_operands import Operand
+from ftuner.runtime.shapes.binding import bind
+
+Given = Sequence[SupportsIndex] | Operand
+"""The shape of an input, or an array."""
+
+
+class Model(model.Model):
+    """A model compiled for one device, for inputs of any extents. Call it with arrays by name."""
+
+    def explain(
+        self, given: Mapping[str, Given] | None = None, /, **by_name: Given
+    ) -> ModelExplanation:
+        """The steps of a run: what was fused into them, their plans, estimates and memory.
+
+        Args:
+            given, by_name: inputs by name, each a shape or an array. With all extents that steps
+                depend on, steps on a CPU have plans and estimates, which are arithmetic. With
+                arrays for all inputs, the steps are also measured. Without anything, the steps
+                alone.
+
+        Returns:
+            What shows itself in a terminal and in a notebook; `.save("plan.html")` writes a page.
+
+        Raises:
+            InputError: unknown names, or another number of axes.
+            ShapeError: extents that contradict the model or each other, or that are negative.
+        """
+        inputs = {**(given or {}), **by_name}
+        values = [v for v in self._graph.inputs if v.name in inputs]
+        unknown = inputs.keys() - {v.name for v in values}
+        if unknown:
+            known = ", ".join(v.name for v in self._graph.inputs)
+            raise InputError(f"no input {', '.join(sorted(unknown))}; there are {known}")
+        shapes = [_shape(v.name, inputs[v.name], v.rank) for v in values]
+        extents = bind(replace(self._graph, inputs=tuple(values)), shapes)
+        seconds = memory = None
+        if len(values) == len(self._graph.inputs) and all(map(_is_array, inputs.values())):
+            seconds, memory = self.step_seconds(inputs), self.memory(inputs)
+        title = "model"
+        if shapes:
+            named = zip(values, shapes, strict=True)
+            title += ", " + ", ".join(f"{v.name}={'x'.join(map(str, s))}" for v, s in named)
+        return explain_model(
+            self.programs, extents, self._machine(), seconds, memory, self.weights_bytes, title
+        )
+
+    def _machine(self) -> Machine | None:
+        """What estimates are made for; None on a GPU, whose steps have none."""
+        backend = self._backend
+        if not isinstance(backend, CpuBackend):
+            return None
+        hardware = backend.hardware
+        # The hardware model has no estimates for more threads than cores.
+        return Machine(hardware, backend.kernels.isa, min(self.threads, hardware.cores))
+
+
+class LateModel(late_model.LateModel, Model):
+    """A model whose graph depends on numbers that are known only at run time."""
+
+    def explain(
+        self, given: Mapping[str, Given] | None = None, /, **by_name: Given
+    ) -> ModelExplanation:
+        """As `Model.explain`, of the model for the numbers in arrays, if all inputs are given; else
+        of the model of the last run."""
+        inputs = {**(given or {}), **by_name}
+        if inputs.keys() == {t.name for t in self.inputs} and all(map(_is_array, inputs.values())):
+            found, sizes = self._resolved(inputs)
+            inputs |= {name: np.asarray(n) for name, n in sizes.items() if name not in inputs}
+        else:
+            found = self._current
+        assert isinstance(found, Model)
+        return found.explain(inputs)
+
+
+def _is_array(given: Given) -> bool:
+    return hasattr(given, "shape")
+
+
+def _shape(name: str, given: Given, rank: int) -> tuple[int, ...]:
+    extents: object = getattr(given, "shape", given)
+    if isinstance(extents, str) or not isinstance(extents, Sequence):
+        raise InputError(f"input {name} was given {given!r}; expected a shape or an array")
+    if len(extents) != rank:
+        raise InputError(
+            f"input {name} was given {tuple(extents)}; expected {count(rank, 'axis', 'axes')}"
+        )
+    return tuple(checked_integer(n, f"an extent of {name}", 0) for n in extents)

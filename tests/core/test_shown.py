@@ -1,0 +1,41 @@
+"""Values that show themselves: limits, and a process in which nothing draws."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from ftuner.core.shown import MAX_REPR, Shown, short_repr
+
+
+class Value(Shown):
+    def __init__(self, text: str) -> None:
+        self.said = text
+
+    def summary(self) -> str:
+        return self.said
+
+
+def test_a_repr_is_short() -> None:
+    assert repr(Value("small")) == "Value(small)"
+    long = repr(Value("x" * 1000))
+    assert len(long) == MAX_REPR
+    assert long.endswith(" ...)")
+    assert short_repr(3, "x") == "int(x)"
+
+
+def test_a_text_is_the_repr_where_no_room_draws() -> None:
+    """As in processes that compile, which do not load the package's front."""
+    script = (
+        "import sys, types, pathlib; "
+        f"root = pathlib.Path({sys.modules['ftuner'].__file__!r}).parent; "
+        "package = types.ModuleType('ftuner'); package.__path__ = [str(root)]; "
+        "sys.modules['ftuner'] = package; "
+        "from ftuner.hardware.recorded import load_recorded; "
+        "found = load_recorded('epyc-milan-2'); print(str(found) == repr(found)); "
+        "print('rich' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["True", "False"]

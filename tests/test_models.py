@@ -1,0 +1,93 @@
+"""Models explain themselves: by shapes, by arrays, and with named errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftuner
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import FLOAT32
+from ftuner.graph.builder import Builder
+
+
+@pytest.fixture(scope="module")
+def model() -> ftuner.Model:
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("batch"), symbol("rows"), 64))
+    y = builder.input("y", FLOAT32, (symbol("batch"), symbol("rows"), 32))
+    weight = builder.constant(np.ones((64, 32), np.float32))
+    product = builder.add("add", builder.add("matmul", x, weight), y)
+    softmax = builder.add("softmax", product, axis=2, log=False)
+    return ftuner.compile(builder.graph([x, y], [("z", softmax)]))
+
+
+def test_steps_alone(model: ftuner.Model) -> None:
+    found = model.explain()
+    assert [g.kind for g in found.groups] == ["product", "nest"]
+    assert found.extents == {}
+    assert all(g.estimate_s is None and g.measured_s is None for g in found.groups)
+    assert found.weight_bytes == model.weights_bytes >= 64 * 32 * 4
+
+
+def test_shapes_give_estimates_and_arrays_measurements(model: ftuner.Model) -> None:
+    shapes = {"x": (3, 5, 64), "y": (3, 5, 32)}
+    estimated = model.explain(shapes)
+    assert estimated.extents == {"batch": 3, "rows": 5}
+    assert all(g.estimate_s and g.measured_s is None for g in estimated.groups)
+    assert estimated.memory is None
+    arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    measured = model.explain(**arrays)
+    assert all(g.estimate_s and g.measured_s for g in measured.groups)
+    assert measured.memory == model.memory(arrays)
+    assert measured.title == "model, x=3x5x64, y=3x5x32"
+
+
+def test_inputs_that_are_not_given_follow_where_they_can(model: ftuner.Model) -> None:
+    found = model.explain(x=[np.int64(3), np.int32(5), 64])
+    assert found.extents == {"batch": 3, "rows": 5}
+    assert all(g.estimate_s for g in found.groups)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"q": (1, 2, 3)}, ftuner.InputError, "no input q; there are x, y"),
+        ({"x": (1, 64)}, ftuner.InputError, "expected 3 axes"),
+        ({"x": "1x2x3"}, ftuner.InputError, "expected a shape or an array"),
+        ({"x": 3}, ftuner.InputError, "expected a shape or an array"),
+        ({"x": (1, 2, 65)}, ftuner.ShapeError, "x"),
+        ({"x": (1, -2, 64)}, ftuner.ShapeError, "an extent of x is -2"),
+        ({"x": (1, 2.5, 64)}, ftuner.ShapeError, "an extent of x is 2.5"),
+        ({"x": (1, 2, 64), "y": (1, 3, 32)}, ftuner.ShapeError, "elsewhere"),
+    ],
+)
+def test_what_does_not_fit_is_a_named_error(
+    model: ftuner.Model, given: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        model.explain(given)
+
+
+def test_a_model_that_is_made_late_explains_the_one_that_was_run() -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, numbers = onnx.helper, onnx.TensorProto
+    graph = helper.make_graph(
+        [helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], "late",
+        [
+            helper.make_tensor_value_info("x", numbers.FLOAT, ["n", 4]),
+            helper.make_tensor_value_info("axes", numbers.INT64, [1]),
+        ],
+        [helper.make_tensor_value_info("y", numbers.FLOAT, None)],
+    )  # fmt: skip
+    model = ftuner.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    assert isinstance(model, ftuner.Model)
+    assert len(repr(model)) <= 400
+    assert "axes" in str(model)
+    feeds = {"x": np.ones((3, 4), np.float32), "axes": np.array([1])}
+    found = model.explain(feeds)
+    assert found.measured_s > 0
+    assert [g.title for g in found.groups] == ["reduce"]
+    assert [g.title for g in model.explain(x=(3, 4)).groups] == ["reduce"]
