@@ -18,7 +18,7 @@ HEAD = """\
 
 Each command prints tables, or one JSON document with `--json`. An error is one line on stderr. The
 exit code is 2 for wrong options and settings, 1 for failures, and 130 after Ctrl-C.
-`python -m ftuner` runs the same commands; `ftuner --install-completion` completes them in the shell.
+`python -m ftuner` runs the same commands; `ftuner --install-completion` completes them in a shell.
 
 | environment variable | meaning | default |
 | --- | --- | --- |
