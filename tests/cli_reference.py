@@ -18,8 +18,7 @@ HEAD = """\
 
 Each command prints tables, or one JSON document with `--json`. An error is one line on stderr. The
 exit code is 2 for wrong options and settings, 1 for failures, and 130 after Ctrl-C.
-`python -m ftuner` runs the same commands, and `ftuner --install-completion` completes them in the
-shell.
+`python -m ftuner` runs the same commands; `ftuner --install-completion` completes them in a shell.
 
 | environment variable | meaning | default |
 | --- | --- | --- |
@@ -28,7 +27,7 @@ shell.
 | `FTUNER_NUM_THREADS` | threads of a call | the usable cores |
 | `FTUNER_ISA` | vector instruction set: `sse2`, `avx2`, `avx512`, `neon` | the widest |
 | `FTUNER_MAX_TRIPS` | most iterations of a loop in a model | 16777216 |
-| `FTUNER_PROGRESS` | `0`: no bar on a terminal while something is compiled; `1`: a bar elsewhere, too | `auto` |
+| `FTUNER_PROGRESS` | bar while something is compiled: `0` never, `1` always | on a terminal |
 """
 
 

@@ -125,7 +125,7 @@ def run_python(blocks: list[Snippet], folder: Path, cache: Path) -> list[str]:
 
 def run_shell(block: Snippet, folder: Path, cache: Path) -> str:
     """What the commands of a block print. Raises AssertionError if one fails."""
-    program = [sys.executable, "-m", "ftuner.cli.main"]
+    program = [sys.executable, "-m", "ftuner"]
     lines = (shlex.split(line, comments=True)[1:] for line in commands(block.code))
     return "".join(_run([*program, *arguments], folder, cache) for arguments in lines)
 

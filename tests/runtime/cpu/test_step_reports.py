@@ -89,7 +89,7 @@ def reported(body: object, workers: int = 1, resident_bytes: int = 0) -> StepRep
          4 * (77 * 768 + 768 * 769 + 77 * 768)),
         (linear, 2, "12 x 6x16, 1 x 5x16, n in 2, 16 chunks", 77 * 768 * (2 * 768 + 1),
          4 * (77 * 768 + 768 * 769 + 77 * 768)),
-        (batched, 2, "12 x 6x16, 1 x 5x16, batch in 2, 11 chunks", 12 * 77 * 77 * 128,
+        (batched, 2, "12 x 6x16, 1 x 5x16, batch in 2, 10 chunks", 12 * 77 * 77 * 128,
          4 * 12 * (2 * 77 * 64 + 77 * 77)),
         (attention, 2, "blocks of 48 rows, 12 tasks", 12 * 77 * (77 * (4 * 64 + 5) + 64),
          4 * 12 * 4 * 77 * 64),
