@@ -103,6 +103,27 @@ def test_torch_tensors_and_lists_for_initialisers() -> None:
     expect_same(binding.copy_outputs_to_cpu(), [4 * (feeds()["x"] + feeds()["y"])])
 
 
+def test_arrays_of_bfloat16() -> None:
+    x = np.arange(3).astype(pytest.importorskip("ml_dtypes").bfloat16)
+    session = session_of(ftuner.ort, models.identity(16))
+    held = ftuner.ort.OrtValue.ortvalue_from_numpy_with_onnx_type(x.view(np.uint16), 16)
+    assert held.numpy().dtype == x.dtype
+    for given in (x, held):
+        (found,) = session.run(None, {"x": given})
+        assert found.dtype == x.dtype
+        assert found.tolist() == [0, 1, 2]
+
+
+def test_values_in_memory_that_cannot_be_written() -> None:
+    value = ftuner.ort.OrtValue.ortvalue_from_numpy(np.broadcast_to(np.float32(1), (2, 3)))
+    value.update_inplace(np.zeros((2, 3), np.float32))
+    fixed = np.ones(3, np.float32)
+    fixed.flags.writeable = False
+    value = ftuner.ort.OrtValue.ortvalue_from_numpy(fixed)
+    with pytest.raises(RuntimeError, match="read-only memory; make it from a copy"):
+        value.update_inplace(np.zeros(3, np.float32))
+
+
 def test_runs_from_several_threads() -> None:
     session = session_of(ftuner.ort, models.scaled_sum(overridable=True))
     found: dict[int, list[Any]] = {}
