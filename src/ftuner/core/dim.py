@@ -478,9 +478,7 @@ def _least(terms: Iterable[tuple[Monomial, int]]) -> int | None:
     return least
 
 
-def _below(
-    terms: Sequence[tuple[Monomial, int]], by_numbers: bool
-) -> list[tuple[Monomial, int]]:
+def _below(terms: Sequence[tuple[Monomial, int]], by_numbers: bool) -> list[tuple[Monomial, int]]:
     """The terms of a lower bound of a sum. A multiple of a quotient is replaced by a bound in terms
     of its dividend; a minimum that is subtracted, by one of its operands: a number if there is one
     and `by_numbers`, else what is no number."""
