@@ -357,3 +357,14 @@ def test_names_never_become_code() -> None:
     """A symbol's name may be anything; what is compiled knows only numbers and positions."""
     name = "__import__('os')"
     assert compiled([symbol(name) * 2 + 1], [name])([4]) == [9]
+
+
+def test_what_is_cut_off_an_end_and_what_is_left_add_up() -> None:
+    """As MPT slices its bias: the last S of 2048, and the last one."""
+    for length in (1, 2048):
+        begin = maximum(length - A, 0)
+        assert begin == length - minimum(A, length)
+        assert least_value(begin) == 0
+        assert length - minimum(begin, length) == minimum(A, length)
+        for a in (0, 1, 5, 2048, 3000):
+            assert evaluate(begin, {"A": a}) == max(length - a, 0)

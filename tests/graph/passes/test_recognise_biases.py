@@ -207,6 +207,20 @@ def test_merged_axes(widest: CpuBackend, body: Body) -> None:
             assert_close(run, wanted)
 
 
+def test_constants_are_split(widest: CpuBackend) -> None:
+    bias = np.random.default_rng(0).standard_normal((2 * H, 3, 4)).astype(np.float32)
+
+    def body(g: Maker) -> Value:
+        x = g.add("reshape", g.given("x", 2, H, 3, 4), shape=(2 * H, 3, 4))
+        return g.add("reshape", g.add("add", x, g.constant(bias)), shape=(2, H, 3, 4))
+
+    graph = graph_of(body)
+    found = verified(undo_merged_axes(graph))
+    assert ops(found) == ["reshape", "add"]
+    inputs = inputs_of(graph, {})
+    assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+
+
 def read_twice(g: Maker) -> list[Value]:
     raw = g.add("multiply", merged(g, g.given("x", B, H, S, T)), g.number(2.0))
     return [split(g, raw), raw]

@@ -73,8 +73,10 @@ class _Split:
 
     def _made(self, value: Value, shape: Shape, depth: int) -> Value | None:
         node = self.around.producer_of(value)
+        if value.constant is not None:
+            return self.add("reshape", [value], shape, shape=shape)
         if node is None or depth == 0:
-            return self.add("reshape", [value], shape, shape=shape) if value.constant else None
+            return None
         if node.op in _ENDS:
             return _ENDS[node.op](self, node, shape)
         rule = _RULES.get(node.op, _pointwise if _is_pointwise(node.op) else None)
