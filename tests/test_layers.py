@@ -225,8 +225,10 @@ def test_import_loads_what_operators_need_alone() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     loaded = {module.removeprefix("ftuner.") for module in done.stdout.split()}
-    late = ("cli", "inference", "models", "learn", "frontends", "graph.ir", "core.dim",
-            "report.cpu", "report.shown", "hardware.gpu_model")  # fmt: skip
+    late = (
+        "cli", "inference", "models", "learn", "frontends", "graph.ir", "core.dim", "report.cpu",
+        "report.shown", "hardware.gpu_model",
+    )  # fmt: skip
     assert [m for m in loaded if m.startswith(late) or ".gpu" in m] == []
 
 
