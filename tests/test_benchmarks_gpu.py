@@ -164,10 +164,12 @@ def test_a_layer_is_compiled_once_for_all_rows(dry):
 
 
 def test_dry_results_are_on_no_page(dry, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(f"{report.BEGIN}\n{report.END}\n")
-    report.main(dry.parent, page)
-    assert "No results are recorded" in page.read_text()
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for page in (docs / "performance.md", tmp_path / "README.md"):
+        page.write_text(f"{report.BEGIN}\n{report.END}\n")
+    report.main(dry.parent, tmp_path)
+    assert list((docs / "performance").iterdir()) == []
 
 
 def test_dry_results_can_be_printed(dry, capsys):

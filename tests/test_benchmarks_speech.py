@@ -106,10 +106,11 @@ def test_its_table(measured: Path, tmp_path: Path) -> None:
     results.save(document, folder / "machine" / "speech-silero-vad-t1.json")
     two = document | {"threads": 2, "cases": document["cases"][1:]}
     results.save(two, folder / "machine" / "speech-silero-vad-t2.json")
-    page = tmp_path / "page.md"
-    page.write_text(f"{report.BEGIN}\n{report.END}\n")
-    report.main(folder, page)
-    text = page.read_text()
+    (tmp_path / "docs").mkdir()
+    for page in ("docs/performance.md", "README.md"):
+        (tmp_path / page).write_text(f"{report.BEGIN}\n{report.END}\n")
+    report.main(folder, tmp_path)
+    text = (tmp_path / "docs" / "performance" / "machine.md").read_text()
     assert "| speech silero-vad | 1 | 3 |" in text
     assert "### Speech detectors, by sounds and windows" in text
     assert "| file, sounds x windows | ratio, 1 thread | best peer |" in text

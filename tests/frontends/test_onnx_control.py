@@ -12,10 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ftuner.errors import GraphError, IterationLimitError, ShapeError
 from ftuner.frontends.onnx import import_model
-from ftuner.inference import load
+from ftuner.inference import Model, load
 from ftuner.runtime.chain import MAX_TRIPS_VARIABLE
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -297,8 +297,8 @@ def test_slices_stay_within_their_axis(start: int, step: int, count: int, right:
 @pytest.mark.parametrize(
     ("start", "step", "count", "asked"),
     [
-        (0, 1, S, []), (S - 1, -1, S, []), (1, 1, S - 1, ["max(-S + 1, 0)"]),
-        (S - 1, 1, 1, ["max(-S + 1, 0)"]), (1, 2, 3, ["max(-S + 6, 0)"]),
+        (0, 1, S, []), (S - 1, -1, S, []), (1, 1, S - 1, ["-min(1, S) + 1"]),
+        (S - 1, 1, 1, ["-min(1, S) + 1"]), (1, 2, 3, ["-min(6, S) + 6"]),
     ],
 )  # fmt: skip
 def test_slices_ask_at_run_time_what_is_not_certain(

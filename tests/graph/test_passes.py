@@ -175,12 +175,6 @@ def two_axes(g: Maker) -> Value:
     return g.attention(g.given("q", S, D), g.given("k", D, T), g.given("v", T, D), 1.0, None)
 
 
-def scaled_after_the_mask(g: Maker) -> Value:
-    scores, v = scored(g)
-    sums = g.add("add", scores, g.given("mask", S, T))
-    return weighted(g, g.add("multiply", sums, g.number(0.5)), v)
-
-
 def one_column_of_mask(g: Maker) -> Value:
     return g.attention(*qkv(g), 0.5, g.given("mask", S, 1))
 
@@ -197,8 +191,7 @@ def shared_keys(g: Maker) -> Value:
 
 @pytest.mark.parametrize(
     "body",
-    [other_axis, logarithm, two_axes, scaled_after_the_mask, one_column_of_mask,
-     weights_on_the_right, shared_keys],
+    [other_axis, logarithm, two_axes, one_column_of_mask, weights_on_the_right, shared_keys],
 )  # fmt: skip
 def test_what_is_no_attention(body: Body) -> None:
     assert_left_alone(recognise_attention, body)

@@ -107,7 +107,7 @@ def test_rows_that_see_a_sink_alone() -> None:
 
 def test_large_scores() -> None:
     """Powers are taken of differences: nothing overflows."""
-    q, k, v, _ = operands_of((1, 2, 1, 9, 33, 4, 6))
+    q, k, v, *_ = operands_of((1, 2, 1, 9, 33, 4, 6))
     operands = Operands(30 * q, 30 * k, 30 * v)
     for scale in (1.0, -1.0):
         found = run(operands, AttentionSoftmax(scale), negative=scale < 0)
