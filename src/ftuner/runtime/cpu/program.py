@@ -8,7 +8,7 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -215,10 +215,7 @@ class ProgramWriter:
         dealt, written = self._dealt(found, values, workers)
         results = None
         if once:
-            memory, start = _aligned_memory(sum(kept_places.values()))
-            for place, size in kept_places.items():
-                offsets[place] = start - base
-                start += size
+            memory = self._place_kept(kept_places, offsets, base)
             later, _ = self._dealt(found, values, workers, once)
             results = KeptResults(memory, self._step_slots, later)
         records[self._step_slots] = dealt
@@ -248,6 +245,15 @@ class ProgramWriter:
                 once += steps
                 kept |= sizes
         return frozenset(once), kept
+
+    def _place_kept(self, sizes: Mapping[int, int], offsets: list[int], base: int) -> Array:
+        """Memory for results that are kept. Writes their offsets from the address of the arena."""
+        memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
+        begin = aligned(int(memory.ctypes.data))
+        for place, size in sizes.items():
+            offsets[place] = begin - base
+            begin += size
+        return memory
 
     def _place_bytes(self, place: int, values: Sequence[int]) -> int:
         number, size, _, _ = self._arena[place]
@@ -301,12 +307,6 @@ class ProgramWriter:
             Span(size, first, last)
             for size, (_, _, first, last) in zip(sizes, self._arena, strict=True)
         )
-
-
-def _aligned_memory(size: int) -> tuple[Array, int]:
-    """An array with `size` bytes on cache lines of their own, and the address of the first."""
-    memory = allocated((size + ALIGNMENT_BYTES,), np.uint8)
-    return memory, aligned(int(memory.ctypes.data))
 
 
 def stages(steps: Sequence[Step]) -> list[int]:
