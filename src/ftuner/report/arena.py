@@ -42,7 +42,8 @@ def arena_map(
     lowered: Lowered, extents: Mapping[str, int], first: int, unwritten: Collection[Buffer] = ()
 ) -> ArenaMap | None:
     """The arena of a program whose first step has the number `first`; None if extents are missing.
-    The places are those of a run on a CPU. `unwritten`: buffers that no step has work to write."""
+    The places are those of a run on a CPU that keeps no results of invariant steps. `unwritten`:
+    buffers that no step has work to write."""
     begins = stages(lowered.steps)
     buffers = [found for found in arena_buffers(lowered, begins) if found[0] not in unwritten]
     if not extents.keys() >= set(symbols_of([b.elements for b, _, _ in buffers])):

@@ -166,7 +166,7 @@ class CompiledGraph(Executable):
             program.workspace_bytes,
             program.attention_worker_bytes,
             program.outputs_bytes,
-            program.records_bytes,
+            program.kept_bytes,
         )
 
     def _launch(self, program: BoundProgram, words: int, alone: bool) -> None:
@@ -235,6 +235,7 @@ class CompiledGraph(Executable):
                 program.records[slot] = 0
             texts, status = next((t, s) for t, s in failed if s)
             raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
+        program.finished()
 
     def _launch_steps(
         self, program: BoundProgram, number: int, count: int, words: int, alone: bool

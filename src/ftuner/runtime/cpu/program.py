@@ -8,7 +8,8 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -19,8 +20,11 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.graph.appending import memory_shape
 from ftuner.graph.buffers import Buffer
+from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
@@ -36,6 +40,22 @@ from ftuner.runtime.shapes.evaluation import (
     evaluated,
     loops_of,
 )
+
+MAX_INVARIANT_BYTES = 4 << 20
+"""Most bytes of results that a bound program keeps, so that a graph keeps many shapes. Less where
+the last cache is small: half of it. Beyond that, they would come from DRAM in each run, and evict
+weights."""
+
+
+@dataclass
+class KeptResults:
+    """What a bound program computes in its first run and keeps for later ones."""
+
+    memory: Array
+    slots: npt.NDArray[np.int64]
+    values: Sequence[int]
+    """What `slots` of the records hold in runs that find the results computed."""
+    computed: bool = False
 
 
 class BoundProgram(NamedTuple):
@@ -57,6 +77,21 @@ class BoundProgram(NamedTuple):
     workspace_bytes: int
     attention_worker_bytes: int
     """The part of the workspace that each worker has in the largest attention."""
+    results: KeptResults | None
+    """Results that depend on extents alone; None if there are none to keep."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that the shape takes while it is not run."""
+        results = 0 if self.results is None else int(self.results.memory.nbytes)
+        return self.records_bytes + results
+
+    def finished(self) -> None:
+        """Note that a run has ended without an error: later ones find results computed."""
+        results = self.results
+        if results is not None and not results.computed:
+            self.records[results.slots] = results.values
+            results.computed = True
 
     @property
     def outputs_bytes(self) -> int:
@@ -102,6 +137,12 @@ class ProgramWriter:
         self._step_tasks = records.step_tasks
         self._sometimes = self._written_sometimes(lowered, [b for b, _, _ in arena])
         """Places of the arena that no step may write, with the numbers of their writers' tasks."""
+        numbers = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
+        self._invariants = [
+            (found.steps, [numbers[buffer] for buffer in found.results])
+            for found in invariants(lowered.steps)
+        ]
+        """Steps that depend on extents alone, and the places of what other steps read of them."""
         self._checked = tuple(records.checked)
         self._task_slots = np.array(records.task_slots, np.int64)
         slots = (
@@ -162,7 +203,8 @@ class ProgramWriter:
         bound = addressable(values, rooms, self._loops)
         layouts, hardware = self._layouts, self._hardware
         found = [task.bind(values, layouts, workers, hardware) for task in self._tasks]
-        offsets, arena_bytes = self._arena_places(values, found)
+        once, kept_places = self._kept_invariants(values)
+        offsets, arena_bytes = self._arena_places(values, found, kept_places.keys())
         check_arena(arena_bytes)
         most = max([task.workspace_bytes for task in found], default=0)
         base = arena(arena_bytes + most)
@@ -171,6 +213,11 @@ class ProgramWriter:
         here = int(records.ctypes.data)
         records[Program.WORKERS] = workers
         dealt, written = self._dealt(found, values, workers)
+        results = None
+        if once:
+            memory = self._place_kept(kept_places, offsets, base)
+            later, _ = self._dealt(found, values, workers, once)
+            results = KeptResults(memory, self._step_slots, later)
         records[self._step_slots] = dealt
         records[self._task_slots] = written
         slots, fixed, sources, numbers, factors = self._fills
@@ -182,14 +229,43 @@ class ProgramWriter:
         worker_bytes = max([task.worker_bytes for task in found], default=0)
         return BoundProgram(
             records, here, outputs, rooms, self._checked, base, kept, arena_bytes, most,
-            worker_bytes,
+            worker_bytes, results,
         )  # fmt: skip
 
+    def _kept_invariants(self, values: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
+        """The steps whose results are kept, and the bytes of each of these, by its place in the
+        arena."""
+        left = min(MAX_INVARIANT_BYTES, self._hardware.levels[-2].capacity_bytes // 2)
+        once: list[int] = []
+        kept: dict[int, int] = {}
+        for steps, results in self._invariants:
+            sizes = {place: self._place_bytes(place, values) for place in results}
+            if sum(sizes.values()) <= left:
+                left -= sum(sizes.values())
+                once += steps
+                kept |= sizes
+        return frozenset(once), kept
+
+    def _place_kept(self, sizes: Mapping[int, int], offsets: list[int], base: int) -> Array:
+        """Memory for results that are kept. Writes their offsets from the address of the arena."""
+        memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
+        begin = aligned(int(memory.ctypes.data))
+        for place, size in sizes.items():
+            offsets[place] = begin - base
+            begin += size
+        return memory
+
+    def _place_bytes(self, place: int, values: Sequence[int]) -> int:
+        number, size, _, _ = self._arena[place]
+        return aligned(values[number] * size + SLACK_BYTES)
+
     def _dealt(
-        self, found: Sequence[BoundTask], values: Sequence[int], workers: int
-    ) -> tuple[list[int], list[int]]:
+        self, found: Sequence[BoundTask], values: Sequence[int], workers: int,
+        idle: Collection[int] = (),
+    ) -> tuple[list[int], list[int]]:  # fmt: skip
         """The values of `_step_slots` (workers of all steps, then chunks, tasks, whether workers
-        wait for each other, and the chunks before each step), and those of `_task_slots`."""
+        wait for each other, and the chunks before each step), and those of `_task_slots`. `idle`:
+        the numbers of steps that have nothing to do."""
         most = most_chunks(workers, self._hardware)
         sharing: list[int] = []
         chunks: list[int] = []
@@ -210,16 +286,20 @@ class ProgramWriter:
             tasks.append(task.tasks)
             together.append(task.together)
             written += task.values
+        for step in idle:
+            chunks[step] = tasks[step] = together[step] = 0
         done = [0, *accumulate(chunks)]
         before = [done[stage] for stage in self._stages]
         return [*sharing, *chunks, *tasks, *together, *before], written
 
     def _arena_places(
-        self, values: Sequence[int], found: Sequence[BoundTask]
+        self, values: Sequence[int], found: Sequence[BoundTask], elsewhere: Collection[int]
     ) -> tuple[list[int], int]:
         """The offset of each arena buffer, and the bytes of all together. What no step writes has
-        no bytes."""
+        no bytes, nor has what is kept elsewhere."""
         sizes = [aligned(values[n] * size + SLACK_BYTES) for n, size, _, _ in self._arena]
+        for place in elsewhere:
+            sizes[place] = 0
         for place, tasks in self._sometimes:
             if not any(found[task].chunks for task in tasks):
                 sizes[place] = 0
