@@ -56,9 +56,9 @@ def measured(row: Architecture, size: Size, threads: int, settings: Settings,
                 unavailable[f"{name}, shape {shape}"] = str(error).strip().partition("\n")[0]
                 continue
             calls[name] = [call]
-        found = run_agreeing(calls, REFERENCE, 0, settings, f"{row.name} {shape}", None)
+        label, by_torch = f"{row.name}, shape {shape}", files.wanted(shape)[0]
+        found = run_agreeing(calls, REFERENCE, 0, settings, label, None, exact=by_torch)
         extents = {name: list(x.shape) for name, x in given.items()}
-        label = f"{row.name}, shape {shape}"
         cases.append({"label": label, "extents": extents, "first_s": first_s[shape],
                       "share_around": around[shape]} | found)  # fmt: skip
     return {"load_s": load_s, "kinds": dict(kinds), "unavailable": unavailable, "cases": cases}
