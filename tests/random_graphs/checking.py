@@ -96,7 +96,7 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     backend.threads = random.choice(THREADS)
     append = agreement.case.seed // 2 % 2 == 0
     model = _compiled(
-        agreement.graph, report, lambda graph: Model(graph, backend, append_in_place=append)
+        agreement.graph, report, lambda graph: Model(graph, backend, append_in_place=append), False
     )
     if model is None:
         return
@@ -162,17 +162,17 @@ def _check_on_gpu(agreement: Agreement, report: Report) -> None:
     backends = import_module("tests.runtime.gpu.backends")
     chip = Random(agreement.case.seed).choice(("h200", "rtx3090"))
     backend = backends.interpreted(chip)
-    model = _compiled(agreement.graph, report, lambda graph: Model(graph, backend))
+    model = _compiled(agreement.graph, report, lambda graph: Model(graph, backend), True)
     if model is None:
         return
     runs = [(1, n) for n in range(len(agreement.case.runs))]
     _run_all(agreement, report, [*runs, *runs[:2]], lambda threads, feeds: model.run(feeds), True)
 
 
-def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any]) -> Any:
-    """The model of a graph after all passes; None if there is none."""
+def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any], halves: bool) -> Any:
+    """The model of a graph after all passes; None if there is none. `halves`: as of `optimised`."""
     try:
-        changed = optimised(graph)
+        changed = optimised(graph, halves)
         report.operators.update(node.op for node in (*nodes_of(graph), *nodes_of(changed)))
         return compile_(changed)
     except (UnsupportedKernelError, UnsupportedOperatorError) as error:
