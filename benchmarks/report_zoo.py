@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import report_decoding
 from benchmarks.engines import SUBJECT
 from benchmarks.markdown import number, table
 from benchmarks.results import Document, geomean, load
@@ -20,14 +21,15 @@ Result = Mapping[str, Any]
 
 
 def recorded(results: Path) -> list[Document]:
-    """The documents of `KIND` in the folders of `results`, the latest first."""
-    documents = [load(path) for path in sorted(results.glob(f"*/{KIND}-*.json"))]
-    own = [document for document in documents if document["kind"] == KIND]
+    """The documents that the page is about in the folders of `results`, the latest first."""
+    kinds = (KIND, report_decoding.KIND)
+    paths = sorted(path for kind in kinds for path in results.glob(f"*/{kind}-*.json"))
+    own = [document for document in map(load, paths) if document["kind"] in kinds]
     return sorted(own, key=lambda document: str(document["date"]), reverse=True)
 
 
 def page(documents: Sequence[Document]) -> str:
-    """The page, in Markdown, of documents of `KIND`."""
+    """The page, in Markdown, of documents of architectures and of decoding."""
     lines = [
         "# Architectures",
         "",
@@ -48,19 +50,26 @@ def page(documents: Sequence[Document]) -> str:
     for machine, own in machines.items():
         lines += [f"## {machine}", ""]
         for size in SIZES:
-            lines += _size(size, [d for d in own if d["set"] == size])
+            of_size = [d for d in own if d["set"] == size]
+            whole, decoding = (
+                [d for d in of_size if d["kind"] == kind] for kind in (KIND, report_decoding.KIND)
+            )
+            if of_size:
+                lines += [
+                    f"### {size}: hidden {SIZES[size].hidden}, {SIZES[size].layers} layers",
+                    "",
+                ]
+            lines += [*_size(whole), *report_decoding.section(decoding)]
     return "\n".join(lines)
 
 
-def _size(size: str, documents: Sequence[Document]) -> Iterator[str]:
-    """The section of one size: a column group for each number of threads."""
+def _size(documents: Sequence[Document]) -> Iterator[str]:
+    """The architectures of one size: a column group for each number of threads."""
     if not documents:
         return
     ordered = sorted(documents, key=lambda document: document["threads"])
     by_name = [{r["label"]: r for r in document["results"]} for document in ordered]
     names = list(dict.fromkeys(name for results in by_name for name in results))
-    yield f"### {size}: hidden {SIZES[size].hidden}, {SIZES[size].layers} layers"
-    yield ""
     yield _taken(ordered[0])
     yield ""
     for document, results in zip(ordered, by_name, strict=True):

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.graph.appending import memory_shape
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
@@ -66,6 +66,8 @@ class BoundProgram(NamedTuple):
     outputs: Outputs
     rooms: Outputs
     """The memory of each output: with room for more rows, if it is one of `Lowered.appended`."""
+    growths: tuple[Growth, ...]
+    """The extents of `Lowered.appended`."""
     checked: tuple[tuple[int, tuple[str, ...]], ...]
     """The slot of each status, and the texts of status 1, 2 and so on."""
     arena: int
@@ -154,9 +156,13 @@ class ProgramWriter:
         ]
         self._rooms = list(self._outputs)
         for pair in lowered.appended:
-            room = memory_shape(lowered.outputs[pair.output].shape, pair.axis)
-            self._rooms[pair.output] = (dims.numbers(room), self._outputs[pair.output][1])
-        self._extents = {n for shape, _ in self._rooms for n in shape}
+            self._rooms[pair.output] = (dims.numbers(pair.room), self._outputs[pair.output][1])
+        self._appended = [
+            (pair.output, pair.axis, dims.number(pair.kept.shape[pair.axis]),
+             dims.numbers(pair.whole.shape))
+            for pair in lowered.appended
+        ]  # fmt: skip
+        self._extents = {n for shape, _ in (*self._outputs, *self._rooms) for n in shape}
         self._extents |= {number for number, *_ in self._arena}
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(names)
@@ -198,6 +204,11 @@ class ProgramWriter:
             tuple([(tuple([values[n] for n in s]), t) for s, t in arrays])
             for arrays in (self._outputs, self._rooms)
         )
+        growths = tuple([
+            Growth(axis, values[kept], tuple([values[n] for n in whole]),
+                   outputs[number][0], rooms[number][0])
+            for number, axis, kept, whole in self._appended
+        ])  # fmt: skip
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max([values[number] * size for number, size, _, _ in self._arena], default=0))
         bound = addressable(values, rooms, self._loops)
@@ -228,7 +239,7 @@ class ProgramWriter:
         kept = tuple([task.plan for task in found if task.plan is not None])
         worker_bytes = max([task.worker_bytes for task in found], default=0)
         return BoundProgram(
-            records, here, outputs, rooms, self._checked, base, kept, arena_bytes, most,
+            records, here, outputs, rooms, growths, self._checked, base, kept, arena_bytes, most,
             worker_bytes, results,
         )  # fmt: skip
 
