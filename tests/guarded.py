@@ -274,7 +274,7 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     def guarded_places(self: Any, values: Sequence[int], *_: object) -> tuple[list[int], int]:
         self.guarded_buffers = [
             Guard((values[number] * itemsize,), np.uint8, None, at)
-            for number, itemsize, _, _ in self._arena
+            for number, itemsize in (self._sizes[size] for size in self._size_of)
         ]
         return [_Place(guard.address) for guard in self.guarded_buffers], 0
 
