@@ -103,7 +103,7 @@ def kept(group: str, name: str, make: Callable[[Path], None]) -> Path:
             except Exception as error:  # Exporters raise whatever they meet.
                 shutil.rmtree(made)
                 made.mkdir()
-                (made / refused.name).write_text(json.dumps(_reason(error)))
+                (made / refused.name).write_text(json.dumps(reason(error)))
             try:
                 made.rename(folder)
             except OSError:  # Another process may have made it meanwhile.
@@ -267,9 +267,11 @@ def _feeds(
     return feeds
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of the innermost cause."""
-    while error.__cause__ is not None:
+def reason(error: BaseException) -> str:
+    """The first line of the innermost cause; what an ExportError says already."""
+    while error.__cause__ is not None and not isinstance(error, ExportError):
         error = error.__cause__
+    if isinstance(error, ExportError):
+        return str(error)
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

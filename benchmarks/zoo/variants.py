@@ -5,15 +5,27 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo.architecture import Architecture, Fields, Size
-from benchmarks.zoo.exporting import MAKERS, Exported, built, exported, kept, key, write
+from benchmarks.zoo.exporting import (
+    MAKERS,
+    Exported,
+    ExportError,
+    built,
+    exported,
+    kept,
+    key,
+    reason,
+    write,
+)
 
-Change = Callable[[Path, Path, Architecture], None]
-"""`change(source, target, row)` writes another file of the same network."""
+Change = Callable[[Path, Path, str], None]
+"""`change(source, target, name)` writes another file of the architecture of that name."""
 EXPORTED_OPSETS = (17, 18, 19, 23, 24, 25)
 """Opsets that torch's exporter writes, other than its default."""
 CONVERTED_OPSETS = (21, 22, 26, 27, 28)
@@ -55,7 +67,10 @@ def variant_of(row: Architecture, size: Size, variant: Variant | None) -> Export
         target = Exported(folder, folder).model
         if variant.change is not None:
             source = variant_of(row, size, VARIANTS[variant.source] if variant.source else None)
-            variant.change(source.model, target, row)
+            # ONNX Runtime's sessions of one process share settings of threads, which differ between
+            # those of optimisers and those that are compared.
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                process.submit(_change, variant.name, source.model, target, row.name).result()
             return
         network = built(row, size)
         write(row, network.half() if variant.half else network, target, **variant.options)
@@ -65,13 +80,22 @@ def variant_of(row: Architecture, size: Size, variant: Variant | None) -> Export
     return Exported(folder, plain.folder, variant.half, variant.half_ends)
 
 
+def _change(variant: str, source: Path, target: Path, name: str) -> None:
+    change = VARIANTS[variant].change
+    assert change is not None
+    try:
+        change(source, target, name)
+    except Exception as error:  # Tools raise whatever they meet, and not all of it can be pickled.
+        raise ExportError(reason(error)) from None
+
+
 def _makers(variant: Variant) -> tuple[str, ...]:
     before = _makers(VARIANTS[variant.source]) if variant.source else ()
     return (*before, *variant.makers)
 
 
 def _converted(opset: int) -> Change:
-    def change(source: Path, target: Path, row: Architecture) -> None:
+    def change(source: Path, target: Path, name: str) -> None:
         onnx = importlib.import_module("onnx")
         converter = importlib.import_module("onnx.version_converter")
         onnx.save(converter.convert_version(onnx.load(source), opset), target)
@@ -82,7 +106,7 @@ def _converted(opset: int) -> Change:
 def _optimised_by_onnxruntime(level: str) -> Change:
     """The file that a session of ONNX Runtime saves."""
 
-    def change(source: Path, target: Path, row: Architecture) -> None:
+    def change(source: Path, target: Path, name: str) -> None:
         runtime = importlib.import_module("onnxruntime")
         options = runtime.SessionOptions()
         options.graph_optimization_level = getattr(runtime.GraphOptimizationLevel, level)
@@ -102,16 +126,16 @@ FAMILIES = {
 others are taken for `bert`, as that optimiser's users do."""
 
 
-def _optimised_as_transformer(source: Path, target: Path, row: Architecture) -> None:
+def _optimised_as_transformer(source: Path, target: Path, name: str) -> None:
     optimiser = importlib.import_module("onnxruntime.transformers.optimizer")
-    parts = row.name.split("-")
+    parts = name.split("-")
     family = next((f for f, names in FAMILIES.items() if {*names} & {*parts}), "bert")
     model = optimiser.optimize_model(str(source), model_type=family, opt_level=0)
     model.save_model_to_file(str(target))
 
 
 def _in_half(keep_io_types: bool) -> Change:
-    def change(source: Path, target: Path, row: Architecture) -> None:
+    def change(source: Path, target: Path, name: str) -> None:
         onnx = importlib.import_module("onnx")
         float16 = importlib.import_module("onnxruntime.transformers.float16")
         model = float16.convert_float_to_float16(onnx.load(source), keep_io_types=keep_io_types)
@@ -120,13 +144,13 @@ def _in_half(keep_io_types: bool) -> Change:
     return change
 
 
-def _in_half_by_common(source: Path, target: Path, row: Architecture) -> None:
+def _in_half_by_common(source: Path, target: Path, name: str) -> None:
     onnx = importlib.import_module("onnx")
     float16 = importlib.import_module("onnxconverter_common.float16")
     onnx.save(float16.convert_float_to_float16(onnx.load(source)), target)
 
 
-def _simplified(source: Path, target: Path, row: Architecture) -> None:
+def _simplified(source: Path, target: Path, name: str) -> None:
     onnx = importlib.import_module("onnx")
     model, checked = importlib.import_module("onnxsim").simplify(onnx.load(source))
     if not checked:
@@ -134,7 +158,7 @@ def _simplified(source: Path, target: Path, row: Architecture) -> None:
     onnx.save(model, target)
 
 
-def _slimmed(source: Path, target: Path, row: Architecture) -> None:
+def _slimmed(source: Path, target: Path, name: str) -> None:
     onnx = importlib.import_module("onnx")
     onnx.save(importlib.import_module("onnxslim").slim(onnx.load(source)), target)
 
