@@ -6,12 +6,12 @@ is computed first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftuner.core.forks import import_undivided
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx.reading import nodes_of
+from ftuner.frontends.onnx.reading import domain_of, nodes_of, versions_of
 
 if TYPE_CHECKING:
     import onnx
@@ -72,11 +72,73 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
         raise GraphError(
             f"functions of the model call each other {whole.depth} deep; at most {MAX_CALL_DEPTH}"
         )
+    model, apart = _of_equal_versions(model)
     try:
-        found: onnx.ModelProto = import_undivided("onnx.inliner").inline_local_functions(model)
+        # Where versions differ, onnx converts nodes, for which it infers types.
+        found: onnx.ModelProto = import_undivided("onnx.inliner").inline_local_functions(
+            model, bool(apart)
+        )
     except Exception as error:  # Raised by the C++ part of onnx.
-        raise GraphError(f"functions of the model cannot be written out: {error}") from error
+        reason = f"{', '.join(apart)}: of other operator sets than the model; " if apart else ""
+        raise GraphError(
+            f"functions of the model cannot be written out: {reason}{error}"
+        ) from error
     return found
+
+
+def _of_equal_versions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
+    """The model whose functions name the operator sets that the graph has, where their nodes mean
+    the same in both; and the names of the other functions. `onnx` inlines only what has the
+    versions of the graph, or is converted to them."""
+    versions = versions_of(model.opset_import)
+    if all(_missed(function, versions) == {} for function in model.functions):
+        return model, []
+    found = type(model)()
+    found.CopyFrom(model)
+    apart = []
+    for function in found.functions:
+        missed = _missed(function, versions)
+        if not all(_means_the_same(node, missed, versions) for node in nodes_of(function.node)):
+            apart.append(f"{function.domain}.{function.name}")
+            continue
+        for opset in function.opset_import:
+            opset.version = versions.get(domain_of(opset.domain), opset.version)
+    return found, apart
+
+
+def _missed(function: onnx.FunctionProto, versions: Mapping[str, int]) -> dict[str, int]:
+    """The operator sets of a function of which the graph has another version."""
+    own = versions_of(function.opset_import)
+    return {domain: n for domain, n in own.items() if versions.get(domain, n) != n}
+
+
+def _means_the_same(
+    node: onnx.NodeProto, missed: Mapping[str, int], versions: Mapping[str, int]
+) -> bool:
+    """Whether both versions of the domain of a node define its operator with equal inputs and
+    attributes. Such definitions differ in the dtypes that they take."""
+    domain = domain_of(node.domain)
+    if domain not in missed:
+        return True
+    defs = import_undivided("onnx.defs")
+    try:
+        own, other = (
+            _form(defs.get_schema(node.op_type, version, domain))
+            for version in (missed[domain], versions[domain])
+        )
+    except defs.SchemaError:
+        return False
+    return own == other
+
+
+def _form(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
+    """Names of inputs and outputs, and attributes with their defaults."""
+    attributes = {
+        name: (attribute.type, attribute.required, attribute.default_value.SerializeToString())
+        for name, attribute in schema.attributes.items()
+    }
+    ends = [[(x.name, x.option) for x in of] for of in (schema.inputs, schema.outputs)]
+    return (*ends, attributes)
 
 
 def _extents(functions: Iterable[onnx.FunctionProto]) -> dict[Name, _Extent]:

@@ -48,7 +48,7 @@ LEAST_OVERRIDABLE_IR = 4
 """In files of older versions every initialiser is an input too, which means nothing."""
 NO_VERSION = (1 << 63) - 1
 """What onnxruntime says of a model without a version."""
-UNNAMED = ("", "?")
+UNNAMED = ("", "?", "-1", "None")
 """Names of dims that exporters write for any unknown extent: equal names are different extents."""
 PACKED = {"int4": INT8, "uint4": UINT8}
 """Dtypes of which a byte holds two elements, and those that hold them here."""
@@ -150,6 +150,20 @@ def read(
     )
 
 
+def _dim(dim: onnx.TensorShapeProto.Dimension, what: str) -> int | str | None:
+    """The extent of an axis, the name of its symbol, or None if it has neither.
+
+    Raises:
+        GraphError: it is negative; except -1, which exporters write for an unknown extent.
+    """
+    if dim.HasField("dim_value") and dim.dim_value != -1:
+        if dim.dim_value < 0:
+            raise GraphError(f"{what} has an axis of {dim.dim_value} elements")
+        return int(dim.dim_value)
+    name = text_of(dim.dim_param)
+    return None if name in UNNAMED else name
+
+
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """The operator set version by domain.
 
@@ -222,23 +236,16 @@ class _Reader:
             raise GraphError(f"{what} has no shape; its number of axes must be known")
         if len(tensor.shape.dim) > MAX_RANK:
             raise GraphError(f"{what} has {len(tensor.shape.dim)} axes; at most {MAX_RANK}")
-        dims: list[int | str | None] = []
-        for dim in tensor.shape.dim:
-            # Exporters also write -1 for an unknown extent.
-            if dim.HasField("dim_value") and dim.dim_value != -1:
-                if dim.dim_value < 0:
-                    raise GraphError(f"{what} has an axis of {dim.dim_value} elements")
-                dims.append(dim.dim_value)
-            else:
-                name = text_of(dim.dim_param)
-                dims.append(None if name in UNNAMED else name)
-        return InputRecord(text_of(value.name), dtype, tuple(dims))
+        dims = tuple(_dim(dim, what) for dim in tensor.shape.dim)
+        return InputRecord(text_of(value.name), dtype, dims)
 
     def overridable(self, value: onnx.ValueInfoProto, graph: GraphRecord) -> InputRecord:
         """An input with a default: an initialiser, which tells what the file leaves open."""
         default = graph.constants[value.name]
         shape = value.type.tensor_type
-        dims = tuple(d.dim_param or d.dim_value or None for d in shape.shape.dim)
+        what = f"initialiser {value.name!r}"
+        # Old files also write 0 for an unknown extent.
+        dims = tuple(_dim(dim, what) or None for dim in shape.shape.dim)
         if not shape.HasField("shape") or len(dims) != default.array.ndim:
             dims = default.array.shape
         return InputRecord(text_of(value.name), default.dtype, dims)
