@@ -71,7 +71,7 @@ def _decoder(path: Path) -> None:
 def test_engines_agree_at_each_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("onnx", "onnxruntime"):
         pytest.importorskip(package)
-    files = Exported(tmp_path)
+    files = Exported(tmp_path, tmp_path)
     _decoder(files.model)
     pasts = {f"past_{number}": np.zeros((1, HEADS, 5, DEPTH)) for number in range(2)}
     np.savez(tmp_path / "feeds-0.npz", input_ids=np.zeros((1, 1)), **pasts)
