@@ -99,6 +99,44 @@ def test_run_on_random_inputs(layer: str, lookup: str) -> None:
     assert first["outputs"] == second["outputs"], "the seed is fixed"
 
 
+@pytest.fixture
+def decoder(tmp_path: Path) -> str:
+    """Rows after those of a past, and their sum."""
+    model = model_of(
+        [
+            helper.make_node("Concat", ["past", "new"], ["present"], axis=1),
+            helper.make_node("ReduceSum", ["present", "axes"], ["total"], keepdims=0),
+        ],
+        {"past": ("float32", ["batch", "rows", 4]), "new": ("float32", ["batch", "more", 4])},
+        ["total", "present"],
+        {"axes": np.array([1])},
+    )
+    return saved(model, tmp_path / "decoder.onnx")
+
+
+SHAPES = ("--shape", "past=2x5x4,new=2x1x4")
+
+
+def test_run_appends_in_place(decoder: str, layer: str) -> None:
+    found = document("run", decoder, *SHAPES, "--append-in-place")
+    assert found["appended"] == {"past": "present"}
+    copied = document("run", decoder, *SHAPES)
+    assert copied["appended"] == {}
+    assert found["outputs"] == copied["outputs"]
+    shown = run("run", decoder, *SHAPES, "--append-in-place").stdout
+    assert "appended in place: present to past" in shown
+    assert "appended" not in run("run", decoder, *SHAPES).stdout
+    shown = run("run", layer, "--shape", "x=7x8", "--append-in-place").stdout
+    assert "appended in place: none" in shown
+
+
+def test_compare_appends_in_place(decoder: str) -> None:
+    pytest.importorskip("onnxruntime")
+    found = document("compare", decoder, *SHAPES, "--append-in-place")
+    assert [entry["name"] for entry in found["outputs"]] == ["total", "present"]
+    assert found["within"]
+
+
 def test_numbers_that_json_lacks(tmp_path: Path) -> None:
     model = model_of([helper.make_node("Log", ["x"], ["y"])], {"x": ("float32", ["n"])}, ["y"])
     np.save(tmp_path / "x.npy", np.array([1.0, -1.0, 0.0], np.float32))

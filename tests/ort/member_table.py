@@ -35,7 +35,6 @@ WITHOUT_EFFECT = {
     "RunOptions.log_verbosity_level": _LOGGING,
     "RunOptions.logid": _LOGGING,
     "RunOptions.only_execute_path_to_fetches": "a run computes all outputs",
-    "SessionOptions.add_session_config_entry": "entries are kept and returned",
     "SessionOptions.clear_ep_context_data_read_func": "there is no such function to forget",
     "SessionOptions.enable_cpu_mem_arena": _ONE_PLAN,
     "SessionOptions.enable_mem_pattern": _ONE_PLAN,

@@ -81,6 +81,24 @@ def identity(number: int, dims: Dims = ("n",)) -> bytes:
     )  # fmt: skip
 
 
+def decoder() -> bytes:
+    """`present` is `past` with the rows of `new` after its own, in each of two heads; and the sum
+    of all rows."""
+    nodes = [
+        helper.make_node("Concat", ["past", "new"], ["present"], axis=2),
+        helper.make_node("ReduceSum", ["present", "axes"], ["total"], keepdims=0),
+    ]
+    inputs = [
+        info(name, TensorProto.FLOAT, ["batch", 2, rows, 4])
+        for name, rows in (("past", "rows"), ("new", "more"))
+    ]
+    outputs = [
+        info("total", TensorProto.FLOAT, ["batch", 2, 4]),
+        info("present", TensorProto.FLOAT, ["batch", 2, "all", 4]),
+    ]
+    return model_of(nodes, inputs, outputs, [numpy_helper.from_array(np.array([2]), "axes")])
+
+
 def gathered() -> bytes:
     """Elements of `x` at the indices `i`."""
     return model_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import re
 import subprocess
@@ -183,6 +184,77 @@ def test_options_are_those_at_the_start() -> None:
     options.add_session_config_entry("a", "c")
     kept = session.get_session_options()
     assert (kept.logid, kept.get_session_config_entry("a")) == ("", "b")
+
+
+def appending_session(value: str | None) -> Any:
+    options = ftuner.ort.SessionOptions()
+    if value is not None:
+        options.add_session_config_entry("ftuner.append_in_place", value)
+    return ftuner.ort.InferenceSession(models.decoder(), options)
+
+
+def with_arrays(session: Any, past: Any, new: Any) -> Any:
+    return session.run(["present"], {"past": past, "new": new})[0]
+
+
+def with_values(session: Any, past: Any, new: Any) -> Any:
+    value = ftuner.ort.OrtValue.ortvalue_from_numpy
+    past = value(past) if isinstance(past, np.ndarray) else past
+    return session.run_with_ort_values(["present"], {"past": past, "new": value(new)})[0]
+
+
+def with_binding(session: Any, past: Any, new: Any) -> Any:
+    binding = session.io_binding()
+    if isinstance(past, np.ndarray):
+        binding.bind_cpu_input("past", past)
+    else:
+        binding.bind_ortvalue_input("past", past)
+    binding.bind_cpu_input("new", new)
+    binding.bind_output("present")
+    session.run_with_iobinding(binding)
+    return binding.get_outputs()[0]
+
+
+@pytest.mark.parametrize("call", [with_arrays, with_values, with_binding])
+@pytest.mark.parametrize(("value", "in_place"), [(None, False), ("0", False), ("1", True)])
+def test_outputs_append_in_place(call: Any, value: str | None, in_place: bool) -> None:
+    session = appending_session(value)
+    wanted = np.arange(8, dtype=np.float32).reshape(1, 2, 1, 4)
+    past, places = wanted, []
+    for number in range(5):
+        new = np.full((1, 2, 1, 4), number, np.float32)
+        past = call(session, past, new)
+        wanted = np.concatenate([wanted, new], 2)
+        found = past if isinstance(past, np.ndarray) else past.numpy()
+        np.testing.assert_array_equal(found, wanted)
+        places.append(found.ctypes.data)
+    assert (len(set(places)) == 1) == in_place
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("ftuner.append", "1", "no configuration entry 'ftuner.append'.*'ftuner.append_in_place'"),
+        ("ftuner.append_in_place", "yes", "append_in_place is 'yes'; expected one of 0, 1"),
+    ],
+)
+def test_wrong_entries_of_ftuner(key: str, value: str, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message) as found:
+        ftuner.ort.SessionOptions().add_session_config_entry(key, value)
+    assert isinstance(found.value, ftuner.FTunerError)
+
+
+def test_the_address_of_rows_that_are_apart() -> None:
+    """Memory at the address of a value has its elements one after the other."""
+    session = appending_session("1")
+    past = np.arange(8, dtype=np.float32).reshape(1, 2, 1, 4)
+    value = with_binding(session, past, -past)
+    elements = np.array(value.numpy())
+    assert not value.numpy().flags.c_contiguous
+    shared = (ctypes.c_float * elements.size).from_address(value.data_ptr())
+    assert list(shared) == elements.reshape(-1).tolist()
+    again = with_binding(session, value, past).numpy()
+    np.testing.assert_array_equal(again, np.concatenate([elements, past], 2))
 
 
 def test_types_by_their_names() -> None:

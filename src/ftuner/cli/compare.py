@@ -13,6 +13,7 @@ from ftuner.cli.loading import loaded, read_specs
 from ftuner.cli.options import (
     ATOL,
     RTOL,
+    AppendOption,
     DeviceOption,
     HeldOption,
     InputOption,
@@ -47,6 +48,7 @@ def compare(
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
     dtype: HeldOption = None,
+    append_in_place: AppendOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the outputs of an ONNX model with ONNX Runtime's.
@@ -63,7 +65,7 @@ def compare(
             f"comparing needs {REFERENCE}; install it with: pip install {REFERENCE}"
         )
     feeds = gathered_inputs(read_specs(path), inputs, shapes)
-    model, _ = loaded(path, threads, device, dtype)
+    model, _ = loaded(path, threads, device, dtype, append_in_place)
     results = model.run(feeds)
     expected = _expected(path, model.threads, feeds)
     outputs: list[dict[str, Any]] = [

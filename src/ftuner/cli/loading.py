@@ -27,14 +27,18 @@ def read_specs(path: Path) -> list[TensorSpec]:
 
 
 def loaded(
-    path: Path, threads: int | None, device: str = "cpu", dtype: str | None = None
-) -> tuple[Model, float]:
+    path: Path, threads: int | None, device: str = "cpu", dtype: str | None = None,
+    append_in_place: bool = False,
+) -> tuple[Model, float]:  # fmt: skip
     """A model compiled for this machine, and the seconds that took."""
     from ftuner.inference import load
 
     began = time.perf_counter()
     with shown_progress("compile") as show:
-        model = load(path, threads=threads, progress=show, device=device, dtype=dtype)
+        model = load(
+            path, threads=threads, progress=show, device=device, dtype=dtype,
+            append_in_place=append_in_place,
+        )  # fmt: skip
     return model, time.perf_counter() - began
 
 

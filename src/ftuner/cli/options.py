@@ -59,6 +59,13 @@ HeldOption = Annotated[
         "--dtype", metavar="DTYPE", help="On a GPU: bfloat16 or float16, to hold float32 in."
     ),
 ]
+AppendOption = Annotated[
+    bool,
+    typer.Option(
+        "--append-in-place",
+        help="On a CPU: keys and values of a decoder are appended to earlier ones in place.",
+    ),
+]
 PeersOption = Annotated[
     str | None,
     typer.Option(metavar="A,B", help="Names of peers, separated by commas; default: all."),

@@ -10,6 +10,7 @@ import typer
 
 from ftuner.cli.loading import loaded, read_specs, seconds_of
 from ftuner.cli.options import (
+    AppendOption,
     DeviceOption,
     HeldOption,
     InputOption,
@@ -37,6 +38,7 @@ def run(
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
     dtype: HeldOption = None,
+    append_in_place: AppendOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run an ONNX model and describe its outputs."""
@@ -44,7 +46,7 @@ def run(
     from ftuner.cli.outputs import description, save
 
     feeds = gathered_inputs(read_specs(path), inputs, shapes)
-    model, compile_s = loaded(path, threads, device, dtype)
+    model, compile_s = loaded(path, threads, device, dtype, append_in_place)
     results: list[Array] = []
     first_s = seconds_of(lambda: results.extend(model.run(feeds)))
     again_s = seconds_of(lambda: model.run(feeds))
@@ -59,6 +61,7 @@ def run(
         "device": device,
         "threads": model.threads,
         "inputs": {name: list(x.shape) for name, x in feeds.items()},
+        "appended": model.appended,
         "compile_s": compile_s,
         "first_s": first_s,
         "again_s": again_s,
@@ -76,6 +79,9 @@ def run(
         f"another {duration(again_s)}, on {count(model.threads, 'thread')} of {device}",
         soft_wrap=True,
     )
+    if append_in_place:
+        pairs = ", ".join(f"{output} to {given}" for given, output in model.appended.items())
+        out.print(f"appended in place: {pairs or 'none'}", soft_wrap=True)
     if output_dir is not None:
         out.print(f"{count(len(files), 'output')} saved in {output_dir}", soft_wrap=True)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from ftuner.errors import FTunerError
 from ftuner.ort import cuda
 from ftuner.ort.description import NodeArg
@@ -175,6 +173,5 @@ def _delivered(name: str, found: Any, target: OrtValue | int | None) -> OrtValue
         target.take(found)
         return target
     if target is None:
-        return OrtValue(cuda.to_host(found) if on_gpu(found) else np.ascontiguousarray(found)
-                        .reshape(found.shape))  # fmt: skip
+        return OrtValue(cuda.to_host(found) if on_gpu(found) else found)
     return OrtValue(found if on_gpu(found) else cuda.to_device(found, target))

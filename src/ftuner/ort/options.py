@@ -15,6 +15,10 @@ from ftuner.ort.values import OrtValue, expect_value
 
 MAX_KEY, MAX_VALUE = 1024, 8192
 """Most characters of a configuration entry; onnxruntime's."""
+OWN = "ftuner."
+"""What keys of configuration entries begin with that onnxruntime does not have."""
+APPEND_IN_PLACE = f"{OWN}append_in_place"
+FLAGS = {"0": False, "1": True}
 _INT_BITS = 31
 T = TypeVar("T")
 
@@ -146,6 +150,11 @@ class SessionOptions(Options):
         return self._extents
 
     @property
+    def append_in_place(self) -> bool:
+        """Whether outputs append to inputs in place, as of `ftuner.load`."""
+        return FLAGS[self._entries.get(APPEND_IN_PLACE, "0")]
+
+    @property
     def providers(self) -> list[tuple[str, dict[str, str]]]:
         """Execution providers with their options."""
         return list(self._providers)
@@ -172,11 +181,19 @@ class SessionOptions(Options):
         return found
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
-        """Keep a text under a key. No key has an effect.
+        """Keep a text under a key. One key has an effect: "ftuner.append_in_place" with "1" has
+        outputs on a CPU append to inputs in place, as of `ftuner.load`.
 
         Raises:
-            ArgumentTypeError, ArgumentError: no texts, an empty key, or too many characters.
+            ArgumentTypeError, ArgumentError: no texts, an empty key, or too many characters; a key
+                that begins with "ftuner." and is another, or a value that is neither "0" nor "1".
         """
+        if isinstance(key, str) and key.startswith(OWN) and isinstance(value, str):
+            if key != APPEND_IN_PLACE:
+                raise ArgumentError(f"there is no configuration entry {key!r}; ftuner's own is "
+                                    f"{APPEND_IN_PLACE!r}")  # fmt: skip
+            if value not in FLAGS:
+                raise ArgumentError(f"{key} is {value!r}; expected one of {', '.join(FLAGS)}")
         self._add_entry(key, value)
 
     def get_session_config_entry(self, key: str, /) -> str:

@@ -128,8 +128,9 @@ class InferenceSession:
     def _compiled(self, record: ModelRecord, picked: Chosen) -> Model:
         threads = self._options.intra_op_num_threads
         return compile_record(
-            record, threads=threads if threads > 0 else None, device=picked.device
-        )
+            record, threads=threads if threads > 0 else None, device=picked.device,
+            append_in_place=self._options.append_in_place and picked.device == CPU,
+        )  # fmt: skip
 
     def run(
         self,

@@ -26,7 +26,7 @@ class OrtValue:
     in native byte order."""
 
     def __init__(self, held: Any) -> None:
-        """`held`: a contiguous array, or a tensor on a GPU."""
+        """`held`: an array, or a tensor on a GPU."""
         self._held = held
 
     @classmethod
@@ -128,7 +128,10 @@ class OrtValue:
         return "cuda" if on_gpu(self._held) else "cpu"
 
     def data_ptr(self) -> int:
-        """The address of the first element."""
+        """The address of the first element; the others follow without gaps."""
+        if not on_gpu(self._held) and not self._held.flags.c_contiguous:
+            # Rows that an output appends to an input in place. They are copied at a later run.
+            self._held = np.ascontiguousarray(self._held)
         found: int = self._held.data_ptr() if on_gpu(self._held) else self._held.ctypes.data
         return found
 
