@@ -132,7 +132,12 @@ def _experts(maker: Maker) -> None:
     """Products by weights that an index chooses for each token, with a chosen bias, and perhaps a
     second layer by the same choice."""
     draws = maker.draws
-    x = maker.operand(("float32", "float64"), (2,), lambda t: t.shape[-1].static, 1e3)
+
+    def fits(x: Tensor) -> bool:
+        # Experts of constants alone are folded.
+        return x.shape[-1].static and x.constant is None
+
+    x = maker.operand(("float32", "float64"), (2,), fits, 1e3)
     (tokens, k), count = x.shape, static(draws.pick((3, 1, 4)))
     index = indices(maker, (tokens,), count)
     for _ in range(draws.pick((1, 2))):
