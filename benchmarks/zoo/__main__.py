@@ -50,7 +50,8 @@ def _apart(name: str, size: str, threads: int, budget_s: float, check: bool) -> 
     )  # fmt: skip
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return {"label": name, "kind": ARCHITECTURES[name].kind, "verdict": "crashed",
+        row = ARCHITECTURES[name]
+        return {"label": name, "kind": row.kind, "held_out": row.held_out, "verdict": "crashed",
                 "why": lines[-1]}  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found

@@ -44,7 +44,7 @@ def difference(found: Sequence[Array], wanted: Sequence[Array]) -> str:
 
 def checked(row: Architecture, size: Size, threads: int) -> dict[str, Any]:
     """The verdict on one architecture, as JSON."""
-    found: dict[str, Any] = {"label": row.name, "kind": row.kind}
+    found: dict[str, Any] = {"label": row.name, "kind": row.kind, "held_out": row.held_out}
     try:
         files = exported(row, size)
     except ExportError as error:
