@@ -1,4 +1,5 @@
-"""docs/zoo.md: published architectures, as exporters write them, against the peers."""
+"""docs/zoo.md: published architectures, as exporters write them, against the peers; and whether
+other files of them are right."""
 
 from __future__ import annotations
 
@@ -6,28 +7,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import report_decoding
 from benchmarks.engines import SUBJECT
 from benchmarks.markdown import number, table
 from benchmarks.results import Document, geomean, load
 from benchmarks.zoo.architecture import SIZES
 from benchmarks.zoo.checking import RIGHT, UNCOUNTED
+from benchmarks.zoo.recognised import RECOGNISED
+from benchmarks.zoo.variants import VARIANTS
 
 KIND = "zoo"
+CHECK = "zoo-check"
 GOAL, FLOOR = 1.15, 0.95
 """What the geometric mean of an architecture and its slowest shape are compared with."""
+
+VARIANTS_SIZE = "small"
 
 Result = Mapping[str, Any]
 
 
 def recorded(results: Path) -> list[Document]:
-    """The documents of `KIND` in the folders of `results`, the latest first."""
-    documents = [load(path) for path in sorted(results.glob(f"*/{KIND}-*.json"))]
-    own = [document for document in documents if document["kind"] == KIND]
+    """The documents that the page is about in the folders of `results`, the latest first."""
+    kinds = (KIND, CHECK, report_decoding.KIND)
+    paths = sorted(path for kind in kinds for path in results.glob(f"*/{kind}-*.json"))
+    own = [load(path) for path in dict.fromkeys(paths)]
     return sorted(own, key=lambda document: str(document["date"]), reverse=True)
 
 
 def page(documents: Sequence[Document]) -> str:
-    """The page, in Markdown, of documents of `KIND`."""
+    """The page, in Markdown, of documents of times, of checks and of decoding."""
     lines = [
         "# Architectures",
         "",
@@ -44,28 +52,38 @@ def page(documents: Sequence[Document]) -> str:
     ]
     machines: dict[str, list[Document]] = {}
     for document in documents:
+        if document["kind"] not in (KIND, report_decoding.KIND):
+            continue
         machines.setdefault(document["machine"]["cpu_model"], []).append(document)
     for machine, own in machines.items():
         lines += [f"## {machine}", ""]
         for size in SIZES:
-            lines += _size(size, [d for d in own if d["set"] == size])
+            of_size = [d for d in own if d["set"] == size]
+            whole, decoding = (
+                [d for d in of_size if d["kind"] == kind] for kind in (KIND, report_decoding.KIND)
+            )
+            if of_size:
+                lines += [
+                    f"### {size}: hidden {SIZES[size].hidden}, {SIZES[size].layers} layers",
+                    "",
+                ]
+            lines += [*_size(whole), *report_decoding.section(decoding)]
+    lines += _variants(documents)
     return "\n".join(lines)
 
 
-def _size(size: str, documents: Sequence[Document]) -> Iterator[str]:
-    """The section of one size: a column group for each number of threads."""
+def _size(documents: Sequence[Document]) -> Iterator[str]:
+    """The architectures of one size: a column group for each number of threads."""
     if not documents:
         return
     ordered = sorted(documents, key=lambda document: document["threads"])
     by_name = [{r["label"]: r for r in document["results"]} for document in ordered]
-    yield f"### {size}: hidden {SIZES[size].hidden}, {SIZES[size].layers} layers"
-    yield ""
     yield _taken(ordered[0])
     yield ""
     yield from _group(ordered, [_part(results, held_out=False) for results in by_name])
     held_out = [_part(results, held_out=True) for results in by_name]
     if any(held_out):
-        yield f"#### {size}: held out"
+        yield f"#### {ordered[0]['set']}: held out"
         yield ""
         yield "Architectures that were taken when ftuner was done. Nothing was tuned for them."
         yield ""
@@ -90,7 +108,7 @@ def _group(ordered: Sequence[Document], by_name: Sequence[Mapping[str, Result]])
     rows = []
     for name in names:
         found = [results.get(name) for results in by_name]
-        timed = [r for r in found if r is not None and r.get("cases")]
+        timed = [r for r in found if r is not None and _ratios(r)]
         if timed:
             rows.append((name, timed[0]["kind"], *map(_ratio, found), *_costs(timed[0])))
     yield from table(head, rows)
@@ -133,7 +151,8 @@ def _ratio(result: Result | None) -> str:
 def _costs(result: Result) -> tuple[str, str, str]:
     cases = result["cases"]
     around = sum(case["share_around"] for case in cases) / len(cases)
-    longer = max(case["first_s"] - case["engines"][SUBJECT]["median_s"] for case in cases)
+    timed = [case for case in cases if "median_s" in case["engines"][SUBJECT]]
+    longer = max(case["first_s"] - case["engines"][SUBJECT]["median_s"] for case in timed)
     return f"{around:.0%}", f"{longer * 1e3:.1f} ms", f"{result['load_s']:.2f} s"
 
 
@@ -151,3 +170,51 @@ def _without_times(
         yield "Not timed:"
         yield ""
         yield from table(("architecture", "verdict", "why"), rows)
+
+
+def _variants(documents: Sequence[Document]) -> Iterator[str]:
+    """What is right, and recognised, of other files of the same architectures."""
+    checks = {str(d["kind"]): d for d in reversed(documents) if d["set"] == VARIANTS_SIZE}
+    plain = {r["label"]: r for r in checks.get(CHECK, {"results": []})["results"]}
+    rows, faults = [], []
+    for name, variant in VARIANTS.items():
+        document = checks.get(f"{CHECK}-{name}")
+        if document is None:
+            continue
+        counted = [r for r in document["results"] if r["verdict"] not in UNCOUNTED]
+        right = sum(r["verdict"] == RIGHT for r in counted)
+        less = [r["label"] for r in counted if _less(r, plain.get(r["label"]))]
+        left = len(document["results"]) - len(counted)
+        rows.append((variant.title, f"{right} of {len(counted)}", ", ".join(less) or number(None),
+                     str(left)))  # fmt: skip
+        faults += [
+            (variant.title, r["label"], r["verdict"], str(r["why"]).replace("|", "\\|")[:120])
+            for r in counted
+            if r["verdict"] != RIGHT
+        ]
+    if not rows:
+        return
+    yield "## Other files of the same architectures"
+    yield ""
+    yield (
+        "Users' files are of other opsets and precisions, of other exporters, and the output of "
+        "optimisers. `python -m benchmarks.zoo --check --variant NAME` makes such files of the "
+        f"{VARIANTS_SIZE} architectures and compares outputs at the eight shapes, for float16 with "
+        "a tolerance of 2e-2. *Recognised less* names architectures with fewer recognised "
+        "attentions, norms or rotary embeddings than in the default file. *No file* counts what "
+        "the tool that makes the variant refuses, and what neither ONNX Runtime runs nor ftuner."
+    )
+    yield ""
+    yield from table(("file", "right", "recognised less", "no file"), rows)
+    if faults:
+        yield "Not right:"
+        yield ""
+        yield from table(("file", "architecture", "verdict", "why"), faults)
+
+
+def _less(result: Result, plain: Result | None) -> bool:
+    """Whether less is recognised than in the plain file."""
+    if plain is None or result["verdict"] != RIGHT:
+        return False
+    own, other = result["recognised"], plain.get("recognised", {})
+    return any(own.get(op, 0) < other.get(op, 0) for op in RECOGNISED)

@@ -271,12 +271,16 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
             buffer = kept[buffer]
         address(self, slot, buffer, offset)
 
-    def guarded_places(self: Any, values: Sequence[int], _: object) -> tuple[list[int], int]:
+    def guarded_places(self: Any, values: Sequence[int], *_: object) -> tuple[list[int], int]:
         self.guarded_buffers = [
             Guard((values[number] * itemsize,), np.uint8, None, at)
-            for number, itemsize, _, _ in self._arena
+            for number, itemsize in (self._sizes[size] for size in self._size_of)
         ]
         return [_Place(guard.address) for guard in self.guarded_buffers], 0
+
+    def guarded_kept(self: Any, *_: object) -> Array:
+        # The guarded places live as long as the program.
+        return np.empty(0, np.uint8)
 
     def guarded_bind(
         self: Any, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
@@ -306,6 +310,7 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     yield RecordLayout, "address", guarded_address
     yield RecordLayout, "finished", guarded_finished
     yield ProgramWriter, "_arena_places", guarded_places
+    yield ProgramWriter, "_place_kept", guarded_kept
     yield ProgramWriter, "bind", guarded_bind
     yield Workspaces, "take", take
     yield Workspaces, "give_back", give_back

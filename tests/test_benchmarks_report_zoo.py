@@ -60,3 +60,23 @@ def test_what_is_held_out_has_a_section_of_its_own() -> None:
     assert "| newest | refused | no kernel |" in held_out
     assert "bert" not in held_out
     assert "held out" not in page([_document(1, 4.0)])
+
+
+def _check(kind: str, *results: tuple[str, str, int]) -> dict[str, Any]:
+    found = [
+        {"label": label, "kind": "encoder", "verdict": verdict, "why": "a|b",
+         "recognised": {"attention": attentions}}
+        for label, verdict, attentions in results
+    ]  # fmt: skip
+    return _document(1, 1.0) | {"kind": kind, "results": found}
+
+
+def test_variants_are_compared_with_the_default_files() -> None:
+    plain = _check("zoo-check", ("bert", "right", 2), ("t5", "right", 6))
+    variant = _check("zoo-check-traced", ("bert", "right", 2), ("t5", "right", 4),
+                     ("vit", "wrong", 0), ("xlnet", "not exported", 0))  # fmt: skip
+    text = page([plain, variant])
+    assert "| torch's older exporter | 2 of 3 | t5 | 1 |" in text
+    assert "| torch's older exporter | vit | wrong | a\\|b |" in text
+    assert "Other files" not in page([plain])
+    assert "###" not in text

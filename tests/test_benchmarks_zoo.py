@@ -14,6 +14,7 @@ from benchmarks.zoo.checking import compared, difference
 from benchmarks.zoo.exporting import Exported, export
 from benchmarks.zoo.recognised import softmax_between_products, summary
 from benchmarks.zoo.table import ARCHITECTURES
+from benchmarks.zoo.variants import VARIANTS, variant_of
 from tests.graph.graphs import B, Maker, S, T, graph_of
 
 from ftuner.graph.ir import Value
@@ -22,6 +23,8 @@ from ftuner.graph.passes.pipeline import optimised
 TINY = Size("tiny", hidden=48, depth=16)
 BUILT = ("bert", "llama-past", "t5", "resnet", "wav2vec2-stable")
 """One of each kind of inputs: text, keys and values, two texts, pictures, sounds."""
+VARIED = ("opset-22", "opset-23", "ort-extended", "float16-torch", "traced")
+"""A variant of each way to make one that needs no further package."""
 
 
 def test_shapes_are_as_many_for_each_dim_and_differ_from_what_is_exported() -> None:
@@ -74,9 +77,41 @@ def test_architectures_load_and_are_right_at_all_shapes(name: str, tmp_path: Pat
     pytest.importorskip("onnxruntime")
     pytest.importorskip("transformers")
     pytest.importorskip("onnxscript")
-    files = Exported(tmp_path)
-    export(ARCHITECTURES[name], TINY, files)
+    files = Exported(tmp_path, tmp_path)
+    export(ARCHITECTURES[name], TINY, tmp_path)
     assert compared(files, threads=1) == {"exporter": "", "verdict": "right", "why": ""}
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_variants_of_a_file_load_and_are_right_at_all_shapes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("onnx", "onnxruntime", "transformers", "onnxscript"):
+        pytest.importorskip(package)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path)
+    files = variant_of(ARCHITECTURES["bert"], TINY, VARIANTS[name])
+    found = compared(files, threads=1)
+    assert found["verdict"] == "right", found
+    again = variant_of(ARCHITECTURES["bert"], TINY, VARIANTS[name])
+    assert again == files
+
+
+def test_variants_change_files_of_variants_and_are_exported_otherwise() -> None:
+    for variant in VARIANTS.values():
+        assert variant.source in {"", *VARIANTS}
+        assert variant.change is None or not variant.options
+        assert variant.half >= variant.half_ends
+    assert {f"opset-{n}" for n in range(21, 29)} < {*VARIANTS}
+
+
+def test_inputs_and_outputs_of_float16_files_are_in_float16(tmp_path: Path) -> None:
+    for kind in ("feeds", "torch"):
+        np.savez(tmp_path / f"{kind}-0.npz", x=np.ones(2, np.float32), ids=np.ones(2, np.int64))
+    files = Exported(tmp_path, tmp_path, half=True, half_ends=True)
+    assert {name: x.dtype.name for name, x in files.feeds(0).items()} == {
+        "x": "float16", "ids": "int64",
+    }  # fmt: skip
+    assert files.wanted(0)[0].dtype == np.float16
 
 
 @pytest.mark.parametrize(("torch_says", "verdict"), [(0.0, "right"), (0.01, "wrong")])
@@ -91,7 +126,7 @@ def test_torch_decides_where_onnxruntime_is_apart(
         onnx.helper.make_graph([node], "one", *ends),
         opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9,
     )  # fmt: skip
-    files = Exported(tmp_path)
+    files = Exported(tmp_path, tmp_path)
     onnx.save(model, files.model)
     for shape in range(SHAPES):
         x = np.ones(shape + 1, np.float32)

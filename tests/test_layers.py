@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ftuner
+from ftuner.graph.expert_step import ExpertsStep
 from ftuner.graph.recurrence_step import RecurrenceStep
 from ftuner.graph.steps import (
     AttentionStep,
@@ -43,6 +44,7 @@ ONLY_ON_CPU = {
     "cost.winograd": "a GPU computes convolutions by their definition",
     "cost.intake": "what a CPU's tiles wait for; a GPU's pipeline is part of `cost.tile`",
     "cost.recurrence": "a GPU launches each step of a layer: nothing is chosen by cost",
+    "cost.experts": "a GPU multiplies gathered copies of weights as a batch",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
     "cost.top_k": "a GPU has torch select the best elements",
     "planner.stripes": "chains that are walked by stripes, which no GPU kernel does",
@@ -252,7 +254,7 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     # Where there is no file for a kind of convolution, another kind or the definition computes it.
     kinds |= {ConvolutionStep.kind, DepthwiseStep.kind, RecurrenceStep.kind}
     only = {
-        "cpu": {WinogradStep.kind, StripesStep.kind, WholeStep.kind},
+        "cpu": {WinogradStep.kind, StripesStep.kind, WholeStep.kind, ExpertsStep.kind},
         "gpu": {GroupedConvolutionStep.kind},
     }
     kinds |= only[device]

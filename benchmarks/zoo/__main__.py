@@ -1,8 +1,9 @@
 """`python -m benchmarks.zoo`: published architectures as exporters write them, against the peers.
 
 Files are made by torch's exporter from configurations of `transformers` and kept in the user's
-cache. Each architecture has a process of its own. `--check` compares outputs and times nothing. A
-line says what passes recognise in a file, and what they leave written out.
+cache. Each architecture has a process of its own. `--check` compares outputs and times nothing.
+`--variant` takes another file of each architecture (another opset, float16, an optimiser's output).
+A line says what passes recognise in a file, and what they leave written out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,29 +25,49 @@ from benchmarks.run import console, environment, results_here
 from benchmarks.timing import Settings
 from benchmarks.zoo.architecture import SIZES
 from benchmarks.zoo.checking import RIGHT, UNCOUNTED, checked
+from benchmarks.zoo.exporting import ExportError
 from benchmarks.zoo.measuring import measured
 from benchmarks.zoo.recognised import summary
 from benchmarks.zoo.table import ARCHITECTURES
+from benchmarks.zoo.variants import VARIANTS, variant_of
 
 PEERS = ("onnxruntime", "openvino")
 
 
-def _one(name: str, size: str, threads: int, budget_s: float, check: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Job:
+    """Which file of each architecture is checked or measured, and how."""
+
+    size: str
+    variant: str
+    """Empty for the plain file."""
+    threads: int
+    budget_s: float
+    check: bool
+
+
+def _one(name: str, job: Job) -> dict[str, Any]:
     """The result of one architecture, found in this process."""
     row = ARCHITECTURES[name]
-    found = checked(row, SIZES[size], threads)
-    if check or found["verdict"] != RIGHT:
+    found: dict[str, Any] = {"label": name, "kind": row.kind, "held_out": row.held_out}
+    try:
+        files = variant_of(row, SIZES[job.size], VARIANTS[job.variant] if job.variant else None)
+    except ExportError as error:
+        return found | {"verdict": UNCOUNTED[0], "why": str(error)}
+    found |= checked(files, job.threads)
+    if job.check or found["verdict"] != RIGHT:
         return found
-    settings = Settings(budget_s_per_engine=budget_s)
-    return found | measured(row, SIZES[size], threads, settings, PEERS)
+    settings = Settings(budget_s_per_engine=job.budget_s)
+    return found | measured(name, files, job.threads, settings, PEERS)
 
 
-def _apart(name: str, size: str, threads: int, budget_s: float, check: bool) -> dict[str, Any]:
+def _apart(name: str, job: Job) -> dict[str, Any]:
     """The result of one architecture, found in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.zoo", "--worker", name, "--size", size,
-               "--threads", str(threads), "--budget", str(budget_s)]  # fmt: skip
+    command = [sys.executable, "-m", "benchmarks.zoo", "--worker", name, "--size", job.size,
+               "--variant", job.variant, "--threads", str(job.threads),
+               "--budget", str(job.budget_s)]  # fmt: skip
     done = subprocess.run(
-        [*command, "--check"] if check else command, env=environment(threads),
+        [*command, "--check"] if job.check else command, env=environment(job.threads),
         cwd=Path(__file__).parents[2], capture_output=True, text=True,
     )  # fmt: skip
     if done.returncode:
@@ -66,6 +88,7 @@ def _summary(document: Document) -> str:
 
 def main(
     size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "small",
+    variant: Annotated[str, typer.Option(help=f"One of {', '.join(VARIANTS)}.")] = "",
     check: Annotated[bool, typer.Option(help="Load and compare outputs; time nothing.")] = False,
     only: Annotated[str, typer.Option(help="Architectures to keep, by name.")] = "",
     threads: Annotated[str, typer.Option(help="Thread counts.")] = "1,2",
@@ -77,13 +100,15 @@ def main(
     """Check or measure all architectures, print and save the results as JSON."""
     names = only.split(",") if only else list(ARCHITECTURES)
     unknown = {*names} - {*ARCHITECTURES}
-    if unknown or size not in SIZES:
-        raise typer.BadParameter(f"unknown {sorted(unknown) or size}")
+    unknown |= {size} - {*SIZES} | {variant} - {*VARIANTS, ""}
+    if unknown:
+        raise typer.BadParameter(f"unknown {sorted(unknown)}")
     if worker:
-        print(json.dumps(_one(worker, size, int(threads), budget, check)))
+        print(json.dumps(_one(worker, Job(size, variant, int(threads), budget, check))))
         return
     for count in [1] if check else [int(part) for part in threads.split(",")]:
-        kind = "zoo-check" if check else "zoo"
+        job = Job(size, variant, count, budget, check)
+        kind = "-".join(["zoo", *["check"] * check, *filter(None, [variant])])
         path = (results or results_here()).resolve() / f"{kind}-{size}-t{count}.json"
         document = header(kind, size, count, machine.describe()) | {"results": []}
         if resume and path.exists():
@@ -92,7 +117,7 @@ def main(
         for name in names:
             if name in kept:
                 continue
-            found = _apart(name, size, count, budget, check)
+            found = _apart(name, job)
             line = f"{name:>24} {found['verdict']:>8} {summary(found.get('recognised', {}))}"
             console.print(f"{line} {found['why']}", highlight=False, markup=False, soft_wrap=True)
             document["results"].append(found)

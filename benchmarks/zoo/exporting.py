@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,20 +37,35 @@ class ExportError(Exception):
 
 @dataclass(frozen=True)
 class Exported:
-    """A folder with a file, and with inputs and torch's outputs at each shape."""
+    """A folder with a file, and one with inputs and torch's outputs at each shape."""
 
     folder: Path
+    arrays: Path
+    """Inputs and torch's outputs. Variants of a file share them."""
+    half: bool = False
+    """The file computes in float16."""
+    half_ends: bool = False
+    """Its floating-point inputs and outputs are in float16; those in `arrays` are in float32."""
 
     @property
     def model(self) -> Path:
         return self.folder / "model.onnx"
 
     def feeds(self, shape: int) -> Feeds:
-        return _numbered(self.folder / f"feeds-{shape}.npz")
+        return self._numbered(f"feeds-{shape}.npz")
 
     def wanted(self, shape: int) -> list[Array]:
         """Torch's outputs, in the order of the file's."""
-        return list(_numbered(self.folder / f"torch-{shape}.npz").values())
+        return list(self._numbered(f"torch-{shape}.npz").values())
+
+    def _numbered(self, name: str) -> Feeds:
+        with np.load(self.arrays / name) as archive:
+            found = dict(archive)
+        if not self.half_ends:
+            return found
+        return {
+            name: x.astype(np.float16) if x.dtype == np.float32 else x for name, x in found.items()
+        }
 
 
 def exported(row: Architecture, size: Size) -> Exported:
@@ -59,9 +74,24 @@ def exported(row: Architecture, size: Size) -> Exported:
     Raises:
         ExportError: it cannot be made; the reason is cached, too.
     """
-    versions = {name: importlib.metadata.version(name) for name in MAKERS}
-    root = platformdirs.user_cache_path("ftuner-benchmarks") / "zoo" / size.name
-    folder = root / f"{row.name}-{row.digest(size, versions)}"
+    folder = kept(size.name, key(row, size, MAKERS), lambda made: export(row, size, made))
+    return Exported(folder, folder)
+
+
+def key(row: Architecture, size: Size, makers: Sequence[str]) -> str:
+    """The name of the folder of a row, by all that the files in it depend on."""
+    versions = {name: importlib.metadata.version(name) for name in makers}
+    return f"{row.name}-{row.digest(size, versions)}"
+
+
+def kept(group: str, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder of the user's cache, which `make` fills if there is none of that name yet.
+
+    Raises:
+        ExportError: it cannot be made; the reason is cached, too.
+    """
+    root = platformdirs.user_cache_path("ftuner-benchmarks") / "zoo" / group
+    folder = root / name
     refused = folder / "refused.json"
     if not folder.exists():
         root.mkdir(parents=True, exist_ok=True)
@@ -69,11 +99,11 @@ def exported(row: Architecture, size: Size) -> Exported:
             made = Path(place) / "made"
             made.mkdir()
             try:
-                export(row, size, Exported(made))
+                make(made)
             except Exception as error:  # Exporters raise whatever they meet.
                 shutil.rmtree(made)
                 made.mkdir()
-                (made / refused.name).write_text(json.dumps(_reason(error)))
+                (made / refused.name).write_text(json.dumps(reason(error)))
             try:
                 made.rename(folder)
             except OSError:  # Another process may have made it meanwhile.
@@ -81,41 +111,57 @@ def exported(row: Architecture, size: Size) -> Exported:
                     raise
     if refused.exists():
         raise ExportError(json.loads(refused.read_text()))
-    return Exported(folder)
+    return folder
 
 
-def export(row: Architecture, size: Size, out: Exported) -> None:
+def export(row: Architecture, size: Size, folder: Path) -> None:
     """Build a network, write its file, and what it computes at each shape."""
     torch = importlib.import_module("torch")
     network = built(row, size)
     past = _past_shapes(row, network)
-    names = [*row.inputs, *(f"past_{n}" for n in range(len(past)))]
+    program = write(row, network, Exported(folder, folder).model)
+    static = {  # What the exporter kept as it was.
+        (value.name, axis): extent
+        for value in program.model.graph.inputs
+        for axis, extent in enumerate(value.shape)
+        if isinstance(extent, int)
+    }
     wrapped = _wrapped(row, network, len(past))
-    feeds = _feeds(row, past, KEPT)
-    auto = torch.export.Dim.AUTO
-    dynamic = [
-        {axis: auto for axis, dim in enumerate(given.dims) if isinstance(dim, str)}
-        for given in row.inputs.values()
-    ] + [{0: auto, 2: auto} for _ in past]
-    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            wrapped, tuple(torch.from_numpy(feeds[name]) for name in names), dynamo=True,
-            input_names=names, dynamic_shapes=(tuple(dynamic),), verbose=False,
-        )  # fmt: skip
-        program.save(str(out.model))
-        static = {  # What the exporter kept as it was.
-            (value.name, axis): extent
-            for value in program.model.graph.inputs
-            for axis, extent in enumerate(value.shape)
-            if isinstance(extent, int)
-        }
+    with torch.no_grad():
         for shape in range(SHAPES):
             feeds = _feeds(row, past, shape, static)
-            found = wrapped(*(torch.from_numpy(feeds[name]) for name in names))
-            np.savez(out.folder / f"feeds-{shape}.npz", **feeds)
+            found = wrapped(*map(torch.from_numpy, feeds.values()))
+            np.savez(folder / f"feeds-{shape}.npz", **feeds)
             arrays = {f"{n:03}": x.numpy() for n, x in enumerate(found)}
-            np.savez(out.folder / f"torch-{shape}.npz", **arrays)
+            np.savez(folder / f"torch-{shape}.npz", **arrays)
+
+
+def write(row: Architecture, network: Any, path: Path, **options: Any) -> Any:
+    """Write the file of a network by torch's exporter, and return what the exporter does. `options`
+    are the exporter's. With `dynamo=False` it is the older one, which traces a call."""
+    torch = importlib.import_module("torch")
+    past = _past_shapes(row, network)
+    feeds = _feeds(row, past, KEPT)
+    arrays = [torch.from_numpy(x) for x in feeds.values()]
+    arrays = [x.to(network.dtype) if x.is_floating_point() else x for x in arrays]
+    dynamic = {
+        name: {axis: dim for axis, dim in enumerate(given.dims) if isinstance(dim, str)}
+        for name, given in row.inputs.items()
+    } | {f"past_{n}": {0: "batch", 2: "past"} for n in range(len(past))}
+    wrapped = _wrapped(row, network, len(past))
+    options = {"input_names": list(feeds), "verbose": False} | options
+    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not options.get("dynamo", True):
+            return torch.onnx.export(
+                wrapped, tuple(arrays), str(path), dynamic_axes=dynamic, **options
+            )  # fmt: skip
+        shapes = [dict.fromkeys(dims, torch.export.Dim.AUTO) for dims in dynamic.values()]
+        program = torch.onnx.export(
+            wrapped, tuple(arrays), dynamic_shapes=(tuple(shapes),), **options
+        )  # fmt: skip
+        program.save(str(path))
+        return program
 
 
 def built(row: Architecture, size: Size) -> Any:
@@ -221,14 +267,11 @@ def _feeds(
     return feeds
 
 
-def _numbered(path: Path) -> Feeds:
-    with np.load(path) as archive:
-        return dict(archive)
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of the innermost cause."""
-    while error.__cause__ is not None:
+def reason(error: BaseException) -> str:
+    """The first line of the innermost cause; what an ExportError says already."""
+    while error.__cause__ is not None and not isinstance(error, ExportError):
         error = error.__cause__
+    if isinstance(error, ExportError):
+        return str(error)
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

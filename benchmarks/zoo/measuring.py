@@ -13,19 +13,18 @@ from benchmarks.agreeing import run_agreeing
 from benchmarks.engines import SUBJECT
 from benchmarks.onnx_engines import ONNX_ENGINES
 from benchmarks.timing import Settings
-from benchmarks.zoo.architecture import SHAPES, Architecture, Feeds, Size
-from benchmarks.zoo.exporting import exported
+from benchmarks.zoo.architecture import SHAPES, Feeds
+from benchmarks.zoo.exporting import Exported
 
 REFERENCE = "onnxruntime"
 AROUND = ("nest", "top_k")
 """Kinds of steps that are no products, convolutions, attention or recurrence."""
 
 
-def measured(row: Architecture, size: Size, threads: int, settings: Settings,
+def measured(name: str, files: Exported, threads: int, settings: Settings,
              peers: tuple[str, ...]) -> dict[str, Any]:  # fmt: skip
-    """The times of an architecture at each shape, as JSON. An engine that does not take the file
-    is left out, and the reason is kept."""
-    files = exported(row, size)
+    """The times of a file at each shape, as JSON. An engine that does not take the file is left
+    out, and the reason is kept."""
     began = time.perf_counter()
     model = importlib.import_module("ftuner").load(files.model, threads=threads)
     load_s = time.perf_counter() - began
@@ -40,25 +39,25 @@ def measured(row: Architecture, size: Size, threads: int, settings: Settings,
     del model
 
     bound, unavailable = {}, {}
-    for name in (SUBJECT, *peers):
+    for engine in (SUBJECT, *peers):
         try:
-            bound[name] = ONNX_ENGINES[name](files.model, threads)
+            bound[engine] = ONNX_ENGINES[engine](files.model, threads)
         except Exception as error:  # Peers have no common class of their errors.
-            unavailable[name] = str(error).strip().partition("\n")[0]
+            unavailable[engine] = str(error).strip().partition("\n")[0]
     cases = []
     for shape, given in enumerate(feeds):
         calls = {}
-        for name, bind in bound.items():
+        for engine, bind in bound.items():
             call = bind(given)
             try:
                 np.asarray(call())
             except Exception as error:
-                unavailable[f"{name}, shape {shape}"] = str(error).strip().partition("\n")[0]
+                unavailable[f"{engine}, shape {shape}"] = str(error).strip().partition("\n")[0]
                 continue
-            calls[name] = [call]
-        found = run_agreeing(calls, REFERENCE, 0, settings, f"{row.name} {shape}", None)
-        extents = {name: list(x.shape) for name, x in given.items()}
-        label = f"{row.name}, shape {shape}"
+            calls[engine] = [call]
+        label, by_torch = f"{name}, shape {shape}", files.wanted(shape)[0]
+        found = run_agreeing(calls, REFERENCE, 0, settings, label, None, exact=by_torch)
+        extents = {given_name: list(x.shape) for given_name, x in given.items()}
         cases.append({"label": label, "extents": extents, "first_s": first_s[shape],
                       "share_around": around[shape]} | found)  # fmt: skip
     return {"load_s": load_s, "kinds": dict(kinds), "unavailable": unavailable, "cases": cases}

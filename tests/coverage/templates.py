@@ -47,6 +47,7 @@ VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "bit_cast": {"of": tuple(TENSOR_DTYPES.values()), "to": tuple(TENSOR_DTYPES.values())},
     "top_k": {"largest": FLAGS},
     "attention": {"safe": FLAGS},
+    "expert_matmul": {"transposed": FLAGS},
     "window_reduce": {"kind": (*_REDUCED, ARGMAX)},
 }
 """Attributes that choose what code is made, and their values."""
@@ -154,6 +155,7 @@ def _others() -> Iterator[Template]:
     )
     yield from _attentions()
     yield from _recurrences()
+    yield from _experts()
 
 
 def _attentions() -> Iterator[Template]:
@@ -190,6 +192,23 @@ def _recurrences() -> Iterator[Template]:
         attributes = {"cell": cell}
         yield Template((
             Case("recurrence", tuple(operands), attributes, makes),
+        ))  # fmt: skip
+
+
+def _experts() -> Iterator[Template]:
+    """Products by four experts, whose weights lie either way."""
+    for transposed in FLAGS:
+        weight = (4, 35, 24) if transposed else (4, 24, 35)
+        shapes = [
+            ("float32", (B, 24)),
+            ("float32", weight),
+            ("int64", (B, A)),
+            ("float32", (4, 35)),
+        ]
+        makes = (values_of, values_of, below(4), values_of)
+        attributes = {"transposed": transposed}
+        yield Template((
+            Case("expert_matmul", tuple(shapes), attributes, makes, 64.0, _large),
         ))  # fmt: skip
 
 

@@ -195,6 +195,25 @@ def test_rotary_embedding(interleaved: int, rank: int, placed: bool) -> None:
     assert steps_of([node], inputs, opset=23) == [*looked_up, "rotary"]
 
 
+def test_rotary_embedding_by_angles_that_all_sequences_share() -> None:
+    """Torch's exporter writes tables with a batch of 1, which ONNX's definition broadcasts."""
+    node = NODE("RotaryEmbedding", ["x", "cos", "sin"], ["y"])
+    angles: Inputs = {name: ("float32", [1, "s", 4]) for name in ("cos", "sin")}
+    model = model_of([node], {**HEADS, **angles}, ["y"], opset=23)
+    graph = import_model(model).graph
+    assert [step.title for step in lower(optimised(graph)).steps] == ["rotary"]
+    rng = np.random.default_rng(0)
+    x, *tables = (
+        rng.standard_normal(shape).astype(np.float32) for shape in ((2, 3, 5, 8), *[(1, 5, 4)] * 2)
+    )
+    cosines, sines = (t[:, None] for t in tables)
+    first, second = np.split(x, 2, -1)
+    wanted = np.concatenate(
+        [first * cosines - second * sines, first * sines + second * cosines], -1
+    )
+    np.testing.assert_allclose(run_reference(graph, [x, *tables])[0], wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_rotary_embedding_of_part_of_a_head() -> None:
     node = NODE("RotaryEmbedding", ["x", "cos", "sin"], ["y"], rotary_embedding_dim=6)
     angles: dict[str, tuple[str, Dims]] = {

@@ -191,6 +191,26 @@ def test_numbers_that_came_before_are_not_computed_again(monkeypatch: pytest.Mon
         assert from_data(x=x, shape=shape)["y"].shape == (rows, 2, 3, 5, 7)
 
 
+def test_numbers_in_tensors_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    model = load_late("reshape")
+    first = model._first.model
+    runs: list[object] = []
+    real = type(first)._run
+    monkeypatch.setattr(
+        type(first), "_run", lambda self, feeds: runs.append(self) or real(self, feeds)
+    )
+    x = torch.from_numpy(X)
+    for _ in range(3):
+        for shape in ((6, 5, 7), (10, 3, 7)):
+            found = model(x=x, shape=torch.tensor(shape))["y"]
+            assert isinstance(found, torch.Tensor)
+            np.testing.assert_array_equal(found.numpy(), X.reshape(shape))
+    assert runs.count(first) == 2
+    with pytest.raises(InputError, match="needs a gradient"):
+        model(x=x.clone().requires_grad_(), shape=torch.tensor((6, 5, 7)))
+
+
 def test_axes_make_models_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_late("axes")
     compiled: list[Model] = []

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.graph.graphs import B, Maker, S, T, graph_of
 
-from ftuner.core.dim import symbol
+from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import FLOAT16, FLOAT32
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.appending import ROOM_ROWS, Appended, appended_outputs, memory_shape, with_room
+from ftuner.graph.appending import ROOM_ROWS, Appended, appended_outputs, memory_shape
 from ftuner.graph.ir import TensorType, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import NestStep
@@ -52,15 +52,41 @@ def after_itself(g: Maker) -> Value:
     return g.add("concat", x, x, axis=1)
 
 
+def last(g: Maker, x: Value, rows: int) -> Value:
+    """The last rows of a tensor (batch, rows, 8), at most so many."""
+    extent = minimum(x.shape[1], rows)
+    starts, shape = (0, x.shape[1] - extent, 0), (x.shape[0], extent, x.shape[2])
+    return g.add("slice", x, starts=starts, steps=(1, 1, 1), shape=shape)
+
+
+def window(g: Maker, before: bool = True, after: bool = True) -> list[Value]:
+    """Rows of a window, and a value that is read from all of them."""
+    past, new = g.given("x", B, S, 8), g.given("x_new", B, T, 8)
+    whole = g.add("concat", last(g, past, 5) if before else past, new, axis=1)
+    return [g.add("reduce", whole, kind="sum", axes=(1,)), last(g, whole, 5) if after else whole]
+
+
+def first_of_window(g: Maker) -> list[Value]:
+    return window(g, after=False)
+
+
+def last_of_all(g: Maker) -> list[Value]:
+    return window(g, before=False)
+
+
 @pytest.mark.parametrize(
     ("body", "wanted"),
     [
+        (window, [(0, 1, 1)]), (first_of_window, [(0, 1, 1)]), (last_of_all, [(0, 1, 1)]),
         (alone, [(0, 0, 1)]), (two_of_three, [(0, 0, 1), (2, 2, 1)]), (twice, [(0, 0, 1)]),
         (several_rows, [(0, 0, 1)]), (widened_too, [(0, 0, 1)]), (after_itself, [(0, 0, 1)]),
     ],
 )  # fmt: skip
 def test_found(body: Body, wanted: list[tuple[int, int, int]]) -> None:
-    assert list(appended_outputs(graph_of(body))) == [Appended(*pair) for pair in wanted]
+    found = appended_outputs(graph_of(body))
+    assert [(pair.input, pair.output, pair.axis) for pair in found] == wanted
+    slides = body in (window, first_of_window, last_of_all)
+    assert all(pair.slides == slides for pair in found)
 
 
 def second(g: Maker) -> Value:
@@ -91,7 +117,44 @@ def computed(g: Maker) -> Value:
     return g.add("add", g.add("concat", x, y, axis=1), g.number(1))
 
 
-@pytest.mark.parametrize("body", [second, no_output, fixed, read_elsewhere, begins_two, computed])
+def another_axis(g: Maker) -> Value:
+    x, y = g.given("x", B, S, 8), g.given("y", B, S, T)
+    starts, shape = (0, S - minimum(S, 5), 0), (B, minimum(S, 5), 8 + T)
+    whole = g.add("concat", x, y, axis=2)
+    return g.add("slice", whole, starts=starts, steps=(1, 1, 1), shape=shape)
+
+
+def beginning(g: Maker) -> Value:
+    whole = appended(g)
+    return g.add("slice", whole, starts=(0, 0, 0), steps=(1, 1, 1), shape=(B, S, 8))
+
+
+def reads_the_window(g: Maker) -> list[Value]:
+    past, new = g.given("x", B, S, 8), g.given("x_new", B, T, 8)
+    kept = last(g, past, 5)
+    return [g.add("concat", kept, new, axis=1), g.add("exp", kept)]
+
+
+def reads_beside_the_window(g: Maker) -> list[Value]:
+    past, new = g.given("x", B, S, 8), g.given("x_new", B, T, 8)
+    return [g.add("concat", last(g, past, 5), new, axis=1), g.add("cast", past, to=FLOAT16)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        another_axis,
+        beginning,
+        reads_the_window,
+        reads_beside_the_window,
+        second,
+        no_output,
+        fixed,
+        read_elsewhere,
+        begins_two,
+        computed,
+    ],
+)
 def test_not_found(body: Body) -> None:
     assert appended_outputs(graph_of(body)) == ()
 
@@ -104,7 +167,10 @@ def test_room(axis: int) -> None:
     shape = (3, 4, 5)
     symbolic = tuple(n if i == axis else extent for i, extent in enumerate(shape))
     memory = memory_shape(symbolic, axis)
-    layout = with_room(TensorType(FLOAT32, symbolic), axis)
+    whole = Value("whole", TensorType(FLOAT32, symbolic))
+    pair, sliding = (Appended(0, 0, axis, whole, whole, slides) for slides in (False, True))
+    layout = pair.layout
+    assert pair.room == memory
     assert layout.shape == symbolic
     for rows in (0, 1, ROOM_ROWS - 1, ROOM_ROWS, ROOM_ROWS + 1, 5 * ROOM_ROWS):
         found = tuple(evaluate(extent, {"N": rows}) for extent in memory)
@@ -115,6 +181,7 @@ def test_room(axis: int) -> None:
         assert rows <= found[axis] < rows + ROOM_ROWS
         strides = [evaluate(stride, {"N": rows}) for stride in layout.strides]
         assert strides == [found[1] * found[2], found[2], 1]
+        assert evaluate(sliding.room[axis], {"N": rows}) == found[axis] + ROOM_ROWS
 
 
 def test_what_is_in_place_is_not_written() -> None:

@@ -25,13 +25,13 @@ from tests.walking import walking
 
 from ftuner.errors import FTunerError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.frontends.onnx import import_model
-from ftuner.graph.appending import memory_shape
+from ftuner.graph.appending import Appended, memory_shape
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.inference import load
 from ftuner.runtime.cpu import compilation as compiling
-from ftuner.runtime.cpu.appending import extended
+from ftuner.runtime.cpu.appending import Growth, extended
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
 
@@ -96,7 +96,7 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     backend.threads = random.choice(THREADS)
     append = agreement.case.seed // 2 % 2 == 0
     model = _compiled(
-        agreement.graph, report, lambda graph: Model(graph, backend, append_in_place=append)
+        agreement.graph, report, lambda graph: Model(graph, backend, append_in_place=append), False
     )
     if model is None:
         return
@@ -107,13 +107,13 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     # Keys that a mask hides are not read, even if they are no numbers.
     hides = any(isinstance(step, AttentionStep) for step in model.steps)
     pairs = [pair for part in model.parts for pair in part.lowered.appended]
-    axes = {model.inputs[pair.input].name: pair.axis for pair in pairs}
+    appended = {model.inputs[pair.input].name: pair for pair in pairs}
 
     def run(threads: int, feeds: Feeds) -> list[Array]:
         backend.threads = threads
         arrays = {name: given(x) for name, x in feeds.items()}
-        for name, axis in axes.items():
-            arrays[name] = _with_room(arrays[name], axis)
+        for name, pair in appended.items():
+            arrays[name] = _with_room(arrays[name], pair)
         results = model.run(arrays)
         for name, x in feeds.items():
             if arrays[name].tobytes() != np.asarray(x).tobytes():
@@ -123,9 +123,10 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     _run_all(agreement, report, [*runs, *again], run, hides)
 
 
-def _with_room(x: Array, axis: int) -> Array:
-    """The array as an output that runs append to along an axis."""
-    extension = extended(x, x.shape, memory_shape(x.shape, axis))
+def _with_room(x: Array, pair: Appended) -> Array:
+    """The array as an output that runs append to."""
+    room = memory_shape(x.shape, pair.axis, pair.slides)
+    extension = extended(x, Growth(pair.axis, x.shape[pair.axis], x.shape, x.shape, room))
     extension.keep()
     return extension.array
 
@@ -162,17 +163,17 @@ def _check_on_gpu(agreement: Agreement, report: Report) -> None:
     backends = import_module("tests.runtime.gpu.backends")
     chip = Random(agreement.case.seed).choice(("h200", "rtx3090"))
     backend = backends.interpreted(chip)
-    model = _compiled(agreement.graph, report, lambda graph: Model(graph, backend))
+    model = _compiled(agreement.graph, report, lambda graph: Model(graph, backend), True)
     if model is None:
         return
     runs = [(1, n) for n in range(len(agreement.case.runs))]
     _run_all(agreement, report, [*runs, *runs[:2]], lambda threads, feeds: model.run(feeds), True)
 
 
-def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any]) -> Any:
-    """The model of a graph after all passes; None if there is none."""
+def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any], halves: bool) -> Any:
+    """The model of a graph after all passes; None if there is none. `halves`: as of `optimised`."""
     try:
-        changed = optimised(graph)
+        changed = optimised(graph, halves)
         report.operators.update(node.op for node in (*nodes_of(graph), *nodes_of(changed)))
         return compile_(changed)
     except (UnsupportedKernelError, UnsupportedOperatorError) as error:

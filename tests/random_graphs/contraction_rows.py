@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import onnx
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import (
     BINDINGS,
@@ -15,6 +16,7 @@ from tests.random_graphs.extents import (
     shape_at,
     static,
 )
+from tests.random_graphs.indexing_rows import indices
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import broadcast, dtypes_of, row
 from tests.random_graphs.tensors import FLOATS, MICROSOFT, Fill, Tensor
@@ -123,6 +125,49 @@ def _several(maker: Maker) -> None:
         if maker.draws.chance(0.6):
             bias = maker.shaped((n,), x.dtype)
             maker.add("Add", [y, bias], y.shape, y.dtype, y.low - 4, y.high + 4)
+
+
+@row("experts", 1.5, since=12, idiom=True)
+def _experts(maker: Maker) -> None:
+    """Products by weights that an index chooses for each token, with a chosen bias, and perhaps a
+    second layer by the same choice."""
+    draws = maker.draws
+    x = maker.operand(("float32", "float64"), (2,), lambda t: t.shape[-1].static, 1e3)
+    (tokens, k), count = x.shape, static(draws.pick((3, 1, 4)))
+    index = indices(maker, (tokens,), count)
+    for _ in range(draws.pick((1, 2))):
+        n = static(draws.pick((8, 16, 3, 33)))
+        as_column = draws.chance(0.5)
+        shape = (count, n, k) if as_column else (count, k, n)
+        if k.at[0] * n.at[0] * count.at[0] > MAX_ELEMENTS or not k.at[0]:
+            raise DeclinedError("no such weights")
+        extents = [extent.at[0] for extent in shape]
+        table = maker.weight(extents, x.dtype, 1 / k.at[0] ** 0.5)
+        weight = _chosen(maker, table, index)
+        vector = (tokens, k, ONE) if as_column else (tokens, ONE, k)
+        rows = maker.add("Reshape", [x, maker.spelled(vector)], vector, x.dtype, x.low, x.high)
+        y = matmul(maker, *((weight, rows) if as_column else (rows, weight)))
+        y = maker.add(
+            "Reshape", [y, maker.spelled((tokens, n))], (tokens, n), y.dtype, y.low, y.high
+        )
+        if draws.chance(0.5):
+            bias = _chosen(maker, maker.weight((count.at[0], n.at[0]), x.dtype), index)
+            pair = draws.shuffled([y, bias])
+            y = maker.add("Add", pair, y.shape, y.dtype, y.low - 8, y.high + 8)
+        x, k = y, n
+
+
+def _chosen(maker: Maker, table: Tensor, index: Tensor) -> Tensor:
+    """Elements of a table along its first axis."""
+    shape, dtype, low, high = (*index.shape, *table.shape[1:]), table.dtype, table.low, table.high
+    if maker.draws.chance(0.5):
+        return maker.add("Gather", [table, index], shape, dtype, low, high, axis=0)
+    tuples = (*index.shape, ONE)
+    at = maker.add("Reshape", [index, maker.spelled(tuples)], tuples, index.dtype, index.low,
+                   index.high)  # fmt: skip
+    if index.dtype != "int64":
+        at = maker.add("Cast", [at], tuples, "int64", at.low, at.high, to=onnx.TensorProto.INT64)
+    return maker.add("GatherND", [table, at], shape, dtype, low, high)
 
 
 @row("weight in two layouts", 1.0, idiom=True)

@@ -11,13 +11,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ftuner.core import dim as dims_of
 from ftuner.core.dim import Dim, Shape, Symbolic, least_value, product
-from ftuner.core.dtype import ADDRESSABLE_BYTES, BOOL, ELEMENT_DTYPES, INT32, INT64, DType
+from ftuner.core.dtype import (
+    ADDRESSABLE_BYTES,
+    BOOL,
+    ELEMENT_DTYPES,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    DType,
+)
 from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
@@ -29,6 +38,13 @@ MAX_FOLLOWED = 64
 MIN_NARROW_BYTES = 16 << 10
 """Matrices of 8-bit integers of this size or more are not widened while the graph is built, because
 they may be weights. Derived: smaller ones fit L1 as floats, too."""
+
+
+class _Presumption(NamedTuple):
+    """Elements of a tensor as dims, if these dividends are zero or more."""
+
+    dims: tuple[Dim, ...]
+    dividends: tuple[Dim, ...]
 
 
 class Builder:
@@ -44,12 +60,14 @@ class Builder:
         self._numbers = itertools.count(1)
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
+        self._presumed: dict[Value, _Presumption] = {}
         self.folding = Folding()
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""
         found = Builder()
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
+        found._presumed = self._presumed
         return found
 
     def name(self) -> str:
@@ -134,6 +152,7 @@ class Builder:
             raise GraphError(self._placed(error)) from None
         if known is not None:
             return known
+        presumed = self._presumption(op, inputs, attributes, types[0])
         inputs = tuple(self.materialised(v) for v in inputs)
         key = (op, inputs, _hashable(attributes))
         found = self._made.get(key)
@@ -142,7 +161,39 @@ class Builder:
             named = (attributes[name] for name in operator.binds)
             binds = tuple(n for names in named for n in _all(names))
             self.nodes.append(Node(op, inputs, found, attributes, binds))
+            if presumed is not None:
+                self._presumed[found[0]] = presumed
         return found
+
+    def presumed(self, value: Value) -> tuple[Dim, ...] | None:
+        """The elements of a tensor as dims, if they are known but for the sign of extents that are
+        divided; then these are required to be zero or more. Exporters divide extents as Python
+        does, rounding down, and ONNX rounds towards zero. Where a network uses the quotient as an
+        extent, its windows fit, and both are the same."""
+        found = self._presumed.get(value)
+        if found is None:
+            return None
+        for dividend in found.dividends:
+            self.require(dims_of.maximum(-dividend, 0), 0, "a division of extents")
+        return found.dims
+
+    def _presumption(
+        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
+    ) -> _Presumption | None:
+        """The elements of a result as dims, where those of the operands are presumed, or where it
+        is a quotient of dims of unknown sign."""
+        if op != "divide" and not any(value in self._presumed for value in inputs):
+            return None
+        given = [self._presumed.get(value) for value in inputs]
+        dividends = {n: None for p in given if p is not None for n in p.dividends}
+        values = [
+            value if p is None else Value(value.name, value.type, None, p.dims)
+            for value, p in zip(inputs, given, strict=True)
+        ]
+        if op == "divide" and values[0].dims is not None:
+            dividends |= {n: None for n in values[0].dims if _sign(n) == 0}
+        dims = _follow(op, values, attributes, type_, presuming=True)
+        return None if dims is None else _Presumption(tuple(dims), tuple(dividends))
 
     def _expect_possible(self, op: str, types: Sequence[TensorType]) -> None:
         """Demand that extents are zero or more, and that tensors are not too large for memory."""
@@ -193,7 +244,7 @@ class Builder:
         followed = _follow(op, inputs, attributes, type_)
         if followed is None:
             return None
-        if type_.dtype != BOOL:
+        if type_.dtype.kind == "int":
             followed = [_wrapped(d, type_.dtype.bits) for d in followed]
         if all(isinstance(d, int) for d in followed):
             array = _int64s(followed).astype(type_.dtype.name)
@@ -252,7 +303,7 @@ _DIM_FUNCTIONS: Mapping[str, Callable[..., Dim | None]] = {
     "add": lambda x, y: x + y,
     "subtract": lambda x, y: x - y,
     "multiply": lambda x, y: x * y,
-    "divide": lambda x, y: _natural_quotient(x, y),
+    "divide": lambda x, y: _truncated_quotient(x, y) if _sign(x) else None,
     "remainder": lambda x, y: None if y == 0 else dims_of.remainder(x, y),
     "maximum": dims_of.maximum,
     "minimum": dims_of.minimum,
@@ -265,11 +316,20 @@ _DIM_FUNCTIONS: Mapping[str, Callable[..., Dim | None]] = {
 }
 
 
-def _natural_quotient(x: Dim, y: Dim) -> Dim | None:
-    """`x / y` rounded towards zero, where that is the same as down."""
-    low_x, low_y = least_value(x), least_value(y)
-    natural = low_x is not None and low_x >= 0 and low_y is not None and low_y >= 0
-    return dims_of.quotient(x, y) if natural and y != 0 else None
+def _truncated_quotient(x: Dim, y: Dim) -> Dim | None:
+    """`x / y` rounded towards zero, for an x that is zero or more unless it is known to be zero or
+    less; None if y is zero or may be negative."""
+    if y == 0 or _sign(y) <= 0:
+        return None
+    return dims_of.quotient(x, y) if _sign(x) >= 0 else -dims_of.quotient(-x, y)
+
+
+def _sign(x: Dim) -> int:
+    """1 if a dim is certain to be zero or more, -1 if it is certain to be zero or less, else 0."""
+    low, high = least_value(x), least_value(-x)
+    if low is not None and low >= 0:
+        return 1
+    return -1 if high is not None and high >= 0 else 0
 
 
 def _compared(x: Dim, y: Dim, equal: bool) -> int | None:
@@ -289,10 +349,14 @@ def _negated(value: int | None) -> int | None:
 
 
 def _follow(
-    op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
-) -> list[Dim] | None:
-    """The elements of a result as dims, if those of the operands are."""
-    if type_.dtype not in (INT32, INT64, BOOL) or not inputs:
+    op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType,
+    presuming: bool = False,
+) -> list[Dim] | None:  # fmt: skip
+    """The elements of a result as dims, if those of the operands are. `presuming`: that what is
+    divided is zero or more."""
+    if not inputs or not (
+        type_.dtype in (INT32, INT64, BOOL) or (op == "cast" and type_.dtype in (FLOAT32, FLOAT64))
+    ):
         return None
     if any(isinstance(n, Symbolic) for n in type_.shape):
         # It may have no elements all the same.
@@ -307,6 +371,8 @@ def _follow(
         arrays.append(elements)
     if op in _DIM_FUNCTIONS:
         function = _DIM_FUNCTIONS[op]
+        if presuming and op == "divide":
+            function = _truncated_quotient
         whole = [np.broadcast_to(a, _static(type_.shape)).ravel() for a in arrays]
         return _certain(function(*x) for x in zip(*whole, strict=True))
     if op == "cast" and type_.dtype == BOOL:

@@ -102,6 +102,8 @@ class Composer:
         if value.dims is None:
             found = self.answers.dims.get(value.name)
             if found is None:
+                found = self.builder.presumed(value)
+            if found is None:
                 raise self.needed(value, what, exact=False)
             return found
         return value.dims

@@ -65,11 +65,11 @@ def lower(
         inputs.append(buffer)
         placement.forms[value] = View(buffer, row_major(value.type))
     for pair in appended:
-        value = graph.inputs[pair.input]
-        placement.forms[value] = placement.beginning(pair.output, value)
+        placement.forms[pair.kept] = placement.beginning(pair)
     left = dict(placement.uses)
     for node in graph.nodes:
-        placement.forms.update(zip(node.outputs, lowered(node, placement), strict=True))
+        if any(value not in placement.forms for value in node.outputs):
+            placement.forms.update(zip(node.outputs, lowered(node, placement), strict=True))
         for value in node.inputs:
             left[value] -= 1
             if not left[value]:

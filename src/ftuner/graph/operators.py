@@ -13,6 +13,7 @@ from ftuner.graph.ops.attention import ATTENTION
 from ftuner.graph.ops.contraction import CONTRACTIONS
 from ftuner.graph.ops.control import CONTROL
 from ftuner.graph.ops.determinant import DETERMINANT
+from ftuner.graph.ops.experts import EXPERTS
 from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.ordering import ORDERING
@@ -38,6 +39,7 @@ _TABLE: dict[str, Operator] = {
         *REDUCTIONS,
         *CONTRACTIONS,
         *DETERMINANT,
+        *EXPERTS,
         *ATTENTION,
         *RECURRENCE,
         *ROTARY,

@@ -11,7 +11,7 @@ import numpy as np
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Operand, Store
-from ftuner.graph.appending import Appended, memory_shape, with_room
+from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View, as_rows, row_major, same_elements
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
@@ -82,8 +82,8 @@ class Placement:
         for number, (_, value) in enumerate(graph.outputs):
             self.uses[value] = self.uses.get(value, 0) + 1
             self.output_numbers.setdefault(value, number)
-        self._axes = {pair.output: pair.axis for pair in appended}
-        """For the outputs that are in memory with room, the axis along which there is."""
+        self._appended = {pair.whole: pair for pair in appended}
+        """What is in memory with room for more."""
         self.constants: dict[Value, View] = {}
         self._others: dict[tuple[Buffer, DType], Buffer] = {}
         self._copies: dict[tuple[Buffer, Operand, DType], View] = {}
@@ -168,6 +168,10 @@ class Placement:
     def alone(self, value: Value) -> View:
         """Row-major memory for a value. That is the caller's if the value is an output that no
         step has written, and if no other node reads it in another dtype."""
+        pair = self._appended.get(value)
+        if pair is not None and pair.output not in self._written:
+            buffer = Buffer("output", value.dtype, product(pair.room), pair.output)
+            return View(buffer, pair.layout)
         number = self.output_numbers.get(value)
         type_ = self.type_of(value)
         as_given = type_.dtype == value.dtype or self.uses.get(value, 0) <= 1
@@ -177,15 +181,14 @@ class Placement:
 
     def _given(self, number: int, value: Value) -> View:
         """The caller's memory for an output."""
-        axis = self._axes.get(number)
-        shape = value.shape if axis is None else memory_shape(value.shape, axis)
-        layout = row_major(value.type) if axis is None else with_room(value.type, axis)
-        return View(Buffer("output", value.dtype, product(shape), number), layout)
+        return View(
+            Buffer("output", value.dtype, product(value.shape), number), row_major(value.type)
+        )
 
-    def beginning(self, number: int, value: Value) -> View:
-        """The part of an output that the elements of an input are in."""
-        whole = self.place(self.graph.outputs[number][1])
-        return View(whole.buffer, replace(whole.layout, shape=value.shape))
+    def beginning(self, pair: Appended) -> View:
+        """The memory of the rows that are there when a run begins."""
+        whole = self.place(pair.whole)
+        return View(whole.buffer, replace(whole.layout, shape=pair.kept.shape))
 
     def apart(self, type_: TensorType) -> View:
         """Memory of the arena."""
@@ -196,9 +199,9 @@ class Placement:
         self._written |= {b.number for b in step.writes if b.kind == "output"}
 
     def output(self, number: int, value: Value) -> View:
-        if number in self._axes:
-            return self.place(value)
         view = self.view(value)
+        if any(pair.output == number for pair in self._appended.values()):
+            return view
         if view.buffer.kind == "output" and view.buffer.number == number and view.contiguous:
             return view
         return self.copied(view, self._given(number, value))

@@ -11,7 +11,7 @@ from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.program import arena_buffers, stages
-from ftuner.runtime.shapes.arena import Span, places
+from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,15 @@ def arena_map(
     lowered: Lowered, extents: Mapping[str, int], first: int, unwritten: Collection[Buffer] = ()
 ) -> ArenaMap | None:
     """The arena of a program whose first step has the number `first`; None if extents are missing.
-    The places are those of a run on a CPU. `unwritten`: buffers that no step has work to write."""
+    The places are those of a run on a CPU that keeps no results of invariant steps. `unwritten`:
+    buffers that no step has work to write."""
     begins = stages(lowered.steps)
     buffers = [found for found in arena_buffers(lowered, begins) if found[0] not in unwritten]
     if not extents.keys() >= set(symbols_of([b.elements for b, _, _ in buffers])):
         return None
     sizes = [evaluate(b.elements, extents) * b.dtype.itemsize for b, _, _ in buffers]
-    offsets, total = places(
-        Span(aligned(size + SLACK_BYTES), begin, end)
-        for size, (_, begin, end) in zip(sizes, buffers, strict=True)
-    )
+    place = ArenaPlaces([Lifetime(begin, end) for _, begin, end in buffers])
+    offsets, total = place([aligned(size + SLACK_BYTES) for size in sizes])
     written = {b: n for n, step in enumerate(lowered.steps) for b in reversed(step.writes)}
     last_of = {begin: number for number, begin in enumerate(begins)}
     found = [

@@ -4,6 +4,7 @@ first, then runs the model that they make."""
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_nam
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.tensors import array_of, is_tensor
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
 
@@ -205,17 +207,18 @@ class LateModel(Model):
 
 
 def _key_of(feeds: Feeds, reads: frozenset[str]) -> object | None:
-    """What decides all answers: the types of arrays, and the elements of those that are read. None
-    if these are many, or not in the memory of the CPU."""
+    """What decides all answers: the types of arrays and tensors, and the elements of those that are
+    read. None if these are many, or not in the memory of the CPU."""
     parts: list[object] = []
-    for name, x in feeds.items():
-        if not isinstance(x, (np.ndarray, np.generic)):
+    for name, fed in feeds.items():
+        x: Any = fed
+        if not (isinstance(x, (np.ndarray, np.generic)) or is_tensor(x)):
             return None
-        parts += (name, x.shape, x.dtype.str)
+        parts += (name, tuple(x.shape), str(x.dtype))
         if name in reads:
-            if x.size > MOST_READ:
+            if math.prod(x.shape) > MOST_READ or (is_tensor(x) and x.device.type != "cpu"):
                 return None
-            parts.append(x.tobytes())
+            parts.append((array_of(x.detach(), name) if is_tensor(x) else x).tobytes())
     return tuple(parts)
 
 

@@ -23,8 +23,9 @@ class Memory:
     outputs_bytes: int
     """New arrays, one for each output."""
     records_bytes: int
-    """The program of this shape, with the plans that it points to; each shape has its own. On a GPU
-    the inputs and outputs of a recorded program, else 0."""
+    """The program of this shape, with the plans that it points to and the results that depend on
+    extents alone; each shape has its own. On a GPU the inputs and outputs of a recorded program,
+    else 0."""
 
     @property
     def total_bytes(self) -> int:

@@ -13,6 +13,7 @@ from tests.conftest import recorded_cpus
 from ftuner.core.cpu.tile import COLUMN, MAX_SEGMENTS, PACKED, ROW
 from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.product import product_types
+from ftuner.cost.cpu.product import Cover
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.cover import PERIODS, CoverTable
 from ftuner.ukernels.cpu.library import Family, build_library
@@ -113,6 +114,27 @@ def test_any_extent(rows: int, machine: CpuHardware) -> None:
     family = library.family(library.widths[0], False, COLUMN, PACKED)
     cover = CoverTable(family, library.isa, library.hardware.tuning, 512, 0.0)[rows]
     assert sum(mr * tiles for mr, tiles in cover.segments) == rows
+
+
+def test_only_what_is_asked_for_is_solved(
+    recorded: CpuHardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call with a new length of k makes a table, and asks it for a few heights."""
+    made: list[tuple[int, ...]] = []
+    cover = CoverTable._cover
+
+    def counted(self: CoverTable, heights: tuple[int, ...]) -> Cover:
+        made.append(heights)
+        return cover(self, heights)
+
+    monkeypatch.setattr(CoverTable, "_cover", counted)
+    for table, family, _, _ in tables(recorded):
+        main = table.main
+        made.clear()
+        for _ in range(2):
+            assert table[2 * main].segments == ((main, 2),)
+        assert made == [(main, main)]
+        assert len(table.rests) == len(table.solved) > 2 * family.max_mr
 
 
 def test_terms_are_sums_of_their_tiles() -> None:

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from tests.graph.graphs import B, Maker, S, T, graph_of
 from tests.runtime.cpu.decoders import Decoder
 
-from ftuner.core.dim import symbol
+from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeError
 from ftuner.frontends.onnx import import_model
@@ -405,6 +405,65 @@ def test_any_tree_of_continuations(
         copies.append(np.concatenate([copies[at], -new], axis))
     for node, copy in zip(nodes, copies, strict=True):
         assert node.tobytes() == copy.tobytes()
+
+
+WINDOW = 7
+"""Rows that the sliding window of `_windowed` keeps."""
+
+
+def _windowed(axis: int) -> Graph:
+    """Rows of a sliding window along an axis, and a value that is read from these and new ones."""
+
+    def last(g: Maker, x: Value) -> Value:
+        extent = minimum(x.shape[axis], WINDOW)
+        starts = tuple(n - extent if i == axis else 0 for i, n in enumerate(x.shape))
+        shape = (*x.shape[:axis], extent, *x.shape[axis + 1 :])
+        return g.add("slice", x, starts=starts, steps=(1,) * x.rank, shape=shape)
+
+    def body(g: Maker) -> list[Value]:
+        shape = [B, 3, symbol("N")]
+        x = g.given("x", *shape[:axis], S, *shape[axis:], dtype=FLOAT64)
+        new = g.given("new", *shape[:axis], T, *shape[axis:], dtype=FLOAT64)
+        whole = g.add("concat", last(g, x), g.add("negative", new), axis=axis)
+        return [last(g, whole), g.add("reduce", whole, kind="sum", axes=(axis,))]
+
+    return graph_of(body)
+
+
+@pytest.mark.parametrize("rows", [0, 3, WINDOW, 40])
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_a_window_slides_in_place(axis: int, rows: int, widest: CpuBackend) -> None:
+    """Through the memory from its begin to its end; then the window alone moves to another."""
+    model = Model(_windowed(axis), widest, append_in_place=True)
+    assert model.appended == {"x": "y0"}
+    assert not [step for step in model.steps if "copy" in step.title]
+    rng = np.random.default_rng(rows)
+    shape = (2, 3, 5)
+    at = rng.standard_normal((*shape[:axis], rows, *shape[axis:]))
+    wanted, moved, earlier = at.copy(), 0, []
+    for token in range(3 * ROOM_ROWS):
+        count = 3 if token in (5, 50) else 1
+        new = rng.standard_normal((*shape[:axis], count, *shape[axis:]))
+        found = model(x=at, new=new)
+        ends = [slice(None)] * axis
+        whole = np.concatenate([wanted[(*ends, slice(-WINDOW, None))], -new], axis)
+        wanted = whole[(*ends, slice(-WINDOW, None))]
+        assert np.array_equal(found["y0"], wanted)
+        np.testing.assert_allclose(found["y1"], whole.sum(axis), 1e-12, 1e-12)
+        moved += found["y0"].base is not at.base
+        at = found["y0"]
+        if token % 60 == 0:
+            earlier.append((at, wanted))
+    for view, copy in earlier:
+        assert np.array_equal(view, copy)
+    assert 2 <= moved <= 5
+    # A second continuation is apart.
+    new = np.zeros((*shape[:axis], 1, *shape[axis:]))
+    one, two = (model(x=at, new=new - n)["y0"] for n in range(2))
+    assert two.base is not at.base
+    assert two.base is not one.base
+    assert np.array_equal(two - one, np.where(two == 1, 1.0, 0.0))
+    assert np.array_equal(at, wanted)
 
 
 def test_branches_of_a_file(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.graph.graphs import B, Maker, S, assert_close, graph_of, inputs_of, layer, reference
 
+from ftuner.core.dim import symbol
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
@@ -20,6 +22,9 @@ from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.plan_records import Encoded, Strides
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import stages
+from ftuner.runtime.cpu.steps.attention import AttentionTask
+from ftuner.runtime.cpu.steps.product import ProductTask
+from ftuner.runtime.cpu.tasks import BoundTask, Task
 from ftuner.runtime.model import Model
 
 
@@ -85,6 +90,64 @@ def test_short_inputs_are_planned_when_loaded(
         assert not written
     model.run(inputs_of(graph, {"B": 3, "S": 311}))
     assert written
+
+
+def decoder(layers: int) -> Graph:
+    """Layers of an attention over keys and values of earlier tokens, whose number has a symbol of
+    its own in each layer, as exporters write it; and a product of two inputs."""
+
+    def body(g: Maker) -> list[Value]:
+        x, results = g.given("x", B, 2, S, 8), []
+        for number in range(layers):
+            past = symbol(f"P{number}")
+            keys, values = (
+                g.given(f"k{number}", B, 2, past, 8),
+                g.given(f"v{number}", B, 2, past, 8),
+            )
+            turned = g.add("transpose", keys, perm=(0, 1, 3, 2))
+            x = g.add("add", x, g.attention(x, turned, values, 8**-0.5, None))
+            y = g.given(f"y{number}", B, 8, symbol(f"N{number}"))
+            results.append(g.add("matmul", g.given(f"z{number}", B, S, 8), y))
+        return [x, *results]
+
+    return optimised(graph_of(body))
+
+
+def decoder_extents(layers: int, tokens: int) -> dict[str, int]:
+    past = {f"P{number}": 5 for number in range(layers)}
+    return {"B": 2, "S": tokens} | past | {f"N{number}": 11 for number in range(layers)}
+
+
+def test_alike_layers_are_planned_once(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new shape makes as many plans for twelve layers as for one."""
+    planned: list[type[Task]] = []
+    for kind in (AttentionTask, ProductTask):
+        bind = kind.bind
+
+        def counted(self: Task, *given: Any, bind: Any = bind) -> BoundTask:
+            planned.append(type(self))
+            bound: BoundTask = bind(self, *given)
+            return bound
+
+        monkeypatch.setattr(kind, "bind", counted)
+    for layers in (1, 12):
+        graph = decoder(layers)
+        model = Model(graph, widest, threads=1)
+        for tokens in (1, 3, 40):
+            planned.clear()
+            feeds = inputs_of(graph, decoder_extents(layers, tokens), seed=tokens)
+            assert_close(model.run(feeds), reference(graph, feeds))
+            assert sorted(planned, key=str) == [AttentionTask, ProductTask]
+
+
+def test_alike_layers_with_other_extents(widest: CpuBackend) -> None:
+    graph = decoder(5)
+    model = Model(graph, widest, threads=2)
+    for past in ((3, 4, 5, 6, 7), (9, 9, 1, 9, 1), (0, 2, 0, 2, 0)):
+        extents = decoder_extents(5, 4) | {f"P{i}": n for i, n in enumerate(past)}
+        extents |= {f"N{i}": 3 * n + 1 for i, n in enumerate(past)}
+        feeds = inputs_of(graph, extents, seed=past[0])
+        assert_close(model.run(feeds), reference(graph, feeds))
 
 
 @pytest.mark.parametrize("graph", [optimised(layer()), fork(), beside()])

@@ -308,7 +308,8 @@ def rotated(
 ) -> Value:  # fmt: skip
     """Rotate pairs of elements along the last of four axes, of the first `width` elements, or of
     all if it is 0. `tables`: cosines and sines, of all positions if `positions` (batch, sequence)
-    are given, of each position of the sequences otherwise."""
+    are given, of each position of the sequences otherwise; a batch of 1 has those of all
+    sequences, as torch's exporter writes them."""
     size = heads.shape[3]
     width = width or size
     half = quotient(width, 2)
@@ -329,7 +330,8 @@ def rotated(
     for t in tables:
         if t.rank != 3:
             raise context.malformed(f"cosines or sines {t.type} for {heads.type}")
-        for have, wanted in zip(t.shape, (batch, sequence, half), strict=True):
+        first = 1 if t.shape[0] == 1 else batch
+        for have, wanted in zip(t.shape, (first, sequence, half), strict=True):
             what = f"cosines or sines {t.type} for {half} pairs of each position of {heads.type}"
             context.builder.require(have, wanted, what)
     tables = [context.unsqueeze(t, shared) for t in tables]

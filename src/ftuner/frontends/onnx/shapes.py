@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
+from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, product, quotient
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.ir import Value
@@ -185,6 +185,10 @@ def _pad(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("pad", *operands, before=tuple(before), after=tuple(after), mode=mode)]
 
 
+def _is_one(value: Value) -> bool:
+    return value.constant is not None and bool(value.constant.item() == 1)
+
+
 def _range(context: Context, node: NodeView) -> Sequence[Value]:
     start, limit, delta = (node.input(i) for i in range(3))
     what = f"a range from {start.type} to {limit.type} by {delta.type}"
@@ -192,12 +196,16 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
         raise context.malformed(what)
     for one in (n for v in (start, limit, delta) for n in v.shape):
         context.builder.require(one, 1, what)
-    if start.dtype.kind == "float":
+    first = math.nan if start.constant is None else float(start.constant.item())
+    if start.dtype.kind == "float" and limit.dims and math.isfinite(first) and _is_one(delta):
+        # From a number to an extent.
+        extent: Dim = maximum(limit.dims[0] - math.floor(first), 0)
+    elif start.dtype.kind == "float":
         first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
         steps = float(last - first) / float(step) if step else math.nan
         if not math.isfinite(steps):
             raise context.malformed(f"a range from {first} to {last} by {step}")
-        extent: Dim = max(math.ceil(steps), 0)
+        extent = max(math.ceil(steps), 0)
     else:
         begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
         width = context.integer_of(delta, "the step")
@@ -205,7 +213,7 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
             raise context.malformed("a range with steps of 0")
         extent = slice_extent(begin, end, width)
     numbers = context.cast(context.iota(extent), start.dtype)
-    if delta.constant is None or delta.constant.item() != 1:
+    if not _is_one(delta):
         numbers = context.add("multiply", numbers, context.reshape(delta, ()))
     if start.constant is None or start.constant.item() != 0:
         numbers = context.add("add", numbers, context.reshape(start, ()))

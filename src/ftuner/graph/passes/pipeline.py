@@ -12,6 +12,7 @@ from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, recognise_mish
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
 from ftuner.graph.passes.constants import fold_constants
+from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
 from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
 from ftuner.graph.passes.halves import halves_in_float32
@@ -75,7 +76,8 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
             passes = (*PASSES[:at], partial(keep_half_weights, dtypes=kept), *PASSES[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
-        passes = (*passes, join_halves)
+        # A GPU multiplies the gathered weights as a batch.
+        passes = (*passes, join_halves, recognise_experts)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     for apply in passes:
         after = apply(graph)

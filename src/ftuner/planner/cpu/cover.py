@@ -6,7 +6,7 @@ extents are the solution of their remainder plus more of the main tile, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -98,30 +98,54 @@ class CoverTable:
                 del cost[kernel.mr]
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         self._limit = max(PERIODS * max(cost), family.max_mr)
-        heights = _cheapest(cost, self._limit)
-        self._rests = self._corrected([self._cover(used) for used in heights])
-        """Covers that follow main tiles."""
+        self._heights = _cheapest(cost, self._limit)
+        self._rests: list[Cover | None] = [None] * len(self._heights)
+        """Covers that follow main tiles, as far as they were asked for."""
         self._solved = list(self._rests)
-        least = dict.fromkeys(self._tiles, inf)
-        for rows, cover in self._ways(heights):
-            cycles = cover.cycles(steps) * (cover.factor or 1.0)
-            if cycles < least[rows]:
-                least[rows], self._solved[rows] = cycles, cover
-        self._last = (0, self._solved[0])
+        if self._correction is not None:
+            self._solve_all()
+        self._last = (0, self._listed(0))
         self.issue_per_row = self._tiles[self._main].issue / self._main
         """Cycles of multiply-adds for one row and one k step."""
 
-    def _ways(self, heights: Sequence[tuple[int, ...]]) -> Iterable[tuple[int, Cover]]:
-        """Covers of as many rows as a tile has, which one tile and several wait for differently if
-        the panel is far. `heights`: of the cheapest cover of 0, 1, ... rows at hand."""
-        rows, covers = [], []
+    def _solve_all(self) -> None:
+        """Solve all that is listed: what was learned is evaluated for many covers together."""
+        rests = self._corrected([self._cover(used) for used in self._heights])
+        tiles = [(mr, used) for mr in self._tiles for used in self._ways(mr)]
+        covers = self._corrected([self._cover(used) for _, used in tiles])
+        self._rests[:], self._solved[:] = rests, rests
         for mr in self._tiles:
-            ways = [heights[mr], (mr,)]
-            ways += [(*heights[low], *heights[mr - low]) for low in range(1, mr // 2 + 1)]
-            known = [self._cover(used) for used in ways if len(set(used)) <= MAX_SEGMENTS]
-            rows += [mr] * len(known)
-            covers += known
-        return zip(rows, self._corrected(covers), strict=True)
+            known = [c for (rows, _), c in zip(tiles, covers, strict=True) if rows == mr]
+            self._solved[mr] = min(known, key=self._cycles)
+
+    def _listed(self, rows: int) -> Cover:
+        """The cover of at most `_limit` rows."""
+        found = self._solved[rows]
+        if found is None:
+            if rows in self._tiles:
+                found = min([self._cover(used) for used in self._ways(rows)], key=self._cycles)
+            else:
+                found = self._rest(rows)
+            self._solved[rows] = found
+        return found
+
+    def _rest(self, rows: int) -> Cover:
+        """The cover of at most `_limit` rows where main tiles come before."""
+        found = self._rests[rows]
+        if found is None:
+            found = self._rests[rows] = self._cover(self._heights[rows])
+        return found
+
+    def _cycles(self, cover: Cover) -> float:
+        return cover.cycles(self._steps) * (cover.factor or 1.0)
+
+    def _ways(self, mr: int) -> list[tuple[int, ...]]:
+        """The heights of covers of as many rows as a tile has, which one tile and several wait for
+        differently if the panel is far."""
+        heights = self._heights
+        ways = [heights[mr], (mr,)]
+        ways += [(*heights[low], *heights[mr - low]) for low in range(1, mr // 2 + 1)]
+        return [used for used in ways if len(set(used)) <= MAX_SEGMENTS]
 
     def cover(self, heights: tuple[int, ...]) -> Cover:
         """The cover by tiles of some heights, whether or not it is the cheapest."""
@@ -187,22 +211,22 @@ class CoverTable:
     @property
     def solved(self) -> Sequence[Cover]:
         """The covers of 0, 1, ... rows that are listed."""
-        return self._solved
+        return [self._listed(rows) for rows in range(len(self._heights))]
 
     @property
     def rests(self) -> Sequence[Cover]:
         """The covers of as many rows where main tiles come before."""
-        return self._rests
+        return [self._rest(rows) for rows in range(len(self._heights))]
 
     def __getitem__(self, rows: int) -> Cover:
         if rows <= self._limit:
-            return self._solved[rows]
+            return self._solved[rows] or self._listed(rows)
         last = self._last
         if last[0] == rows:
             # The planner asks for the same rows several times in a row.
             return last[1]
         more = (rows - self._limit) // self._main + 1
-        rest = self._rests[rows - more * self._main]
+        rest = self._rest(rows - more * self._main)
         step, issue, fixed = self._tiles[self._main]
         if rest.segments and rest.segments[0][0] == self._main:
             segments = ((self._main, rest.segments[0][1] + more), *rest.segments[1:])

@@ -10,6 +10,7 @@ from ftuner.codegen.llvm.native.records import Segment
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.cost.cpu.product import Cover
 from ftuner.planner.cpu.cover import CoverTable
+from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 
 COVER_SLOTS = MAX_SEGMENTS * Segment.SIZE
@@ -32,6 +33,19 @@ def all_cover_slots(
         addresses = products.compiled.kernels[family.name]
         found = products.covers[table] = _encoded(table, addresses)
     return found
+
+
+def panel_covers(products: Products, panels: Panels, layout: str) -> tuple[array[int], array[int]]:
+    """An `AllCovers` for the full panels of a weight and one for its last panel; empty ones for
+    panels that there are not."""
+    lanes = products.compiled.library.lanes
+    left = panels.n % (panels.width * lanes)
+    full = tail = array("q", ())
+    if panels.n > left:
+        full = all_cover_slots(products, panels.width, False, panels.k, layout)
+    if left:
+        tail = all_cover_slots(products, -(-left // lanes), True, panels.k, layout)
+    return full, tail
 
 
 def _encoded(table: CoverTable, addresses: Sequence[int]) -> array[int]:

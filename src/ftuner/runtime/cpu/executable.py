@@ -166,7 +166,7 @@ class CompiledGraph(Executable):
             program.workspace_bytes,
             program.attention_worker_bytes,
             program.outputs_bytes,
-            program.records_bytes,
+            program.kept_bytes,
         )
 
     def _launch(self, program: BoundProgram, words: int, alone: bool) -> None:
@@ -182,11 +182,13 @@ class CompiledGraph(Executable):
         program = self._program(state, arrays, workers)
         extensions: list[Extension] = []
         try:
-            for pair in self.lowered.appended:
-                (shape, _), (room, _) = program.outputs[pair.output], program.rooms[pair.output]
-                extensions.append(extended(arrays[pair.input], shape, room))
+            for pair, growth in zip(self.lowered.appended, program.growths, strict=True):
+                extensions.append(extended(arrays[pair.input], growth))
             outputs = self._made(program, extensions)
-            self._execute(program, workers, (*arrays, *outputs), launch or self._launch)
+            written = list(outputs)
+            for pair, extension in zip(self.lowered.appended, extensions, strict=True):
+                written[pair.output] = extension.whole
+            self._execute(program, workers, (*arrays, *written), launch or self._launch)
         except BaseException:
             for extension in extensions:
                 extension.undo()
@@ -235,6 +237,7 @@ class CompiledGraph(Executable):
                 program.records[slot] = 0
             texts, status = next((t, s) for t, s in failed if s)
             raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
+        program.finished()
 
     def _launch_steps(
         self, program: BoundProgram, number: int, count: int, words: int, alone: bool

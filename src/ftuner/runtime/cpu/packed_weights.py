@@ -57,15 +57,31 @@ def unpacked(panels: Panels, lanes: int) -> Array:
 def pack(products: Products, weight: Array, width: int, footprint_bytes: int = 0) -> Panels:
     """Pack a weight of (n, k), any strides, in panels of `width` vectors, one of the library's.
     Elements are as wide as the library reads them. `footprint_bytes`: as in `Panels`."""
+    return pack_several(products, weight[None], width, footprint_bytes)
+
+
+def pack_several(
+    products: Products, weights: Array, width: int, footprint_bytes: int = 0
+) -> Panels:
+    """Pack weights of (count, n, k) as `pack` does, one after the other: `n` and `k` are those of
+    one."""
+    count, n, k = weights.shape
+    library = products.compiled.library
+    padded = -(-n // library.lanes) * library.lanes
+    weights = words(readable(weights), library.types.b)
+    memory = long_lived(count * padded * k * weights.itemsize + SLACK_BYTES)
+    packed = memory[: count * padded * k * weights.itemsize].view(weights.dtype)
+    for weight, target in zip(weights, packed.reshape(count, padded * k), strict=True):
+        _pack_to(products, weight, width, target)
+    return Panels(packed, width, n, k, footprint_bytes)
+
+
+def _pack_to(products: Products, weight: Array, width: int, packed: Array) -> None:
+    """Pack one weight to memory."""
     n, k = weight.shape
     library = products.compiled.library
-    weight = words(readable(weight), library.types.b)
-    lanes, size = library.lanes, weight.itemsize
+    lanes, types = library.lanes, library.types
     nr = width * lanes
-    elements = -(-n // lanes) * lanes * k
-    memory = long_lived(elements * size + SLACK_BYTES)
-    packed = memory[: elements * size].view(weight.dtype)
-    types = library.types
     native = None if types.widens else products.kernels.runtime.packs[types.b]
     # Full panels, then one just wide enough for the remaining columns.
     for column in range(0, n, nr):
@@ -81,4 +97,3 @@ def pack(products: Products, weight: Array, width: int, footprint_bytes: int = 0
             column_stride, k_stride = columns.strides
             source, target = columns.ctypes.data, panel.ctypes.data
             native(source, k_stride, column_stride, target, k, stored, padded)
-    return Panels(packed, width, n, k, footprint_bytes)

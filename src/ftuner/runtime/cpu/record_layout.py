@@ -65,6 +65,8 @@ class RecordLayout:
         self.layouts = Layouts(self.dims)
         self.tasks: dict[Task, int] = {}
         """Tasks and their numbers. Equal tasks share a number."""
+        self.task_lengths: list[int] = []
+        """For each task, how many values it has."""
         self.step_tasks: list[StepTasks] = []
         """For each step."""
         self.task_slots: list[int] = []
@@ -145,7 +147,10 @@ class RecordLayout:
         to `slots`."""
         if self._unless is not None:
             task = Unless(task, self._unless, len(slots))
-        self.step_tasks.append(StepTasks(-1, self.tasks.setdefault(task, len(self.tasks))))
+        if task not in self.tasks:
+            self.tasks[task] = len(self.tasks)
+            self.task_lengths.append(len(slots))
+        self.step_tasks.append(StepTasks(-1, self.tasks[task]))
         self.task_slots += slots
 
     def finished(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

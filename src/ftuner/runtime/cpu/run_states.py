@@ -30,7 +30,7 @@ class RunState:
     def __init__(self) -> None:
         self.arena = Arena()
         self.programs: RecentlyUsed[ProgramKey, BoundProgram] = RecentlyUsed(
-            MAX_PROGRAM_BYTES, size=lambda program: program.records_bytes
+            MAX_PROGRAM_BYTES, size=lambda program: program.kept_bytes
         )
 
 

@@ -32,6 +32,16 @@ class BoundTask(NamedTuple):
     """The plan that the records point to."""
 
 
+class Likeness(NamedTuple):
+    """What a task depends on. Tasks of one form are planned once where their dims have the same
+    values: layers that are alike may have symbols of their own."""
+
+    form: object
+    """The task without the numbers of its dims and layouts; hashable."""
+    dims: tuple[int, ...]
+    """The numbers of all dims that it reads, in an order that the form determines."""
+
+
 class Task(ABC):
     """Plans a step when extents are bound. Tasks are frozen dataclasses; steps with equal tasks are
     planned once."""
@@ -41,6 +51,10 @@ class Task(ABC):
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
         """The step at values of the dims."""
+
+    def likeness(self, layouts: Layouts) -> Likeness | None:
+        """What the task depends on; None if it shares its plan only with equal tasks."""
+        return None
 
     @property
     def plan_rows(self) -> Callable[[int, int], object] | None:

@@ -39,7 +39,7 @@ from ftuner.runtime.gpu.steps.contract import Setting
 from ftuner.runtime.gpu.steps.kinds import kind_of, runs
 from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.memory_use import Memory
-from ftuner.runtime.shapes.arena import Span, places
+from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of
 from ftuner.runtime.shown_progress import Progress
@@ -88,8 +88,9 @@ class CompiledGraph(Executable):
         self._constants = _moved_constants(self.lowered, session.device)
         setting = Setting(session, self._tf32, self._dims, self._layouts)
         self._steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
-        self._spans = self.lowered.lifetimes()
-        self._sizes = {b: self._dims.number(b.elements) for b in self._spans}
+        lifetimes = self.lowered.lifetimes()
+        self._arena_places = ArenaPlaces([Lifetime(*stages) for stages in lifetimes.values()])
+        self._sizes = {b: self._dims.number(b.elements) for b in lifetimes}
         self._outputs = [
             (self._dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name])
             for v in self.lowered.outputs
@@ -235,12 +236,12 @@ class CompiledGraph(Executable):
     def _places(self, values: Sequence[int]) -> tuple[Places, int]:
         """Returns a place for each buffer, and the bytes that all take of the arena. Buffers of the
         arena share memory only if no step needs both."""
-        spans = []
-        for buffer, (first, last) in self._spans.items():
-            size = max(values[self._sizes[buffer]], 1) * buffer.dtype.itemsize
-            spans.append(Span(-(-size // BUFFER_BYTES) * BUFFER_BYTES, first, last))
-        found, total = places(spans)
-        offsets = dict(zip(self._spans, found, strict=True))
+        sizes = []
+        for buffer, number in self._sizes.items():
+            size = max(values[number], 1) * buffer.dtype.itemsize
+            sizes.append(-(-size // BUFFER_BYTES) * BUFFER_BYTES)
+        found, total = self._arena_places(sizes)
+        offsets = dict(zip(self._sizes, found, strict=True))
         arena, inputs = self._room(total), len(self.lowered.inputs)
 
         def memory(buffer: Buffer) -> Tensor | int:

@@ -65,6 +65,13 @@ class Layouts:
             self.offsets.append(dims.number(layout.offset))
         return found
 
+    def likeness(self, numbers: Sequence[int]) -> tuple[tuple[object, ...], tuple[int, ...]]:
+        """Of some layouts, what the dims do not decide, and the numbers of the dims of their
+        extents and strides."""
+        rows = [self._rows[n] for n in numbers]
+        forms = tuple((len(shape), size) for shape, _, size in rows)
+        return forms, tuple(n for shape, strides, _ in rows for n in (*shape, *strides))
+
     def strided(self, number: int, values: Sequence[int]) -> StridedArray:
         """A layout for values of the dims."""
         shape, strides, size = self._rows[number]

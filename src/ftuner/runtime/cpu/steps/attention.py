@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ from ftuner.runtime.cpu.steps.contract import (
     no_cost,
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import LibraryName, build_library
@@ -229,6 +229,13 @@ class AttentionTask(Task):
             record.worker_bytes,
             None,
         )
+
+    def likeness(self, layouts: Layouts) -> Likeness:
+        forms, dims = layouts.likeness(self.layouts)
+        limit = () if self.offset < 0 else (self.offset,)
+        # Binding reads the value of `causal` alone.
+        form = replace(self, softmax=replace(self.softmax, causal=None), offset=-1, layouts=())
+        return Likeness((form, forms, len(limit)), (*dims, *limit))
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from ftuner.runtime.cpu.steps.contract import (
     packed_once,
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
 
@@ -72,6 +72,10 @@ class ProductTask(Task):
         problem, strides = self.problem_of(a, b, c, operands, self.width, workers, hardware)
         problem = problem._replace(b_footprint_bytes=self.footprint_bytes)
         return _bound(self.products.ready(problem, strides), workers)
+
+    def likeness(self, layouts: Layouts) -> Likeness:
+        forms, dims = layouts.likeness(self.layouts)
+        return Likeness((replace(self, layouts=()), forms), dims)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from ftuner.planner.cpu.stripes import (
     kernel_work,
     stripes_planner,
 )
-from ftuner.runtime.cpu.covers import all_cover_slots
+from ftuner.runtime.cpu.covers import panel_covers
 from ftuner.runtime.cpu.operands import step_types
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -351,14 +351,7 @@ def _covers(compiled: CompiledProduct[Any]) -> tuple[array[int], array[int]]:
     panels, products = compiled.panels, compiled.products
     assert panels is not None
     layout = ROW if compiled.step.read_window is None else WINDOW
-    library = products.compiled.library
-    left = panels.n % (panels.width * library.lanes)
-    full = tail = array("q", ())
-    if panels.n > left:
-        full = all_cover_slots(products, panels.width, False, panels.k, layout)
-    if left:
-        tail = all_cover_slots(products, -(-left // library.lanes), True, panels.k, layout)
-    return full, tail
+    return panel_covers(products, panels, layout)
 
 
 KIND = StripesKind()

@@ -1,0 +1,213 @@
+"""Recognises products by weights that an index chooses for each row: a mixture of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftuner.core.dim import Dim, Shape, product
+from ftuner.graph.fused_nest import without_ones
+from ftuner.graph.ir import Graph, Node, TensorType, Value
+from ftuner.graph.rewriting import Surroundings, made, rewritten
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Elements of a constant along its first axis, chosen by data."""
+
+    table: Value
+    index: Value
+    """The index without reshapes: two of equal elements are one value."""
+    shape: Shape
+    """Of the index."""
+    node: str
+    """The node of the model."""
+    swapped: bool = False
+    """Whether the last two axes are exchanged after the choice."""
+
+
+@dataclass(frozen=True)
+class _Experts:
+    """A product by chosen weights."""
+
+    x: Value
+    weight: _Chosen
+    transposed: bool
+    tokens: Dim
+    slots: Dim
+
+
+def recognise_experts(graph: Graph) -> Graph:
+    """Have products by chosen weights read these in place, grouped by the choice, with a chosen
+    bias. Models gather a copy of the weight for each row, and multiply the copies as a batch."""
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    for node in graph.nodes:
+        found = _experts(around, node)
+        if found is None:
+            continue
+        last, bias = _biased(around, node, found.weight)
+        nodes = _written(found, bias, last.output)
+        places[last] = nodes
+        same[last.output] = nodes[-1].output
+    return _scores_first(rewritten(graph, places, same))
+
+
+def _written(found: _Experts, bias: Value | None, result: Value) -> list[Node]:
+    """The nodes that compute `result`."""
+    weight, name = found.weight, result.name
+    _, k, n = weight.table.shape
+    if found.transposed:
+        k, n = n, k
+    x = _reshaped(found.x, (found.tokens, k), f"{name}_rows")
+    index = _reshaped(weight.index, (found.tokens, found.slots), f"{name}_experts")
+    type_ = TensorType(found.x.dtype, (found.tokens, found.slots, n))
+    operands = (x.output, weight.table, index.output, *(() if bias is None else (bias,)))
+    products = made("expert_matmul", operands, type_, f"{name}_products",
+                    transposed=found.transposed, node=weight.node)  # fmt: skip
+    return [x, index, products, _reshaped(products.output, result.shape, f"{name}_by_experts")]
+
+
+def _reshaped(value: Value, shape: Shape, name: str) -> Node:
+    return made("reshape", [value], TensorType(value.dtype, shape), name, shape=shape)
+
+
+def _experts(around: Surroundings, node: Node) -> _Experts | None:
+    """The product of a node, if it is one of single rows or columns by chosen weights."""
+    if node.op != "matmul" or node.output.dtype.kind != "float":
+        return None
+    for side in (1, 0):
+        x, given = node.inputs[1 - side], node.inputs[side]
+        weight = _chosen(around, given)
+        vector = x.shape[-2] if side else x.shape[-1]
+        if weight is None or weight.table.rank != 3 or 0 in weight.table.shape or vector != 1:
+            continue
+        if node.output.shape[:-2] != weight.shape:
+            continue
+        # A column that is multiplied from the left is a row times the transposed weight.
+        transposed = (side == 0) != weight.swapped
+        spread = _spread(around, x, weight.shape)
+        if spread is not None:
+            return _Experts(spread[0], weight, transposed, *spread[1:])
+    return None
+
+
+def _chosen(around: Surroundings, value: Value) -> _Chosen | None:
+    """What a value chooses, if it is elements of a constant by an index of data."""
+    turned = around.producer(value, "transpose")
+    if turned is not None:
+        *batch, rows, columns = turned.attributes["perm"]
+        if (*batch, columns, rows) != tuple(range(value.rank)):
+            return None
+        found = _chosen(around, turned.inputs[0])
+        if found is None or found.table.rank != 3:
+            return None
+        return _Chosen(found.table, found.index, found.shape, found.node, not found.swapped)
+    whole = _plain(around, value)
+    node = around.producer(whole, "gather") or around.producer(whole, "gather_nd")
+    if node is None:
+        return None
+    table, index = node.inputs
+    if table.constant is None or index.constant is not None:
+        return None
+    shape = index.shape
+    if node.op == "gather":
+        if node.attributes["axis"] != 0:
+            return None
+    elif node.attributes["batch_dims"] != 0 or shape[-1] != 1:
+        return None
+    else:
+        shape = shape[:-1]
+    if whole is not value:
+        # A reshape may split or merge axes of the index alone, or add some of extent 1.
+        inner = table.shape[1:]
+        if value.rank <= len(inner) or value.shape[value.rank - len(inner) :] != inner:
+            return None
+        shape = value.shape[: value.rank - len(inner)]
+    return _Chosen(table, _plain(around, index), shape, node.attributes.get("node", ""))
+
+
+def _plain(around: Surroundings, value: Value) -> Value:
+    """What a value is a reshape of."""
+    while (node := around.producer(value, "reshape")) is not None:
+        value = node.inputs[0]
+    return value
+
+
+def _spread(around: Surroundings, x: Value, shape: Shape) -> tuple[Value, Dim, Dim] | None:
+    """(rows, tokens, slots) such that the vectors of `x`, for an index of a shape, are each of
+    `tokens` rows `slots` times. None if `x` is broadcast in another way."""
+    rows = product(shape)
+    ahead = len(shape) + 2 - x.rank
+    if ahead < 0:
+        return None
+    own = ((1,) * ahead + x.shape)[: len(shape)]
+    kept = len(shape)
+    while kept and own[kept - 1] == 1 != shape[kept - 1]:
+        kept -= 1
+    if own[:kept] != shape[:kept]:
+        return None
+    if kept < len(shape):
+        return x, product(shape[:kept]), product(shape[kept:])
+    # Rows that were repeated before the product.
+    wide = around.producer(_plain(around, x), "broadcast")
+    if wide is not None:
+        source, extents = wide.inputs[0], wide.output.shape
+        *outer, times, k = extents
+        given = source.shape[-len(extents) :]
+        repeats = given[:-2] == tuple(outer) and given[-2:] == (1, k)
+        if repeats and product(x.shape[-2:]) == k and product(outer) * times == rows:
+            return source, product(outer), times
+    return x, rows, 1
+
+
+def _biased(around: Surroundings, node: Node, weight: _Chosen) -> tuple[Node, Value | None]:
+    """The last node of a product and its chosen bias, if one is added."""
+    last, value = node, node.output
+    while (after := around.only_consumer(value)) is not None:
+        if after.op == "reshape" and after.output.shape[-1] in without_ones(node.output.shape[-2:]):
+            value = after.output
+            continue
+        if after.op != "add":
+            break
+        others = [other for other in after.inputs if other is not value]
+        bias = _chosen(around, others[0]) if len(others) == 1 else None
+        fits = (
+            bias is not None
+            and bias.table.rank == 2
+            and bias.index is weight.index
+            and others[0].shape == value.shape == after.output.shape
+        )
+        if fits:
+            assert bias is not None
+            return after, bias.table
+        break
+    return last, None
+
+
+def _scores_first(graph: Graph) -> Graph:
+    """Split the rows of expert products by tokens before they are weighted, not after: products,
+    weights and the sum of a token are then one nest."""
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    for node in graph.nodes:
+        is_rows = node.op == "reshape" and node.inputs[0].rank and node.output.rank
+        weighting = around.producer(node.inputs[0], "multiply") if is_rows else None
+        if weighting is None or around.only_consumer(weighting.output) is not node:
+            continue
+        for x, scores in (weighting.inputs, weighting.inputs[::-1]):
+            if around.producer(_plain(around, x), "expert_matmul") is None:
+                continue
+            *rows, n = weighting.output.shape
+            *split, last = node.output.shape
+            if scores.shape == (*rows, 1) and last == n and x.shape == weighting.output.shape:
+                name = node.output.name
+                a = _reshaped(x, (*split, n), f"{name}_rows")
+                b = _reshaped(scores, (*split, 1), f"{name}_scores")
+                product_ = made("multiply", (a.output, b.output), node.output.type,
+                                f"{name}_weighted")  # fmt: skip
+                places[node] = [a, b, product_]
+                same[node.output] = product_.output
+                break
+    return rewritten(graph, places, same)

@@ -1,0 +1,105 @@
+"""Files that compute extents from extents, as exporters write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ftuner.errors import ShapeError
+from ftuner.inference import load
+from ftuner.runtime.late_model import LateModel
+
+
+def node(op: str, *inputs: str, y: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, list(inputs), [y], **attributes)
+
+
+def model_of(nodes: list[onnx.NodeProto], outputs: dict[str, int], **constants: Any) -> bytes:
+    """A model of float32 `x` with the axes n and m, and float32 outputs of some ranks."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])
+    found = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * rank)
+        for name, rank in outputs.items()
+    ]
+    given = [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()]
+    graph = helper.make_graph(nodes, "g", [x], found, given)
+    opset = [helper.make_opsetid("", 17)]
+    data: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return data
+
+
+COUNT = [
+    node("Shape", "x", y="count", start=1, end=2),
+    node("Add", "count", "less", y="room"),
+    node("Div", "room", "stride", y="windows"),
+]
+"""(m + less) / stride."""
+
+
+def agrees(data: bytes, *shapes: tuple[int, int]) -> None:
+    model = load(data)
+    assert not isinstance(model, LateModel)
+    peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    for shape in shapes:
+        x = np.random.default_rng(0).standard_normal(shape, np.float32)
+        for own, wanted in zip(model.run({"x": x}), peer.run(None, {"x": x}), strict=True):
+            np.testing.assert_array_equal(own, wanted)
+
+
+@pytest.mark.parametrize(("less", "stride"), [(-3, 2), (-7, 4), (-1, 4)])
+def test_quotients_of_windows_are_extents(less: int, stride: int) -> None:
+    """A dividend that may be below zero: no call waits for a model of its own."""
+    data = model_of(
+        [
+            *COUNT, node("Add", "windows", "one", y="extent"),
+            node("ConstantOfShape", "extent", y="zeros"),
+            node("Slice", "x", "zero", "extent", "one", y="part"),
+            node("Add", "zeros", "part", y="y"),
+        ],
+        {"y": 2}, less=np.array([less]), stride=np.array([stride]), one=np.array([1]),
+        zero=np.array([0]),
+    )  # fmt: skip
+    agrees(data, *((2, m) for m in range(max(-less, 1), 20)))
+    if less < -1:
+        with pytest.raises(ShapeError, match="a division of extents"):
+            load(data).run({"x": np.zeros((2, -less - 1), np.float32)})
+
+
+def test_quotients_that_are_data_round_towards_zero() -> None:
+    data = model_of(
+        [*COUNT, node("Cast", "windows", y="y", to=TensorProto.FLOAT)], {"y": 1},
+        less=np.array([-5]), stride=np.array([2]),
+    )  # fmt: skip
+    agrees(data, *((1, m) for m in range(12)))
+
+
+def test_negated_extents_are_divided_towards_zero() -> None:
+    """-(-m // 3), as Python rounds up, is -(-m / 3) in ONNX, which rounds down."""
+    data = model_of(
+        [
+            node("Shape", "x", y="count", start=1, end=2), node("Neg", "count", y="below"),
+            node("Div", "below", "stride", y="quotient"), node("Neg", "quotient", y="extent"),
+            node("ConstantOfShape", "extent", y="y"),
+        ],
+        {"y": 1}, stride=np.array([3]),
+    )  # fmt: skip
+    agrees(data, *((1, m) for m in range(10)))
+
+
+@pytest.mark.parametrize("first", [0.5, 0.0, -1.25, 2.0])
+def test_ranges_of_floats_to_an_extent(first: float) -> None:
+    data = model_of(
+        [
+            *COUNT, node("Squeeze", "windows", y="scalar"),
+            node("Cast", "scalar", y="limit", to=TensorProto.FLOAT),
+            node("Range", "first", "limit", "step", y="y"),
+        ],
+        {"y": 1}, less=np.array([0]), stride=np.array([2]), first=np.float32(first),
+        step=np.float32(1),
+    )  # fmt: skip
+    agrees(data, *((1, m) for m in range(9)))
