@@ -78,9 +78,26 @@ def _size(documents: Sequence[Document]) -> Iterator[str]:
         return
     ordered = sorted(documents, key=lambda document: document["threads"])
     by_name = [{r["label"]: r for r in document["results"]} for document in ordered]
-    names = list(dict.fromkeys(name for results in by_name for name in results))
     yield _taken(ordered[0])
     yield ""
+    yield from _group(ordered, [_part(results, held_out=False) for results in by_name])
+    held_out = [_part(results, held_out=True) for results in by_name]
+    if any(held_out):
+        yield f"#### {ordered[0]['set']}: held out"
+        yield ""
+        yield "Architectures that were taken when ftuner was done. Nothing was tuned for them."
+        yield ""
+        yield from _group(ordered, held_out)
+
+
+def _part(results: Mapping[str, Result], held_out: bool) -> dict[str, Result]:
+    """The results of architectures that are held out, or of the others."""
+    return {name: r for name, r in results.items() if r.get("held_out", False) is held_out}
+
+
+def _group(ordered: Sequence[Document], by_name: Sequence[Mapping[str, Result]]) -> Iterator[str]:
+    """Verdicts and tables of some architectures: results by name for each document."""
+    names = list(dict.fromkeys(name for results in by_name for name in results))
     for document, results in zip(ordered, by_name, strict=True):
         yield _verdict(document["threads"], list(results.values()))
     yield ""

@@ -45,6 +45,23 @@ def test_without_results_there_is_only_the_introduction() -> None:
     assert "###" not in page([])
 
 
+def test_what_is_held_out_has_a_section_of_its_own() -> None:
+    document = _document(1, 4.0)
+    (fast, *_) = document["results"]
+    new = fast | {"label": "newer", "held_out": True}
+    refused = {"label": "newest", "kind": "decoder", "verdict": "refused", "why": "no kernel",
+               "held_out": True}  # fmt: skip
+    document["results"] += [new, refused]
+    tuned, held_out = page([document]).split("#### small: held out")
+    assert "1 thread: 1 of 2 are right" in tuned
+    assert "newer" not in tuned
+    assert "1 thread: 1 of 2 are right" in held_out
+    assert "| newer | encoder | 2.00 (1.00) |" in held_out
+    assert "| newest | refused | no kernel |" in held_out
+    assert "bert" not in held_out
+    assert "held out" not in page([_document(1, 4.0)])
+
+
 def _check(kind: str, *results: tuple[str, str, int]) -> dict[str, Any]:
     found = [
         {"label": label, "kind": "encoder", "verdict": verdict, "why": "a|b",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.zoo import checking
+from benchmarks.zoo import checking, decoders, held_out, senses, text
 from benchmarks.zoo.architecture import EXPORTED, EXTENTS, KEPT, SHAPES, Array, Size
 from benchmarks.zoo.checking import compared, difference
 from benchmarks.zoo.exporting import Exported, export
@@ -43,6 +43,12 @@ def test_every_row_makes_inputs_of_its_dims() -> None:
                 name: given.shape(extents) for name, given in row.inputs.items()
             }
         assert row.fields(TINY)
+
+
+def test_rows_that_are_held_out_are_marked() -> None:
+    marked = {name for name, row in ARCHITECTURES.items() if row.held_out}
+    assert marked == {row.name for row in held_out.ROWS}
+    assert not marked & {row.name for row in (*text.ROWS, *decoders.ROWS, *senses.ROWS)}
 
 
 def test_a_digest_depends_on_the_size_the_row_and_the_makers() -> None:

@@ -49,7 +49,7 @@ class Job:
 def _one(name: str, job: Job) -> dict[str, Any]:
     """The result of one architecture, found in this process."""
     row = ARCHITECTURES[name]
-    found: dict[str, Any] = {"label": name, "kind": row.kind}
+    found: dict[str, Any] = {"label": name, "kind": row.kind, "held_out": row.held_out}
     try:
         files = variant_of(row, SIZES[job.size], VARIANTS[job.variant] if job.variant else None)
     except ExportError as error:
@@ -72,7 +72,8 @@ def _apart(name: str, job: Job) -> dict[str, Any]:
     )  # fmt: skip
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return {"label": name, "kind": ARCHITECTURES[name].kind, "verdict": "crashed",
+        row = ARCHITECTURES[name]
+        return {"label": name, "kind": row.kind, "held_out": row.held_out, "verdict": "crashed",
                 "why": lines[-1]}  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found

@@ -127,6 +127,8 @@ class Architecture:
     """Arguments that are no tensors."""
     least: Extents = field(default_factory=dict)
     """The least extent of a dim, where the network itself fails below it."""
+    held_out: bool = False
+    """Nothing in ftuner was written or tuned for it: it was taken when all was done."""
 
     @property
     def dims(self) -> tuple[str, ...]:

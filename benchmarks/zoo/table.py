@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks.zoo import decoders, senses, text
+from dataclasses import replace
+
+from benchmarks.zoo import decoders, held_out, senses, text
 from benchmarks.zoo.architecture import Architecture
 
-ARCHITECTURES: dict[str, Architecture] = {
-    row.name: row for row in (*text.ROWS, *decoders.ROWS, *senses.ROWS)
-}
-assert len(ARCHITECTURES) == len(text.ROWS) + len(decoders.ROWS) + len(senses.ROWS)
+_ROWS = (
+    *text.ROWS,
+    *decoders.ROWS,
+    *senses.ROWS,
+    *(replace(row, held_out=True) for row in held_out.ROWS),
+)
+ARCHITECTURES: dict[str, Architecture] = {row.name: row for row in _ROWS}
+assert len(ARCHITECTURES) == len(_ROWS)
 """Names are unique."""
