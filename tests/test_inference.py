@@ -81,14 +81,27 @@ def test_outputs_that_append_in_place(
     builder = Builder()
     x, new = (builder.input(name, FLOAT32, (symbol(name), 3)) for name in ("x", "new"))
     graph = builder.graph([x, new], [("y", builder.add("concat", x, new, axis=0))])
-    assert ftuner.compile(graph).appended == {}
+    copying = ftuner.compile(graph)
+    assert copying.appended == {}
+    assert copying.copied == {"x": "append_in_place=True was not given"}
     model = ftuner.compile(graph, append_in_place=True)
     assert model.appended == {"x": "y"}
+    assert model.copied == {}
+    for explained, said in (
+        (model, "appended in place: y to x"),
+        (copying, "copied: x (append_in_place=True was not given)"),
+    ):
+        assert said in str(explained)
+        assert said in str(explained.explain())
+        document = explained.explain().to_document()
+        assert document["appended"] == explained.appended
+        assert document["copied"] == explained.copied
     first = model(x=np.ones((2, 3), "f"), new=np.zeros((1, 3), "f"))["y"]
     second = model(x=first, new=np.ones((2, 3), "f"))["y"]
     assert np.shares_memory(first, second)
     assert second[:, 0].tolist() == [1, 1, 0, 1, 1]
     monkeypatch.setattr(as_default, "appends_in_place", False)
+    assert ftuner.compile(graph).copied == {"x": "only a model on a CPU appends in place"}
     with pytest.raises(ConfigurationError, match="append_in_place is for models on a CPU"):
         ftuner.compile(graph, append_in_place=True)
 

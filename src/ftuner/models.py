@@ -58,9 +58,10 @@ class Model(model.Model):
         if shapes:
             named = zip(values, shapes, strict=True)
             title += ", " + ", ".join(f"{v.name}={'x'.join(map(str, s))}" for v, s in named)
-        return explain_model(
+        found = explain_model(
             self.programs, extents, self._machine(), seconds, memory, self.weights_bytes, title
         )
+        return replace(found, appended=self.appended, copied=self.copied)
 
     def _machine(self) -> Machine | None:
         """What estimates are made for; None on a GPU, whose steps have none."""

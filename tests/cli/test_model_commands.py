@@ -122,6 +122,7 @@ def test_run_appends_in_place(decoder: str, layer: str) -> None:
     assert found["appended"] == {"past": "present"}
     copied = document("run", decoder, *SHAPES)
     assert copied["appended"] == {}
+    assert "append_in_place" in copied["copied"]["past"]
     assert found["outputs"] == copied["outputs"]
     shown = run("run", decoder, *SHAPES, "--append-in-place").stdout
     assert "appended in place: present to past" in shown

@@ -10,7 +10,14 @@ from tests.graph.graphs import B, Maker, S, T, graph_of
 from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import FLOAT16, FLOAT32
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.appending import ROOM_ROWS, Appended, appended_outputs, memory_shape
+from ftuner.graph.appending import (
+    ROOM_ROWS,
+    Appended,
+    Copied,
+    appended_outputs,
+    grown_outputs,
+    memory_shape,
+)
 from ftuner.graph.ir import TensorType, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import NestStep
@@ -157,6 +164,23 @@ def reads_beside_the_window(g: Maker) -> list[Value]:
 )
 def test_not_found(body: Body) -> None:
     assert appended_outputs(graph_of(body)) == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (read_elsewhere, [(0, 0, "also read by: exp")]),
+        (begins_two, [(0, 0, "also read by: concat"), (0, 1, "also read by: concat")]),
+        (reads_the_window, [(0, 0, "also read by: exp")]),
+        (fixed, [(0, 0, "it has 5 rows in every run")]), (another_axis, [(0, 0, "another axis")]),
+        (twice, [(0, 1, "output y0 has the same rows")]), (second, []), (no_output, []),
+        (computed, []), (alone, []),
+    ],
+)  # fmt: skip
+def test_why_not(body: Body, wanted: list[tuple[int, int, str]]) -> None:
+    found = [pair for pair in grown_outputs(graph_of(body)) if isinstance(pair, Copied)]
+    assert [(pair.input, pair.output) for pair in found] == [(n, m) for n, m, _ in wanted]
+    assert all(why in pair.why for pair, (*_, why) in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

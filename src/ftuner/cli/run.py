@@ -62,6 +62,7 @@ def run(
         "threads": model.threads,
         "inputs": {name: list(x.shape) for name, x in feeds.items()},
         "appended": model.appended,
+        "copied": model.copied,
         "compile_s": compile_s,
         "first_s": first_s,
         "again_s": again_s,
@@ -71,6 +72,7 @@ def run(
         print_json(document)
         return
     from ftuner.core.units import count, duration
+    from ftuner.report.growth import growth_facts
 
     out = console()
     show_table(out, _outputs_table(described))
@@ -80,8 +82,9 @@ def run(
         soft_wrap=True,
     )
     if append_in_place:
-        pairs = ", ".join(f"{output} to {given}" for given, output in model.appended.items())
-        out.print(f"appended in place: {pairs or 'none'}", soft_wrap=True)
+        facts = growth_facts(model.appended, model.copied) or {"appended in place": "none"}
+        for name, text in facts.items():
+            out.print(f"{name}: {text}", soft_wrap=True)
     if output_dir is not None:
         out.print(f"{count(len(files), 'output')} saved in {output_dir}", soft_wrap=True)
 

@@ -52,31 +52,58 @@ class Appended(NamedTuple):
         return Operand(whole.dtype, whole.shape, row_major_strides(self.room))
 
 
+class Copied(NamedTuple):
+    """An output that begins with an input, which a run has to copy."""
+
+    input: int
+    output: int
+    why: str
+
+
 def appended_outputs(graph: Graph) -> tuple[Appended, ...]:
     """The outputs that can append to an input in place: concatenations that begin with an input of
     unknown extent, which nothing else reads where it matters how far its rows are apart; and the
     last rows of such ones."""
+    return tuple(found for found in grown_outputs(graph) if isinstance(found, Appended))
+
+
+def grown_outputs(graph: Graph) -> tuple[Appended | Copied, ...]:
+    """The outputs that are the end of a concatenation that begins with the end of an input: those
+    that can append to it in place, and others with the reason."""
     made_by, readers = producers(graph), consumers(graph)
     inputs = {value: number for number, value in enumerate(graph.inputs)}
-    found: dict[Value, Appended] = {}
-    for number, (_, value) in enumerate(graph.outputs):
+    first: dict[Value, str] = {}
+    found: list[Appended | Copied] = []
+    for number, (name, value) in enumerate(graph.outputs):
         whole = _all_rows(value, made_by)
         node = made_by.get(whole)
-        if node is None or node.op != "concat" or len(node.inputs) == 1 or whole in found:
+        if node is None or node.op != "concat" or len(node.inputs) == 1:
             continue
         kept, axis = node.inputs[0], node.attributes["axis"]
         past = _all_rows(kept, made_by)
-        if past not in inputs or not isinstance(past.shape[axis], Symbolic):
+        if past not in inputs:
             continue
         ends = [(value, whole), (kept, past)]
-        if not all(_same_but_along(axis, x, y) for x, y in ends):
-            continue
-        if all(
-            _takes_strides(reader, kept, node, made_by) for reader in _read(past, kept, readers)
-        ):
+        others = [
+            reader for reader in _read(past, kept, readers)
+            if not _takes_strides(reader, kept, node, made_by)
+        ]  # fmt: skip
+        why = ""
+        if whole in first:
+            why = f"output {first[whole]} has the same rows"
+        elif not all(_same_but_along(axis, x, y) for x, y in ends):
+            why = "a part along another axis is kept"
+        elif not isinstance(past.shape[axis], Symbolic):
+            why = f"it has {past.shape[axis]} rows in every run"
+        elif others:
+            why = f"it is also read by: {', '.join(dict.fromkeys(r.op for r in others))}"
+        if why:
+            found.append(Copied(inputs[past], number, why))
+        else:
+            first[whole] = name
             slides = any(x is not y for x, y in ends)
-            found[whole] = Appended(inputs[past], number, axis, kept, whole, slides)
-    return tuple(found.values())
+            found.append(Appended(inputs[past], number, axis, kept, whole, slides))
+    return tuple(found)
 
 
 def _read(past: Value, kept: Value, readers: Mapping[Value, Sequence[Node]]) -> list[Node]:

@@ -7,7 +7,7 @@ the given hardware model, and the caller gives the times and memory of the compi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -91,6 +91,10 @@ class ModelExplanation(Saved):
     """The arena of each program on a CPU; none without a machine or if extents are not known."""
     title: str = "model"
     """What a page of it is headed by."""
+    appended: Mapping[str, str] = field(default_factory=dict)
+    """Outputs that append to an input in place, by the name of the input."""
+    copied: Mapping[str, str] = field(default_factory=dict)
+    """Why inputs are copied to outputs that begin with them, by the name of the input."""
 
     def summary(self) -> str:
         parts = [self.title, count(len(self.groups), "step")]
@@ -129,6 +133,8 @@ class ModelExplanation(Saved):
             "live_bytes": self.live_bytes,
             "weight_bytes": self.weight_bytes,
             "memory": None if memory is None else asdict(memory),
+            "appended": dict(self.appended),
+            "copied": dict(self.copied),
             "groups": [
                 {**asdict(g), "measured_over_estimate": g.measured_over_estimate}
                 for g in self.groups

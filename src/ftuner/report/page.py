@@ -18,6 +18,7 @@ from ftuner.report.charts import (
     timeline,
 )
 from ftuner.report.cpu.picture import COLOURS
+from ftuner.report.growth import growth_facts
 from ftuner.report.html import Html, colour_key, element, html, linked, scrolled
 from ftuner.report.model import FusedGroup, ModelExplanation
 
@@ -92,7 +93,7 @@ def _sums(found: ModelExplanation) -> dict[str, str]:
         facts["work"] = rate(found.flops, "flop")
     if found.memory is not None:
         facts["memory"] = capacity(found.memory.total_bytes)
-    return facts
+    return facts | growth_facts(found.appended, found.copied)
 
 
 def _times(

@@ -27,6 +27,7 @@ from ftuner.report.cpu.picture import patch_picture
 from ftuner.report.funnel import filter_rows
 from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.report.gpu.picture import wave_picture
+from ftuner.report.growth import growth_facts
 from ftuner.report.hardware import hardware_values, tuned_values
 from ftuner.report.html import Html, element
 from ftuner.report.model import ModelExplanation, explain_model
@@ -286,6 +287,7 @@ def _(value: Model) -> str:
     return _printed(
         f"{count(len(value.steps), 'step')} of a run: {steps}; {count(value.threads, 'thread')}; "
         f"weights {capacity(value.weights_bytes)}",
+        *_growth(value),
         _table("inputs and outputs", _TENSORS, _tensors(value)),
     )
 
@@ -297,6 +299,7 @@ def _(value: Model) -> str:
         "steps of a run": str(len(value.steps)),
         "threads": str(value.threads),
         "weights": capacity(value.weights_bytes),
+        **growth_facts(value.appended, value.copied),
     }
     return pages.fragment(
         [pages.facts(facts), pages.table(_TENSORS, _tensors(value)), steps_table(found)]
@@ -329,8 +332,14 @@ def _(value: ModelExplanation) -> str:
         for g in shown
     ]
     return _printed(
-        value.summary(), _table(title, ("#", "kind", "operators", "estimate", "measured"), rows)
-    )
+        value.summary(), *_growth(value),
+        _table(title, ("#", "kind", "operators", "estimate", "measured"), rows),
+    )  # fmt: skip
+
+
+def _growth(value: Model | ModelExplanation) -> list[str]:
+    facts = growth_facts(value.appended, value.copied)
+    return [f"{name}: {names}" for name, names in facts.items()]
 
 
 def _seconds(seconds: float | None) -> str:

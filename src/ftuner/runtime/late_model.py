@@ -115,6 +115,11 @@ class LateModel(Model):
         return {} if self._last is None else self._last.appended
 
     @property
+    def copied(self) -> dict[str, str]:
+        """Those of the last run."""
+        return {} if self._last is None else self._last.copied
+
+    @property
     def threads(self) -> int:
         return self._first.model.threads
 

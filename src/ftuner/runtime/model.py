@@ -12,7 +12,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count
 from ftuner.errors import PickleError
-from ftuner.graph.appending import appended_outputs
+from ftuner.graph.appending import Appended, Copied, grown_outputs
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Lowered, Step
@@ -61,7 +61,17 @@ class Model(Shown):
         parts = split(graph)
         self._graph = replace(graph, nodes=())
         in_parts = len(parts) > 1
-        self._appended = appended_outputs(graph) if append_in_place and not in_parts else ()
+        self._grown = grown_outputs(graph)
+        self._not_in_place = ""
+        if not append_in_place:
+            where = "only a model on a CPU appends in place"
+            asked = "append_in_place=True was not given"
+            self._not_in_place = asked if backend.appends_in_place else where
+        elif in_parts:
+            self._not_in_place = f"the model runs in {len(parts)} parts"
+        self._appended = () if self._not_in_place else tuple(
+            found for found in self._grown if isinstance(found, Appended)
+        )  # fmt: skip
         self._boundary = backend.boundary(self._graph, in_parts, self._appended)
         self._chain = Chain(parts, backend, self._boundary, threads, held, progress, self._appended)
         self.parts = self._chain.executables
@@ -105,6 +115,17 @@ class Model(Shown):
         """The outputs that append to an input in place, by the name of the input."""
         inputs, outputs = self._graph.inputs, self._graph.outputs
         return {inputs[pair.input].name: outputs[pair.output][0] for pair in self._appended}
+
+    @property
+    def copied(self) -> dict[str, str]:
+        """Why a run copies an input to an output that begins with it, by the name of the input.
+        Those of `appended` are copied as well if they are no output of an earlier run."""
+        reasons: dict[str, str] = {}
+        for found in self._grown:
+            why = found.why if isinstance(found, Copied) else self._not_in_place
+            if why:
+                reasons.setdefault(self._graph.inputs[found.input].name, why)
+        return reasons
 
     @property
     def threads(self) -> int:
