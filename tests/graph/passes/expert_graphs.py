@@ -82,6 +82,20 @@ def two_layers(g: Maker) -> Value:
     return g.add("matmul", chosen(g, g.weight(EXPERTS, 3, N), index), hidden)
 
 
+def side_by_side(g: Maker, table: tuple[int, ...], perm: tuple[int, ...], right: bool) -> Value:
+    """Each token by the columns of all its weights, which come from the right or the left."""
+    index = computed_index(g, S, 3)
+    weight = g.add("transpose", chosen(g, g.weight(*table), index), perm=perm)
+    if right:
+        weight = g.add("reshape", weight, shape=(S, K, 3 * N))
+        found = g.add("matmul", g.given("x", S, 1, K), weight)
+    else:
+        weight = g.add("reshape", weight, shape=(S, 3 * N, K))
+        found = g.add("matmul", weight, g.given("x", S, K, 1))
+    found = g.add("reshape", found, shape=(S, 3, N))
+    return g.add("add", found, chosen(g, g.weight(EXPERTS, N), index))
+
+
 SPELLINGS: Mapping[str, Callable[[Maker], Value]] = {
     "columns with a bias": columns_with_a_bias,
     "rows with a bias": rows_with_a_bias,
@@ -89,6 +103,9 @@ SPELLINGS: Mapping[str, Callable[[Maker], Value]] = {
     "turned after the choice": turned_after_the_choice,
     "turned columns": turned_columns,
     "two layers": two_layers,
+    "columns from the right": lambda g: side_by_side(g, (EXPERTS, N, K), (0, 3, 1, 2), True),
+    "turned from the right": lambda g: side_by_side(g, (EXPERTS, K, N), (0, 2, 1, 3), True),
+    "turned from the left": lambda g: side_by_side(g, (EXPERTS, K, N), (0, 1, 3, 2), False),
 }
 
 

@@ -63,6 +63,11 @@ def recurrent(g: Maker) -> Value:
     return g.add_many("recurrence", g.given("x", S, B, 256), g.weight(256, 64), cell=cell)[0]
 
 
+def experts(g: Maker) -> Value:
+    operands = (g.given("x", S, 256), g.weight(8, 256, 96), g.given("at", S, 2, dtype=INT64))
+    return g.add("expert_matmul", *operands, transposed=False)
+
+
 EXTENTS = {"B": 12, "S": 77}
 
 
@@ -99,6 +104,8 @@ def reported(body: object, workers: int = 1, resident_bytes: int = 0) -> StepRep
         # Eight sums, three products, five functions.
         (recurrent, 1, "1 task of 12 sequences", 77 * 12 * 64 * (8 * 64 + 13),
          4 * (256 * 64 + 77 * 12 * (256 + 64) + 2 * 12 * 64)),
+        (experts, 2, "154 rows by expert, 4 tasks", 154 * 96 * 2 * 256,
+         4 * (77 * 256 + 8 * 256 * 96 + 154 * 96) + 8 * 154),
     ],
 )  # fmt: skip
 def test_known_steps(body: object, workers: int, plan: str, flops: int, moved: int) -> None:
@@ -107,7 +114,9 @@ def test_known_steps(body: object, workers: int, plan: str, flops: int, moved: i
     assert (found.cost.estimate.synchronise_s > 0) == (workers > 1)
 
 
-@pytest.mark.parametrize("body", [linear, gelu, batched, attention, norm, copy, best, recurrent])
+@pytest.mark.parametrize(
+    "body", [linear, gelu, batched, attention, norm, copy, best, recurrent, experts]
+)
 def test_more_rows_are_not_cheaper(body: object, recorded: CpuHardware) -> None:
     """Products to within a few percent: tiles fit some heights better than others."""
     (step, *_) = steps_of(body)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product
-from ftuner.graph.fused_nest import without_ones
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.rewriting import Surroundings, made, rewritten
 
@@ -35,6 +35,10 @@ class _Experts:
     tokens: Dim
     slots: Dim
 
+    @property
+    def columns(self) -> Dim:
+        return self.weight.table.shape[1 if self.transposed else 2]
+
 
 def recognise_experts(graph: Graph) -> Graph:
     """Have products by chosen weights read these in place, grouped by the choice, with a chosen
@@ -43,10 +47,12 @@ def recognise_experts(graph: Graph) -> Graph:
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     for node in graph.nodes:
-        found = _experts(around, node)
+        if node.op != "matmul" or node.output.dtype.kind != "float":
+            continue
+        found = _experts(around, node) or _experts_as_columns(around, node)
         if found is None:
             continue
-        last, bias = _biased(around, node, found.weight)
+        last, bias = _biased(around, node, found)
         nodes = _written(found, bias, last.output)
         places[last] = nodes
         same[last.output] = nodes[-1].output
@@ -56,12 +62,10 @@ def recognise_experts(graph: Graph) -> Graph:
 def _written(found: _Experts, bias: Value | None, result: Value) -> list[Node]:
     """The nodes that compute `result`."""
     weight, name = found.weight, result.name
-    _, k, n = weight.table.shape
-    if found.transposed:
-        k, n = n, k
+    k = weight.table.shape[2 if found.transposed else 1]
     x = _reshaped(found.x, (found.tokens, k), f"{name}_rows")
     index = _reshaped(weight.index, (found.tokens, found.slots), f"{name}_experts")
-    type_ = TensorType(found.x.dtype, (found.tokens, found.slots, n))
+    type_ = TensorType(found.x.dtype, (found.tokens, found.slots, found.columns))
     operands = (x.output, weight.table, index.output, *(() if bias is None else (bias,)))
     products = made("expert_matmul", operands, type_, f"{name}_products",
                     transposed=found.transposed, node=weight.node)  # fmt: skip
@@ -74,8 +78,6 @@ def _reshaped(value: Value, shape: Shape, name: str) -> Node:
 
 def _experts(around: Surroundings, node: Node) -> _Experts | None:
     """The product of a node, if it is one of single rows or columns by chosen weights."""
-    if node.op != "matmul" or node.output.dtype.kind != "float":
-        return None
     for side in (1, 0):
         x, given = node.inputs[1 - side], node.inputs[side]
         weight = _chosen(around, given)
@@ -90,6 +92,40 @@ def _experts(around: Surroundings, node: Node) -> _Experts | None:
         if spread is not None:
             return _Experts(spread[0], weight, transposed, *spread[1:])
     return None
+
+
+def _experts_as_columns(around: Surroundings, node: Node) -> _Experts | None:
+    """The product of a node, if it is one of each token by the columns of all weights chosen for
+    it, side by side: what an Einsum becomes whose result has an axis of them."""
+    for side in (1, 0):
+        x, wide = node.inputs[1 - side], node.inputs[side]
+        merged = around.producer(wide, "reshape")
+        vector = x.shape[-2] if side else x.shape[-1]
+        if merged is None or x.rank != 3 or wide.rank != 3 or vector != 1:
+            continue
+        apart = merged.inputs[0]
+        turned = around.producer(apart, "transpose")
+        weight = _chosen(around, apart if turned is None else turned.inputs[0])
+        if weight is None or weight.swapped or len(weight.shape) != 2 or weight.table.rank != 3:
+            continue
+        perm = (0, 1, 2, 3) if turned is None else turned.attributes["perm"]
+        if perm not in _COLUMNS[side]:
+            continue
+        (tokens, slots), transposed = weight.shape, _COLUMNS[side][perm]
+        found = _Experts(x, weight, transposed, tokens, slots)
+        k, columns = x.shape[2 if side else 1], slots * found.columns
+        expected = (tokens, k, columns) if side else (tokens, columns, k)
+        if wide.shape == expected and x.shape[0] == tokens and 0 not in weight.table.shape:
+            return found
+    return None
+
+
+_COLUMNS: tuple[Mapping[tuple[int, ...], bool], ...] = (
+    {(0, 1, 2, 3): True, (0, 1, 3, 2): False},
+    {(0, 3, 1, 2): True, (0, 2, 1, 3): False},
+)
+"""For weights on the left and on the right of a product: the permutations of (tokens, slots, ., .)
+after which those of a token are merged, and whether (experts, n, k) is the order of the weight."""
 
 
 def _chosen(around: Surroundings, value: Value) -> _Chosen | None:
@@ -161,28 +197,21 @@ def _spread(around: Surroundings, x: Value, shape: Shape) -> tuple[Value, Dim, D
     return x, rows, 1
 
 
-def _biased(around: Surroundings, node: Node, weight: _Chosen) -> tuple[Node, Value | None]:
+def _biased(around: Surroundings, node: Node, found: _Experts) -> tuple[Node, Value | None]:
     """The last node of a product and its chosen bias, if one is added."""
-    last, value = node, node.output
+    value = node.output
     while (after := around.only_consumer(value)) is not None:
-        if after.op == "reshape" and after.output.shape[-1] in without_ones(node.output.shape[-2:]):
+        if after.op == "reshape" and after.output.rank and after.output.shape[-1] == found.columns:
             value = after.output
             continue
-        if after.op != "add":
-            break
         others = [other for other in after.inputs if other is not value]
-        bias = _chosen(around, others[0]) if len(others) == 1 else None
-        fits = (
-            bias is not None
-            and bias.table.rank == 2
-            and bias.index is weight.index
-            and others[0].shape == value.shape == after.output.shape
-        )
-        if fits:
-            assert bias is not None
-            return after, bias.table
-        break
-    return last, None
+        bias = _chosen(around, others[0]) if after.op == "add" and len(others) == 1 else None
+        if bias is None or bias.index is not found.weight.index or bias.table.rank != 2:
+            break
+        if bias.swapped or not others[0].shape == value.shape == after.output.shape:
+            break
+        return after, bias.table
+    return node, None
 
 
 def _scores_first(graph: Graph) -> Graph:
