@@ -7,6 +7,7 @@ line's help wait for nothing else.
 from typing import TYPE_CHECKING
 
 from ftuner.core.forks import import_undivided
+from ftuner.core.shown import draw_in
 from ftuner.errors import (
     CacheWarning,
     CompileError,
@@ -118,6 +119,9 @@ _HOMES = {
 # A package has the name of a function. Its import would replace the function, so it comes first.
 import_undivided("ftuner.hardware")
 globals().pop("hardware", None)
+
+# Tables and charts are in a room above the values that are shown.
+draw_in("ftuner.report.shown")
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, SupportsIndex
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
 from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.core.forks import import_undivided
-from ftuner.core.shown import draw_in
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import with_given
@@ -43,9 +42,6 @@ __all__ = [
 
 _FILES = "ftuner.hardware.exported"
 """Imported by name: most processes neither read nor write such a file."""
-
-# Tables and charts are in a room above the values that are shown.
-draw_in("ftuner.report.shown")
 
 
 def tune(

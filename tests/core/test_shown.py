@@ -39,3 +39,15 @@ def test_a_text_is_the_repr_where_no_room_draws() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split() == ["True", "False"]
+
+
+def test_a_text_is_drawn_without_the_front() -> None:
+    """A program may take one name of the package, such as `ftuner.load`, and nothing else."""
+    script = (
+        "import ftuner; from ftuner.hardware.recorded import load_recorded; "
+        "found = load_recorded('epyc-milan-2'); print(str(found) != repr(found))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["True"]
