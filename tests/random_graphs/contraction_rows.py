@@ -132,14 +132,11 @@ def _experts(maker: Maker) -> None:
     """Products by weights that an index chooses for each token, with a chosen bias, and perhaps a
     second layer by the same choice."""
     draws = maker.draws
-
-    def fits(x: Tensor) -> bool:
-        # Experts of constants alone are folded.
-        return x.shape[-1].static and x.constant is None
-
-    x = maker.operand(("float32", "float64"), (2,), fits, 1e3)
+    x = maker.operand(("float32", "float64"), (2,), lambda t: t.shape[-1].static, 1e3)
     (tokens, k), count = x.shape, static(draws.pick((3, 1, 4)))
     index = indices(maker, (tokens,), count)
+    if index.constant is not None:
+        raise DeclinedError("what is chosen by a constant is folded")
     for _ in range(draws.pick((1, 2))):
         n = static(draws.pick((8, 16, 3, 33)))
         as_column = draws.chance(0.5)
