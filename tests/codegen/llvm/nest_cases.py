@@ -30,6 +30,7 @@ from tests.codegen.llvm.window_cases import window_cases
 from ftuner.core.dim import Dim, minimum
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.graph.operators import OPERATORS
 
 # Scalar functions.
 
@@ -298,6 +299,30 @@ def _index_cases() -> list[Case]:
     return found
 
 
+def _expert_cases() -> list[Case]:
+    """B tokens with C experts each, of A experts."""
+
+    def magnitude(x: Any, weight: Any, index: Any, *bias: Any, **attributes: Any) -> Any:
+        reference = OPERATORS["expert_matmul"].reference
+        experts = index.astype(np.int64)
+        return reference(abs(x), abs(weight), experts, *map(abs, bias), **attributes)
+
+    some = tuple(e for e in EXTENTS if all(e.values()))
+    found = []
+    for dtype in ("float32", "float64"):
+        for transposed in (False, True):
+            weight = (A, 5, 7) if transposed else (A, 7, 5)
+            operands = ((dtype, (B, 7)), (dtype, weight), ("int64", (B, C)), (dtype, (A, 5)))
+            found += [
+                Case(
+                    "expert_matmul", operands[:count], {"transposed": transposed},
+                    (values_of, values_of, below(A), values_of), 64.0, magnitude, some,
+                )
+                for count in (3, 4)
+            ]  # fmt: skip
+    return found
+
+
 def _rotary_cases() -> list[Case]:
     """Pairs along either of the last two axes, angles for each element and for each pair."""
     found = []
@@ -322,7 +347,7 @@ def _cases() -> dict[str, list[Case]]:
     every = [
         *_cast_cases(), *_bit_cast_cases(), *_reduce_cases(), *_arg_cases(), *_softmax_cases(),
         *_norm_cases(), *_matmul_cases(), *_layout_cases(), *_index_cases(), *_rotary_cases(),
-        *window_cases(),
+        *_expert_cases(), *window_cases(),
     ]  # fmt: skip
     for case in every:
         found.setdefault(case.op, []).append(case)
