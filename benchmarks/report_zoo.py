@@ -99,7 +99,8 @@ def _group(ordered: Sequence[Document], by_name: Sequence[Mapping[str, Result]])
     """Verdicts and tables of some architectures: results by name for each document."""
     names = list(dict.fromkeys(name for results in by_name for name in results))
     for document, results in zip(ordered, by_name, strict=True):
-        yield _verdict(document["threads"], list(results.values()))
+        if results:
+            yield _verdict(document["threads"], list(results.values()))
     yield ""
     head = ["architecture", "kind"]
     for document in ordered:
