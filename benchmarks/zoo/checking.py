@@ -101,5 +101,6 @@ def _tolerance(files: Exported) -> tuple[float, float]:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    """The class and the first line of an error, files named from the folder of all files on."""
+    lines = str(error).replace(f"{FILES}/", "").strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:400]

@@ -27,6 +27,8 @@ SPREAD = 0.1
 """Of biases, of the scales of norms about one, and of parameters that no layer is known of."""
 EMBEDDED = 0.5
 """Standard deviation of the elements of embeddings."""
+FILES = platformdirs.user_cache_path("ftuner-benchmarks") / "zoo"
+"""The folder of all files."""
 MAKERS = ("torch", "transformers", "onnxscript")
 """Packages that a file depends on."""
 
@@ -90,7 +92,7 @@ def kept(group: str, name: str, make: Callable[[Path], None]) -> Path:
     Raises:
         ExportError: it cannot be made; the reason is cached, too.
     """
-    root = platformdirs.user_cache_path("ftuner-benchmarks") / "zoo" / group
+    root = FILES / group
     folder = root / name
     refused = folder / "refused.json"
     if not folder.exists():

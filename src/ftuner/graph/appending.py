@@ -120,7 +120,7 @@ def _takes_strides(
 
 
 def _all_rows(value: Value, made_by: Mapping[Value, Node]) -> Value:
-    """What a value is the last rows of along one axis; the value itself if it is no such slice."""
+    """What a value is the last rows of along one axis; the value itself if it is not a slice."""
     node = made_by.get(value)
     if node is None or node.op != "slice" or any(step != 1 for step in node.attributes["steps"]):
         return value

@@ -57,8 +57,8 @@ def invariants(steps: Sequence[Step]) -> tuple[Invariant, ...]:
 
 
 def _invariant_steps(steps: Sequence[Step]) -> list[int]:
-    """The steps of which all operands are constants or results of such steps. A buffer that any
-    other step writes, too, is no such result."""
+    """The steps of which all operands are constants or results of such steps. A buffer that
+    any other step writes, too, is not one."""
     once = list(range(len(steps)))
     while True:
         known = set(once)

@@ -228,7 +228,7 @@ def at_address(
 
 
 def expect_value(value: object) -> OrtValue:
-    """The value itself. Raises ArgumentTypeError if it is no OrtValue."""
+    """The value itself. Raises ArgumentTypeError if it is not an OrtValue."""
     if isinstance(value, OrtValue):
         return value
     raise ArgumentTypeError(
