@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.agreeing import ATOL, RTOL
 from benchmarks.engines import onnxruntime_session
 from benchmarks.zoo.architecture import SHAPES, Array
-from benchmarks.zoo.exporting import Exported
+from benchmarks.zoo.exporting import FILES, Exported
 from benchmarks.zoo.recognised import recognised
 
 UNCOUNTED = ("not exported", "not run by onnxruntime")
