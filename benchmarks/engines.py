@@ -239,16 +239,19 @@ _onnxruntime_pool: list[int] = []
 def onnxruntime_session(model: str | bytes, threads: int) -> Any:
     """A session of ONNX Runtime's CPU provider, for a path or a model in bytes.
 
-    All sessions share the global thread pool. With a pool each, which is the default, the idle
-    workers of one session would spin beside the next one's.
+    With one thread, a session has no workers. With several, all sessions share the global thread
+    pool: with a pool each, which is the default, the idle workers of one session would spin
+    beside the next one's. A process that has the pool makes no other sessions.
     """
     runtime = importlib.import_module("onnxruntime")
-    if not _onnxruntime_pool:
+    options = runtime.SessionOptions()
+    if threads == 1:
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+    elif not _onnxruntime_pool:
         runtime.set_global_thread_pool_sizes(threads, 1)
         _onnxruntime_pool.append(threads)
-    assert _onnxruntime_pool == [threads], "the global thread pool is sized once a process"
-    options = runtime.SessionOptions()
-    options.use_per_session_threads = False
+    assert _onnxruntime_pool in ([], [threads]), "the global thread pool is sized once a process"
+    options.use_per_session_threads = not _onnxruntime_pool
     return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
