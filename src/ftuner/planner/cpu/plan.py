@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ftuner.core.product import extents_text
 from ftuner.core.shown import Shown
 from ftuner.core.units import count
 from ftuner.cost.cpu.intake import AT_HAND, Reading
@@ -110,14 +111,12 @@ class Plan(Shown, PlanFields):
 
     def summary(self) -> str:
         """The problem, the grid and the heights of tiles."""
-        problem = self.problem
-        batch = f"{problem.batch} x " if problem.batch > 1 else ""
         cut = ", ".join(f"{axis} in {n}" for axis, n in self.choice.grid._asdict().items() if n > 1)
         tiles = dict.fromkeys(
             f"{tiles} x {mr}" for band in self.bands() for mr, tiles in band.segments
         )
         return (
-            f"{batch}{problem.m} x {problem.n} x {problem.k}: {count(self.workers, 'worker')}"
+            f"{extents_text(self.problem)}: {count(self.workers, 'worker')}"
             f"{f' ({cut})' if cut else ''}, rows as {', '.join(tiles)}"
         )
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ftuner.core.gpu.attention import AttentionKernel
 from ftuner.core.gpu.tile import BlockTile, ProductKernel
+from ftuner.core.product import extents_text
 from ftuner.core.shown import Shown
 from ftuner.core.units import count
 from ftuner.planner.gpu.problem import AttentionProblem, ProductProblem
@@ -40,11 +41,9 @@ class ProductPlan(Shown, ProductPlanFields):
 
     def summary(self) -> str:
         """The problem, the tiles and the programs."""
-        problem = self.problem
-        batch = f"{problem.batch} x " if problem.batch > 1 else ""
         split_k = f", split-k {self.split_k}" if self.split_k > 1 else ""
         return (
-            f"{batch}{problem.m} x {problem.n} x {problem.k}: {count(self.tiles, 'tile')} of "
+            f"{extents_text(self.problem)}: {count(self.tiles, 'tile')} of "
             f"{' and '.join(map(str, self.kernel.tiles))} by {self.kernel.loads}{split_k}, "
             f"{count(self.programs, 'program')} in {count(self.waves, 'wave')}"
         )
