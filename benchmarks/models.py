@@ -35,8 +35,8 @@ from benchmarks.minilm import (
     torch_encoder,
 )
 from benchmarks.onnx_engines import Array, Bind, Feeds
-from benchmarks.results import load, save
-from benchmarks.run import console, environment, results_here, table
+from benchmarks.results import save
+from benchmarks.run import console, results_here, run_apart
 from benchmarks.timing import Settings
 
 if TYPE_CHECKING:
@@ -178,11 +178,9 @@ def main(
         return
     for count in (int(part) for part in threads.split(",")):
         path = results_here() / f"model-minilm-t{count}.json"
-        command = [sys.executable, "-m", "benchmarks.models", "--worker", str(path), "--threads",
-                   str(count), "--peers", peers, "--budget", str(budget)]  # fmt: skip
-        root = Path(__file__).parent.parent
-        subprocess.run(command, env=environment(count), cwd=root, check=True)
-        console.print(table(load(path)))
+        arguments = ["--worker", str(path), "--threads", str(count), "--peers", peers, "--budget",
+                     str(budget)]  # fmt: skip
+        run_apart("benchmarks.models", arguments, count, path)
     if start:
         with tempfile.TemporaryDirectory() as folder:
             document = header("start", "minilm", 0, machine.describe())

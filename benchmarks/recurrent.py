@@ -7,14 +7,12 @@ and inputs rotate. Each thread count has a process of its own.
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +27,7 @@ from benchmarks.engines import SUBJECT
 from benchmarks.measure import header
 from benchmarks.onnx_engines import ONNX_ENGINES, Bind
 from benchmarks.onnx_writing import IR_VERSION, OPSET
-from benchmarks.results import load, save, summarise
-from benchmarks.run import console, environment, results_here, table
+from benchmarks.suite import Suite
 from benchmarks.timing import Settings
 
 if TYPE_CHECKING:
@@ -222,40 +219,9 @@ def _measured(
     }
 
 
-def main(
-    threads: Annotated[str, typer.Option(help="Thread counts; a process each.")] = "1,2",
-    only: Annotated[str, typer.Option(help="Labels of cases to keep.")] = "",
-    peers: Annotated[str, typer.Option(help="Peers, by name.")] = ",".join(PEERS),
-    budget: Annotated[float, typer.Option(help="Seconds for each case and engine.")] = 0.3,
-    results: Annotated[Path | None, typer.Option(help="Folder; by default the machine's.")] = None,
-    worker: Annotated[bool, typer.Option(hidden=True)] = False,
-) -> None:
-    """Measure, print and save the results as JSON."""
-    names = tuple(name for name in peers.split(",") if name)
-    labels = tuple(label for label in only.split(",") if label)
-    unknown = {*names} - {*PEERS} | {*labels} - {case.label for case in cases()}
-    if unknown or REFERENCE not in names:
-        raise typer.BadParameter(
-            f"unknown {sorted(unknown)}; peers are {', '.join(PEERS)}, with {REFERENCE}, which "
-            "outputs are compared with"
-        )
-    folder = (results or results_here()).resolve()
-    for count in map(int, threads.split(",")):
-        out = folder / f"{KIND}-{SET}-t{count}.json"
-        if worker:
-            save(_measured(count, names, labels, Settings(budget_s_per_engine=budget)), out)
-            continue
-        command = [
-            sys.executable, "-m", "benchmarks.recurrent", "--worker", "--threads", str(count),
-            "--only", only, "--peers", peers, "--budget", str(budget), "--results", str(folder),
-        ]  # fmt: skip
-        root = Path(__file__).parent.parent
-        subprocess.run(command, env=environment(count), cwd=root, check=True)
-        document = load(out)
-        console.print(table(document))
-        for label, engine, reason in summarise(document).refused:
-            console.print(f"[red]refused[/red] {engine} on {label}: {reason}")
-
+SUITE = Suite(
+    module="benchmarks.recurrent", kind=KIND, set=SET, peers=PEERS, cases=cases, measured=_measured,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(SUITE.main)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -75,17 +76,24 @@ def table(document: Document) -> Table:
     return shown
 
 
+def run_apart(module: str, arguments: Sequence[str], threads: int, out: Path) -> Document:
+    """Run a module in a process of its own, whose thread pools have one size; print the ratios and
+    the refused outputs of the document that it writes to `out`, and return it."""
+    command = [sys.executable, "-m", module, *arguments]
+    root = Path(__file__).parent.parent
+    subprocess.run(command, env=environment(threads), cwd=root, check=True)
+    document = load(out)
+    console.print(table(document))
+    for label, engine, reason in summarise(document).refused:
+        console.print(f"[red]refused[/red] {engine} on {label}: {reason}", highlight=False)
+    return document
+
+
 def _run(request: Request) -> bool:
     """Measure in a fresh process; whether every output was right."""
-    command = [sys.executable, "-m", "benchmarks.measure", json.dumps(asdict(request))]
-    root = Path(__file__).parent.parent
-    subprocess.run(command, env=environment(request.threads), cwd=root, check=True)
-    document = load(Path(request.out))
-    console.print(table(document))
-    refused = summarise(document).refused
-    for label, engine, reason in refused:
-        console.print(f"[red]refused[/red] {engine} on {label}: {reason}")
-    return not refused
+    arguments = [json.dumps(asdict(request))]
+    out = Path(request.out)
+    return not summarise(run_apart("benchmarks.measure", arguments, request.threads, out)).refused
 
 
 Peers = Annotated[str, typer.Option(help="Peers, by name, separated by commas.")]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from ftuner.core import functions
 from ftuner.graph import operators
@@ -28,6 +29,8 @@ CORE_ISAS = tuple(
 GOLDEN = Path(__file__).parent / "golden"
 _GIVEN_FOLDER = os.environ.get(CACHE_VARIABLE)
 """Read before any test changes it."""
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")  # Other load on a machine must not fail a test.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -149,9 +149,9 @@ def test_outputs_that_differ_are_told() -> None:
 
 def test_wrong_arguments_are_named(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(typer.BadParameter, match="unknown"):
-        speech.main("1", only="silero_vad 5x5")
+        speech.SUITE.main("1", only="silero_vad 5x5")
     with pytest.raises(typer.BadParameter, match="onnxruntime"):
-        speech.main("1", peers="openvino")
+        speech.SUITE.main("1", peers="openvino")
     monkeypatch.setattr("ftuner.cli.demo_speech.files", lambda name: [])
     with pytest.raises(typer.BadParameter, match="silero-vad"):
-        speech.main("1")
+        speech.SUITE.main("1")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,8 +25,8 @@ from benchmarks.cases import rotation_copies
 from benchmarks.engines import SUBJECT, onnxruntime_session
 from benchmarks.measure import header
 from benchmarks.onnx_engines import ONNX_ENGINES, Bind
-from benchmarks.results import load, save, summarise
-from benchmarks.run import console, environment, results_here, table
+from benchmarks.results import save
+from benchmarks.run import console, environment, results_here, run_apart
 from benchmarks.timing import Settings
 from benchmarks.vision.convolutions import (
     FIRST,
@@ -190,18 +188,13 @@ def run_job(job: Job, model: str) -> None:
 
 
 def _started(job: Job, model: str = "") -> None:
-    command = [
-        sys.executable, "-m", "benchmarks.vision", "--worker", f"{job.kind}:{job.name}",
+    arguments = [
+        "--worker", f"{job.kind}:{job.name}",
         "--threads", str(job.threads), "--peers", ",".join(job.peers), "--layout", job.layout,
         "--budget", str(job.budget_s), "--only", ",".join(job.only), "--model", model,
         "--results", str(job.results),
     ]  # fmt: skip
-    root = Path(__file__).parents[2]
-    subprocess.run(command, env=environment(job.threads), cwd=root, check=True)
-    document = load(job.out)
-    console.print(table(document))
-    for label, engine, reason in summarise(document).refused:
-        console.print(f"[red]refused[/red] {engine} on {label}: {reason}")
+    run_apart("benchmarks.vision", arguments, job.threads, job.out)
 
 
 def _first(path: Path, name: str, threads: int, results: Path) -> None:

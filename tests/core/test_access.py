@@ -333,7 +333,7 @@ def applications(draw: st.DrawFn) -> tuple[Nest, tuple[TensorType, ...]]:
     return nest_of("scatter_elements", x, same, x, axis=axis, kind="none")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(applications(), st.data())
 def test_addresses_are_those_of_the_definition(
     application: tuple[Nest, tuple[TensorType, ...]], data: st.DataObject
@@ -352,7 +352,7 @@ def _static(shape: Sequence[Dim]) -> tuple[int, ...]:
     return tuple(evaluate(n, {}) for n in shape)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 def test_addresses_with_symbols(b: int, s: int, t: int) -> None:
     bindings = {"B": b, "S": s, "T": t}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ftuner.core import dim as dims
+from ftuner.core import symbolic
 from ftuner.core.dim import (
     Dim,
     Symbolic,
@@ -135,12 +135,12 @@ def bounds(terms: int, degree: int, bits: int) -> Iterator[None]:
     """Within it dims have these bounds. Results kept from before, or from within, are forgotten."""
 
     def forget() -> None:
-        for function in (dims._negative, dims._sum, dims._product, maximum, minimum):
+        for function in (symbolic._negative, symbolic._sum, symbolic._product, maximum, minimum):
             function.cache_clear()
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("MAX_TERMS", terms), ("MAX_DEGREE", degree), ("MAX_BITS", bits)):
-            patch.setattr(dims, name, value)
+            patch.setattr(symbolic, name, value)
         forget()
         try:
             yield

@@ -7,10 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from ftuner.core.dim import (
-    MAX_BITS,
-    MAX_DEGREE,
-    MAX_TERMS,
-    MAX_TEXT,
     Dim,
     Symbolic,
     maximum,
@@ -22,6 +18,7 @@ from ftuner.core.dim import (
 )
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
+from ftuner.core.symbolic import MAX_BITS, MAX_DEGREE, MAX_TERMS, MAX_TEXT
 from ftuner.errors import ShapeError
 
 A, B = symbol("A"), symbol("B")

@@ -35,7 +35,7 @@ extents = st.sampled_from((1, 1, 2, 3))
 steps = st.integers(-6, 6)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.tuples(extents, steps), min_size=1, max_size=5), st.integers(0, 3))
 def test_rows_have_the_addresses_of_the_view(axes: list[tuple[int, int]], offset: int) -> None:
     shape, strides = zip(*axes, strict=True)
@@ -51,7 +51,7 @@ def test_rows_have_the_addresses_of_the_view(axes: list[tuple[int, int]], offset
         assert addresses(rows) == whole
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.tuples(extents, steps), min_size=1, max_size=4), st.data())
 def test_other_shapes_have_the_addresses_of_the_view(
     axes: list[tuple[int, int]], data: st.DataObject

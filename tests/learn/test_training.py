@@ -255,7 +255,7 @@ def replace_plan(sample: Sample, segments: tuple[tuple[int, int], ...]) -> Sampl
     return sample.plan._replace(segments=segments)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_samples_of_strangers_have_finite_features_or_are_left_out(data: st.DataObject) -> None:
     """Whatever passes the checks of a dataset."""

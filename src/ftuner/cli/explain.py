@@ -110,12 +110,7 @@ def gemm(
 def _plan_table(found: Explanation) -> Table:
     from rich.table import Table
 
-    c = found.contraction
-    batch = f"{c.batch} x " if c.batch > 1 else ""
-    table = Table(
-        title=f"{batch}{c.m} x {c.n} x {c.k} {c.types} on {found.hardware.name}, {found.isa.name}",
-        title_justify="left",
-    )
+    table = Table(title=found.title, title_justify="left")
     for column in ("worker", "uKernel", "rows", "columns", "tiles", "panels", "batch", "k"):
         table.add_column(column, justify="left" if column == "uKernel" else "right")
     last = 0

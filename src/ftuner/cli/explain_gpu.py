@@ -37,13 +37,7 @@ def show_block(found: BlockExplanation) -> None:
 def _plan_table(found: BlockExplanation) -> Table:
     from rich.table import Table
 
-    c = found.contraction
-    batch = f"{c.batch} x " if c.batch > 1 else ""
-    table = Table(
-        title=f"{batch}{c.m} x {c.n} x {c.k} {c.types.a} on {found.hardware.name}, "
-        f"multiplied as {found.multiply}",
-        title_justify="left",
-    )
+    table = Table(title=found.title, title_justify="left")
     for column in ("band", "tile", "rows", "tiles", "rows thrown away"):
         table.add_column(column, justify="left" if column == "tile" else "right")
     for number, band in enumerate(found.bands()):

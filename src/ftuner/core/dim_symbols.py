@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ftuner.core.dim import Atom, Dim, Symbol, Symbolic
+from ftuner.core.symbolic import Atom, Dim, Symbol, Symbolic
 
 MAX_NAME = 60
 """Characters of a symbol's name that are taken from a model file."""

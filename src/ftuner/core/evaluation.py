@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
-from ftuner.core.dim import WORD_BITS, WORDS, Atom, Dim, Symbol
 from ftuner.core.dim_symbols import atoms_of
+from ftuner.core.symbolic import WORD_BITS, WORDS, Atom, Dim, Symbol
 from ftuner.errors import ShapeError
 
 

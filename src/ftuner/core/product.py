@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ftuner.core.dtype import DType
 
@@ -53,6 +53,25 @@ class ReadWindow(NamedTuple):
     """k steps of one element of the window, which are consecutive in memory."""
     reuse: float
     """How many rows of A share an element of memory, on average."""
+
+
+class Extents(Protocol):
+    """The extents of a batch of products."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def batch(self) -> int: ...
+
+
+def extents_text(product: Extents) -> str:
+    """The extents in the order m, n, k, after those of a batch of several: `3 x 4 x 5 x 6`."""
+    batch = (product.batch,) if product.batch > 1 else ()
+    return " x ".join(map(str, (*batch, product.m, product.n, product.k)))
 
 
 @dataclass(frozen=True)

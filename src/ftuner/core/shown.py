@@ -33,10 +33,18 @@ class Shown:
         return short_repr(self, self.summary())
 
     def __str__(self) -> str:
-        return text_of(self)
+        """A text of at most `MAX_LINES` lines; the `repr` in a process that draws nothing, such as
+        one that compiles."""
+        if not _rooms:
+            return repr(self)
+        lines: list[str] = _room().text(self).splitlines()
+        if len(lines) > MAX_LINES:
+            lines[MAX_LINES - 1 :] = [f"... {len(lines) - MAX_LINES + 1} more lines"]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        found: str = _room().html(self)
+        return found
 
 
 class Saved(Shown):
@@ -68,23 +76,6 @@ def short_repr(value: object, summary: str) -> str:
     if len(summary) > most:
         summary = f"{summary[: most - 4]} ..."
     return f"{name}({summary})"
-
-
-def text_of(value: object) -> str:
-    """A value as a text of at most `MAX_LINES` lines; its `repr` in a process that draws nothing,
-    such as one that compiles."""
-    if not _rooms:
-        return repr(value)
-    lines: list[str] = _room().text(value).splitlines()
-    if len(lines) > MAX_LINES:
-        lines[MAX_LINES - 1 :] = [f"... {len(lines) - MAX_LINES + 1} more lines"]
-    return "\n".join(lines)
-
-
-def html_of(value: object) -> str:
-    """A value as a fragment of HTML."""
-    found: str = _room().html(value)
-    return found
 
 
 def _room() -> Any:

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
+from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.shown import Shown
+
+UNMEASURED = "assumed; not measured on a device yet"
+"""The provenance of a constant of GPUs that no measurement has set."""
 _T = TypeVar("_T")
 
 
@@ -55,14 +61,38 @@ def constants(tuning: Any) -> dict[str, Constant]:
     return {f.name: f.metadata[Constant] for f in fields(tuning) if Constant in f.metadata}
 
 
-def origins(tuning: Any) -> str:
-    """How many constants a tuning has, and from where: `80 constants: 12 fitted, 68 defaults`."""
-    names = constants(tuning)
-    found = Counter(tuning.provenance.get(name, "defaults") for name in names)
-    parts = (f"{number} {origin}" for origin, number in found.most_common())
-    return f"{len(names)} constants: {', '.join(parts)}"
-
-
 def part_of(tuning: Any, part: type[_T]) -> _T:
     """The fields of a tuning that one of its base classes has, as a value of that class."""
     return part(**{name: getattr(tuning, name) for name in constants(part)})
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning(Shown):
+    """The constants of a machine, and where those come from that differ from the defaults."""
+
+    provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+    """The origin of values that differ from the defaults, by field; as in the hardware model."""
+    confidence: Mapping[str, float] = field(default_factory=dict, compare=False, hash=False)
+    """How sure fitted values are, by field: 1 where another measurement would find the same; less
+    as measurements differ from each other or from what the estimate can explain."""
+
+    def summary(self) -> str:
+        """The number of constants by origin: `80 constants: 12 fitted, 68 defaults`."""
+        names = constants(self)
+        found = Counter(self.provenance.get(name, "defaults") for name in names)
+        parts = (f"{number} {origin}" for origin, number in found.most_common())
+        return f"{len(names)} constants: {', '.join(parts)}"
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether constants were measured on the machine itself."""
+        return any(source == "fitted" for source in self.provenance.values())
+
+    @cached_attribute
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, name) for name in constants(self)))
+
+    def __hash__(self) -> int:
+        """Computed once, because planning looks libraries and tiles up by their machine. Subclasses
+        assign it again: the decorator `dataclass` would give them another."""
+        return self._hash

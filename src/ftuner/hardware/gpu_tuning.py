@@ -7,22 +7,15 @@ single fields.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.gpu.attention import SumsInFlight
 from ftuner.core.gpu.schedule import BlockSizes
 from ftuner.core.gpu.tile import Slicing
-from ftuner.core.shown import Shown
-from ftuner.hardware.constants import constant, constants, origins
+from ftuner.hardware.constants import UNMEASURED, Tuning, constant
+from ftuner.hardware.gpu_attention_tuning import AttentionTuning
 
-_UNMEASURED = "assumed; not measured on a device yet"
 _PTXAS = "compared with what ptxas reports for Triton kernels for sm_80, sm_90 and sm_100"
-_ATTENTION = (
-    "fitted on what ptxas reports for some 400 attention kernels compiled by Triton 3.9 for sm_80 "
-    "and sm_90: bfloat16, tf32 and float32, 32 to 256 elements, 16 to 128 rows"
-)
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class RateTuning:
     )  # fmt: skip
     sustained_vector_share: float = constant(
         0.8, "", "The same without matrix units: loads from shared memory take issue slots",
-        _UNMEASURED, most=1,
+        UNMEASURED, most=1,
     )  # fmt: skip
     sustained_dram_share: float = constant(
         0.9, "", "Share of DRAM's bandwidth that streams reach",
@@ -48,31 +41,31 @@ class RateTuning:
     )  # fmt: skip
     l2_headroom: float = constant(
         2.0, "", "Where tiles are compared, L2's bandwidth is divided by this: reads come in "
-        "bursts, and C is written besides", _UNMEASURED,
+        "bursts, and C is written besides", UNMEASURED,
     )  # fmt: skip
     loaded_latency_ratio: float = constant(
-        1.5, "", "Latency of DRAM under load over that of a single load", _UNMEASURED,
+        1.5, "", "Latency of DRAM under load over that of a single load", UNMEASURED,
     )  # fmt: skip
     ample_latencies: float = constant(
         2.0, "", "Bytes in flight beyond what L2 delivers in this many loaded latencies hide "
-        "nothing more", _UNMEASURED,
+        "nothing more", UNMEASURED,
     )  # fmt: skip
     overlap_exponent: float = constant(
         8.0, "", "Resources in use at the same time take the p-norm of their seconds; with 8, two "
-        "that are equally busy take 9% longer than one", _UNMEASURED,
+        "that are equally busy take 9% longer than one", UNMEASURED,
         least=1, most=32,
     )  # fmt: skip
     step_cycles: int = constant(
         40, "cycles", "Barriers and addresses between two k steps of a block, while none of its "
-        "warps multiplies", _UNMEASURED,
+        "warps multiplies", UNMEASURED,
     )  # fmt: skip
     reduce_latencies: float = constant(
         2.0, "", "Latencies of DRAM between the last step of split-k and its sum: partial sums and "
-        "a counter are written, then read back", _UNMEASURED,
+        "a counter are written, then read back", UNMEASURED,
     )  # fmt: skip
     last_unit_share: float = constant(
         0.5, "", "Where units differ in length, the busiest multiprocessor does this share of "
-        "a unit beyond an even share", _UNMEASURED,
+        "a unit beyond an even share", UNMEASURED,
     )  # fmt: skip
     exponentials_per_cycle: float = constant(
         16.0, "per cycle", "Exponentials of one multiprocessor",
@@ -159,163 +152,6 @@ class ProductTuning:
 
 
 @dataclass(frozen=True)
-class AttentionTuning:
-    """Registers and shared memory of attention kernels, and how attention is planned.
-
-    Four kinds of kernels have registers of their own: `wgmma`, whose instruction reads operands
-    from shared memory; `copied`, whose fragments pass through registers after the copy engine
-    loaded them; `pointer`, the same by addresses; and `vector`, without matrix units.
-    """
-
-    score_instructions: int = constant(
-        4, "instructions", "Instructions for each score besides its exponential: maximum, "
-        "multiply-add, sum, conversion", "derived: counted in the kernel's text",
-    )  # fmt: skip
-    mask_instructions: int = constant(
-        2, "instructions", "More for each score where there is a mask",
-        "derived: counted in the kernel's text",
-    )  # fmt: skip
-    row_instructions: int = constant(
-        48, "instructions", "For each row of a block of keys: four shuffles among the four lanes "
-        "that hold it, and some eight other instructions in all of them",
-        "derived: counted in the kernel's text",
-    )  # fmt: skip
-    slack_bytes: int = constant(
-        1024, "bytes", "Shared memory for barriers and for sums of rows between warps", _ATTENTION,
-    )  # fmt: skip
-    spill_registers: int = constant(
-        256, "registers", "Kernels modelled with more registers of a thread spill",
-        f"{_ATTENTION}: from about 260 on most spilled; below, 24 bytes at most",
-    )  # fmt: skip
-    vector_spill_registers: int = constant(
-        216, "registers", "The same without matrix units, where the model is less exact",
-        _ATTENTION,
-    )  # fmt: skip
-    vector_unrolled_elements: int = constant(
-        2560, "elements", "Largest block of keys without matrix units: products over longer blocks "
-        "are unrolled whole and spill at any height", _ATTENTION,
-    )  # fmt: skip
-    wgmma_base_registers: float = constant(
-        28.0, "registers", "Registers that do not depend on the tile, wgmma", _ATTENTION,
-    )  # fmt: skip
-    wgmma_registers_per_accumulator: float = constant(
-        0.85, "registers", "For each accumulator of a thread, wgmma", _ATTENTION,
-    )  # fmt: skip
-    wgmma_registers_per_score: float = constant(
-        2.1, "registers", "For each score of a thread, wgmma", _ATTENTION,
-    )  # fmt: skip
-    wgmma_registers_per_query_register: float = constant(
-        0.4, "registers", "For each register that a thread's part of the query fills, wgmma",
-        _ATTENTION,
-    )  # fmt: skip
-    copied_base_registers: float = constant(
-        45.0, "registers", "Registers that do not depend on the tile, copied", _ATTENTION,
-    )  # fmt: skip
-    copied_registers_per_accumulator: float = constant(
-        1.0, "registers", "For each accumulator of a thread, copied", _ATTENTION,
-    )  # fmt: skip
-    copied_registers_per_score: float = constant(
-        3.3, "registers", "For each score of a thread, copied", _ATTENTION,
-    )  # fmt: skip
-    copied_registers_per_query_register: float = constant(
-        0.5, "registers", "For each register that a thread's part of the query fills, copied",
-        _ATTENTION,
-    )  # fmt: skip
-    pointer_base_registers: float = constant(
-        45.0, "registers", "Registers that do not depend on the tile, pointer", _ATTENTION,
-    )  # fmt: skip
-    pointer_registers_per_accumulator: float = constant(
-        1.5, "registers", "For each accumulator of a thread, pointer", _ATTENTION,
-    )  # fmt: skip
-    pointer_registers_per_score: float = constant(
-        1.7, "registers", "For each score of a thread, pointer", _ATTENTION,
-    )  # fmt: skip
-    pointer_registers_per_query_register: float = constant(
-        0.75, "registers", "For each register that a thread's part of the query fills, pointer",
-        _ATTENTION,
-    )  # fmt: skip
-    vector_base_registers: float = constant(
-        27.0, "registers", "Registers that do not depend on the tile, vector", _ATTENTION,
-    )  # fmt: skip
-    vector_registers_per_accumulator: float = constant(
-        2.13, "registers", "For each accumulator of a thread, vector", _ATTENTION,
-    )  # fmt: skip
-    vector_registers_per_score: float = constant(
-        6.2, "registers", "For each score of a thread, vector", _ATTENTION,
-    )  # fmt: skip
-    vector_registers_per_query_register: float = constant(
-        2.13, "registers", "For each register that a thread's part of the query fills, vector",
-        _ATTENTION,
-    )  # fmt: skip
-    address_registers: float = constant(
-        1.6, "registers", "For each register of a 64-bit address of what a thread loads at once",
-        _ATTENTION,
-    )  # fmt: skip
-    transposed_registers: float = constant(
-        1.5, "registers", "For each 4-byte value of a block that a warpgroup transposes: "
-        "wgmma takes only 2-byte values in either order", _ATTENTION,
-    )  # fmt: skip
-    wide_fragment_registers: float = constant(
-        1.1, "registers", "For each 4-byte value of a block that threads load by pointers and "
-        "multiply as fragments", _ATTENTION,
-    )  # fmt: skip
-    second_block_registers: float = constant(
-        2.0, "registers", "For each key of a block where warps are along keys and there is a "
-        "second block of columns", _ATTENTION,
-    )  # fmt: skip
-    second_block_keys: int = constant(
-        64, "keys", "Keys that second_block_registers counts at most", _ATTENTION,
-    )  # fmt: skip
-    mask_base_registers: float = constant(
-        20.0, "registers", "For an aligned mask with a value for each score", _ATTENTION,
-    )  # fmt: skip
-    mask_registers_per_score: float = constant(
-        1.2, "registers", "For each score under an aligned mask", _ATTENTION,
-    )  # fmt: skip
-    mask_registers_per_address: float = constant(
-        12.0, "registers", "For each score under a mask whose values are loaded one by one",
-        _ATTENTION,
-    )  # fmt: skip
-    split_sum_loads: int = constant(
-        4, "parts", "Parts of split keys that are loaded together by the reduction", "assumed",
-    )  # fmt: skip
-    split_sum_values: int = constant(
-        8192, "values", "Most values of a tile in those loads",
-        "derived: 64 registers of each thread of four warps",
-    )  # fmt: skip
-    tallest_packed_rows: int = constant(
-        64, "rows", "Tallest packed tile, whose rows are heads that share keys; one head fills "
-        "taller tiles", "assumed",
-    )  # fmt: skip
-    lowest_unpacked_rows: int = constant(
-        32, "rows", "Lowest tile of one head where heads share keys", "assumed",
-    )  # fmt: skip
-    tallest_split_rows: int = constant(
-        64, "rows", "Tallest tile whose keys are split; where taller tiles are few, so are rows",
-        "assumed",
-    )  # fmt: skip
-    max_split_accumulators: int = constant(
-        64, "accumulators", "Most accumulators of a thread in a kernel that splits keys",
-        "measured with Triton 3.9: with 128, the reduction spilled",
-    )  # fmt: skip
-    split_key_blocks: int = constant(
-        2, "blocks", "Least blocks of keys of each part",
-        "derived: one block is loaded while the other is in use",
-    )  # fmt: skip
-    max_split_keys: int = constant(64, "parts", "Most parts that keys are split into", "assumed")
-    split_tolerance: float = constant(
-        1.05, "", "Keys are split also where that takes up to this multiple of the time, if "
-        "multiprocessors are idle otherwise: few of them wait for DRAM longer than estimated",
-        _UNMEASURED,
-    )  # fmt: skip
-    ample_attention_waves: int = constant(
-        8, "waves", "Lower tiles that are no faster are left out where a taller one has this many "
-        "tiles for each multiprocessor",
-        "derived: the last wave then costs at most an eighth",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class NestTuning:
     """Sizes of the blocks of nests."""
 
@@ -382,14 +218,14 @@ class NestTuning:
 
 
 @dataclass(frozen=True, repr=False)
-class GpuTuning(Shown, RateTuning, ProductTuning, AttentionTuning, NestTuning):
+class GpuTuning(Tuning, RateTuning, ProductTuning, AttentionTuning, NestTuning):
     """All fitted, measured and assumed constants of a GPU."""
 
     host_launch_s: float = constant(
-        5e-6, "s", "Time of the host to launch one kernel from Python", _UNMEASURED,
+        5e-6, "s", "Time of the host to launch one kernel from Python", UNMEASURED,
     )  # fmt: skip
     replay_s: float = constant(
-        10e-6, "s", "Time of the host to launch a recorded CUDA graph", _UNMEASURED,
+        10e-6, "s", "Time of the host to launch a recorded CUDA graph", UNMEASURED,
     )  # fmt: skip
     recorded_run: int = constant(
         3, "runs", "The run of a shape that is recorded as a CUDA graph",
@@ -403,26 +239,7 @@ class GpuTuning(Shown, RateTuning, ProductTuning, AttentionTuning, NestTuning):
         2, "kernels", "Least kernels that are worth another compiler process",
         "measured: importing Triton takes about as long as compiling two kernels",
     )  # fmt: skip
-    provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
-    """The origin of values that differ from the defaults, by field; as in the hardware model."""
-    confidence: Mapping[str, float] = field(default_factory=dict, compare=False, hash=False)
-    """How sure calibrated values are, by field; as in `CpuTuning`."""
-
-    def summary(self) -> str:
-        return origins(self)
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether constants were measured on the device itself."""
-        return any(source == "fitted" for source in self.provenance.values())
-
-    @cached_attribute
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, name) for name in constants(self)))
-
-    def __hash__(self) -> int:
-        """Computed once, because planning looks tiles up by their chip."""
-        return self._hash
+    __hash__ = Tuning.__hash__
 
     @property
     def slicing(self) -> Slicing:

@@ -7,12 +7,9 @@ from a machine's manual or from a probe are part of the hardware model instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ftuner.core.cached_attribute import cached_attribute
-from ftuner.core.shown import Shown
-from ftuner.hardware.constants import constant, constants, origins
+from ftuner.hardware.constants import Tuning, constant
 from ftuner.hardware.intake_tuning import IntakeTuning
 
 _ZEN3 = "fitted on AMD Zen 3"
@@ -276,7 +273,7 @@ class ProbeTuning:
 
 
 @dataclass(frozen=True, repr=False)
-class CpuTuning(Shown, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
+class CpuTuning(Tuning, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
     """All fitted, measured and assumed constants of a CPU."""
 
     gather_cycles_per_lane: float = constant(
@@ -376,25 +373,4 @@ class CpuTuning(Shown, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         256, "plans", "Plans made when a model is loaded, for its smallest inputs",
         "measured: some seven milliseconds",
     )  # fmt: skip
-    provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
-    """Where the values that differ from the defaults came from, by field; as in the hardware
-    model."""
-    confidence: Mapping[str, float] = field(default_factory=dict, compare=False, hash=False)
-    """How sure fitted values are, by field: 1 where another measurement would find the same; less
-    as measurements differ from each other or from what the estimate can explain."""
-
-    def summary(self) -> str:
-        return origins(self)
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether constants were measured on the machine itself."""
-        return any(source == "fitted" for source in self.provenance.values())
-
-    @cached_attribute
-    def _hash(self) -> int:
-        return hash(tuple(getattr(self, name) for name in constants(self)))
-
-    def __hash__(self) -> int:
-        """Computed once, because libraries are looked up by their machine."""
-        return self._hash
+    __hash__ = Tuning.__hash__

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from ftuner.core.product import extents_text
 from ftuner.core.units import capacity, count, duration, rate
 from ftuner.planner.cpu.plan import Plan
 from ftuner.report import html as pages
@@ -152,15 +153,12 @@ def _patches(found: ModelExplanation) -> Html | None:
                 "there is room for them. Both axes are stretched to fit."),
     ]  # fmt: skip
     for plan, same in islice(by_plan.items(), DRAWN_PRODUCTS):
-        problem = plan.problem
         links: list[str] = []
         for number in sorted(g.number for g in same):
             links += [", ", linked(_anchor(number), str(number))]
-        batch = f"{problem.batch} x " if problem.batch > 1 else ""
         titles = ", ".join(dict.fromkeys(g.title for g in same))
         steps = ("steps " if len(same) > 1 else "step ", *links[1:], f": {titles}")
-        shape = f"{batch}{problem.m} x {problem.n} x {problem.k} "
-        parts.append(element("h3", shape, element("small", *steps)))
+        parts.append(element("h3", f"{extents_text(plan.problem)} ", element("small", *steps)))
         parts.append(scrolled(patches_chart(plan)))
     return html(*parts)
 

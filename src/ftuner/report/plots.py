@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ftuner.core.product import extents_text
 from ftuner.core.units import duration, rate
 from ftuner.errors import ConfigurationError
 from ftuner.report.cpu.explain import Explanation
@@ -88,9 +89,8 @@ def _draw_patches(axes: Any, explanation: Explanation) -> None:
     axes.set_ylim(contraction.m, 0)
     axes.set_xlabel("n")
     axes.set_ylabel("m")
-    batch = f"{contraction.batch} x " if contraction.batch > 1 else ""
     axes.set_title(
-        f"{batch}{contraction.m} x {contraction.n} x {contraction.k} {contraction.types}, "
+        f"{extents_text(contraction)} {contraction.types}, "
         f"{explanation.hardware.name} {explanation.isa.name}"
     )
 

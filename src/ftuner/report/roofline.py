@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ftuner.core.product import ProductTypes
 from ftuner.core.shown import Shown
-from ftuner.core.units import rate
+from ftuner.core.units import duration, rate
 from ftuner.cost.step import Machine, level_of
 from ftuner.hardware.model import CpuHardware
 
@@ -71,6 +71,23 @@ class Roofline(Shown):
             "attainable_flops_per_s": self.attainable_flops_per_s,
             "fraction_of_peak": self.fraction_of_peak,
         }
+
+
+class Estimated(Protocol):
+    """The estimate of a plan, for any device."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def bound(self) -> str: ...
+
+
+def estimated_text(estimate: Estimated, roofline: Roofline) -> str:
+    """How long a plan is estimated to take, what bounds it, and its share of the peak."""
+    return (
+        f"{duration(estimate.seconds)} estimated, bound by {estimate.bound}, "
+        f"{roofline.fraction_of_peak:.0%} of the peak"
+    )
 
 
 def roofline_of(

@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Generic, TypeVar
 
+from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError, UnsupportedOperatorError
 from ftuner.graph.steps import Step
 
@@ -29,6 +30,15 @@ def register_step_kind(kind: str, **modules: str) -> None:
 
 def _own_module(back_end: str, kind: str) -> str:
     return f"ftuner.runtime.{back_end}.steps.{kind}"
+
+
+class MatrixKind:
+    """What the kinds of steps that multiply matrices share on every back end."""
+
+    def multiplied(self, step: Step) -> DType:
+        """The element type of the matrices that the step multiplies. The first that it reads is
+        one of them; weights may have another type in memory."""
+        return step.reads[0].dtype
 
 
 class StepKinds(Generic[_Kind]):

@@ -67,7 +67,7 @@ def place(data: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @pytest.mark.parametrize("machine", TARGETS)
 def test_damage_is_an_error_or_harmless(machine: str, data: st.DataObject) -> None:
     """Whatever bytes are others or missing: the named error, or a block of memory."""
@@ -110,7 +110,7 @@ def fields_of(data: bytes) -> list[tuple[int, str]]:
 
 
 @given(st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @pytest.mark.parametrize("machine", TARGETS)
 def test_fields_that_say_anything(machine: str, data: st.DataObject) -> None:
     """Small or huge, or what another field says: the named error, or a block of bounded size."""
@@ -131,7 +131,7 @@ def test_fields_that_say_anything(machine: str, data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other objects than ELF")
 def test_damage_is_never_mapped(data: st.DataObject) -> None:
     """With the functions of this process, in memory of this process."""

@@ -92,7 +92,7 @@ def assert_visits(mapping: TaskMapping, recorder: Recorder) -> None:
         assert visited == [index for task in tasks for index in task], f"{mapping}, {worker}"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(mappings())
 def test_random_mappings_are_visited_in_order(mapping: TaskMapping) -> None:
     assert_visits(mapping, recorder_of(mapping))
@@ -195,7 +195,6 @@ def count() -> Recorder:
     return Recorder(emit, arguments=3)
 
 
-@settings(deadline=None)
 @given(begin=st.integers(-9, 9), end=st.integers(-9, 9), step=st.integers(1, 5))
 def test_counted_loop_is_a_range(count: Recorder, begin: int, end: int, step: int) -> None:
     assert count(begin, end, step) == [i for i in range(begin, end, step) if i != 3]
@@ -209,7 +208,6 @@ def partition() -> Recorder:
     )
 
 
-@settings(deadline=None)
 @given(
     extent=st.one_of(st.integers(0, 50), st.integers(0, 2**40)),
     parts=st.integers(1, MAX_PARTS),

@@ -43,7 +43,7 @@ def test_every_width(backend: CpuBackend, dtype: DType, layout: str) -> None:
                 pack(backend, dtype, source, padded)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     k=st.integers(0, 70), width=st.integers(1, 80), more=st.integers(0, 20),
     layout=st.sampled_from(LAYOUTS), name=st.sampled_from(sorted(DTYPES)),

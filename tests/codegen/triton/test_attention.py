@@ -305,7 +305,7 @@ def test_infinite_scores(bad: float) -> None:
 
 
 @pytest.mark.full
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     extents=st.tuples(
         st.integers(1, 2), st.integers(1, 2), st.integers(1, 3), st.integers(1, 40),

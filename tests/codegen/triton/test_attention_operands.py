@@ -223,7 +223,7 @@ def test_the_next_request_may_hold_anything() -> None:
 
 
 @pytest.mark.full
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=1, max_size=4),
     causal=st.sampled_from(("none", "first", "last")),

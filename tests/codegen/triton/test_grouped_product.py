@@ -108,7 +108,7 @@ def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], aligne
 
 
 @pytest.mark.full
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.tuples(*[st.integers(1, 40)] * 3), min_size=1, max_size=5),
     orders=st.tuples(*[st.sampled_from(ORDERS)] * 2), programs=st.integers(1, 7),

@@ -107,7 +107,7 @@ def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], loads:
     assert_product(c, a, b, dtype)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     extents=st.tuples(*[st.integers(1, 53)] * 3), batch=st.integers(1, 3),
     orders=st.tuples(*[st.sampled_from(ORDERS)] * 2), loads=st.sampled_from(LOADS),

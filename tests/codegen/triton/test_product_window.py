@@ -122,7 +122,7 @@ def test_every_number_of_axes(extents: tuple[int, ...], kernel: tuple[int, ...])
     check(extents, kernel, 6, 17, images=2, begin=around, end=around)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     extents=st.tuples(*[st.integers(0, 9)] * 2), kernel=st.tuples(*[st.integers(1, 4)] * 2),
     channels=st.integers(1, 35), columns=st.integers(1, 20), groups=st.integers(1, 3),

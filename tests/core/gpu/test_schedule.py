@@ -121,7 +121,7 @@ def test_elements_that_may_meet_follow_each_other(
     assert schedule.serial == serial
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(applications())
 def test_every_axis_is_somewhere_once(
     application: tuple[Nest, tuple[TensorType, ...]],

@@ -24,7 +24,7 @@ def estimate_of(machine: CpuHardware, problem: Problem) -> Estimate:
     return planner.estimate(planner.plan(problem))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     machine=machines, m=st.integers(1, 3000), n=st.integers(1, 3000), k=st.integers(1, 3000),
     batch=st.integers(1, 20), workers=st.integers(1, 64),

@@ -82,7 +82,7 @@ TILES = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(name=st.sampled_from(GPUS), tile=st.sampled_from(TILES), depth=st.sampled_from((16, 32, 64)))
 def test_what_more_takes(name: str, tile: AttentionTile, depth: int) -> None:
     hardware = gpu(name)

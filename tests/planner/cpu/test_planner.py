@@ -110,7 +110,7 @@ def assert_exact(plan: Plan) -> None:
     assert np.all(times == 1)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(case=planned())
 def test_plans_are_exact(case: tuple[Planner, Problem]) -> None:
     planner, problem = case
@@ -128,7 +128,7 @@ def test_plans_are_exact(case: tuple[Planner, Problem]) -> None:
         assert plan.choice.pack_b
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=planned(largest=90))
 def test_every_candidate_is_exact(case: tuple[Planner, Problem]) -> None:
     """Whatever the prices are, a choice among right plans is right."""
@@ -138,7 +138,7 @@ def test_every_candidate_is_exact(case: tuple[Planner, Problem]) -> None:
             assert_exact(planner.lay_out(problem, candidate))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(case=planned())
 def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:
     """uKernels match how the operands lie; tails are packed, unless B is in panels already."""
@@ -157,14 +157,14 @@ def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:
             assert not band.family.tail or in_panels
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=planned())
 def test_plans_are_deterministic(case: tuple[Planner, Problem]) -> None:
     planner, problem = case
     assert planner.plan(problem) == Planner(planner.library).plan(problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=planned())
 def test_the_cheapest_is_chosen(case: tuple[Planner, Problem]) -> None:
     """The planner's own copy of `Estimate.seconds` is the same formula, to the bit."""

@@ -61,7 +61,7 @@ def plan_of(name: str, case: tuple[int, int, int, int, int, int, bool]) -> Atten
     return planner_of(name, case[5], case[6], case[2] > 1).plan(problem_of(*case))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     extents=st.tuples(
         st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 9000),
@@ -93,7 +93,7 @@ def test_any_extents(
     assert planner.seconds(plan) == pytest.approx(terms.seconds, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(
         st.tuples(st.integers(0, 3000), st.integers(0, 3000)), min_size=1, max_size=40

@@ -49,7 +49,7 @@ def tiles_of(plan: GroupedPlan) -> dict[tuple[int, int, int], int]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(
         st.tuples(st.integers(1, 2000), st.integers(1, 2000), st.integers(1, 20000)),
@@ -80,7 +80,7 @@ def test_every_tile_is_computed_once(
     assert plan.seconds > 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 20000),
     name=st.sampled_from(GPUS),

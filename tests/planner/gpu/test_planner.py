@@ -40,7 +40,7 @@ def covered(plan: ProductPlan) -> int:
     return total
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 20000),
     batch=st.integers(1, 200), name=st.sampled_from(GPUS), aligned=st.booleans(),

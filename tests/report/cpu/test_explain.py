@@ -26,7 +26,7 @@ def _explain(m: int, n: int, k: int, **more: object) -> Explanation:
     return explain(m, n, k, hardware=machine, **given_)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     m=EXTENTS,
     n=EXTENTS,

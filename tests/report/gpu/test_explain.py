@@ -34,7 +34,7 @@ def drawn(found: BlockExplanation) -> list[str]:
     return capture.get().splitlines()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     m=st.integers(1, 3000), n=st.integers(1, 3000), k=st.integers(1, 5000),
     batch=st.integers(1, 5), name=st.sampled_from(GPUS),

@@ -377,7 +377,7 @@ def summing(widest: CpuBackend) -> list[tuple[Model, Model]]:
     ]  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 3),
     st.integers(1, 3),

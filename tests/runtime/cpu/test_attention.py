@@ -124,7 +124,7 @@ def ragged_right(attend: Attention, rows: list[int], keys: list[int], causal: bo
             assert_right(found[:, first:last], *own, causal=causal)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=4),
     causal=st.booleans(),

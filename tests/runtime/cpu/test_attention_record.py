@@ -142,7 +142,7 @@ def masked(widest: CpuBackend) -> Model:
     return Model(graph_of(DTYPES["float32"], *MASKS["batch and rows"]), widest)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     extents=ANY_EXTENTS,
     threads=st.integers(1, 4),

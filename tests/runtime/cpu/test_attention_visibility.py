@@ -227,7 +227,7 @@ def causal(widest: CpuBackend) -> Model:
     return Model(graph_of(AttentionSoftmax(SCALE, P), (S, T), mask_dtype=BOOL), widest)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     extents=ANY_EXTENTS,
     past=st.integers(0, 80),

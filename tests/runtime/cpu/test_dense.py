@@ -79,7 +79,7 @@ def test_rows_and_tails(backend: CpuBackend, dtype: str, n: int) -> None:
         assert_layer(np.stack(found), x, weight, bias, "gelu")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     rows=st.integers(1, 80), n=st.integers(1, 80), k=st.integers(1, 200),
     dtype=st.sampled_from(DTYPES), layout=st.sampled_from(LAYOUTS),

@@ -57,7 +57,7 @@ def test_groups_of_any_extents(grouped: Grouped, dtype: Any) -> None:
     assert_products(out, a, b)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     sizes=st.lists(st.tuples(*[st.integers(0, 40)] * 3), max_size=5),
     flips=st.tuples(*[st.sampled_from([1, -1, 2])] * 4), turned=st.booleans(),

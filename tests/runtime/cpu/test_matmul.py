@@ -37,7 +37,7 @@ def matmul(backend: CpuBackend) -> Iterator[Callable[..., Any]]:
     return Matmul(backend)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(
     m=extents, n=extents, k=extents, dtype=st.sampled_from(DTYPES), layout_a=layouts,
     layout_b=layouts, threads=st.integers(1, 4),
@@ -55,7 +55,7 @@ def test_any_shape_and_layout(
     assert_product(matmul(a, b), a, b)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     m=st.integers(1, 40), n=st.integers(1, 40), k=st.integers(1, 40), shapes=batches,
     dtype=st.sampled_from(DTYPES), layout_a=layouts, layout_b=layouts, threads=st.integers(1, 4),
@@ -76,7 +76,7 @@ def test_any_batch(
     assert_product(matmul(a, b), a, b)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     m=extents, n=extents, k=extents, dtype=st.sampled_from(DTYPES), layout_a=layouts,
     layout_out=layouts, accumulate=st.booleans(), threads=st.integers(1, 3),

@@ -33,7 +33,7 @@ from ftuner.runtime.model import Model
 # Extents.
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 70)), min_size=1, max_size=6),
     st.integers(1, 4),

@@ -200,7 +200,7 @@ def cramped(backend: CpuBackend) -> Iterator[_CrampedSession]:
     return _CrampedSession(backend)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     m=st.integers(1, 300), n=st.integers(1, 120), k=st.integers(1, 400),
     dtype=st.sampled_from(sorted(DTYPES)), layout_a=st.sampled_from(LAYOUTS),

@@ -160,7 +160,7 @@ def test_workers_that_come_late(widest: CpuBackend, graph: Graph, threads: int) 
         assert_close(model.run(feeds), reference(graph, feeds))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(order=st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=10, max_size=60))
 def test_workers_of_an_earlier_run(widest: CpuBackend, order: list[tuple[int, bool]]) -> None:
     """Runs of programs and of products, each with its own number of workers: who wakes up late for

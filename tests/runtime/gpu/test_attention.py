@@ -243,7 +243,7 @@ def test_long_requests_are_cut(attend: Attention) -> None:
     assert last_plan(attend).split_keys > 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=4),
     causal=st.booleans(),

@@ -75,7 +75,7 @@ def test_every_dtype_and_order(
     assert_products(multiply(backend, a, b), a, b)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     groups=st.lists(
         st.tuples(st.integers(0, 70), st.integers(0, 70), st.integers(0, 70), st.booleans(),

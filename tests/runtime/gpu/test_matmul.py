@@ -49,7 +49,7 @@ def test_extents(matmul: Matmul, dtype: torch.dtype, m: int, n: int, k: int) -> 
     assert_product(matmul(a, b), a, b)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     m=st.integers(1, 90), n=st.integers(1, 90), k=st.integers(1, 90),
     transposed=st.tuples(st.booleans(), st.booleans(), st.booleans()), padding=st.integers(0, 3),

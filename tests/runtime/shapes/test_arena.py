@@ -58,7 +58,7 @@ def network(
     return [Lifetime(0, stage), *lifetimes], [128, *sizes]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(layers, layers, st.integers(1, 12), layers)
 def test_offsets_are_those_of_one_buffer_after_the_other(
     before: Layer, layer: Layer, times: int, after: Layer
@@ -72,7 +72,7 @@ def test_offsets_are_those_of_one_buffer_after_the_other(
             assert begin + size <= other or other + other_size <= begin
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(layers, st.integers(4, 9), st.data())
 def test_layers_of_other_sizes(layer: Layer, times: int, data: st.DataObject) -> None:
     lifetimes, sizes = network([], layer, times, [])

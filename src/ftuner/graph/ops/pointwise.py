@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Atom, Dim, Shape, broadcast, least_value, minimum
+from ftuner.core.dim import Dim, Shape, broadcast, least_value, minimum
 from ftuner.core.dim_symbols import shares_symbols
 from ftuner.core.dtype import BFLOAT16, BOOL, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
 from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.core.symbolic import Atom
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import converted, held_in, of_bfloat16, words
 from ftuner.graph.ir import TensorType

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.core.shown import html_of, short_repr, text_of
+from ftuner.core.product import extents_text
+from ftuner.core.shown import Shown
 from ftuner.core.units import count
 from ftuner.cost.cpu.intake import AT_HAND, Reading
 from ftuner.planner.cpu.problem import Problem
@@ -88,8 +89,9 @@ class Choice(NamedTuple):
     tile widens what it reads."""
 
 
-class Plan(NamedTuple):
-    """The exact cover of one shape."""
+class PlanFields(NamedTuple):
+    """The decisions that make up a `Plan`. Apart from it, because a `NamedTuple` has no other base;
+    a frozen dataclass would add a tenth to the time of planning."""
 
     problem: Problem
     choice: Choice
@@ -101,25 +103,20 @@ class Plan(NamedTuple):
     Workers begin with even ranges of chunks; the shares are the work of each if nothing is
     stolen."""
 
-    def __repr__(self) -> str:
-        return short_repr(self, self.summary())
 
-    def __str__(self) -> str:
-        return text_of(self)
+class Plan(Shown, PlanFields):
+    """The exact cover of one shape."""
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
+    __slots__ = ()
 
     def summary(self) -> str:
         """The problem, the grid and the heights of tiles."""
-        problem = self.problem
-        batch = f"{problem.batch} x " if problem.batch > 1 else ""
         cut = ", ".join(f"{axis} in {n}" for axis, n in self.choice.grid._asdict().items() if n > 1)
         tiles = dict.fromkeys(
             f"{tiles} x {mr}" for band in self.bands() for mr, tiles in band.segments
         )
         return (
-            f"{batch}{problem.m} x {problem.n} x {problem.k}: {count(self.workers, 'worker')}"
+            f"{extents_text(self.problem)}: {count(self.workers, 'worker')}"
             f"{f' ({cut})' if cut else ''}, rows as {', '.join(tiles)}"
         )
 

@@ -7,17 +7,15 @@ from typing import NamedTuple
 
 from ftuner.core.gpu.attention import AttentionKernel
 from ftuner.core.gpu.tile import BlockTile, ProductKernel
-from ftuner.core.shown import html_of, short_repr, text_of
+from ftuner.core.product import extents_text
+from ftuner.core.shown import Shown
 from ftuner.core.units import count
 from ftuner.planner.gpu.problem import AttentionProblem, ProductProblem
 
 
-class ProductPlan(NamedTuple):
-    """The exact cover of one shape.
-
-    A tile is numbered within its band; bands follow each other, and batch elements. Each of
-    `tiles` tiles is `split_k` units of work; program `p` of `programs` does p, p + programs, ...
-    """
+class ProductPlanFields(NamedTuple):
+    """The decisions that make up a `ProductPlan`. Apart from it, because a `NamedTuple` has no
+    other base."""
 
     problem: ProductProblem
     kernel: ProductKernel
@@ -31,22 +29,21 @@ class ProductPlan(NamedTuple):
     programs: int
     """Programs launched: all that fit the chip at once, or fewer."""
 
-    def __repr__(self) -> str:
-        return short_repr(self, self.summary())
 
-    def __str__(self) -> str:
-        return text_of(self)
+class ProductPlan(Shown, ProductPlanFields):
+    """The exact cover of one shape.
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
+    A tile is numbered within its band; bands follow each other, and batch elements. Each of
+    `tiles` tiles is `split_k` units of work; program `p` of `programs` does p, p + programs, ...
+    """
+
+    __slots__ = ()
 
     def summary(self) -> str:
         """The problem, the tiles and the programs."""
-        problem = self.problem
-        batch = f"{problem.batch} x " if problem.batch > 1 else ""
         split_k = f", split-k {self.split_k}" if self.split_k > 1 else ""
         return (
-            f"{batch}{problem.m} x {problem.n} x {problem.k}: {count(self.tiles, 'tile')} of "
+            f"{extents_text(self.problem)}: {count(self.tiles, 'tile')} of "
             f"{' and '.join(map(str, self.kernel.tiles))} by {self.kernel.loads}{split_k}, "
             f"{count(self.programs, 'program')} in {count(self.waves, 'wave')}"
         )

@@ -14,9 +14,9 @@ from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES
 from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.core.integers import checked_integer
-from ftuner.core.product import Contraction, product_types
+from ftuner.core.product import Contraction, extents_text, product_types
 from ftuner.core.shown import Saved
-from ftuner.core.units import count, duration
+from ftuner.core.units import count
 from ftuner.cost.step import Machine
 from ftuner.cost.terms import Estimate
 from ftuner.errors import ConfigurationError, DTypeError
@@ -31,7 +31,7 @@ from ftuner.report.gpu.explain import (
     expect_no_cpu_settings,
     explain_block,
 )
-from ftuner.report.roofline import Roofline, roofline_of
+from ftuner.report.roofline import Roofline, estimated_text, roofline_of
 from ftuner.ukernels.cpu.library import build_library
 
 if TYPE_CHECKING:
@@ -60,14 +60,15 @@ class Explanation(Saved):
     """All panel widths of the library, cheapest first; the plan uses the first one."""
     roofline: Roofline
 
-    def summary(self) -> str:
+    @property
+    def title(self) -> str:
+        """The product, the machine and the ISA."""
         c = self.contraction
-        batch = f"{c.batch} x " if c.batch > 1 else ""
-        return (
-            f"{batch}{c.m} x {c.n} x {c.k} {c.types} on {self.hardware.name}, {self.isa.name}: "
-            f"{count(self.plan.workers, 'worker')}, {duration(self.estimate.seconds)} estimated, "
-            f"bound by {self.estimate.bound}, {self.roofline.fraction_of_peak:.0%} of the peak"
-        )
+        return f"{extents_text(c)} {c.types} on {self.hardware.name}, {self.isa.name}"
+
+    def summary(self) -> str:
+        workers = count(self.plan.workers, "worker")
+        return f"{self.title}: {workers}, {estimated_text(self.estimate, self.roofline)}"
 
     @property
     def wasted_rows(self) -> int:

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES
 from ftuner.core.dtype_names import ElementType, dtype_name
 from ftuner.core.gpu.tile import BlockTile, Multiply
-from ftuner.core.product import Contraction, ProductTypes
+from ftuner.core.product import Contraction, ProductTypes, extents_text
 from ftuner.core.shown import Saved
-from ftuner.core.units import count, duration
+from ftuner.core.units import count
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.planner.gpu.problem import ProductProblem
-from ftuner.report.roofline import Roof, Roofline
+from ftuner.report.roofline import Roof, Roofline, estimated_text
 from ftuner.ukernels.gpu.library import build_gpu_library
 
 TF32 = "tf32"
@@ -53,15 +53,17 @@ class BlockExplanation(Saved):
     kept: int
     """Tiles of the library."""
 
-    def summary(self) -> str:
+    @property
+    def title(self) -> str:
+        """The product, the chip and how it multiplies."""
         c = self.contraction
-        batch = f"{c.batch} x " if c.batch > 1 else ""
         return (
-            f"{batch}{c.m} x {c.n} x {c.k} {c.types.a} on {self.hardware.name}, multiplied as "
-            f"{self.multiply}: {count(self.plan.waves, 'wave')}, "
-            f"{duration(self.estimate.seconds)} estimated, bound by {self.estimate.bound}, "
-            f"{self.roofline.fraction_of_peak:.0%} of the peak"
+            f"{extents_text(c)} {c.types.a} on {self.hardware.name}, multiplied as {self.multiply}"
         )
+
+    def summary(self) -> str:
+        waves = count(self.plan.waves, "wave")
+        return f"{self.title}: {waves}, {estimated_text(self.estimate, self.roofline)}"
 
     def bands(self) -> tuple[BandOfPlan, ...]:
         """The bands of the plan."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ftuner.ukernels.cpu.library import Family, LibraryName
+from ftuner.core.cpu.tile import ROW
+from ftuner.ukernels.cpu.library import Family, Library, LibraryName, Operands
 
 
 class RequiredFamilies(NamedTuple):
@@ -16,6 +17,13 @@ class RequiredFamilies(NamedTuple):
     families: tuple[Family, ...]
     width: int
     """Panel width of the step's packed weight in vectors; 0 if it has none."""
+
+
+def for_packed_weight(library: Library, n: int, width: int) -> RequiredFamilies:
+    """The families for rows of A, read in place, by a weight of `n` columns in panels of `width`
+    vectors."""
+    families = library.families(Operands((ROW,), ("panels",)), n, width)
+    return RequiredFamilies(LibraryName(library.types, library.epilogue), families, width)
 
 
 def by_library(

@@ -15,7 +15,6 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.tile import PACKED, ROW
-from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
@@ -43,6 +42,7 @@ from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 SOFTMAX_OPERATIONS = 5
@@ -264,13 +264,10 @@ class CompiledAttention(CompiledStep):
         records.planned_tasks(task, range(dims, dims + slots))
 
 
-class AttentionKind(StepKind[AttentionStep]):
+class AttentionKind(MatrixKind, StepKind[AttentionStep]):
     """An attention is one kernel, which calls uKernels of the library without an epilogue."""
 
     has_workspace = True
-
-    def multiplied(self, step: AttentionStep) -> DType:
-        return step.q.layout.dtype
 
     def required_families(
         self, step: AttentionStep, hardware: CpuHardware, isa: str, workers: int

@@ -11,7 +11,6 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.tile import ROW
-from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Operand
 from ftuner.core.product import product_types
@@ -27,7 +26,7 @@ from ftuner.runtime.cpu.packed_weights import Panels, pack_several
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -39,7 +38,8 @@ from ftuner.runtime.cpu.steps.contract import (
 from ftuner.runtime.cpu.steps.views import touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
-from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
+from ftuner.runtime.step_kinds import MatrixKind
+from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 BOUND_SLOTS = (
     Experts.ROWS, Experts.SLOTS, Experts.X_ROW, Experts.OUT_ROW, Experts.BLOCK,
@@ -153,22 +153,17 @@ def _library(step: ExpertsStep) -> LibraryName:
     return LibraryName(product_types(step.x.layout.dtype), epilogue)
 
 
-class ExpertsKind(StepKind[ExpertsStep]):
+class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
     """Expert products are one kernel, which calls uKernels of the library."""
 
     has_workspace = True
 
-    def multiplied(self, step: ExpertsStep) -> DType:
-        return step.x.layout.dtype
-
     def required_families(
         self, step: ExpertsStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
-        name, (_, k, n) = _library(step), step.extents
-        library = build_library(hardware, isa, *name)
-        width = best_width(planner_for(library), n, k, workers)
-        families = library.families(Operands((ROW,), ("panels",)), n, width)
-        return RequiredFamilies(name, families, width)
+        _, k, n = step.extents
+        library = build_library(hardware, isa, *_library(step))
+        return for_packed_weight(library, n, best_width(planner_for(library), n, k, workers))
 
     def bundle(self, step: ExpertsStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         dtype = step.x.layout.dtype

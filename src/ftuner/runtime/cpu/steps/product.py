@@ -11,7 +11,6 @@ from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.cpu.tile import MAX_OPERANDS
-from ftuner.core.dtype import DType
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
@@ -45,6 +44,7 @@ from ftuner.runtime.cpu.steps.contract import (
 from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
 
 P = TypeVar("P", bound=ProductStep)
@@ -178,7 +178,7 @@ class CompiledProduct(CompiledStep, Generic[P]):
         return panels.problem(1, 1), strides
 
 
-class ProductKind(StepKind[P]):
+class ProductKind(MatrixKind, StepKind[P]):
     """A product runs uKernels of the library of its dtypes and epilogue."""
 
     has_workspace = True
@@ -190,9 +190,6 @@ class ProductKind(StepKind[P]):
     def problem_of(self, step: P) -> ProblemOf:
         """The function from the arrays of the step to its problem and their strides."""
         return step_problem
-
-    def multiplied(self, step: P) -> DType:
-        return step.a.layout.dtype
 
     def required_families(
         self, step: P, hardware: CpuHardware, isa: str, workers: int

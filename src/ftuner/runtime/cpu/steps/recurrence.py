@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from ftuner.codegen.llvm.native.kernel_records import Recurrence
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.cpu.tile import ROW
-from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.core.recurrence import Cell
@@ -28,7 +26,7 @@ from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
 from ftuner.runtime.cpu.packed_weights import Panels, pack
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -40,7 +38,8 @@ from ftuner.runtime.cpu.steps.contract import (
 from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
-from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
+from ftuner.runtime.step_kinds import MatrixKind
+from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 
 @dataclass(frozen=True)
@@ -166,21 +165,16 @@ def _planner(step: RecurrenceStep, hardware: CpuHardware, isa: str) -> tuple[Pla
     return planner, best_width(planner, _columns(step), step.hidden, 1)
 
 
-class RecurrenceKind(StepKind[RecurrenceStep]):
+class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
     """A recurrence is one kernel, which calls uKernels of the library without an epilogue."""
 
     writes_apart = True
-
-    def multiplied(self, step: RecurrenceStep) -> DType:
-        return step.x.layout.dtype
 
     def required_families(
         self, step: RecurrenceStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
         planner, width = _planner(step, hardware, isa)
-        operands = Operands((ROW,), ("panels",))
-        families = planner.library.families(operands, _columns(step), width)
-        return RequiredFamilies(_library(step), families, width)
+        return for_packed_weight(planner.library, _columns(step), width)
 
     def bundle(self, step: RecurrenceStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         dtype, packs = step.x.layout.dtype, step.panels is not None

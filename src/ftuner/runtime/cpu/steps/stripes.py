@@ -14,7 +14,6 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.stripes import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.stripes import Extents as MemberExtents
@@ -53,6 +52,7 @@ from ftuner.runtime.cpu.steps.product import CompiledProduct
 from ftuner.runtime.cpu.steps.views import touched
 from ftuner.runtime.cpu.tasks import BoundTask, Condition, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
+from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import build_library
 
 BOUND_SLOTS = (
@@ -272,13 +272,10 @@ def _private(view: View) -> View:
     return View(view.buffer, replace(view.layout, strides=(0, *others)))
 
 
-class StripesKind(StepKind[StripesStep]):
+class StripesKind(MatrixKind, StepKind[StripesStep]):
     """A chain is one kernel, which calls uKernels and the kernels of its members."""
 
     has_workspace = True
-
-    def multiplied(self, step: StripesStep) -> DType:
-        return step.members[-1].result.layout.dtype
 
     def bundle(self, step: StripesStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         dtype = step.members[-1].result.layout.dtype

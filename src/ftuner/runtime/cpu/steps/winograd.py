@@ -10,9 +10,7 @@ from typing import NamedTuple
 from ftuner.codegen.llvm.native.kernel_records import Winograd
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.cpu.tile import ROW
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
@@ -36,7 +34,7 @@ from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -49,7 +47,8 @@ from ftuner.runtime.cpu.steps.contract import (
 from ftuner.runtime.cpu.steps.views import touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
-from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
+from ftuner.runtime.step_kinds import MatrixKind
+from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 
 class WinogradChoice(NamedTuple):
@@ -217,14 +216,11 @@ class CompiledWinograd(CompiledStep):
         records.planned_tasks(task, range(dims, dims + slots))
 
 
-class WinogradKind(StepKind[WinogradStep]):
+class WinogradKind(MatrixKind, StepKind[WinogradStep]):
     """Winograd's products are one kernel, which calls uKernels of the library without an epilogue.
     A step of kind `convolution` follows, which does the work where this one has none."""
 
     has_workspace = True
-
-    def multiplied(self, step: WinogradStep) -> DType:
-        return step.x.layout.dtype
 
     def required_families(
         self, step: WinogradStep, hardware: CpuHardware, isa: str, workers: int
@@ -233,10 +229,8 @@ class WinogradKind(StepKind[WinogradStep]):
         direct = planner_for(build_library(hardware, isa, *_library(step.x, step.epilogue)))
         # The panels are those of the product through the window.
         width = best_width(direct, columns, WINDOW**2 * channels, workers)
-        name = _library(step.x, ACCUMULATOR)
-        library = build_library(hardware, isa, *name)
-        operands = Operands((ROW,), ("panels",))
-        return RequiredFamilies(name, library.families(operands, columns, width), width)
+        library = build_library(hardware, isa, *_library(step.x, ACCUMULATOR))
+        return for_packed_weight(library, columns, width)
 
     def bundle(self, step: WinogradStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         choice, dtype = _choice_of(step, hardware, isa), step.x.layout.dtype

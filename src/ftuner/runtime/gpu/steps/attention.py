@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.dtype import DType
 from ftuner.graph.steps import AttentionStep
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention_launches import Attentions
@@ -21,6 +20,7 @@ from ftuner.runtime.gpu.steps.operand import (
     reversed_bytes,
     stay,
 )
+from ftuner.runtime.step_kinds import MatrixKind
 
 
 class BoundAttention(Rehearsal):
@@ -95,11 +95,8 @@ class CompiledAttention(CompiledStep):
         return BoundAttention(self.attentions, self.softmax, past, self.tf32, operands)
 
 
-class AttentionKind(StepKind[AttentionStep]):
+class AttentionKind(MatrixKind, StepKind[AttentionStep]):
     """An attention launches the plan of its extents."""
-
-    def multiplied(self, step: AttentionStep) -> DType:
-        return step.q.layout.dtype
 
     def compiled(self, step: AttentionStep, setting: Setting) -> CompiledAttention:
         causal = step.softmax.causal

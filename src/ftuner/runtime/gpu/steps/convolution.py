@@ -18,6 +18,7 @@ from ftuner.runtime.gpu.steps.contract import Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import BoundOperand, Operands
 from ftuner.runtime.gpu.steps.product import BoundProduct, CompiledProduct
 from ftuner.runtime.gpu.windows import bound_window, matrix_of
+from ftuner.runtime.step_kinds import MatrixKind
 
 
 class BoundConvolution(BoundProduct):
@@ -67,14 +68,11 @@ class CompiledConvolution(CompiledProduct):
         return BoundConvolution(self.products, self.tf32, operands, self.step, begin, positions)
 
 
-class ConvolutionKind(StepKind[ConvolutionStep]):
+class ConvolutionKind(MatrixKind, StepKind[ConvolutionStep]):
     """A convolution launches a plan of kernels that read A through a window."""
 
     def supports(self, dtype: DType) -> bool:
         return dtype.name in GPU_DTYPES
-
-    def multiplied(self, step: ConvolutionStep) -> DType:
-        return step.a.layout.dtype
 
     def arranged(self, step: ConvolutionStep) -> ConvolutionStep:
         """The step with a weight that is contiguous along k."""

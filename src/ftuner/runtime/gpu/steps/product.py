@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftuner.codegen.triton.source import Source
-from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.core.expr import operands as operands_of
 from ftuner.graph.steps import ProductStep
@@ -23,6 +22,7 @@ from ftuner.runtime.gpu.steps.operand import (
     reversed_bytes,
     stay,
 )
+from ftuner.runtime.step_kinds import MatrixKind
 
 
 class BoundProduct(Rehearsal):
@@ -99,11 +99,8 @@ class CompiledProduct(CompiledStep):
         return BoundProduct(self.products, self.epilogue, self.tf32, operands)
 
 
-class ProductKind(StepKind[ProductStep]):
+class ProductKind(MatrixKind, StepKind[ProductStep]):
     """A product launches the plan of its extents, from the library of its dtype."""
-
-    def multiplied(self, step: ProductStep) -> DType:
-        return step.a.layout.dtype
 
     def compiled(self, step: ProductStep, setting: Setting) -> CompiledProduct:
         operands = Operands.of(step.views, setting.layouts)

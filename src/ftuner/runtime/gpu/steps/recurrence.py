@@ -13,7 +13,6 @@ import torch
 
 from ftuner.codegen.triton.recurrence import recurrence_source
 from ftuner.codegen.triton.source import Source
-from ftuner.core.dtype import DType
 from ftuner.core.gpu.recurrence import BLOCKS, Block, RecurrenceKernel, block_of, turns
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.core.recurrence import Cell
@@ -25,6 +24,7 @@ from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.program import Launch
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import BoundOperand, Operands, Places, reversed_bytes
+from ftuner.runtime.step_kinds import MatrixKind
 
 
 class BoundRecurrence(Launch):
@@ -116,11 +116,8 @@ class CompiledRecurrence(CompiledStep):
         return BoundRecurrence(step.cell, step.hidden, kernels, block, operands, planes, status)
 
 
-class RecurrenceKind(StepKind[RecurrenceStep]):
+class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
     """A recurrence launches each stage of a step by itself."""
-
-    def multiplied(self, step: RecurrenceStep) -> DType:
-        return step.x.layout.dtype
 
     def compiled(self, step: RecurrenceStep, setting: Setting) -> CompiledRecurrence:
         made = {
