@@ -165,6 +165,44 @@ def test_dims_expanded_to_an_extent_that_only_run_time_tells() -> None:
         reference(graph, inputs_of(graph, {"B": 2, "S": 5, "T": 4}))
 
 
+def filled(maker: Maker, value: object, *shape: Dim) -> Value:
+    return maker.add("broadcast", maker.constant(np.asarray(value)), shape=shape)
+
+
+def test_tensors_of_equal_elements_are_filled_once() -> None:
+    """`ones(B, S) * 2 == 2`, of another shape, where it holds."""
+    maker = Maker()
+    x = maker.given("x", B, S)
+    twice = maker.add("multiply", filled(maker, np.float32(1), B, S), maker.number(2))
+    holds = maker.add("equal", twice, filled(maker, np.float32([2]), S))
+    turned = maker.add("transpose", maker.add("reshape", holds, shape=(B, S, 1)), perm=(1, 2, 0))
+    assert turned.shape == (S, 1, B)
+    element = maker.uniform.element(turned)
+    assert element is not None
+    assert element.constant is not None
+    assert (element.shape, element.constant.item()) == ((), True)
+    assert maker.add("where", holds, x, filled(maker, np.float32(7), B, S)) is x
+    assert {node.op for node in maker.nodes} == {"broadcast"}
+
+
+def test_sums_of_equal_integers_are_dims() -> None:
+    maker = Maker()
+    ones = maker.add("cast", filled(maker, True, B, S, 4), to=INT64)
+    assert maker.add("reduce", ones, kind="sum", axes=(0, 1, 2)).dims == (4 * B * S,)
+    assert maker.add("reduce", ones, kind="sum", axes=(0, 1)).dims == (B * S,) * 4
+    assert maker.add("reduce", ones, kind="sum", axes=(2,)).dims is None
+    assert maker.add("reduce", ones, kind="maximum", axes=(0, 1, 2)).dims is None
+
+
+def test_what_is_not_equal_everywhere_is_computed() -> None:
+    maker = Maker()
+    x = maker.given("x", B)
+    y = maker.add("add", x, filled(maker, np.float32(1), B))
+    assert maker.uniform.element(y) is None
+    joined = maker.add("concat", filled(maker, np.float32(1), B), x, axis=0)
+    assert maker.uniform.element(joined) is None
+
+
 def test_tensors_without_elements_that_have_a_symbol_are_not_followed() -> None:
     builder = Builder()
     empty = builder.add("broadcast", builder.constant(np.array(True)), shape=(0, S))

@@ -32,6 +32,7 @@ from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
 from ftuner.graph.ir import MAX_RANK, Array, Constraint, Graph, Node, TensorType, Value, live_nodes
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.uniform import Uniform
 
 MAX_FOLLOWED = 64
 """Most elements of a tensor that is followed as dims: no shape has more axes."""
@@ -61,13 +62,14 @@ class Builder:
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
         self._presumed: dict[Value, _Presumption] = {}
+        self.uniform = Uniform(self.add)
         self.folding = Folding()
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""
         found = Builder()
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
-        found._presumed = self._presumed
+        found._presumed, found.uniform = self._presumed, self.uniform
         return found
 
     def name(self) -> str:
@@ -152,6 +154,9 @@ class Builder:
             raise GraphError(self._placed(error)) from None
         if known is not None:
             return known
+        uniform = self._uniform(op, inputs, attributes, types[0])
+        if uniform is not None:
+            return (uniform,)
         presumed = self._presumption(op, inputs, attributes, types[0])
         inputs = tuple(self.materialised(v) for v in inputs)
         key = (op, inputs, _hashable(attributes))
@@ -163,7 +168,24 @@ class Builder:
             self.nodes.append(Node(op, inputs, found, attributes, binds))
             if presumed is not None:
                 self._presumed[found[0]] = presumed
+            element = self.uniform.element(inputs[0]) if op == "broadcast" else None
+            if element is not None:
+                self.uniform.add(found[0], element)
         return found
+
+    def _uniform(
+        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
+    ) -> Value | None:
+        """A result of which all elements are equal to a constant, or that a condition which is the
+        same everywhere chooses: a broadcast."""
+        if op == "where" and (holds := self.uniform.element(inputs[0])) is not None:
+            chosen = inputs[1] if bool(holds.constant) else inputs[2]
+            same = chosen.shape == type_.shape
+            return chosen if same else self.add("broadcast", chosen, shape=type_.shape)
+        element = self.uniform.element_of(op, inputs, attributes)
+        if element is None or (op == "broadcast" and inputs[0] is element):
+            return None
+        return self.add("broadcast", element, shape=type_.shape)
 
     def presumed(self, value: Value) -> tuple[Dim, ...] | None:
         """The elements of a tensor as dims, if they are known but for the sign of extents that are
@@ -242,6 +264,9 @@ class Builder:
                 return tuple(self.constant(r, t.dtype) for r, t in zip(results, types, strict=True))
         type_ = types[0]
         followed = _follow(op, inputs, attributes, type_)
+        if followed is None and (count := _followed_elements(type_)) is not None:
+            total = self.uniform.sum_of(op, inputs, attributes, type_)
+            followed = None if total is None else [total] * count
         if followed is None:
             return None
         if type_.dtype.kind == "int":
@@ -297,6 +322,15 @@ def _all(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _hashable(attributes: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(sorted(attributes.items()))
+
+
+def _followed_elements(type_: TensorType) -> int | None:
+    """The number of elements of a tensor that may be followed as dims; None if it may not."""
+    if any(isinstance(n, Symbolic) for n in type_.shape):
+        # It may have no elements all the same.
+        return None
+    count = math.prod(_static(type_.shape))
+    return count if count <= MAX_FOLLOWED else None
 
 
 _DIM_FUNCTIONS: Mapping[str, Callable[..., Dim | None]] = {
@@ -358,10 +392,7 @@ def _follow(
         type_.dtype in (INT32, INT64, BOOL) or (op == "cast" and type_.dtype in (FLOAT32, FLOAT64))
     ):
         return None
-    if any(isinstance(n, Symbolic) for n in type_.shape):
-        # It may have no elements all the same.
-        return None
-    if math.prod(_static(type_.shape)) > MAX_FOLLOWED:
+    if _followed_elements(type_) is None:
         return None
     arrays = []
     for value in inputs:

@@ -28,12 +28,14 @@ from ftuner.graph.passes.rolls import write_rolls
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
 from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
+from ftuner.graph.passes.whole_indices import drop_whole_indices
 from ftuner.graph.verify import verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # 8-bit weights are recognised by the nodes that widen them; then the rest of these is folded.
     keep_int8_weights,
     fold_constants,
+    drop_whole_indices,
     normalise,
     # Before constants are merged into weights, whose channels are then last.
     move_transpositions,
