@@ -74,6 +74,15 @@ def test_equal_nodes_are_one() -> None:
     assert len(maker.nodes) == 3
 
 
+def test_operands_of_one_sum_may_be_exchanged() -> None:
+    maker = Maker()
+    x, y = maker.given("x", B, S), maker.given("y", B, S)
+    for op in ("add", "multiply", "equal"):
+        assert maker.add(op, x, y) is maker.add(op, y, x)
+    for op in ("subtract", "divide", "less"):
+        assert maker.add(op, x, y) is not maker.add(op, y, x)
+
+
 def test_unknown_operators_are_refused() -> None:
     builder = Builder()
     builder.where = "line 3"

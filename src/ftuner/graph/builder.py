@@ -36,6 +36,8 @@ from ftuner.graph.uniform import Uniform
 
 MAX_FOLLOWED = 64
 """Most elements of a tensor that is followed as dims: no shape has more axes."""
+COMMUTATIVE = ("add", "multiply", "equal", "logical_and", "logical_or")
+"""Operators of two operands that may be exchanged, with the same bits in the result."""
 MIN_NARROW_BYTES = 16 << 10
 """Matrices of 8-bit integers of this size or more are not widened while the graph is built, because
 they may be weights. Derived: smaller ones fit L1 as floats, too."""
@@ -159,7 +161,8 @@ class Builder:
             return (uniform,)
         presumed = self._presumption(op, inputs, attributes, types[0])
         inputs = tuple(self.materialised(v) for v in inputs)
-        key = (op, inputs, _hashable(attributes))
+        operands = tuple(sorted(inputs, key=lambda v: v.name)) if op in COMMUTATIVE else inputs
+        key = (op, operands, _hashable(attributes))
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)

@@ -37,6 +37,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     drop_whole_indices,
     normalise,
+    # Before transpositions are moved into what is written out around a softmax.
+    plain_softmax,
     # Before constants are merged into weights, whose channels are then last.
     move_transpositions,
     pad_first_layers,
@@ -51,7 +53,6 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     recognise_norms,
     # Attention is recognised by its softmax.
     recognise_softmax,
-    plain_softmax,
     narrow_softmax,
     undo_merged_axes,
     recognise_attention,
