@@ -21,8 +21,9 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
-from ftuner.graph.builder import MAX_FOLLOWED, Builder
+from ftuner.graph.builder import Builder
 from ftuner.graph.folding import MAX_FOLDED_BYTES
+from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Value
 from ftuner.runtime.reference import run_reference
 
