@@ -140,3 +140,44 @@ def test_rows_are_chosen_by_a_number_that_all_have(language: float) -> None:
         flat=np.array([-1]), last=np.array([1]),
     )  # fmt: skip
     agrees(data, (3, 4), (1, 5), (2, 1), (4, 4))
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_rows_are_chosen_by_a_condition(narrow: bool) -> None:
+    """`y[holds] = exp(x[holds])`: room is made for as many rows as the condition holds for."""
+    integers = TensorProto.INT32 if narrow else TensorProto.INT64
+    nodes = [
+        node("NonZero", "holds", y="row"), node("Transpose", "row", y="at", perm=[1, 0]),
+        node("GatherND", "x", "at", y="rows"), node("Abs", "rows", y="found"),
+        node("Reshape", "holds", "flat", y="flat_holds"),
+        node("Cast", "flat_holds", y="number", to=integers),
+        node("ReduceSum", "number", y="sum"), node("Cast", "sum", y="count", to=TensorProto.INT64),
+        node("Shape", "x", y="width", start=1), node("Concat", "count", "width", y="whole", axis=0),
+        node("Expand", "found", "whole", y="updates"),
+        node("Reshape", "updates", "flat", y="elements"),
+        node("Shape", "x", y="shape"), node("Unsqueeze", "holds", "last", y="column"),
+        node("Expand", "column", "shape", y="everywhere"),
+        node("NonZero", "everywhere", y="element"),
+        node("Transpose", "element", y="to", perm=[1, 0]),
+        node("ScatterND", "x", "to", "elements", y="y"),
+    ]  # fmt: skip
+    holds = [
+        node("ReduceSum", "x", "last", y="sums", keepdims=0), node("Greater", "sums", "zero",
+        y="holds"),
+    ]  # fmt: skip
+    data = model_of(
+        [*holds, *nodes], {"y": 2}, flat=np.array([-1]), last=np.array([1]), zero=np.float32(0),
+    )  # fmt: skip
+    agrees(data, *((n, m) for n in (0, 1, 2, 5) for m in (1, 4)))
+
+
+def test_sums_that_are_no_numbers_of_elements_are_data() -> None:
+    """Along one axis, and of integers."""
+    nodes = [
+        node("Greater", "x", "zero", y="holds"), node("Cast", "holds", y="ones", to=7),
+        node("ReduceSum", "ones", "first", y="sums", keepdims=0),
+        node("Add", "ones", "ones", y="twos"), node("ReduceSum", "twos", y="sum"),
+        node("Cast", "sums", y="y", to=1), node("Cast", "sum", y="z", to=1),
+    ]  # fmt: skip
+    data = model_of(nodes, {"y": 1, "z": 2}, zero=np.float32(0), first=np.array([0]))
+    agrees(data, (3, 4), (1, 2))

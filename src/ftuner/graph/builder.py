@@ -185,6 +185,14 @@ class Builder:
             return None
         return self.add("broadcast", element, shape=type_.shape)
 
+    def producer(self, value: Value) -> Node | None:
+        """The node that gives a value, if it is one of this builder's."""
+        return next((node for node in reversed(self.nodes) if value in node.outputs), None)
+
+    def presume(self, value: Value, dims: tuple[Dim, ...]) -> None:
+        """Note that the elements of a computed tensor are certain dims."""
+        self._presumed[value] = _Presumption(dims, ())
+
     def presumed(self, value: Value) -> tuple[Dim, ...] | None:
         """The elements of a tensor as dims, if they are known but for the sign of extents that are
         divided; then these are required to be zero or more. Exporters divide extents as Python

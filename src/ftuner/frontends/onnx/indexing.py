@@ -241,8 +241,7 @@ def non_zero(context: Context, node: NodeView, x: Value) -> Value:
     element = context.builder.uniform.element(x)
     if element is not None and element.constant is not None and x.rank > 0:
         return _positions(context, x.shape, everywhere=bool(element.constant))
-    count = context.names.fresh(f"{next(iter(node.record.outputs), 'non_zero')}_count")
-    return context.add("non_zero", x, count=str(count))
+    return context.non_zero(x, next(iter(node.record.outputs), "non_zero"))
 
 
 def _positions(context: Context, shape: Shape, everywhere: bool) -> Value:
