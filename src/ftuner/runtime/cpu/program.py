@@ -8,11 +8,9 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +23,8 @@ from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
-from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.arrays import Array, address_of
+from ftuner.runtime.cpu.dealing import Dealt, StepDealing
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
@@ -33,10 +32,10 @@ from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep
 from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.cpu.tasks import BoundTask, Task, Unless, most_chunks
+from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
+from ftuner.runtime.cpu.tasks import Unless, most_chunks
 from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
 from ftuner.runtime.shapes.evaluation import (
-    Layouts,
     Outputs,
     addressable,
     check_arena,
@@ -127,7 +126,6 @@ class ProgramWriter:
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
         numbered = stages(lowered.steps)
-        self._stages = np.array(numbered, np.int64)
         arena = arena_buffers(lowered, numbered)
         records = RecordLayout(len(compiled), len(lowered.inputs), [b for b, _, _ in arena])
         dims = records.dims
@@ -142,10 +140,9 @@ class ProgramWriter:
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
         self._image, self._fills = records.finished()
-        self._layouts = records.layouts
         self._tasks = list(records.tasks)
-        self._alike = _alike(self._tasks, records.layouts)
-        self._deal = StepDealing(records, self._stages)
+        self._groups = TaskGroups(records, hardware)
+        self._deal = StepDealing(records, numbered, self._groups.rows)
         self._sometimes = self._written_sometimes(lowered, [b for b, _, _ in arena], records)
         """Places of the arena that no step may write, with the numbers of their writers' tasks."""
         numbers = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
@@ -156,10 +153,6 @@ class ProgramWriter:
         """Steps that depend on extents alone, and the places of what other steps read of them."""
         self._checked = tuple(records.checked)
         self._task_slots = np.array(records.task_slots, np.int64)
-        slots = (
-            StepSlot.WORKERS, StepSlot.CHUNKS, StepSlot.TASKS, StepSlot.TOGETHER, StepSlot.BEFORE
-        )  # fmt: skip
-        self._step_slots = np.concatenate([firsts + slot for slot in slots])
         self._outputs = [
             (dims.numbers(v.shape), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
         ]
@@ -221,36 +214,44 @@ class ProgramWriter:
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max([values[number] * size for number, size in self._sizes], default=0))
         bound = addressable(values, rooms, self._loops)
-        found = self._bound_tasks(values, workers)
+        groups = self._groups(values, workers)
         once, kept_places = self._kept_invariants(values)
-        offsets, arena_bytes = self._arena_places(values, found, kept_places.keys())
+        offsets, arena_bytes = self._arena_places(values, groups, kept_places.keys())
         check_arena(arena_bytes)
-        most = max([task.workspace_bytes for task in found], default=0)
+        most = max([group.workspace_bytes for group in groups], default=0)
         base = arena(arena_bytes + most)
 
         records = self._image.copy()
-        here = int(records.ctypes.data)
+        here = address_of(records)
         records[Program.WORKERS] = workers
-        most_of_step = most_chunks(workers, self._hardware)
-        dealt = self._deal(found, bound, workers, most_of_step)
+        dealt = self._dealt(values, groups, workers, once)
         results = None
         if once:
             memory = self._place_kept(kept_places, offsets, base)
-            later = self._deal(found, bound, workers, most_of_step, once)
-            results = KeptResults(memory, self._step_slots, later)
-        records[self._step_slots] = dealt
-        records[self._task_slots] = self._deal.values(found)
+            results = KeptResults(memory, self._deal.slots, dealt.later)
+        records[self._deal.slots] = dealt.first
+        records[self._task_slots] = self._groups.values(groups)
         slots, fixed, sources, numbers, factors = self._fills
         # In the order of `record_layout`'s sources.
         begins = [0, here, base + arena_bytes, pool, *[base + offset for offset in offsets]]
         addresses = np.array(begins, np.int64)
         records[slots] = fixed + addresses[sources] + bound[numbers] * factors
-        kept = tuple([task.plan for task in found if task.plan is not None])
-        worker_bytes = max([task.worker_bytes for task in found], default=0)
+        kept = tuple(chain.from_iterable([group.plans for group in groups]))
+        worker_bytes = max([group.worker_bytes for group in groups], default=0)
         return BoundProgram(
             records, here, outputs, rooms, growths, self._checked, base, kept, arena_bytes, most,
             worker_bytes, results,
         )  # fmt: skip
+
+    def _dealt(
+        self, values: Sequence[int], groups: Sequence[BoundGroup], workers: int,
+        computed: frozenset[int],
+    ) -> Dealt:  # fmt: skip
+        """How workers share the steps; `computed`: those that later runs need not do."""
+        most = most_chunks(workers, self._hardware)
+        counts = [values[number] for number in self._deal.counts]
+        chunks = tuple([most if count > most else count for count in counts])
+        return self._deal(chunks, tuple([group.shares for group in groups]), workers, computed)
 
     def _kept_invariants(self, values: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
         """The steps whose results are kept, and the bytes of each of these, by its place in the
@@ -269,7 +270,7 @@ class ProgramWriter:
     def _place_kept(self, sizes: Mapping[int, int], offsets: list[int], base: int) -> Array:
         """Memory for results that are kept. Writes their offsets from the address of the arena."""
         memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
-        begin = aligned(int(memory.ctypes.data))
+        begin = aligned(address_of(memory))
         for place, size in sizes.items():
             offsets[place] = begin - base
             begin += size
@@ -279,23 +280,8 @@ class ProgramWriter:
         number, size = self._sizes[self._size_of[place]]
         return aligned(values[number] * size + SLACK_BYTES)
 
-    def _bound_tasks(self, values: Sequence[int], workers: int) -> list[BoundTask]:
-        """The tasks at values of the dims. Layers that are alike are planned once."""
-        layouts, hardware = self._layouts, self._hardware
-        found: list[BoundTask] = []
-        known: dict[tuple[int, object], BoundTask] = {}
-        for task, alike in zip(self._tasks, self._alike, strict=True):
-            if alike is None:
-                found.append(task.bind(values, layouts, workers, hardware))
-                continue
-            key = (alike.form, alike.values_of(values))
-            if key not in known:
-                known[key] = task.bind(values, layouts, workers, hardware)
-            found.append(known[key])
-        return found
-
     def _arena_places(
-        self, values: Sequence[int], found: Sequence[BoundTask], elsewhere: Collection[int]
+        self, values: Sequence[int], groups: Sequence[BoundGroup], elsewhere: Collection[int]
     ) -> tuple[list[int], int]:
         """The offset of each arena buffer, and the bytes of all together. What no step writes has
         no bytes, nor has what is kept elsewhere."""
@@ -303,78 +289,12 @@ class ProgramWriter:
         sizes = [several[number] for number in self._size_of]
         for place in elsewhere:
             sizes[place] = 0
-        for place, tasks in self._sometimes:
-            if not any(found[task].chunks for task in tasks):
-                sizes[place] = 0
+        if self._sometimes:
+            found = [task for group in groups for task in group.tasks]
+            for place, tasks in self._sometimes:
+                if not any(found[self._groups.rows[task]].chunks for task in tasks):
+                    sizes[place] = 0
         return self._places(sizes)
-
-
-class _Alike(NamedTuple):
-    """A task that may do at some extents what another one does."""
-
-    form: int
-    """The number of its form."""
-    values_of: Callable[[Sequence[int]], object]
-    """Takes the values of the dims that it reads."""
-
-
-def _alike(tasks: Sequence[Task], layouts: Layouts) -> list[_Alike | None]:
-    """For each task, what it has in common with others; None if no other one has its form."""
-    known = [task.likeness(layouts) for task in tasks]
-    count = Counter(alike.form for alike in known if alike is not None)
-    forms = {form: number for number, form in enumerate(count)}
-    return [
-        None if alike is None or count[alike.form] == 1
-        else _Alike(forms[alike.form], itemgetter(*alike.dims))
-        for alike in known
-    ]  # fmt: skip
-
-
-class StepDealing:
-    """How the steps of a graph are shared by workers, once their tasks are known: a few array
-    operations, whatever the number of steps."""
-
-    def __init__(self, records: RecordLayout, stages: npt.NDArray[np.int64]) -> None:
-        """`stages`: as of `stages`, for each step."""
-        dims, tasks = np.array(records.step_tasks, np.int64).reshape(-1, 2).T
-        (self._equal,) = np.nonzero(tasks < 0)
-        self._counts = dims[self._equal]
-        """The numbers of the dims that count the tasks of the steps `_equal`."""
-        (self._planned,) = np.nonzero(tasks >= 0)
-        self._tasks = tasks[self._planned]
-        self._stages = stages
-        lengths = np.array(records.task_lengths, np.int64)
-        firsts = np.cumsum(lengths) - lengths
-        ranges = [np.arange(firsts[t], firsts[t] + lengths[t]) for t in self._tasks]
-        self._values = np.concatenate([np.arange(0), *ranges])
-        """Where the values of the steps `_planned` are among those of all tasks."""
-
-    def __call__(
-        self, found: Sequence[BoundTask], values: npt.NDArray[np.int64], workers: int, most: int,
-        idle: Collection[int] = (),
-    ) -> npt.NDArray[np.int64]:  # fmt: skip
-        """The workers of all steps, then chunks, tasks, whether workers wait for each other, and
-        the chunks before each step's stage. `values`: of the dims; `most`: chunks of a step;
-        `idle`: the numbers of steps that have nothing to do."""
-        dealt = np.zeros((5, len(self._stages)), np.int64)
-        counts = values[self._counts]
-        dealt[0, self._equal] = workers
-        dealt[1, self._equal] = np.minimum(counts, most)
-        dealt[2, self._equal] = counts
-        if found:
-            # Workers, chunks, tasks, together: the first fields of a bound task.
-            fields = np.array([task[:4] for task in found], np.int64)
-            dealt[:4, self._planned] = fields[self._tasks].T
-        dealt[1:4, [*idle]] = 0
-        done = np.concatenate([[0], np.cumsum(dealt[1])])
-        dealt[4] = done[self._stages]
-        return dealt.reshape(-1)
-
-    def values(self, found: Sequence[BoundTask]) -> npt.NDArray[np.int64]:
-        """The values of the tasks of all steps, step by step."""
-        values = np.array([*chain.from_iterable([t.values for t in found])], np.int64)
-        written: npt.NDArray[np.int64] = values[self._values]
-        return written
 
 
 def stages(steps: Sequence[Step]) -> list[int]:
