@@ -31,9 +31,7 @@ class StepDealing:
     """How workers share the steps of a graph. It is found again for shapes for which every step has
     as many chunks as before."""
 
-    def __init__(
-        self, records: RecordLayout, stages: Sequence[int], rows: Sequence[int]
-    ) -> None:
+    def __init__(self, records: RecordLayout, stages: Sequence[int], rows: Sequence[int]) -> None:
         """`stages`: of each step; `rows`: of each task, the number of its shares among those of the
         groups."""
         dims, tasks = np.array(records.step_tasks, np.int64).reshape(-1, 2).T

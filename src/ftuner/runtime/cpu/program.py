@@ -8,7 +8,7 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -42,6 +42,7 @@ from ftuner.runtime.shapes.evaluation import (
     evaluated,
     loops_of,
 )
+from ftuner.runtime.shapes.growing import GrowingPlaces
 
 MAX_INVARIANT_BYTES = 4 << 20
 """Most bytes of results that a bound program keeps, so that a graph keeps many shapes. Less where
@@ -135,7 +136,7 @@ class ProgramWriter:
         bytes of one."""
         self._size_of = [self._sizes.index(size) for size in sizes]
         """The number of each buffer's size."""
-        self._places = ArenaPlaces([Lifetime(first, last) for _, first, last in arena])
+        places = ArenaPlaces([Lifetime(first, last) for _, first, last in arena])
         firsts = Program.SIZE + np.arange(len(compiled)) * StepSlot.SIZE
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
@@ -168,6 +169,9 @@ class ProgramWriter:
         self._extents |= {number for number, _ in self._sizes}
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(names)
+        self._places = GrowingPlaces(
+            places, self._size_of, lambda symbols: self._bytes(self._evaluate(symbols))
+        )
 
     def _written_sometimes(
         self, lowered: Lowered, arena: Sequence[Buffer], records: RecordLayout
@@ -216,7 +220,7 @@ class ProgramWriter:
         bound = addressable(values, rooms, self._loops)
         groups = self._groups(values, workers)
         once, kept_places = self._kept_invariants(values)
-        offsets, arena_bytes = self._arena_places(values, groups, kept_places.keys())
+        places, arena_bytes = self._arena_places(values, symbols, groups, kept_places.keys())
         check_arena(arena_bytes)
         most = max([group.workspace_bytes for group in groups], default=0)
         base = arena(arena_bytes + most)
@@ -225,16 +229,16 @@ class ProgramWriter:
         here = address_of(records)
         records[Program.WORKERS] = workers
         dealt = self._dealt(values, groups, workers, once)
+        buffers = [base + place for place in places]
         results = None
         if once:
-            memory = self._place_kept(kept_places, offsets, base)
+            memory = self._place_kept(kept_places, buffers)
             results = KeptResults(memory, self._deal.slots, dealt.later)
         records[self._deal.slots] = dealt.first
         records[self._task_slots] = self._groups.values(groups)
         slots, fixed, sources, numbers, factors = self._fills
         # In the order of `record_layout`'s sources.
-        begins = [0, here, base + arena_bytes, pool, *[base + offset for offset in offsets]]
-        addresses = np.array(begins, np.int64)
+        addresses = np.array([0, here, base + arena_bytes, pool, *buffers], np.int64)
         records[slots] = fixed + addresses[sources] + bound[numbers] * factors
         kept = tuple(chain.from_iterable([group.plans for group in groups]))
         worker_bytes = max([group.worker_bytes for group in groups], default=0)
@@ -267,12 +271,12 @@ class ProgramWriter:
                 kept |= sizes
         return frozenset(once), kept
 
-    def _place_kept(self, sizes: Mapping[int, int], offsets: list[int], base: int) -> Array:
-        """Memory for results that are kept. Writes their offsets from the address of the arena."""
+    def _place_kept(self, sizes: Mapping[int, int], buffers: list[int]) -> Array:
+        """Memory for results that are kept. Writes their addresses to those of the buffers."""
         memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
         begin = aligned(address_of(memory))
         for place, size in sizes.items():
-            offsets[place] = begin - base
+            buffers[place] = begin
             begin += size
         return memory
 
@@ -281,20 +285,23 @@ class ProgramWriter:
         return aligned(values[number] * size + SLACK_BYTES)
 
     def _arena_places(
-        self, values: Sequence[int], groups: Sequence[BoundGroup], elsewhere: Collection[int]
-    ) -> tuple[list[int], int]:
+        self, values: Sequence[int], symbols: Sequence[int], groups: Sequence[BoundGroup],
+        elsewhere: Iterable[int],
+    ) -> tuple[list[int], int]:  # fmt: skip
         """The offset of each arena buffer, and the bytes of all together. What no step writes has
         no bytes, nor has what is kept elsewhere."""
-        several = [aligned(values[n] * size + SLACK_BYTES) for n, size in self._sizes]
-        sizes = [several[number] for number in self._size_of]
-        for place in elsewhere:
-            sizes[place] = 0
+        absent = (*elsewhere,)
         if self._sometimes:
             found = [task for group in groups for task in group.tasks]
-            for place, tasks in self._sometimes:
-                if not any(found[self._groups.rows[task]].chunks for task in tasks):
-                    sizes[place] = 0
-        return self._places(sizes)
+            absent += tuple([
+                place for place, tasks in self._sometimes
+                if not any(found[self._groups.rows[task]].chunks for task in tasks)
+            ])  # fmt: skip
+        return self._places(symbols, self._bytes(values), absent)
+
+    def _bytes(self, values: Sequence[int]) -> list[int]:
+        """The bytes of each of `_sizes`."""
+        return [aligned(values[number] * size + SLACK_BYTES) for number, size in self._sizes]
 
 
 def stages(steps: Sequence[Step]) -> list[int]:

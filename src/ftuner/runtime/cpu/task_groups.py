@@ -109,9 +109,7 @@ class TaskGroups:
         )
 
 
-def _grouped(
-    tasks: Sequence[Task], layouts: Layouts
-) -> tuple[list[_Group], list[tuple[int, int]]]:
+def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], list[tuple[int, int]]]:
     """The groups of some tasks, and for each task the number of its group and its place in it."""
     together: dict[object, dict[object, Task]] = {}
     places: list[tuple[object, object]] = []

@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +63,19 @@ class AttentionRecord(NamedTuple):
     workspace_bytes: int
 
 
+class AttentionPlan(NamedTuple):
+    """What an attention's record does not owe to the strides and the exact number of keys. All
+    numbers of keys in a range have one plan: those that fill as many vectors."""
+
+    slots: tuple[int, ...]
+    """The slots before the batch axes. Strides and what counts keys are 0."""
+    tasks: int
+    runs: int
+    """As in `AttentionRecord`."""
+    worker_bytes: int
+    """Each worker's part of the workspace."""
+
+
 class Arranged(NamedTuple):
     """The operands as the kernel reads them, and the problem that is planned."""
 
@@ -102,23 +116,61 @@ def attention_record(
 ) -> AttentionRecord:  # fmt: skip
     """The record of one attention; the arguments are those of `arranged`."""
     q, k, v, mask, sinks, out, problem = arranged(q, k, v, mask, sinks, out, offset, workers)
-    _, _, rows, depth, steps, columns, offset, _ = problem
+    steps, offset = problem.steps, problem.offset
+    plan = attention_plan(products, softmax, problem)
+    nothing = (0,) * len(q.shape)
+    strides = [nothing if a is None else a.strides for a in (q, k, v, mask, sinks, out)]
+    dims = [*plan.slots, *chain.from_iterable(zip(q.shape[:-2], *strides, strict=False))]
+    dims[Attention.STEPS] = steps
+    dims[Attention.CAUSAL] = steps if offset is None else offset
+    dims[Attention.Q_ROW] = q.strides[-2]
+    dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
+    dims[Attention.V_STEP], dims[Attention.V_COLUMN] = v.strides[-2:]
+    dims[Attention.MASK_ROW], dims[Attention.SINKS_ROW] = strides[3][-2], strides[4][-2]
+    dims[Attention.OUT_ROW] = out.strides[-2]
+    return AttentionRecord(
+        dims, plan.tasks, plan.runs, plan.worker_bytes, workers * plan.worker_bytes
+    )
+
+
+def attention_plan(
+    products: Products, softmax: AttentionSoftmax, problem: AttentionProblem
+) -> AttentionPlan:
+    """The plan of a problem. A text that grows has the one of the token before, but for one token
+    in each vector of keys."""
     library = products.compiled.library
+    elements, sharing, rows, depth, steps, columns, offset, workers = problem
+    lanes, width = library.lanes, library.widths[0]
+    tail_k = -(-(steps % (width * lanes)) // lanes)
+    key = (
+        elements, sharing, rows, depth, -(-steps // lanes), tail_k, steps.bit_length(), columns,
+        offset is None, workers, softmax,
+    )  # fmt: skip
+    found = products.attentions.get(key)
+    if found is None:
+        found = _planned(products, softmax, problem, tail_k)
+        products.attentions.add(key, found)
+    return found
+
+
+def _planned(
+    products: Products, softmax: AttentionSoftmax, problem: AttentionProblem, tail_k: int
+) -> AttentionPlan:
+    """The plan for all numbers of keys that take as many vectors; `tail_k`: vectors of the last
+    panel of keys, if it is not full."""
+    library = products.compiled.library
+    elements, _, rows, depth, steps, columns, _, _ = problem
     size, lanes = library.types.c.itemsize, library.lanes
     width = library.widths[0]
     nr = width * lanes
-    batch = q.shape[:-2]
-    dims = [0] * (Attention.AXES + len(batch) * Attention.AXIS_SIZE)
-    tail_k = -(-(steps % nr) // lanes)
     tail_v = -(-(columns % nr) // lanes)
-    padded_steps = steps - steps % nr + tail_k * lanes
+    padded_steps = -(-steps // lanes) * lanes
     padded_columns = columns - columns % nr + tail_v * lanes
     score_row = padded_steps * size
     block, splits, runs = attention_blocks(products.planner, problem)
-
+    dims = [0] * Attention.AXES
     dims[Attention.ROWS] = rows
     dims[Attention.DEPTH] = depth
-    dims[Attention.STEPS] = steps
     dims[Attention.COLUMNS] = columns
     floor = float(np.finfo(library.types.c.name).min) if softmax.safe else -math.inf
     dims[Attention.SCALE] = _bits(softmax.inner_scale)
@@ -126,19 +178,12 @@ def attention_record(
     dims[Attention.FLOOR] = _bits(floor)
     dims[Attention.BROKEN] = _bits(0.0 if softmax.hides_nan else math.nan)
     dims[Attention.CAP] = _bits(softmax.softcap)
-    dims[Attention.CAUSAL] = steps if offset is None else offset
-    dims[Attention.Q_ROW] = q.strides[-2]
-    dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
-    dims[Attention.V_STEP], dims[Attention.V_COLUMN] = v.strides[-2:]
-    dims[Attention.MASK_ROW] = 0 if mask is None else mask.strides[-2]
-    dims[Attention.SINKS_ROW] = 0 if sinks is None else sinks.strides[-2]
-    dims[Attention.OUT_ROW] = out.strides[-2]
     dims[Attention.SPLITS] = splits
     dims[Attention.BLOCK] = block
     dims[Attention.SCORE_ROW] = score_row
     dims[Attention.PACK] = products.kernels.runtime.pack_addresses[library.types.a]
     v_offset = aligned(padded_steps * depth * size + SLACK_BYTES)
-    scores_offset = v_offset + aligned(padded_columns * steps * size + SLACK_BYTES)
+    scores_offset = v_offset + aligned(padded_columns * padded_steps * size + SLACK_BYTES)
     sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)
     worker_bytes = sums_offset + aligned(block * size)
     dims[Attention.WORKER_BYTES] = worker_bytes
@@ -157,21 +202,15 @@ def attention_record(
                 cover = cover_slots(products, vectors, tail, length, height)
                 dims[at : at + COVER_SLOTS] = cover
             at += COVER_SLOTS
-    arrays = q, k, v, mask, sinks, out
-    strides = [a.strides if a is not None else (0,) * len(q.shape) for a in arrays]
-    for axis, extent in enumerate(batch):
-        base = Attention.AXES + axis * Attention.AXIS_SIZE
-        dims[base : base + Attention.AXIS_SIZE] = [extent, *(s[axis] for s in strides)]
-    tasks = problem.elements * splits
-    return AttentionRecord(dims, tasks, runs, worker_bytes, workers * worker_bytes)
+    return AttentionPlan(tuple(dims), elements * splits, runs, worker_bytes)
 
 
 def _heads_as_rows(x: StridedArray) -> StridedArray:
     """Exchange the axis of rows, of extent 1, with the last batch axis."""
-    *batch, heads, row, element = range(len(x.shape))
-    order = (*batch, row, heads, element)
-    shape, strides = (tuple(values[i] for i in order) for values in (x.shape, x.strides))
-    return StridedArray(shape, strides, x.itemsize)
+    (*batch, heads, row, element), (*outer, by_head, by_row, by_element) = x.shape, x.strides
+    return StridedArray(
+        (*batch, row, heads, element), (*outer, by_row, by_head, by_element), x.itemsize
+    )
 
 
 def _sharing(batch: Sequence[int], k: StridedArray, v: StridedArray) -> int:
@@ -201,8 +240,9 @@ class AttentionTask(Task):
 
     products: Products
     softmax: AttentionSoftmax
+    """Without its limit on keys."""
     offset: int
-    """The number of the dim `softmax.causal`, or -1 if it is None."""
+    """The number of the dim of that limit, or -1 if there is none."""
     layouts: tuple[int, ...]
     """The numbers of the layouts of q, k, v, the mask and the sinks if there are any, and the
     result."""
@@ -233,8 +273,7 @@ class AttentionTask(Task):
     def likeness(self, layouts: Layouts) -> Likeness:
         forms, dims = layouts.likeness(self.layouts)
         limit = () if self.offset < 0 else (self.offset,)
-        # Binding reads the value of `causal` alone.
-        form = replace(self, softmax=replace(self.softmax, causal=None), offset=-1, layouts=())
+        form = replace(self, offset=-1, layouts=())
         return Likeness((form, forms, len(limit)), (*dims, *limit))
 
 
@@ -260,7 +299,8 @@ class CompiledAttention(CompiledStep):
         causal = step.softmax.causal
         offset = -1 if causal is None else records.dims.number(causal)
         layouts = tuple(records.layouts.number(view.layout) for view in step.views)
-        task = AttentionTask(self.products, step.softmax, offset, layouts)
+        softmax = replace(step.softmax, causal=None)
+        task = AttentionTask(self.products, softmax, offset, layouts)
         records.planned_tasks(task, range(dims, dims + slots))
 
 
