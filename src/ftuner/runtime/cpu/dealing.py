@@ -12,6 +12,7 @@ from ftuner.codegen.llvm.native.records import Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.shapes.evaluation import picked
 
 MAX_DEALT = 256
 """Ways to share steps that a graph keeps. Derived: one takes 64 bytes for each step, so that all of
@@ -36,8 +37,9 @@ class StepDealing:
         groups."""
         dims, tasks = np.array(records.step_tasks, np.int64).reshape(-1, 2).T
         (self._equal,) = np.nonzero(tasks < 0)
-        self.counts, self._count_of = np.unique(dims[self._equal], return_inverse=True)
-        """The numbers of the dims that count the tasks of steps."""
+        counts, self._count_of = np.unique(dims[self._equal], return_inverse=True)
+        self.counts = picked(counts.tolist())
+        """Takes the values of the dims that count the tasks of steps."""
         (self._planned,) = np.nonzero(tasks >= 0)
         self._rows = np.array(rows, np.int64)[tasks[self._planned]]
         self._stages = np.array(stages, np.int64)

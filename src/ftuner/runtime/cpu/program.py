@@ -35,12 +35,14 @@ from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
 from ftuner.runtime.cpu.tasks import Unless, most_chunks
 from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
+from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
     Outputs,
     addressable,
     check_arena,
     evaluated,
     loops_of,
+    picked,
 )
 from ftuner.runtime.shapes.growing import GrowingPlaces
 
@@ -119,16 +121,17 @@ class ProgramWriter:
         self,
         lowered: Lowered,
         compiled: Sequence[CompiledStep],
-        names: Sequence[str],
+        binding: Binding,
         hardware: CpuHardware,
     ) -> None:
-        """`compiled`: the steps of `lowered`; `names`: the names of the symbols."""
+        """`compiled`: the steps of `lowered`; `binding`: of the symbols."""
         self._hardware = hardware
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
         numbered = stages(lowered.steps)
         arena = arena_buffers(lowered, numbered)
-        records = RecordLayout(len(compiled), len(lowered.inputs), [b for b, _, _ in arena])
+        buffers = [b for b, _, _ in arena]
+        records = RecordLayout(len(compiled), len(lowered.inputs), buffers, binding.equal)
         dims = records.dims
         sizes = [(dims.number(b.elements), b.dtype.itemsize) for b, _, _ in arena]
         self._sizes = list(dict.fromkeys(sizes))
@@ -148,27 +151,28 @@ class ProgramWriter:
         """Places of the arena that no step may write, with the numbers of their writers' tasks."""
         numbers = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
         self._invariants = [
-            (found.steps, [numbers[buffer] for buffer in found.results])
+            (found.steps, [(place, self._size_of[place]) for place in results])
             for found in invariants(lowered.steps)
+            for results in [[numbers[buffer] for buffer in found.results]]
         ]
-        """Steps that depend on extents alone, and the places of what other steps read of them."""
+        """Steps that depend on extents alone, and of what other steps read of them the places and
+        the numbers of the sizes."""
+        self._most_kept = min(MAX_INVARIANT_BYTES, hardware.levels[-2].capacity_bytes // 2)
         self._checked = tuple(records.checked)
         self._task_slots = np.array(records.task_slots, np.int64)
         self._outputs = [
-            (dims.numbers(v.shape), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
+            (picked(dims.numbers(v.shape)), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
         ]
-        self._rooms = list(self._outputs)
-        for pair in lowered.appended:
-            self._rooms[pair.output] = (dims.numbers(pair.room), self._outputs[pair.output][1])
         self._appended = [
             (pair.output, pair.axis, dims.number(pair.kept.shape[pair.axis]),
-             dims.numbers(pair.whole.shape))
+             picked(dims.numbers(pair.whole.shape)), picked(dims.numbers(pair.room)))
             for pair in lowered.appended
         ]  # fmt: skip
-        self._extents = {n for shape, _ in (*self._outputs, *self._rooms) for n in shape}
-        self._extents |= {number for number, _ in self._sizes}
+        counting = [*(v.shape for v in lowered.outputs), *(p.room for p in lowered.appended)]
+        extents = {dims.number(extent) for shape in counting for extent in shape}
+        self._extents = picked({*extents, *(number for number, _ in self._sizes)})
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
-        self._evaluate = dims.compiled(names)
+        self._evaluate = dims.compiled(binding.names)
         self._places = GrowingPlaces(
             places, self._size_of, lambda symbols: self._bytes(self._evaluate(symbols))
         )
@@ -206,21 +210,15 @@ class ProgramWriter:
             AllocationError: arrays larger than the address space.
         """
         values = evaluated(self._evaluate, symbols, self._extents)
-        outputs, rooms = (
-            tuple([(tuple([values[n] for n in s]), t) for s, t in arrays])
-            for arrays in (self._outputs, self._rooms)
-        )
-        growths = tuple([
-            Growth(axis, values[kept], tuple([values[n] for n in whole]),
-                   outputs[number][0], rooms[number][0])
-            for number, axis, kept, whole in self._appended
-        ])  # fmt: skip
+        outputs = tuple([(shape(values), dtype) for shape, dtype in self._outputs])
+        rooms, growths = self._grown(values, outputs)
+        sizes = self._bytes(values)
         # Checked before anything is planned: plans are made only for extents that a run can have.
-        check_arena(max([values[number] * size for number, size in self._sizes], default=0))
+        check_arena(max(sizes, default=0))
         bound = addressable(values, rooms, self._loops)
         groups = self._groups(values, workers)
-        once, kept_places = self._kept_invariants(values)
-        places, arena_bytes = self._arena_places(values, symbols, groups, kept_places.keys())
+        once, kept_places = self._kept_invariants(sizes)
+        places, arena_bytes = self._arena_places(values, sizes, symbols, groups, kept_places)
         check_arena(arena_bytes)
         most = max([group.workspace_bytes for group in groups], default=0)
         base = arena(arena_bytes + most)
@@ -247,28 +245,40 @@ class ProgramWriter:
             worker_bytes, results,
         )  # fmt: skip
 
+    def _grown(self, values: Sequence[int], outputs: Outputs) -> tuple[Outputs, tuple[Growth, ...]]:
+        """The memory of each output, and the extents of those that are appended."""
+        if not self._appended:
+            return outputs, ()
+        rooms, growths = list(outputs), []
+        for number, axis, kept, whole, room in self._appended:
+            shape, dtype = outputs[number]
+            rooms[number] = memory = (room(values), dtype)
+            growths.append(Growth(axis, values[kept], whole(values), shape, memory[0]))
+        return tuple(rooms), tuple(growths)
+
     def _dealt(
         self, values: Sequence[int], groups: Sequence[BoundGroup], workers: int,
         computed: frozenset[int],
     ) -> Dealt:  # fmt: skip
         """How workers share the steps; `computed`: those that later runs need not do."""
         most = most_chunks(workers, self._hardware)
-        counts = [values[number] for number in self._deal.counts]
+        counts = self._deal.counts(values)
         chunks = tuple([most if count > most else count for count in counts])
         return self._deal(chunks, tuple([group.shares for group in groups]), workers, computed)
 
-    def _kept_invariants(self, values: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
+    def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
         """The steps whose results are kept, and the bytes of each of these, by its place in the
-        arena."""
-        left = min(MAX_INVARIANT_BYTES, self._hardware.levels[-2].capacity_bytes // 2)
+        arena. `sizes`: the bytes of `_sizes`."""
+        left = self._most_kept
         once: list[int] = []
         kept: dict[int, int] = {}
         for steps, results in self._invariants:
-            sizes = {place: self._place_bytes(place, values) for place in results}
-            if sum(sizes.values()) <= left:
-                left -= sum(sizes.values())
+            taken = sum([sizes[number] for _, number in results])
+            if taken <= left:
+                left -= taken
                 once += steps
-                kept |= sizes
+                for place, number in results:
+                    kept[place] = sizes[number]
         return frozenset(once), kept
 
     def _place_kept(self, sizes: Mapping[int, int], buffers: list[int]) -> Array:
@@ -280,16 +290,12 @@ class ProgramWriter:
             begin += size
         return memory
 
-    def _place_bytes(self, place: int, values: Sequence[int]) -> int:
-        number, size = self._sizes[self._size_of[place]]
-        return aligned(values[number] * size + SLACK_BYTES)
-
     def _arena_places(
-        self, values: Sequence[int], symbols: Sequence[int], groups: Sequence[BoundGroup],
-        elsewhere: Iterable[int],
+        self, values: Sequence[int], sizes: list[int], symbols: Sequence[int],
+        groups: Sequence[BoundGroup], elsewhere: Iterable[int],
     ) -> tuple[list[int], int]:  # fmt: skip
         """The offset of each arena buffer, and the bytes of all together. What no step writes has
-        no bytes, nor has what is kept elsewhere."""
+        no bytes, nor has what is kept elsewhere. `sizes`: the bytes of `_sizes`, at `values`."""
         absent = (*elsewhere,)
         if self._sometimes:
             found = [task for group in groups for task in group.tasks]
@@ -297,7 +303,7 @@ class ProgramWriter:
                 place for place, tasks in self._sometimes
                 if not any(found[self._groups.rows[task]].chunks for task in tasks)
             ])  # fmt: skip
-        return self._places(symbols, self._bytes(values), absent)
+        return self._places(symbols, sizes, absent)
 
     def _bytes(self, values: Sequence[int]) -> list[int]:
         """The bytes of each of `_sizes`."""

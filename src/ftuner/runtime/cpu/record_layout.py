@@ -59,9 +59,12 @@ class StepTasks(NamedTuple):
 class RecordLayout:
     """Collects the layout of a graph's records while its steps reserve slots."""
 
-    def __init__(self, steps: int, inputs: int, arena: Sequence[Buffer]) -> None:
-        """`steps`, `inputs`: their numbers in the graph; `arena`: the buffers of the arena."""
-        self.dims = Dims()
+    def __init__(
+        self, steps: int, inputs: int, arena: Sequence[Buffer], equal: Mapping[str, str]
+    ) -> None:
+        """`steps`, `inputs`: their numbers in the graph; `arena`: the buffers of the arena;
+        `equal`: as of `Dims`."""
+        self.dims = Dims(equal)
         self.layouts = Layouts(self.dims)
         self.tasks: dict[Task, int] = {}
         """Tasks and their numbers. Equal tasks share a number."""

@@ -7,9 +7,8 @@ rows does not change while the text grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.tasks import BoundTask, Task
-from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.shapes.evaluation import Layouts, Picked, picked
 
 MAX_GROUPS = 256
 """Bound groups that a graph keeps apart from those of its programs. Derived: one is some 4 KiB, so
@@ -46,7 +45,7 @@ class _Group(NamedTuple):
 
     form: int
     """The number of its form. Groups of one form have equal tasks but for the numbers of dims."""
-    values_of: Callable[[Sequence[int]], object] | None
+    values_of: Picked | None
     """Takes the values of the dims; None for a task that is bound anew for each shape."""
     tasks: tuple[Task, ...]
     """One of each form."""
@@ -93,8 +92,9 @@ class TaskGroups:
         """What the slots of `RecordLayout.task_slots` hold."""
         if not found:
             return self._values
-        values: npt.NDArray[np.int64] = np.concatenate([group.values for group in found])
-        return values[self._values]
+        together = np.concatenate([group.values for group in found])
+        values: npt.NDArray[np.int64] = together[self._values]
+        return values
 
     def _bound(self, group: _Group, values: Sequence[int], workers: int) -> BoundGroup:
         bound = [task.bind(values, self._layouts, workers, self._hardware) for task in group.tasks]
@@ -112,17 +112,22 @@ class TaskGroups:
 def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], list[tuple[int, int]]]:
     """The groups of some tasks, and for each task the number of its group and its place in it."""
     together: dict[object, dict[object, Task]] = {}
+    read: dict[object, tuple[int, ...]] = {}
     places: list[tuple[object, object]] = []
     for task in tasks:
+        key: object = task
+        form: object = task
         alike = task.likeness(layouts)
-        key, form = (task, task) if alike is None or not alike.dims else (alike.dims, alike.form)
+        if alike is not None:
+            key, form = alike.dims, alike.form
+            read[key] = alike.dims
         together.setdefault(key, {}).setdefault(form, task)
         places.append((key, form))
     forms: dict[tuple[object, ...], int] = {}
     groups = []
     for key, members in together.items():
         number = forms.setdefault(tuple(members), len(forms))
-        values_of = itemgetter(*key) if isinstance(key, tuple) else None
+        values_of = picked(read[key]) if key in read else None
         groups.append(_Group(number, values_of, tuple(members.values())))
     numbers = {
         (key, form): (group, place)
