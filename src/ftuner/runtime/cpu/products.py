@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, Strides
 
 MAX_PLANS = 8192
 """Plans kept by one library. Derived: a plan is some 2 KiB, so at most 16 MiB."""
-
-MAX_ATTENTIONS = 1024
-"""Plans of attentions kept by one library. Derived: one is some 2 KiB, so at most 2 MiB."""
 
 
 class Words(NamedTuple):
@@ -66,8 +63,6 @@ class Products:
         self._workspaces = kernels.runtime.workspaces
         self.covers: dict[CoverTable, array[int]] = {}
         """Tables of covers as native code reads them (`all_cover_slots`)."""
-        self.attentions: RecentlyUsed[tuple[object, ...], Any] = RecentlyUsed(MAX_ATTENTIONS)
-        """Plans of attentions (`steps.attention.attention_plan`)."""
 
     def ready(self, problem: Problem, strides: Strides) -> Ready:
         """The written plans of a problem, made if it is new."""

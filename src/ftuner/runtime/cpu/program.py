@@ -8,7 +8,7 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -18,22 +18,23 @@ import numpy.typing as npt
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.core.recently_used import RecentlyUsed
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
-from ftuner.runtime.cpu.dealing import Dealt, StepDealing
+from ftuner.runtime.cpu.dealing import StepDealing
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
-from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.record_layout import NOTHING, RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep
 from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
-from ftuner.runtime.cpu.tasks import Unless, most_chunks
+from ftuner.runtime.cpu.tasks import Field, Unless, most_chunks
 from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
@@ -44,12 +45,19 @@ from ftuner.runtime.shapes.evaluation import (
     loops_of,
     picked,
 )
-from ftuner.runtime.shapes.growing import GrowingPlaces
+from ftuner.runtime.shapes.growing import GrowingPlaces, Places
 
 MAX_INVARIANT_BYTES = 4 << 20
 """Most bytes of results that a bound program keeps, so that a graph keeps many shapes. Less where
 the last cache is small: half of it. Beyond that, they would come from DRAM in each run, and evict
 weights."""
+
+MAX_DRAFT_BYTES = 4 << 20
+"""Drafts that a graph keeps. Derived: one is some 2 KiB for each layer of a decoder, so that one of
+twelve layers has 100."""
+MAX_FILLS = 8
+"""Combinations of fields that a graph keeps. Derived: it has two, one for single positions, if its
+attentions are alike. One is some 6 KiB for each layer."""
 
 
 @dataclass
@@ -110,6 +118,23 @@ class BoundProgram(NamedTuple):
         return int(self.records.nbytes) + SLOT_BYTES * sum(plans.values())
 
 
+class Draft(NamedTuple):
+    """What programs have in common whose extents lead to the same decisions: plans, shares of
+    workers, places. A text that grows by a token mostly keeps its draft."""
+
+    decided: npt.NDArray[np.int64]
+    """What the slots hold that no extents or addresses are written to."""
+    later: npt.NDArray[np.int64]
+    """As in `Dealt`."""
+    fills: npt.NDArray[np.int64]
+    """The slots that extents and addresses are written to, as `RecordLayout.finished` has them.
+    Most drafts share them."""
+    places: Places
+    plans: tuple[Ready, ...]
+    workspace_bytes: int
+    worker_bytes: int
+
+
 class ProgramWriter:
     """Writes the programs of one lowered graph.
 
@@ -159,7 +184,14 @@ class ProgramWriter:
         the numbers of the sizes."""
         self._most_kept = min(MAX_INVARIANT_BYTES, hardware.levels[-2].capacity_bytes // 2)
         self._checked = tuple(records.checked)
-        self._task_slots = np.array(records.task_slots, np.int64)
+        self._slots_of = _slots_of_tasks(records)
+        """Of each step that has a task, its number, and the slots that it determines."""
+        task_slots = np.array(records.task_slots, np.int64)
+        self._decided_slots = np.concatenate([[Program.WORKERS], self._deal.slots, task_slots])
+        self._drafts: RecentlyUsed[object, Draft] = RecentlyUsed(
+            MAX_DRAFT_BYTES, size=lambda draft: draft.decided.nbytes + draft.later.nbytes
+        )
+        self._known_fills: RecentlyUsed[object, npt.NDArray[np.int64]] = RecentlyUsed(MAX_FILLS)
         self._outputs = [
             (picked(dims.numbers(v.shape)), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
         ]
@@ -216,34 +248,77 @@ class ProgramWriter:
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max(sizes, default=0))
         bound = addressable(values, rooms, self._loops)
-        groups = self._groups(values, workers)
         once, kept_places = self._kept_invariants(sizes)
-        places, arena_bytes = self._arena_places(values, sizes, symbols, groups, kept_places)
-        check_arena(arena_bytes)
-        most = max([group.workspace_bytes for group in groups], default=0)
-        base = arena(arena_bytes + most)
+        draft = self._draft(values, symbols, sizes, workers, once, kept_places)
+        arena_bytes = draft.places.total
+        base = arena(arena_bytes + draft.workspace_bytes)
 
         records = self._image.copy()
         here = address_of(records)
-        records[Program.WORKERS] = workers
-        dealt = self._dealt(values, groups, workers, once)
-        buffers = [base + place for place in places]
+        buffers = [base + place for place in draft.places.offsets]
         results = None
         if once:
             memory = self._place_kept(kept_places, buffers)
-            results = KeptResults(memory, self._deal.slots, dealt.later)
-        records[self._deal.slots] = dealt.first
-        records[self._task_slots] = self._groups.values(groups)
-        slots, fixed, sources, numbers, factors = self._fills
+            results = KeptResults(memory, self._deal.slots, draft.later)
+        records[self._decided_slots] = draft.decided
+        slots, fixed, sources, numbers, factors = draft.fills
         # In the order of `record_layout`'s sources.
         addresses = np.array([0, here, base + arena_bytes, pool, *buffers], np.int64)
         records[slots] = fixed + addresses[sources] + bound[numbers] * factors
-        kept = tuple(chain.from_iterable([group.plans for group in groups]))
-        worker_bytes = max([group.worker_bytes for group in groups], default=0)
         return BoundProgram(
-            records, here, outputs, rooms, growths, self._checked, base, kept, arena_bytes, most,
-            worker_bytes, results,
+            records, here, outputs, rooms, growths, self._checked, base, draft.plans, arena_bytes,
+            draft.workspace_bytes, draft.worker_bytes, results,
         )  # fmt: skip
+
+    def _draft(
+        self, values: Sequence[int], symbols: Sequence[int], sizes: list[int], workers: int,
+        once: frozenset[int], elsewhere: Collection[int],
+    ) -> Draft:  # fmt: skip
+        """The draft of a program, made if there is none for what decides it. `once`: steps whose
+        results are kept, `elsewhere`: the places of these."""
+        upper = self._places.upper_end(symbols)
+        most = most_chunks(workers, self._hardware)
+        chunks = tuple([most if count > most else count for count in self._deal.counts(values)])
+        if self._groups.deciding is None:
+            return self._drafted(values, sizes, workers, chunks, once, elsewhere, upper)
+        key = self._groups.deciding(values), chunks, workers, once, upper
+        found = self._drafts.get(key)
+        if found is None or not found.places.hold(sizes):
+            found = self._drafted(values, sizes, workers, chunks, once, elsewhere, upper)
+            self._drafts.add(key, found)
+        return found
+
+    def _drafted(
+        self, values: Sequence[int], sizes: list[int], workers: int, chunks: tuple[int, ...],
+        once: frozenset[int], elsewhere: Collection[int], upper: tuple[int, ...],
+    ) -> Draft:  # fmt: skip
+        groups = self._groups(values, workers)
+        places = self._arena_places(values, sizes, upper, groups, elsewhere)
+        check_arena(places.total)
+        dealt = self._deal(chunks, tuple([group.shares for group in groups]), workers, once)
+        return Draft(
+            np.concatenate([[workers], dealt.first, self._groups.values(groups)]),
+            dealt.later,
+            self._fills_with(self._groups.fields(values)),
+            places,
+            tuple(chain.from_iterable([group.plans for group in groups])),
+            max([group.workspace_bytes for group in groups], default=0),
+            max([group.worker_bytes for group in groups], default=0),
+        )
+
+    def _fills_with(self, fields: tuple[tuple[Field, ...], ...]) -> npt.NDArray[np.int64]:
+        """The slots that extents and addresses decide, together with some fields of tasks."""
+        found = self._known_fills.get(fields)
+        if found is None:
+            rows = [
+                (slots[1 + field.place], 0, NOTHING, field.dim, field.factor)
+                for task, slots in self._slots_of
+                for field in fields[task]
+            ]
+            own = np.array(rows, np.int64).reshape(-1, 5).T
+            found = np.concatenate([self._fills, own], axis=1)
+            self._known_fills.add(fields, found)
+        return found
 
     def _grown(self, values: Sequence[int], outputs: Outputs) -> tuple[Outputs, tuple[Growth, ...]]:
         """The memory of each output, and the extents of those that are appended."""
@@ -255,16 +330,6 @@ class ProgramWriter:
             rooms[number] = memory = (room(values), dtype)
             growths.append(Growth(axis, values[kept], whole(values), shape, memory[0]))
         return tuple(rooms), tuple(growths)
-
-    def _dealt(
-        self, values: Sequence[int], groups: Sequence[BoundGroup], workers: int,
-        computed: frozenset[int],
-    ) -> Dealt:  # fmt: skip
-        """How workers share the steps; `computed`: those that later runs need not do."""
-        most = most_chunks(workers, self._hardware)
-        counts = self._deal.counts(values)
-        chunks = tuple([most if count > most else count for count in counts])
-        return self._deal(chunks, tuple([group.shares for group in groups]), workers, computed)
 
     def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
         """The steps whose results are kept, and the bytes of each of these, by its place in the
@@ -291,23 +356,33 @@ class ProgramWriter:
         return memory
 
     def _arena_places(
-        self, values: Sequence[int], sizes: list[int], symbols: Sequence[int],
-        groups: Sequence[BoundGroup], elsewhere: Iterable[int],
-    ) -> tuple[list[int], int]:  # fmt: skip
-        """The offset of each arena buffer, and the bytes of all together. What no step writes has
-        no bytes, nor has what is kept elsewhere. `sizes`: the bytes of `_sizes`, at `values`."""
-        absent = (*elsewhere,)
+        self, values: Sequence[int], sizes: list[int], upper: tuple[int, ...],
+        groups: Sequence[BoundGroup], elsewhere: Collection[int],
+    ) -> Places:  # fmt: skip
+        """The places of the arena's buffers. What no step writes has no bytes, nor has what is kept
+        elsewhere. `sizes`: the bytes of `_sizes`, at `values`; `upper`: the end of their range."""
+        absent = [*elsewhere]
         if self._sometimes:
             found = [task for group in groups for task in group.tasks]
-            absent += tuple([
+            absent += [
                 place for place, tasks in self._sometimes
                 if not any(found[self._groups.rows[task]].chunks for task in tasks)
-            ])  # fmt: skip
-        return self._places(symbols, sizes, absent)
+            ]  # fmt: skip
+        return self._places(sizes, upper, absent)
 
     def _bytes(self, values: Sequence[int]) -> list[int]:
         """The bytes of each of `_sizes`."""
         return [aligned(values[number] * size + SLACK_BYTES) for number, size in self._sizes]
+
+
+def _slots_of_tasks(records: RecordLayout) -> list[tuple[int, list[int]]]:
+    found, at = [], 0
+    for _, task in records.step_tasks:
+        if task >= 0:
+            end = at + 1 + records.task_lengths[task]
+            found.append((task, records.task_slots[at:end]))
+            at = end
+    return found
 
 
 def stages(steps: Sequence[Step]) -> list[int]:

@@ -18,7 +18,7 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.tasks import BoundTask, Task
+from ftuner.runtime.cpu.tasks import BoundTask, Field, Task
 from ftuner.runtime.shapes.evaluation import Layouts, Picked, picked
 
 MAX_GROUPS = 256
@@ -34,7 +34,7 @@ class BoundGroup(NamedTuple):
     """Of each task the workers, the chunks, and whether the workers wait for each other: what
     decides how the steps of a program follow each other."""
     values: npt.NDArray[np.int64]
-    """Of each task the number of tasks, and the values of its slots."""
+    """Of each task the number of tasks, and its values."""
     plans: tuple[Ready, ...]
     workspace_bytes: int
     worker_bytes: int
@@ -45,6 +45,7 @@ class _Group(NamedTuple):
 
     form: int
     """The number of its form. Groups of one form have equal tasks but for the numbers of dims."""
+    dims: tuple[int, ...]
     values_of: Picked | None
     """Takes the values of the dims; None for a task that is bound anew for each shape."""
     tasks: tuple[Task, ...]
@@ -56,8 +57,13 @@ class TaskGroups:
 
     def __init__(self, records: RecordLayout, hardware: CpuHardware) -> None:
         self._layouts, self._hardware = records.layouts, hardware
-        tasks = list(records.tasks)
-        self._groups, members = _grouped(tasks, records.layouts)
+        self._tasks = list(records.tasks)
+        self._groups, members = _grouped(self._tasks, records.layouts)
+        self.deciding: Picked | None = None
+        """Takes the values of all dims that decide the plans of the graph's tasks; None if those of
+        some tasks may depend on others."""
+        if None not in [group.values_of for group in self._groups]:
+            self.deciding = picked({*chain.from_iterable(group.dims for group in self._groups)})
         self._known: RecentlyUsed[tuple[object, ...], BoundGroup] = RecentlyUsed(MAX_GROUPS)
         numbers = {member: number for number, member in enumerate(sorted(set(members)))}
         self.rows = [numbers[member] for member in members]
@@ -87,6 +93,10 @@ class TaskGroups:
                 self._known.add(key, known)
             found.append(known)
         return found
+
+    def fields(self, values: Sequence[int]) -> tuple[tuple[Field, ...], ...]:
+        """Of each task the values that are no part of its plan."""
+        return tuple([task.fields(values, self._layouts) for task in self._tasks])
 
     def values(self, found: Sequence[BoundGroup]) -> npt.NDArray[np.int64]:
         """What the slots of `RecordLayout.task_slots` hold."""
@@ -127,8 +137,9 @@ def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], lis
     groups = []
     for key, members in together.items():
         number = forms.setdefault(tuple(members), len(forms))
-        values_of = picked(read[key]) if key in read else None
-        groups.append(_Group(number, values_of, tuple(members.values())))
+        dims = read.get(key, ())
+        values_of = picked(dims) if key in read else None
+        groups.append(_Group(number, dims, values_of, tuple(members.values())))
     numbers = {
         (key, form): (group, place)
         for group, (key, members) in enumerate(together.items())

@@ -110,6 +110,10 @@ class Layouts:
         pattern = tuple((places.get(n), self._dims.constant(n)) for n in read)
         return (tuple((len(shape), size) for shape, _, size in rows), pattern), tuple(decided)
 
+    def numbered(self, number: int) -> StridedArray:
+        """A layout with the numbers of dims as extents and strides, which count elements."""
+        return StridedArray(*self._rows[number])
+
     def strided(self, number: int, values: Sequence[int]) -> StridedArray:
         """A layout for values of the dims."""
         shape, strides, size = self._rows[number]

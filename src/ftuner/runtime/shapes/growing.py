@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from operator import le
 from typing import NamedTuple
 
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import ShapeError
 from ftuner.runtime.shapes.arena import ArenaPlaces
 
@@ -15,18 +14,20 @@ RANGE = 64
 MAX_SHARE, MAX_BYTES = 0.25, 256 << 10
 """Bytes that places for the upper end of a range may take beyond those for the extents themselves:
 this share of them, or so many. Assumed: what nobody writes to takes no cache."""
-MAX_PLACES = 64
-"""Ranges that a graph keeps. Derived: one takes some 100 bytes for each buffer, so that all of a
-model of 500 buffers take at most 4 MiB."""
 
 
-class _Known(NamedTuple):
+class Places(NamedTuple):
     """Places for buffers of at most some sizes."""
 
     sizes: list[int]
     """Bytes by number of size."""
     offsets: list[int]
+    """Of each buffer."""
     total: int
+    """Bytes of all together."""
+
+    def hold(self, sizes: Sequence[int]) -> bool:
+        return all(map(le, sizes, self.sizes))
 
 
 class GrowingPlaces:
@@ -43,30 +44,24 @@ class GrowingPlaces:
         self._places, self._size_of, self._sizes_at = places, size_of, sizes_at
         self._last: tuple[int, ...] | None = None
         """The symbols of the shape before."""
-        self._known: RecentlyUsed[object, _Known] = RecentlyUsed(MAX_PLACES)
 
-    def __call__(
-        self, symbols: Sequence[int], sizes: list[int], absent: tuple[int, ...]
-    ) -> tuple[list[int], int]:
-        """An offset for each buffer, and the bytes of all. `sizes`: those at values of the symbols;
-        `absent`: the numbers of buffers that have no bytes."""
+    def upper_end(self, symbols: Sequence[int]) -> tuple[int, ...]:
+        """The upper end of the range of a new shape."""
         values = tuple(symbols)
         last = self._last or values
         self._last = values
-        upper = tuple([
+        return tuple([
             now if now == before else now + -now % RANGE
             for now, before in zip(values, last, strict=True)
         ])  # fmt: skip
-        key = upper, absent
-        known = self._known.get(key)
-        if known is None or not all(map(le, sizes, known.sizes)):
-            known = self._placed(self._enough(sizes, upper, absent), absent)
-            self._known.add(key, known)
-        return known.offsets, known.total
 
-    def _enough(
-        self, sizes: list[int], upper: tuple[int, ...], absent: tuple[int, ...]
-    ) -> list[int]:
+    def __call__(self, sizes: list[int], upper: tuple[int, ...], absent: Sequence[int]) -> Places:
+        """Places for all shapes up to the upper end of a range, or for one shape if these would
+        take too much. `sizes`: of that shape; `absent`: the numbers of buffers without bytes."""
+        enough = self._enough(sizes, upper, absent)
+        return Places(enough, *self._places(self._of_buffers(enough, absent)))
+
+    def _enough(self, sizes: list[int], upper: tuple[int, ...], absent: Sequence[int]) -> list[int]:
         """The sizes at the upper end of a range, none smaller than needed now; those needed now if
         these would take too much."""
         try:
@@ -76,10 +71,7 @@ class GrowingPlaces:
         needed, taken = sum(self._of_buffers(sizes, absent)), sum(self._of_buffers(most, absent))
         return most if taken - needed <= max(MAX_SHARE * needed, MAX_BYTES) else sizes
 
-    def _placed(self, sizes: list[int], absent: tuple[int, ...]) -> _Known:
-        return _Known(sizes, *self._places(self._of_buffers(sizes, absent)))
-
-    def _of_buffers(self, sizes: Sequence[int], absent: tuple[int, ...]) -> list[int]:
+    def _of_buffers(self, sizes: Sequence[int], absent: Sequence[int]) -> list[int]:
         found = [sizes[number] for number in self._size_of]
         for place in absent:
             found[place] = 0

@@ -6,7 +6,6 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.tile import PACKED, ROW
+from ftuner.core.dim import ceil_quotient, maximum, minimum, remainder
 from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
@@ -41,7 +41,7 @@ from ftuner.runtime.cpu.steps.contract import (
     no_cost,
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Field, Likeness, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import LibraryName, build_library
@@ -50,119 +50,52 @@ SOFTMAX_OPERATIONS = 5
 """Operations on a score: scale, maximum, difference, power, sum. A cap is two more."""
 
 
-class AttentionRecord(NamedTuple):
-    """The slots of `kernel_records.Attention`, without the address of the workspace."""
+class AttentionPlan(NamedTuple):
+    """How an attention is cut and covered."""
 
-    dims: list[int]
+    slots: tuple[int, ...]
+    """The slots of `kernel_records.Attention` before the batch axes. What counts keys, strides and
+    the address of the workspace are 0."""
     tasks: int
     runs: int
     """Runs of consecutive tasks, which chunks do not divide. The tasks of a run share k and v,
     where there are enough such runs."""
     worker_bytes: int
     """Each worker's part of the workspace."""
-    workspace_bytes: int
 
 
-class AttentionPlan(NamedTuple):
-    """What an attention's record does not owe to the strides and the exact number of keys. All
-    numbers of keys in a range have one plan: those that fill as many vectors."""
-
-    slots: tuple[int, ...]
-    """The slots before the batch axes. Strides and what counts keys are 0."""
-    tasks: int
-    runs: int
-    """As in `AttentionRecord`."""
-    worker_bytes: int
-    """Each worker's part of the workspace."""
+def heads_are_rows(q: StridedArray, k: StridedArray, v: StridedArray) -> bool:
+    """Whether heads of one position that share k and v become rows of one product: all of them see
+    all keys that any sees."""
+    return q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0
 
 
-class Arranged(NamedTuple):
-    """The operands as the kernel reads them, and the problem that is planned."""
-
-    q: StridedArray
-    k: StridedArray
-    v: StridedArray
-    mask: StridedArray | None
-    sinks: StridedArray | None
-    out: StridedArray
-    problem: AttentionProblem
-
-
-def arranged(
-    q: StridedArray, k: StridedArray, v: StridedArray, mask: StridedArray | None,
-    sinks: StridedArray | None, out: StridedArray, offset: int | None, workers: int,
-) -> Arranged:  # fmt: skip
-    """All arrays have the same batch axes. `offset` is the value of `AttentionSoftmax.causal`."""
+def problem_of(
+    q: StridedArray, k: StridedArray, v: StridedArray, offset: int | None, workers: int
+) -> AttentionProblem:
+    """What is planned. All arrays have the same batch axes; `offset` is the value of
+    `AttentionSoftmax.causal`."""
     steps, columns = v.shape[-2:]
     if offset is not None:
         # Keys that no row sees are left out.
         steps = max(min(steps, q.shape[-2] + offset), 0)
-    if q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0:
-        # Heads of one position that share k and v become rows: all of them see all keys that are
-        # left.
-        q, out = _heads_as_rows(q), _heads_as_rows(out)
-        mask, sinks = (None if x is None else _heads_as_rows(x) for x in (mask, sinks))
-        offset = None
+    if heads_are_rows(q, k, v):
+        q, offset = _heads_as_rows(q), None
     *batch, rows, depth = q.shape
     elements, sharing = math.prod(batch), _sharing(batch, k, v)
-    problem = AttentionProblem(elements, sharing, rows, depth, steps, columns, offset, workers)
-    return Arranged(q, k, v, mask, sinks, out, problem)
-
-
-def attention_record(
-    products: Products, q: StridedArray, k: StridedArray, v: StridedArray,
-    mask: StridedArray | None, sinks: StridedArray | None, out: StridedArray,
-    softmax: AttentionSoftmax, offset: int | None, workers: int,
-) -> AttentionRecord:  # fmt: skip
-    """The record of one attention; the arguments are those of `arranged`."""
-    q, k, v, mask, sinks, out, problem = arranged(q, k, v, mask, sinks, out, offset, workers)
-    steps, offset = problem.steps, problem.offset
-    plan = attention_plan(products, softmax, problem)
-    nothing = (0,) * len(q.shape)
-    strides = [nothing if a is None else a.strides for a in (q, k, v, mask, sinks, out)]
-    dims = [*plan.slots, *chain.from_iterable(zip(q.shape[:-2], *strides, strict=False))]
-    dims[Attention.STEPS] = steps
-    dims[Attention.CAUSAL] = steps if offset is None else offset
-    dims[Attention.Q_ROW] = q.strides[-2]
-    dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
-    dims[Attention.V_STEP], dims[Attention.V_COLUMN] = v.strides[-2:]
-    dims[Attention.MASK_ROW], dims[Attention.SINKS_ROW] = strides[3][-2], strides[4][-2]
-    dims[Attention.OUT_ROW] = out.strides[-2]
-    return AttentionRecord(
-        dims, plan.tasks, plan.runs, plan.worker_bytes, workers * plan.worker_bytes
-    )
+    return AttentionProblem(elements, sharing, rows, depth, steps, columns, offset, workers)
 
 
 def attention_plan(
     products: Products, softmax: AttentionSoftmax, problem: AttentionProblem
 ) -> AttentionPlan:
-    """The plan of a problem. A text that grows has the one of the token before, but for one token
-    in each vector of keys."""
-    library = products.compiled.library
-    elements, sharing, rows, depth, steps, columns, offset, workers = problem
-    lanes, width = library.lanes, library.widths[0]
-    tail_k = -(-(steps % (width * lanes)) // lanes)
-    key = (
-        elements, sharing, rows, depth, -(-steps // lanes), tail_k, steps.bit_length(), columns,
-        offset is None, workers, softmax,
-    )  # fmt: skip
-    found = products.attentions.get(key)
-    if found is None:
-        found = _planned(products, softmax, problem, tail_k)
-        products.attentions.add(key, found)
-    return found
-
-
-def _planned(
-    products: Products, softmax: AttentionSoftmax, problem: AttentionProblem, tail_k: int
-) -> AttentionPlan:
-    """The plan for all numbers of keys that take as many vectors; `tail_k`: vectors of the last
-    panel of keys, if it is not full."""
+    """The plan of a problem, for all numbers of keys that fill as many vectors."""
     library = products.compiled.library
     elements, _, rows, depth, steps, columns, _, _ = problem
     size, lanes = library.types.c.itemsize, library.lanes
     width = library.widths[0]
     nr = width * lanes
+    tail_k = -(-(steps % nr) // lanes)
     tail_v = -(-(columns % nr) // lanes)
     padded_steps = -(-steps // lanes) * lanes
     padded_columns = columns - columns % nr + tail_v * lanes
@@ -196,7 +129,7 @@ def _planned(
     at = Attention.COVERS
     for height in (block, rows % block):
         for vectors, tail, length in (
-            (width, False, depth), (tail_k, True, depth), (tail_v, True, steps)
+            (width, False, depth), (tail_k, True, depth), (tail_v, True, padded_steps)
         ):  # fmt: skip
             if vectors:
                 cover = cover_slots(products, vectors, tail, length, height)
@@ -243,6 +176,10 @@ class AttentionTask(Task):
     """Without its limit on keys."""
     offset: int
     """The number of the dim of that limit, or -1 if there is none."""
+    steps: int
+    """The number of the dim that counts the keys that any row sees."""
+    deciding: tuple[int, ...]
+    """The numbers of the dims that decide the plan."""
     layouts: tuple[int, ...]
     """The numbers of the layouts of q, k, v, the mask and the sinks if there are any, and the
     result."""
@@ -250,31 +187,58 @@ class AttentionTask(Task):
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        q, k, v, *optional, out = [layouts.strided(n, values) for n in self.layouts]
-        sinks = optional.pop() if self.softmax.sinks else None
-        mask = optional.pop() if optional else None
+        q, k, v, *_, out = [layouts.strided(n, values) for n in self.layouts]
+        slots = _record_slots(len(out.shape) - 2)
         if 0 in out.shape:
-            return nothing_to_do(workers, _record_slots(len(out.shape) - 2))
+            return nothing_to_do(workers, slots)
         offset = None if self.offset < 0 else values[self.offset]
-        record = attention_record(
-            self.products, q, k, v, mask, sinks, out, self.softmax, offset, workers
-        )
+        problem = problem_of(q, k, v, offset, workers)
+        plan = attention_plan(self.products, self.softmax, problem)
         return BoundTask(
             workers,
-            min(record.runs, most_chunks(workers, hardware)),
-            record.tasks,
+            min(plan.runs, most_chunks(workers, hardware)),
+            plan.tasks,
             False,
-            record.dims,
-            record.workspace_bytes,
-            record.worker_bytes,
+            (*plan.slots, *(0,) * (slots - len(plan.slots))),
+            workers * plan.worker_bytes,
+            plan.worker_bytes,
             None,
         )
 
     def likeness(self, layouts: Layouts) -> Likeness:
-        forms, dims = layouts.likeness(self.layouts)
-        limit = () if self.offset < 0 else (self.offset,)
-        form = replace(self, offset=-1, layouts=())
-        return Likeness((form, forms, len(limit)), (*dims, *limit))
+        forms, _ = layouts.likeness(self.layouts)
+        # Of the value of `causal` binding reads no more than `steps`.
+        form = replace(self, offset=min(self.offset, 0), steps=0, deciding=(), layouts=())
+        return Likeness((form, forms), self.deciding)
+
+    def fields(self, values: Sequence[int], layouts: Layouts) -> tuple[Field, ...]:
+        as_rows = heads_are_rows(*(layouts.strided(n, values) for n in self.layouts[:3]))
+        q, k, v, *optional, out = [layouts.numbered(n) for n in self.layouts]
+        if as_rows:
+            q, *optional, out = [_heads_as_rows(x) for x in (q, *optional, out)]
+        sinks = optional.pop() if self.softmax.sinks else None
+        mask = optional.pop() if optional else None
+        limit = self.steps if as_rows or self.offset < 0 else self.offset
+        found = [Field(Attention.STEPS, self.steps, 1), Field(Attention.CAUSAL, limit, 1)]
+
+        def stride(index: int, x: StridedArray | None, axis: int) -> None:
+            if x is not None:
+                found.append(Field(index, x.strides[axis], x.itemsize))
+
+        stride(Attention.Q_ROW, q, -2)
+        stride(Attention.K_DEPTH, k, -2)
+        stride(Attention.K_STEP, k, -1)
+        stride(Attention.V_STEP, v, -2)
+        stride(Attention.V_COLUMN, v, -1)
+        stride(Attention.MASK_ROW, mask, -2)
+        stride(Attention.SINKS_ROW, sinks, -2)
+        stride(Attention.OUT_ROW, out, -2)
+        for axis, extent in enumerate(q.shape[:-2]):
+            at = Attention.AXES + axis * Attention.AXIS_SIZE
+            found.append(Field(at, extent, 1))
+            for index, x in enumerate((q, k, v, mask, sinks, out), at + 1):
+                stride(index, x, axis)
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -296,12 +260,30 @@ class CompiledAttention(CompiledStep):
         dims = records.reserve(slots)
         records.point(at + StepSlot.DIMS, dims)
         records.workspace(dims + Attention.WORKSPACE)
-        causal = step.softmax.causal
-        offset = -1 if causal is None else records.dims.number(causal)
-        layouts = tuple(records.layouts.number(view.layout) for view in step.views)
-        softmax = replace(step.softmax, causal=None)
-        task = AttentionTask(self.products, softmax, offset, layouts)
-        records.planned_tasks(task, range(dims, dims + slots))
+        records.planned_tasks(self._task(records), range(dims, dims + slots))
+
+    def _task(self, records: RecordLayout) -> AttentionTask:
+        step, library = self.step, self.products.compiled.library
+        causal, lanes = step.softmax.causal, library.lanes
+        *batch, rows, depth = step.q.shape
+        keys, columns = step.v.shape[-2:]
+        steps = keys if causal is None else maximum(minimum(keys, rows + causal), 0)
+        # Of strides, only whether elements share k and v.
+        strides = [s for x in (step.k, step.v) for s in x.layout.strides[:-2]]
+        deciding = (
+            *batch, rows, depth, columns, *(minimum(stride, 1) for stride in strides),
+            ceil_quotient(steps, lanes),
+            ceil_quotient(remainder(steps, library.widths[0] * lanes), lanes),
+        )  # fmt: skip
+        dims = records.dims
+        return AttentionTask(
+            self.products,
+            replace(step.softmax, causal=None),
+            -1 if causal is None else dims.number(causal),
+            dims.number(steps),
+            dims.numbers(deciding),
+            tuple(records.layouts.number(view.layout) for view in step.views),
+        )
 
 
 class AttentionKind(StepKind[AttentionStep]):
@@ -342,8 +324,7 @@ class AttentionKind(StepKind[AttentionStep]):
     def report(
         self, step: AttentionStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
-        q, k, v, *_, out = (strided(x, extents) for x in step.views)
-        mask, sinks = (None if x is None else strided(x, extents) for x in (step.mask, step.sinks))
+        q, k, v, *_ = (strided(x, extents) for x in step.views)
         reads = sum(touched(x, extents) for x in step.views[:-1])
         writes = touched(step.out, extents)
         if 0 in (*q.shape, *v.shape):
@@ -352,7 +333,7 @@ class AttentionKind(StepKind[AttentionStep]):
         planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
         limit = step.softmax.causal
         offset = None if limit is None else evaluate(limit, extents)
-        problem = arranged(q, k, v, mask, sinks, out, offset, machine.workers).problem
+        problem = problem_of(q, k, v, offset, machine.workers)
         masked, capped = step.mask is not None, bool(step.softmax.softcap)
         layout = AttentionLayout(
             masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize, capped
