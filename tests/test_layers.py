@@ -68,6 +68,8 @@ ONLY_ON_CPU = {
     "runtime.required_families": "kernels by layout of B; a GPU has one kernel for each tile",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
+    "runtime.task_groups": "the same",
+    "runtime.dealing": "the same",
     "runtime.tensors": "tensors among arrays; on a GPU all operands are tensors",
     "runtime.threads": "the thread pool",
     "runtime.trials": "a GPU's trials are launches, timed by events",

@@ -63,8 +63,7 @@ class CompiledGraph(Executable):
         steps = tuple(step.step for step in compiled)
         self.lowered = replace(lowered, graph=replace(graph, nodes=()), steps=steps)
         self._weights_bytes = _weights_bytes(self.lowered, compiled)
-        names, hardware = self._binding.names, session.hardware
-        self._writer = ProgramWriter(self.lowered, compiled, names, hardware)
+        self._writer = ProgramWriter(self.lowered, compiled, self._binding, session.hardware)
         self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
             session.kernels.runtime.addresses[PROGRAM_SYMBOL]
