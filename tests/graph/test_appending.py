@@ -192,7 +192,7 @@ def test_room(axis: int) -> None:
     symbolic = tuple(n if i == axis else extent for i, extent in enumerate(shape))
     memory = memory_shape(symbolic, axis)
     whole = Value("whole", TensorType(FLOAT32, symbolic))
-    pair, sliding = (Appended(0, 0, axis, whole, whole, slides) for slides in (False, True))
+    pair, sliding = (Appended(0, 0, axis, 0, whole, whole, slides) for slides in (False, True))
     layout = pair.layout
     assert pair.room == memory
     assert layout.shape == symbolic

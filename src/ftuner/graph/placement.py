@@ -84,6 +84,10 @@ class Placement:
             self.output_numbers.setdefault(value, number)
         self._appended = {pair.whole: pair for pair in appended}
         """What is in memory with room for more."""
+        self._rooms = {
+            pair.whole: Buffer("output", pair.whole.dtype, product(pair.room), pair.output)
+            for pair in appended
+        }
         self.constants: dict[Value, View] = {}
         self._others: dict[tuple[Buffer, DType], Buffer] = {}
         self._copies: dict[tuple[Buffer, Operand, DType], View] = {}
@@ -170,8 +174,7 @@ class Placement:
         step has written, and if no other node reads it in another dtype."""
         pair = self._appended.get(value)
         if pair is not None and pair.output not in self._written:
-            buffer = Buffer("output", value.dtype, product(pair.room), pair.output)
-            return View(buffer, pair.layout)
+            return View(self._rooms[value], pair.layout)
         number = self.output_numbers.get(value)
         type_ = self.type_of(value)
         as_given = type_.dtype == value.dtype or self.uses.get(value, 0) <= 1

@@ -204,7 +204,7 @@ class Model(Shown):
 
         def run(part: Executable, operands: list[Any]) -> list[Any]:
             times.extend(part.step_seconds(operands))
-            return part.run(operands)
+            return part.run(operands) if part is not self.parts[-1] else []
 
         self._chain.through(self._boundary.admitted(feeds), run)
         return times

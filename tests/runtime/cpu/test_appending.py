@@ -25,7 +25,6 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import NestStep
 from ftuner.inference import load
-from ftuner.runtime.cpu.appending import SharedRows
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
@@ -128,7 +127,7 @@ def test_only_the_new_rows_are_written(decoder: Decoder, widest: CpuBackend) -> 
     past = decoder.continued(model(ids=tokens(0, 2, 9), **decoder.empty(2)))
     for x in past.values():
         memory = x.base
-        assert isinstance(memory, SharedRows)
+        assert memory is not None
         memory.flags.writeable = True
         memory[...] = 7
         memory.flags.writeable = False
@@ -252,7 +251,7 @@ def test_outputs_are_read_only_and_lead_to_their_memory(plain: Model) -> None:
     for _, present in PLAIN.names:
         x = found[present]
         assert type(x) is np.ndarray
-        assert isinstance(x.base, SharedRows)
+        assert type(x.base) is np.ndarray
         assert x.base.shape == (1, PLAIN.heads, ROOM_ROWS, PLAIN.depth)
         with pytest.raises(ValueError, match="read-only"):
             x[0, 0, 0, 0] = 1

@@ -1,30 +1,36 @@
 """Arrays that outputs append to in place: what an input holds is not copied for each run.
 
-Such an output is a view of `SharedRows`, which have room for more. If an input is the newest view,
-a run takes their memory over and writes its new rows after those of the input; earlier views do not
-change. Where a window slides, the view begins at a later row of the memory with each run. Any other
-array is copied to new memory: one of the caller's own, one whose memory another run has appended
-to, or one whose memory has no room left.
+Such an output is a view of memory that has room for more. If an input is the newest view, a run
+takes the memory over and writes its new rows after those of the input; earlier views do not change.
+Where a window slides, the view begins at a later row of the memory with each run. Any other array
+is copied to new memory: one of the caller's own, one whose memory another run has appended to, or
+one whose memory has no room left.
+
+Where data says which rows are written, a run may write over rows of the input, which earlier views
+show. So a run uses such a view up: it is refused from then on, because it does not hold any more
+what it did.
+
+Views are read-only, so that none is changed through another. No lock is taken: a view is taken over
+by one operation on a dictionary or a list, of which only one thread can have the result.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.core.forks import fork_safe_lock
+from ftuner.errors import InputError
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 
-_LOCK = fork_safe_lock()
-
 
 class Growth(NamedTuple):
-    """The extents of an output that a run appends to an input."""
+    """The extents of an output that a run appends to an input, or writes into it."""
 
+    input: str
+    """The name of the input."""
     axis: int
     kept: int
     """Rows of the input that are kept, the last ones."""
@@ -34,35 +40,39 @@ class Growth(NamedTuple):
     """The shape of the output: the last rows of all these."""
     room: tuple[int, ...]
     """The shape of the memory."""
+    writes: bool = False
+    """Whether the run may write over rows of the input."""
+
+    def rows(self, begin: int, end: int) -> tuple[slice, ...]:
+        """The index of rows of the memory."""
+        return (slice(None),) * self.axis + (slice(begin, end),)
 
 
-class SharedRows(np.ndarray[Any, Any]):
-    """Memory with room for rows, of which several arrays are views. They are read-only, so that
-    none is changed through another."""
+class _View(weakref.ref[Array]):
+    """An array that ends with the last row written to its memory, and that a run may continue."""
 
-    newest: weakref.ref[Array] | None = None
-    """The view that ends with the last row that is written; None while a run writes more."""
-    begin = 0
-    """The row at which that view begins."""
+    __slots__ = ("begin", "key", "memory", "unused", "writes")
 
-    def taken(self, past: Array, growth: Growth) -> int | None:
-        """The row at which what `past` grows to begins; None if `past` is not the newest view, or
-        if there is no room. Otherwise the memory is the caller's until it sets `newest`."""
-        axis = growth.axis
-        with _LOCK:
-            if self.newest is None or self.newest() is not past:
-                return None
-            begin: int = self.begin + past.shape[axis] - growth.kept
-            if begin + growth.whole[axis] > self.shape[axis]:
-                return None
-            self.newest = None
-        return begin
+    memory: Array
+    begin: int
+    """The row of the memory at which the array begins."""
+    key: int
+    """Where the view is in `_VIEWS`."""
+    writes: bool
+    """Whether it is continued by runs that may write over its rows."""
+    unused: list[None]
+    """One element as long as no such run has continued it."""
 
-    def view_of(self, shape: Sequence[int], axis: int = 0, begin: int = 0) -> Array:
-        """The rows from one on, as an array whose `base` is this memory."""
-        offset = begin * self.strides[axis]
-        view: Array = np.ndarray(shape, self.dtype, self, offset, self.strides)
-        return view
+
+_VIEWS: dict[int, _View] = {}
+"""Views by the identity of the array. A run that appends takes its view out; one that may write
+over rows leaves it, with nothing `unused`."""
+
+
+def _forget(view: _View, views: dict[int, _View] = _VIEWS) -> None:
+    """The array is gone."""
+    if views.get(view.key) is view:
+        del views[view.key]
 
 
 class Extension(NamedTuple):
@@ -73,49 +83,105 @@ class Extension(NamedTuple):
     whole: Array
     """What the program computes, of which the output is the end; it begins with elements of the
     input."""
-    memory: SharedRows
+    memory: Array
     begin: int
     """The row of the memory at which the output begins."""
-    past: Array | None
+    growth: Growth
+    taken: _View | None
     """The input, if the memory was taken over from it."""
 
     def keep(self) -> None:
         """Have later runs append to the output."""
-        self.memory.begin = self.begin
-        self.memory.newest = weakref.ref(self.array)
+        view = _View(self.array, _forget)
+        view.key = key = id(self.array)
+        view.memory, view.begin, view.writes = self.memory, self.begin, self.growth.writes
+        if view.writes:
+            view.unused = [None]
+        _VIEWS[key] = view
 
     def undo(self) -> None:
-        """Have later runs append to the input: this run has failed."""
-        if self.past is not None:
-            self.memory.newest = weakref.ref(self.past)
+        """Have later runs append to the input: this run has failed. Rows of the input that it may
+        have written over are lost."""
+        view, growth = self.taken, self.growth
+        if view is None:
+            return
+        if growth.writes:
+            # What was never written is zero.
+            self.memory.flags.writeable = True
+            self.memory[growth.rows(growth.kept, growth.room[growth.axis])] = 0
+            self.memory.flags.writeable = False
+        _give_back(view)
+
+
+def _taken(past: Array, writes: bool, name: str) -> _View | None:
+    """The view that an array is, if no other run has continued it; the caller's from now on.
+
+    Raises:
+        InputError: a run has written over its rows.
+    """
+    view = _VIEWS.get(id(past))
+    if view is None:
+        return None
+    if not view.writes:
+        return _VIEWS.pop(id(past), None)
+    try:
+        view.unused.pop()
+    except IndexError:
+        raise InputError(
+            f"input {name} is an output of an earlier run, whose rows another run has written "
+            "over; give the newest output, or a copy that was made before that run"
+        ) from None
+    return view
+
+
+def _give_back(view: _View) -> None:
+    if view.writes:
+        view.unused.append(None)
+    else:
+        _VIEWS[view.key] = view
 
 
 def extended(past: Array, growth: Growth) -> Extension:
-    """An output that begins with rows of `past`; the rows that follow are not set. `past` may have
-    any strides.
+    """An output that begins with rows of `past`; the rows that follow are not set, or zero if the
+    run may not write them all. `past` may have any strides.
 
     Raises:
         AllocationError: the system does not have the memory.
+        InputError: an earlier run has written over the rows of `past`.
     """
-    axis, kept, _, _, room = growth
-    memory = past.base
-    if type(memory) is SharedRows and memory.shape == room:
-        begin = memory.taken(past, growth)
-        if begin is not None:
-            return _extension(memory, growth, begin, past)
+    name, axis, kept, whole, _, room, writes = growth
+    view = _taken(past, writes, name)
+    if view is None:
+        return _extension(_copied(past, growth), growth, 0, None)
+    begin = view.begin + past.shape[axis] - kept
+    memory = view.memory
+    if view.writes == writes and memory.shape == room and begin + whole[axis] <= room[axis]:
+        return _extension(memory, growth, begin, view)
     try:
-        memory = SharedRows(room, past.dtype)
-    except NO_MEMORY as error:
-        raise not_allocated(room, past.dtype, error) from error
-    last = past[(slice(None),) * axis + (slice(past.shape[axis] - kept, None),)]
-    memory.view_of(last.shape)[...] = last
-    memory.flags.writeable = False
+        memory = _copied(past, growth)
+    finally:
+        _give_back(view)
     return _extension(memory, growth, 0, None)
 
 
-def _extension(memory: SharedRows, growth: Growth, first: int, past: Array | None) -> Extension:
-    axis, _, whole, shape, _ = growth
-    begin = first + whole[axis] - shape[axis]
-    all_ = memory.view_of(whole, axis, first)
-    output = all_ if begin == first else memory.view_of(shape, axis, begin)
-    return Extension(output, all_, memory, begin, past)
+def _copied(past: Array, growth: Growth) -> Array:
+    """New memory that begins with rows of `past`."""
+    try:
+        memory = np.empty(growth.room, past.dtype)
+    except NO_MEMORY as error:
+        raise not_allocated(growth.room, past.dtype, error) from error
+    rows = past.shape[growth.axis]
+    memory[growth.rows(0, growth.kept)] = past[growth.rows(rows - growth.kept, rows)]
+    if growth.writes:
+        memory[growth.rows(growth.kept, growth.room[growth.axis])] = 0
+    memory.flags.writeable = False
+    return memory
+
+
+def _extension(memory: Array, growth: Growth, first: int, taken: _View | None) -> Extension:
+    _, axis, _, whole, shape, _, _ = growth
+    end = first + whole[axis]
+    begin = end - shape[axis]
+    all_ = memory[growth.rows(first, end)]
+    output = all_ if begin == first else memory[growth.rows(begin, end)]
+    return Extension(output, all_, memory, begin, growth, taken)

@@ -118,6 +118,7 @@ class CompiledGraph(Executable):
             ShapeError: extents that contradict the graph.
             AllocationError: the system does not have the memory for them.
             IndexRangeError: an index in the data that is out of range.
+            InputError: an output of an earlier run, which another run has written over.
         """
         state = self.states.take()
         try:
@@ -141,6 +142,11 @@ class CompiledGraph(Executable):
                 self._launch_steps(program, i, 1, words, alone)
                 shortest[i] = min(shortest[i], time.perf_counter() - began)
 
+        arrays = list(arrays)
+        for pair in self.lowered.appended:
+            if pair.writes:
+                # A run would use it up.
+                arrays[pair.input] = arrays[pair.input].copy()
         state = self.states.take()
         try:
             for _ in range(rounds + 1):

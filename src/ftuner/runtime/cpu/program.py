@@ -167,8 +167,8 @@ class ProgramWriter:
         for pair in lowered.appended:
             self._rooms[pair.output] = (dims.numbers(pair.room), self._outputs[pair.output][1])
         self._appended = [
-            (pair.output, pair.axis, dims.number(pair.kept.shape[pair.axis]),
-             dims.numbers(pair.whole.shape))
+            (lowered.graph.inputs[pair.input].name, pair.output, pair.axis, dims.number(pair.rows),
+             dims.numbers(pair.whole.shape), pair.writes)
             for pair in lowered.appended
         ]  # fmt: skip
         self._extents = {n for shape, _ in (*self._outputs, *self._rooms) for n in shape}
@@ -214,9 +214,9 @@ class ProgramWriter:
             for arrays in (self._outputs, self._rooms)
         )
         growths = tuple([
-            Growth(axis, values[kept], tuple([values[n] for n in whole]),
-                   outputs[number][0], rooms[number][0])
-            for number, axis, kept, whole in self._appended
+            Growth(name, axis, values[rows], tuple([values[n] for n in whole]),
+                   outputs[number][0], rooms[number][0], writes)
+            for name, number, axis, rows, whole, writes in self._appended
         ])  # fmt: skip
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max([values[number] * size for number, size in self._sizes], default=0))
