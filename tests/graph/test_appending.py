@@ -10,14 +10,8 @@ from tests.graph.graphs import B, Maker, S, T, graph_of
 from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import FLOAT16, FLOAT32
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.appending import (
-    ROOM_ROWS,
-    Appended,
-    Copied,
-    appended_outputs,
-    grown_outputs,
-    memory_shape,
-)
+from ftuner.graph.appending import ROOM_ROWS, Appended, Copied, memory_shape
+from ftuner.graph.growing import appended_outputs, grown_outputs
 from ftuner.graph.ir import TensorType, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import NestStep
@@ -192,7 +186,10 @@ def test_room(axis: int) -> None:
     symbolic = tuple(n if i == axis else extent for i, extent in enumerate(shape))
     memory = memory_shape(symbolic, axis)
     whole = Value("whole", TensorType(FLOAT32, symbolic))
-    pair, sliding = (Appended(0, 0, axis, 0, whole, whole, slides) for slides in (False, True))
+    pair, sliding = (
+        Appended(0, 0, axis, 0, whole, (whole,), (whole,), slides=slides)
+        for slides in (False, True)
+    )
     layout = pair.layout
     assert pair.room == memory
     assert layout.shape == symbolic
