@@ -44,7 +44,7 @@ class Appended(NamedTuple):
     """Rows of the input that are kept, the last ones."""
     whole: Value
     """The tensor that begins with them."""
-    held: tuple[Value, ...]
+    kept: tuple[Value, ...]
     """Values that are in the memory when a run begins: the rows of each of `parts`, then others."""
     parts: tuple[Value, ...]
     """What a run computes in the memory: `whole`, or what is stacked to it."""
@@ -52,7 +52,7 @@ class Appended(NamedTuple):
     """The axis of `whole` along which it is stacked, which a part and its rows may lack. None if
     `whole` is the only part."""
     slides: bool = False
-    """Whether the output, or what is held, may be fewer rows than there are."""
+    """Whether the output, or what is kept, may be fewer rows than there are."""
     writes: bool = False
     """Whether a run may write over rows of the input."""
 
@@ -71,12 +71,12 @@ class Appended(NamedTuple):
 
     @property
     def layouts(self) -> dict[Value, Operand]:
-        """The layouts of `held` and `parts` in that memory."""
+        """The layouts of `kept` and `parts` in that memory."""
         whole, axis = self.layout, self.stacked
-        found = {v: replace(whole, shape=v.shape) for v in (*self.held, *self.parts)}
+        found = {v: replace(whole, shape=v.shape) for v in (*self.kept, *self.parts)}
         if axis is None:
             return found
-        for number, values in enumerate(zip(self.held, self.parts, strict=False)):
+        for number, values in enumerate(zip(self.kept, self.parts, strict=False)):
             for value in values:
                 strides = list(whole.strides)
                 if value.rank < len(strides):

@@ -63,7 +63,7 @@ class _Given:
             if past in self._outputs:
                 return "it is also an output"
         elif pair.stacked is None:
-            ends = ((value, pair.whole), (pair.held[0], past))
+            ends = ((value, pair.whole), (pair.kept[0], past))
             if not all(_same_but_along(pair.axis, x, y) for x, y in ends):
                 return "a part along another axis is kept"
         rows = past.shape[pair.axis]
@@ -73,26 +73,23 @@ class _Given:
         return f"it is also read by: {', '.join(dict.fromkeys(others))}" if others else ""
 
     def _others(self, pair: Appended, past: Value) -> list[Node]:
-        """The nodes that read the input, or what is held of it, where it matters how far its rows
+        """The nodes that read the input, or what is kept of it, where it matters how far its rows
         are apart, or whether rows have been written over."""
-        # What leads from the input to what is held.
-        between = {past, *pair.held}
-        for value in pair.held:
+        # What leads from the input to what is kept.
+        between = dict.fromkeys([past, *pair.kept])
+        for value in pair.kept:
             while value is not past:
                 value = self.made_by[value].inputs[0]
-                between.add(value)
-        leading = {self.made_by[value] for value in between if value is not past}
+                between[value] = None
+        leading = [self.made_by[value] for value in between if value is not past]
         parts = [self.made_by[part] for part in pair.parts]
         found: list[Node] = []
         for value in between:
             read = list(self._readers.get(value, ()))
             if not pair.writes:
-                casts = pair.held
-                found += [
-                    r for r in read
-                    if r not in leading and r not in parts
-                    and not (r.op == "cast" and value in casts)
-                ]  # fmt: skip
+                # A conversion takes any strides.
+                strided = [r for r in read if r.op == "cast" and value in pair.kept]
+                found += [r for r in read if r not in (*leading, *parts, *strided)]
                 continue
             # Any other reader might find rows that are written already.
             for reader in (*leading, *parts):
@@ -144,32 +141,32 @@ def _stacked(given: _Given, value: Value, number: int) -> Appended | None:
     axis = node.attributes["axis"]
     past: Value | None = None
     parts: list[Value] = []
-    held: list[Value] = []
+    kept: list[Value] = []
     rows: set[int] = set()
     for at, piece in enumerate(node.inputs):
         part = _without_axis(given, piece, axis)
         joined = given.node(part, "concat")
         if piece.shape[axis] != 1 or joined is None or len(joined.inputs) == 1:
             return None
-        kept = joined.inputs[0]
-        piece_of_past = _without_axis(given, kept, axis, back=True)
+        begin = joined.inputs[0]
+        piece_of_past = _without_axis(given, begin, axis, back=True)
         of = given.node(piece_of_past, "slice")
         if of is None or not _is_element(of, axis, at) or past not in (None, of.inputs[0]):
             return None
         past = of.inputs[0]
         along = joined.attributes["axis"]
         rows.add(along + 1 if part is not piece and along >= axis else along)
-        if kept.rank != part.rank or (part is piece) != (kept is piece_of_past):
+        if begin.rank != part.rank or (part is piece) != (begin is piece_of_past):
             return None
         parts.append(part)
-        held.append(kept)
+        kept.append(begin)
     if past not in given.numbers or past.shape[axis] != len(parts) or len(rows) != 1:
         return None
     (row,) = rows
     if row == axis or len(set(parts)) < len(parts):
         return None
     return Appended(
-        given.numbers[past], number, row, past.shape[row], value, (*held, past), tuple(parts),
+        given.numbers[past], number, row, past.shape[row], value, (*kept, past), tuple(parts),
         stacked=axis,
     )  # fmt: skip
 
@@ -186,9 +183,9 @@ def _written(given: _Given, value: Value, number: int) -> Appended | None:
         past = pad.inputs[0]
     if past not in given.numbers:
         return None
-    held = (past,) if cache is past else (past, cache)
+    kept = (past,) if cache is past else (past, cache)
     return Appended(
-        given.numbers[past], number, axis, past.shape[axis], value, held, (value,), writes=True
+        given.numbers[past], number, axis, past.shape[axis], value, kept, (value,), writes=True
     )
 
 

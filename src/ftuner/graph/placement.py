@@ -91,7 +91,7 @@ class Placement:
         for pair in appended:
             room = Buffer("output", pair.whole.dtype, product(pair.room), pair.output)
             found = {v: View(room, layout) for v, layout in pair.layouts.items()}
-            self.forms.update((v, found[v]) for v in pair.held)
+            self.forms.update((v, found[v]) for v in pair.kept)
             places.update({pair.whole: View(room, pair.layout)})
             places.update((v, found[v]) for v in pair.parts)
         self._parts = parts(graph, self.alone, self.type_of, places)

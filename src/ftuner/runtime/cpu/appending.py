@@ -7,8 +7,8 @@ is copied to new memory: one of the caller's own, one whose memory another run h
 one whose memory has no room left.
 
 Where data says which rows are written, a run may write over rows of the input, which earlier views
-show. So a run uses such a view up: it is refused from then on, because it does not hold any more
-what it did.
+show. So a run uses such a view up, also if it fails: the view is refused from then on, because it
+does not hold any more what it did.
 
 Views are read-only, so that none is changed through another. No lock is taken: a view is taken over
 by one operation on a dictionary or a list, of which only one thread can have the result.
@@ -92,25 +92,30 @@ class Extension(NamedTuple):
 
     def keep(self) -> None:
         """Have later runs append to the output."""
-        view = _View(self.array, _forget)
-        view.key = key = id(self.array)
-        view.memory, view.begin, view.writes = self.memory, self.begin, self.growth.writes
-        if view.writes:
-            view.unused = [None]
-        _VIEWS[key] = view
+        _remember(self.array, self.memory, self.begin, self.growth.writes)
 
-    def undo(self) -> None:
-        """Have later runs append to the input: this run has failed. Rows of the input that it may
-        have written over are lost."""
-        view, growth = self.taken, self.growth
-        if view is None:
-            return
-        if growth.writes:
-            # What was never written is zero.
-            self.memory.flags.writeable = True
-            self.memory[growth.rows(growth.kept, growth.room[growth.axis])] = 0
-            self.memory.flags.writeable = False
-        _give_back(view)
+    def undo(self, begun: bool) -> None:
+        """Have later runs append to the input: this run has failed. Once it has `begun`, it may
+        have written over any rows of an input that it may write over, which stays used up."""
+        if self.taken is not None and not (begun and self.growth.writes):
+            _give_back(self.taken)
+
+
+def _remember(array: Array, memory: Array, begin: int, writes: bool) -> None:
+    view = _View(array, _forget)
+    view.key = key = id(array)
+    view.memory, view.begin, view.writes = memory, begin, writes
+    if writes:
+        view.unused = [None]
+    _VIEWS[key] = view
+
+
+def lent(memory: Array) -> Array:
+    """Memory of the caller's as an array that a run which may write over rows takes as it is,
+    unless it needs more of them. `memory` is aligned, contiguous and writeable."""
+    array = memory[...]
+    _remember(array, memory, 0, True)
+    return array
 
 
 def _taken(past: Array, writes: bool, name: str) -> _View | None:
@@ -128,8 +133,8 @@ def _taken(past: Array, writes: bool, name: str) -> _View | None:
         view.unused.pop()
     except IndexError:
         raise InputError(
-            f"input {name} is an output of an earlier run, whose rows another run has written "
-            "over; give the newest output, or a copy that was made before that run"
+            f"input {name} is an output of an earlier run, and another run has written over its "
+            "rows, or failed while it did; give the newest output, or a copy from before that run"
         ) from None
     return view
 

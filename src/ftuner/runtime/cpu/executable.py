@@ -187,6 +187,7 @@ class CompiledGraph(Executable):
         workers = self.threads
         program = self._program(state, arrays, workers)
         extensions: list[Extension] = []
+        begun = False
         try:
             for pair, growth in zip(self.lowered.appended, program.growths, strict=True):
                 extensions.append(extended(arrays[pair.input], growth))
@@ -194,10 +195,11 @@ class CompiledGraph(Executable):
             written = list(outputs)
             for pair, extension in zip(self.lowered.appended, extensions, strict=True):
                 written[pair.output] = extension.whole
+            begun = True
             self._execute(program, workers, (*arrays, *written), launch or self._launch)
         except BaseException:
             for extension in extensions:
-                extension.undo()
+                extension.undo(begun)
             raise
         for extension in extensions:
             extension.keep()
