@@ -31,7 +31,7 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.inference import load
 from ftuner.runtime.cpu import compilation as compiling
-from ftuner.runtime.cpu.appending import Growth, extended
+from ftuner.runtime.cpu.appending import Growth, extended, keep
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
 
@@ -130,10 +130,10 @@ def _with_room(x: Array, pair: Appended) -> Array:
     fixed = pair.room == pair.whole.shape
     room = x.shape if fixed else memory_shape(x.shape, pair.axis, pair.slides)
     rows = x.shape[pair.axis]
-    growth = Growth("", pair.axis, rows, x.shape, x.shape, room, pair.writes)
-    extension = extended(x, growth)
-    extension.keep()
-    return extension.array
+    growth = Growth("", pair.axis, rows, x.shape, x.shape, room, pair.slides, pair.writes)
+    array, _, view, _ = extended(x, growth)
+    keep(view)
+    return array
 
 
 def _check_freed(agreement: Agreement, report: Report) -> None:

@@ -26,7 +26,7 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, allocated
+from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
@@ -50,6 +50,9 @@ the last cache is small: half of it. Beyond that, they would come from DRAM in e
 weights."""
 
 
+_NOTHING: Array = np.empty(0)
+
+
 @dataclass
 class KeptResults:
     """What a bound program computes in its first run and keeps for later ones."""
@@ -67,6 +70,8 @@ class BoundProgram(NamedTuple):
     records: npt.NDArray[np.int64]
     address: int
     outputs: Outputs
+    fresh: tuple[bool, ...]
+    """Whether an output has memory of its own: whether it is none of `Lowered.appended`."""
     rooms: Outputs
     """The memory of each output: with room for more rows, if it is one of `Lowered.appended`."""
     growths: tuple[Growth, ...]
@@ -90,6 +95,20 @@ class BoundProgram(NamedTuple):
         """The bytes that the shape takes while it is not run."""
         results = 0 if self.results is None else int(self.results.memory.nbytes)
         return self.records_bytes + results
+
+    def fresh_outputs(self) -> list[Array]:
+        """New arrays for the outputs; an empty one for each that is appended to an input.
+
+        Raises:
+            AllocationError: the system does not have the memory.
+        """
+        pairs = zip(self.fresh, self.outputs, strict=True)
+        try:
+            return [np.empty(*output) if fresh else _NOTHING for fresh, output in pairs]
+        except NO_MEMORY:
+            # Names the output.
+            pairs = zip(self.fresh, self.outputs, strict=True)
+            return [allocated(*output) if fresh else _NOTHING for fresh, output in pairs]
 
     def finished(self) -> None:
         """Note that a run has ended without an error: later ones find results computed."""
@@ -163,12 +182,14 @@ class ProgramWriter:
         self._outputs = [
             (dims.numbers(v.shape), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
         ]
+        appended = {pair.output for pair in lowered.appended}
+        self._fresh = tuple([number not in appended for number in range(len(self._outputs))])
         self._rooms = list(self._outputs)
         for pair in lowered.appended:
             self._rooms[pair.output] = (dims.numbers(pair.room), self._outputs[pair.output][1])
         self._appended = [
             (lowered.graph.inputs[pair.input].name, pair.output, pair.axis, dims.number(pair.rows),
-             dims.numbers(pair.whole.shape), pair.writes)
+             dims.numbers(pair.whole.shape), pair.slides, pair.writes)
             for pair in lowered.appended
         ]  # fmt: skip
         self._extents = {n for shape, _ in (*self._outputs, *self._rooms) for n in shape}
@@ -214,9 +235,9 @@ class ProgramWriter:
             for arrays in (self._outputs, self._rooms)
         )
         growths = tuple([
-            Growth(name, axis, values[rows], tuple([values[n] for n in whole]),
-                   outputs[number][0], rooms[number][0], writes)
-            for name, number, axis, rows, whole, writes in self._appended
+            Growth(name, axis, values[kept], tuple([values[n] for n in whole]),
+                   outputs[number][0], rooms[number][0], *kind)
+            for name, number, axis, kept, whole, *kind in self._appended
         ])  # fmt: skip
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max([values[number] * size for number, size in self._sizes], default=0))
@@ -248,8 +269,8 @@ class ProgramWriter:
         kept = tuple([task.plan for task in found if task.plan is not None])
         worker_bytes = max([task.worker_bytes for task in found], default=0)
         return BoundProgram(
-            records, here, outputs, rooms, growths, self._checked, base, kept, arena_bytes, most,
-            worker_bytes, results,
+            records, here, outputs, self._fresh, rooms, growths, self._checked, base, kept,
+            arena_bytes, most, worker_bytes, results,
         )  # fmt: skip
 
     def _kept_invariants(self, values: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
