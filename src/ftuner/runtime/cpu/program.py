@@ -26,7 +26,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
 from ftuner.runtime.cpu.dealing import StepDealing
-from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, allocated
+from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
@@ -60,6 +60,9 @@ MAX_FILLS = 8
 attentions are alike. One is some 6 KiB for each layer."""
 
 
+_NOTHING: Array = np.empty(0)
+
+
 @dataclass
 class KeptResults:
     """What a bound program computes in its first run and keeps for later ones."""
@@ -77,6 +80,8 @@ class BoundProgram(NamedTuple):
     records: npt.NDArray[np.int64]
     address: int
     outputs: Outputs
+    fresh: tuple[bool, ...]
+    """Whether an output has memory of its own: whether it is none of `Lowered.appended`."""
     rooms: Outputs
     """The memory of each output: with room for more rows, if it is one of `Lowered.appended`."""
     growths: tuple[Growth, ...]
@@ -100,6 +105,20 @@ class BoundProgram(NamedTuple):
         """The bytes that the shape takes while it is not run."""
         results = 0 if self.results is None else int(self.results.memory.nbytes)
         return self.records_bytes + results
+
+    def fresh_outputs(self) -> list[Array]:
+        """New arrays for the outputs; an empty one for each that is appended to an input.
+
+        Raises:
+            AllocationError: the system does not have the memory.
+        """
+        pairs = zip(self.fresh, self.outputs, strict=True)
+        try:
+            return [np.empty(*output) if fresh else _NOTHING for fresh, output in pairs]
+        except NO_MEMORY:
+            # Names the output.
+            pairs = zip(self.fresh, self.outputs, strict=True)
+            return [allocated(*output) if fresh else _NOTHING for fresh, output in pairs]
 
     def finished(self) -> None:
         """Note that a run has ended without an error: later ones find results computed."""
@@ -195,9 +214,12 @@ class ProgramWriter:
         self._outputs = [
             (picked(dims.numbers(v.shape)), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
         ]
+        appended = {pair.output for pair in lowered.appended}
+        self._fresh = tuple([number not in appended for number in range(len(self._outputs))])
         self._appended = [
-            (pair.output, pair.axis, dims.number(pair.kept.shape[pair.axis]),
-             picked(dims.numbers(pair.whole.shape)), picked(dims.numbers(pair.room)))
+            (lowered.graph.inputs[pair.input].name, pair.output, pair.axis, dims.number(pair.rows),
+             picked(dims.numbers(pair.whole.shape)), picked(dims.numbers(pair.room)), pair.slides,
+             pair.writes)
             for pair in lowered.appended
         ]  # fmt: skip
         counting = [*(v.shape for v in lowered.outputs), *(p.room for p in lowered.appended)]
@@ -266,8 +288,8 @@ class ProgramWriter:
         addresses = np.array([0, here, base + arena_bytes, pool, *buffers], np.int64)
         records[slots] = fixed + addresses[sources] + bound[numbers] * factors
         return BoundProgram(
-            records, here, outputs, rooms, growths, self._checked, base, draft.plans, arena_bytes,
-            draft.workspace_bytes, draft.worker_bytes, results,
+            records, here, outputs, self._fresh, rooms, growths, self._checked, base, draft.plans,
+            arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
         )  # fmt: skip
 
     def _draft(
@@ -325,10 +347,10 @@ class ProgramWriter:
         if not self._appended:
             return outputs, ()
         rooms, growths = list(outputs), []
-        for number, axis, kept, whole, room in self._appended:
+        for name, number, axis, kept, whole, room, *kind in self._appended:
             shape, dtype = outputs[number]
             rooms[number] = memory = (room(values), dtype)
-            growths.append(Growth(axis, values[kept], whole(values), shape, memory[0]))
+            growths.append(Growth(name, axis, values[kept], whole(values), shape, memory[0], *kind))
         return tuple(rooms), tuple(growths)
 
     def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
