@@ -40,10 +40,10 @@ class _Moved(NamedTuple):
 
 def move_transpositions(graph: Graph) -> Graph:
     """Move transpositions as described above. A graph without windows stays as it is."""
-    return _Moving(graph).run() if _has_windows(graph) else graph
+    return _Moving(graph).run() if has_windows(graph) else graph
 
 
-def _has_windows(graph: Graph) -> bool:
+def has_windows(graph: Graph) -> bool:
     """Whether a graph has operators with windows, or products that are channels last because they
     are convolutions by windows of one element."""
     products: set[Value] = set()

@@ -14,6 +14,7 @@ from ftuner.graph.passes.channels_last import move_transpositions, pad_first_lay
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
+from ftuner.graph.passes.group_norm import separate_groups
 from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
 from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
@@ -35,6 +36,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     keep_int8_weights,
     fold_constants,
     normalise,
+    # So that transpositions can move.
+    separate_groups,
     # Before constants are merged into weights, whose channels are then last.
     move_transpositions,
     pad_first_layers,

@@ -1,4 +1,4 @@
-"""Winograd's products along one axis: how rows are cut, and where they are faster than the window."""
+"""Winograd's products along one axis: how rows are cut, and where they beat the window."""
 
 from __future__ import annotations
 
