@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 from tests.random_graphs.drawing import DeclinedError
-from tests.random_graphs.extents import BINDINGS, Extent, elements, static
+from tests.random_graphs.extents import BINDINGS, Extent, elements, static, times
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
 from tests.random_graphs.tensors import FLOATS, TAME, Fill, Tensor
@@ -87,6 +87,33 @@ def _group_norm(maker: Maker) -> None:
     groups = maker.draws.pick([g for g in counts if channels % g == 0])
     operands = [x, *_channels(maker, x, channels)]
     maker.add("GroupNormalization", operands, x.shape, x.dtype, -40, 40, num_groups=groups)
+
+
+@row("norm of groups", 1.0, idiom=True)
+def _merged_group_norm(maker: Maker) -> None:
+    """As PyTorch's exporter writes it: a norm of instances, whose channels are merged groups."""
+    draws = maker.draws
+    x = image(maker, ("float32",), (4, 3))
+    channels = x.shape[1].at[0]
+    if draws.chance(0.7):
+        # A convolution before it, whose result has channels last.
+        spend(maker, x.shape, channels)
+        size = x.size * 4 * max(channels, 1) ** 0.5
+        shape = (channels, channels, *[1] * (x.rank - 2))
+        w = maker.weight(shape, x.dtype, max(channels, 1) ** -0.5)
+        x = maker.add("Conv", [x, w], x.shape, x.dtype, -size, size)
+    groups = draws.pick([g for g in (1, 2, 4, 3, max(channels, 1)) if channels % g == 0])
+    each = static(channels // groups)
+    merged = (x.shape[0], static(groups), times([each, *x.shape[2:]]))
+    y = maker.add("Reshape", [x, maker.spelled(merged)], merged, x.dtype, x.low, x.high)
+    ones, zeros = (maker.constant(np.full(groups, n, np.float32), share=True) for n in (1, 0))
+    operands = [y, ones, zeros] if draws.chance(0.7) else [y, *_channels(maker, y, groups)]
+    y = maker.add("InstanceNormalization", operands, merged, x.dtype, -40, 40)
+    y = maker.add("Reshape", [y, maker.spelled(x.shape)], x.shape, x.dtype, -40, 40)
+    if draws.chance(0.8):
+        scale, bias = (maker.weight((channels, *[1] * (x.rank - 2)), x.dtype) for _ in range(2))
+        y = maker.add("Mul", [y, scale], x.shape, x.dtype, -200, 200)
+        maker.add("Add", [y, bias], x.shape, x.dtype, -205, 205)
 
 
 @row("LRN", 0.3)
