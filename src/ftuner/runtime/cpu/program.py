@@ -53,8 +53,8 @@ the last cache is small: half of it. Beyond that, they would come from DRAM in e
 weights."""
 
 MAX_DRAFT_BYTES = 4 << 20
-"""Drafts that a graph keeps. Derived: one is some 2 KiB for each layer of a decoder, so that one of
-twelve layers has 100."""
+"""Drafts that a graph keeps. Derived: one is some 5 KiB for each layer of a decoder with the plans
+that it points to, so that a graph of twelve layers has 70."""
 MAX_FILLS = 8
 """Combinations of fields that a graph keeps. Derived: it has two, one for single positions, if its
 attentions are alike. One is some 6 KiB for each layer."""
@@ -114,8 +114,7 @@ class BoundProgram(NamedTuple):
 
     @property
     def records_bytes(self) -> int:
-        plans = {id(r.encoded): len(r.encoded.records) for r in self.kept}
-        return int(self.records.nbytes) + SLOT_BYTES * sum(plans.values())
+        return int(self.records.nbytes) + SLOT_BYTES * _words_of(self.kept)
 
 
 class Draft(NamedTuple):
@@ -133,6 +132,12 @@ class Draft(NamedTuple):
     plans: tuple[Ready, ...]
     workspace_bytes: int
     worker_bytes: int
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that it takes, without what it shares with other drafts."""
+        words = _words_of(self.plans) + 3 * len(self.places.offsets)
+        return int(self.decided.nbytes + self.later.nbytes) + SLOT_BYTES * words
 
 
 class ProgramWriter:
@@ -184,12 +189,11 @@ class ProgramWriter:
         the numbers of the sizes."""
         self._most_kept = min(MAX_INVARIANT_BYTES, hardware.levels[-2].capacity_bytes // 2)
         self._checked = tuple(records.checked)
-        self._slots_of = _slots_of_tasks(records)
-        """Of each step that has a task, its number, and the slots that it determines."""
+        self._slots_of = records.slots_of_tasks()
         task_slots = np.array(records.task_slots, np.int64)
         self._decided_slots = np.concatenate([[Program.WORKERS], self._deal.slots, task_slots])
         self._drafts: RecentlyUsed[object, Draft] = RecentlyUsed(
-            MAX_DRAFT_BYTES, size=lambda draft: draft.decided.nbytes + draft.later.nbytes
+            MAX_DRAFT_BYTES, size=lambda draft: draft.kept_bytes
         )
         self._known_fills: RecentlyUsed[object, npt.NDArray[np.int64]] = RecentlyUsed(MAX_FILLS)
         self._outputs = [
@@ -375,14 +379,9 @@ class ProgramWriter:
         return [aligned(values[number] * size + SLACK_BYTES) for number, size in self._sizes]
 
 
-def _slots_of_tasks(records: RecordLayout) -> list[tuple[int, list[int]]]:
-    found, at = [], 0
-    for _, task in records.step_tasks:
-        if task >= 0:
-            end = at + 1 + records.task_lengths[task]
-            found.append((task, records.task_slots[at:end]))
-            at = end
-    return found
+def _words_of(plans: Sequence[Ready]) -> int:
+    """Words of the records of some plans."""
+    return sum({id(r.encoded): len(r.encoded.records) for r in plans}.values())
 
 
 def stages(steps: Sequence[Step]) -> list[int]:
