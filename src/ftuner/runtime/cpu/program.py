@@ -27,7 +27,7 @@ from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
 from ftuner.runtime.cpu.dealing import StepDealing
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, allocated
-from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.runtime.cpu.output_forms import OutputForms
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import NOTHING, RecordLayout
@@ -196,17 +196,8 @@ class ProgramWriter:
             MAX_DRAFT_BYTES, size=lambda draft: draft.kept_bytes
         )
         self._known_fills: RecentlyUsed[object, npt.NDArray[np.int64]] = RecentlyUsed(MAX_FILLS)
-        self._outputs = [
-            (picked(dims.numbers(v.shape)), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
-        ]
-        self._appended = [
-            (pair.output, pair.axis, dims.number(pair.kept.shape[pair.axis]),
-             picked(dims.numbers(pair.whole.shape)), picked(dims.numbers(pair.room)))
-            for pair in lowered.appended
-        ]  # fmt: skip
-        counting = [*(v.shape for v in lowered.outputs), *(p.room for p in lowered.appended)]
-        extents = {dims.number(extent) for shape in counting for extent in shape}
-        self._extents = picked({*extents, *(number for number, _ in self._sizes)})
+        self._forms = OutputForms(lowered, dims)
+        self._extents = picked({*self._forms.extents, *(number for number, _ in self._sizes)})
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(binding.names)
         self._places = GrowingPlaces(
@@ -246,12 +237,12 @@ class ProgramWriter:
             AllocationError: arrays larger than the address space.
         """
         values = evaluated(self._evaluate, symbols, self._extents)
-        outputs = tuple([(shape(values), dtype) for shape, dtype in self._outputs])
-        rooms, growths = self._grown(values, outputs)
+        forms = self._forms.at(values)
+        outputs, rooms, growths = self._forms.outputs(values, forms)
         sizes = self._bytes(values)
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max(sizes, default=0))
-        bound = addressable(values, rooms, self._loops)
+        bound = addressable(values, forms, self._loops)
         once, kept_places = self._kept_invariants(sizes)
         draft = self._draft(values, symbols, sizes, workers, once, kept_places)
         arena_bytes = draft.places.total
@@ -323,17 +314,6 @@ class ProgramWriter:
             found = np.concatenate([self._fills, own], axis=1)
             self._known_fills.add(fields, found)
         return found
-
-    def _grown(self, values: Sequence[int], outputs: Outputs) -> tuple[Outputs, tuple[Growth, ...]]:
-        """The memory of each output, and the extents of those that are appended."""
-        if not self._appended:
-            return outputs, ()
-        rooms, growths = list(outputs), []
-        for number, axis, kept, whole, room in self._appended:
-            shape, dtype = outputs[number]
-            rooms[number] = memory = (room(values), dtype)
-            growths.append(Growth(axis, values[kept], whole(values), shape, memory[0]))
-        return tuple(rooms), tuple(growths)
 
     def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
         """The steps whose results are kept, and the bytes of each of these, by its place in the
