@@ -62,6 +62,7 @@ ONLY_ON_CPU = {
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",
     "runtime.numpy_types": "NumPy's dtypes; torch's are a table of `runtime.arrays`",
+    "runtime.output_forms": "dims of outputs, evaluated once for all layers of a decoder",
     "runtime.packed_weights": "only a CPU packs weights into panels",
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
     "runtime.record_layout": "the records that native code reads; a GPU passes arguments",

@@ -137,4 +137,4 @@ def test_memory_is_bounded(widest: CpuBackend) -> None:
     assert len(writer._known_fills) <= MAX_FILLS
     drafts = list(writer._drafts.values())
     assert drafts
-    assert sum(draft.decided.nbytes + draft.later.nbytes for draft in drafts) <= MAX_DRAFT_BYTES
+    assert sum(draft.kept_bytes for draft in drafts) <= MAX_DRAFT_BYTES

@@ -27,7 +27,7 @@ from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
 from ftuner.runtime.cpu.dealing import StepDealing
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
-from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.runtime.cpu.output_forms import OutputForms
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import NOTHING, RecordLayout
@@ -53,8 +53,8 @@ the last cache is small: half of it. Beyond that, they would come from DRAM in e
 weights."""
 
 MAX_DRAFT_BYTES = 4 << 20
-"""Drafts that a graph keeps. Derived: one is some 2 KiB for each layer of a decoder, so that one of
-twelve layers has 100."""
+"""Drafts that a graph keeps. Derived: one is some 5 KiB for each layer of a decoder with the plans
+that it points to, so that a graph of twelve layers has 70."""
 MAX_FILLS = 8
 """Combinations of fields that a graph keeps. Derived: it has two, one for single positions, if its
 attentions are alike. One is some 6 KiB for each layer."""
@@ -133,8 +133,7 @@ class BoundProgram(NamedTuple):
 
     @property
     def records_bytes(self) -> int:
-        plans = {id(r.encoded): len(r.encoded.records) for r in self.kept}
-        return int(self.records.nbytes) + SLOT_BYTES * sum(plans.values())
+        return int(self.records.nbytes) + SLOT_BYTES * _words_of(self.kept)
 
 
 class Draft(NamedTuple):
@@ -152,6 +151,12 @@ class Draft(NamedTuple):
     plans: tuple[Ready, ...]
     workspace_bytes: int
     worker_bytes: int
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that it takes, without what it shares with other drafts."""
+        words = _words_of(self.plans) + 3 * len(self.places.offsets)
+        return int(self.decided.nbytes + self.later.nbytes) + SLOT_BYTES * words
 
 
 class ProgramWriter:
@@ -203,28 +208,15 @@ class ProgramWriter:
         the numbers of the sizes."""
         self._most_kept = min(MAX_INVARIANT_BYTES, hardware.levels[-2].capacity_bytes // 2)
         self._checked = tuple(records.checked)
-        self._slots_of = _slots_of_tasks(records)
-        """Of each step that has a task, its number, and the slots that it determines."""
+        self._slots_of = records.slots_of_tasks()
         task_slots = np.array(records.task_slots, np.int64)
         self._decided_slots = np.concatenate([[Program.WORKERS], self._deal.slots, task_slots])
         self._drafts: RecentlyUsed[object, Draft] = RecentlyUsed(
-            MAX_DRAFT_BYTES, size=lambda draft: draft.decided.nbytes + draft.later.nbytes
+            MAX_DRAFT_BYTES, size=lambda draft: draft.kept_bytes
         )
         self._known_fills: RecentlyUsed[object, npt.NDArray[np.int64]] = RecentlyUsed(MAX_FILLS)
-        self._outputs = [
-            (picked(dims.numbers(v.shape)), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
-        ]
-        appended = {pair.output for pair in lowered.appended}
-        self._fresh = tuple([number not in appended for number in range(len(self._outputs))])
-        self._appended = [
-            (lowered.graph.inputs[pair.input].name, pair.output, pair.axis, dims.number(pair.rows),
-             picked(dims.numbers(pair.whole.shape)), picked(dims.numbers(pair.room)), pair.slides,
-             pair.writes)
-            for pair in lowered.appended
-        ]  # fmt: skip
-        counting = [*(v.shape for v in lowered.outputs), *(p.room for p in lowered.appended)]
-        extents = {dims.number(extent) for shape in counting for extent in shape}
-        self._extents = picked({*extents, *(number for number, _ in self._sizes)})
+        self._forms = OutputForms(lowered, dims)
+        self._extents = picked({*self._forms.extents, *(number for number, _ in self._sizes)})
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(binding.names)
         self._places = GrowingPlaces(
@@ -264,12 +256,12 @@ class ProgramWriter:
             AllocationError: arrays larger than the address space.
         """
         values = evaluated(self._evaluate, symbols, self._extents)
-        outputs = tuple([(shape(values), dtype) for shape, dtype in self._outputs])
-        rooms, growths = self._grown(values, outputs)
+        forms = self._forms.at(values)
+        outputs, rooms, growths = self._forms.outputs(values, forms)
         sizes = self._bytes(values)
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max(sizes, default=0))
-        bound = addressable(values, rooms, self._loops)
+        bound = addressable(values, forms, self._loops)
         once, kept_places = self._kept_invariants(sizes)
         draft = self._draft(values, symbols, sizes, workers, once, kept_places)
         arena_bytes = draft.places.total
@@ -288,7 +280,7 @@ class ProgramWriter:
         addresses = np.array([0, here, base + arena_bytes, pool, *buffers], np.int64)
         records[slots] = fixed + addresses[sources] + bound[numbers] * factors
         return BoundProgram(
-            records, here, outputs, self._fresh, rooms, growths, self._checked, base, draft.plans,
+            records, here, outputs, self._forms.fresh, rooms, growths, self._checked, base, draft.plans,
             arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
         )  # fmt: skip
 
@@ -342,17 +334,6 @@ class ProgramWriter:
             self._known_fills.add(fields, found)
         return found
 
-    def _grown(self, values: Sequence[int], outputs: Outputs) -> tuple[Outputs, tuple[Growth, ...]]:
-        """The memory of each output, and the extents of those that are appended."""
-        if not self._appended:
-            return outputs, ()
-        rooms, growths = list(outputs), []
-        for name, number, axis, kept, whole, room, *kind in self._appended:
-            shape, dtype = outputs[number]
-            rooms[number] = memory = (room(values), dtype)
-            growths.append(Growth(name, axis, values[kept], whole(values), shape, memory[0], *kind))
-        return tuple(rooms), tuple(growths)
-
     def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
         """The steps whose results are kept, and the bytes of each of these, by its place in the
         arena. `sizes`: the bytes of `_sizes`."""
@@ -397,14 +378,9 @@ class ProgramWriter:
         return [aligned(values[number] * size + SLACK_BYTES) for number, size in self._sizes]
 
 
-def _slots_of_tasks(records: RecordLayout) -> list[tuple[int, list[int]]]:
-    found, at = [], 0
-    for _, task in records.step_tasks:
-        if task >= 0:
-            end = at + 1 + records.task_lengths[task]
-            found.append((task, records.task_slots[at:end]))
-            at = end
-    return found
+def _words_of(plans: Sequence[Ready]) -> int:
+    """Words of the records of some plans."""
+    return sum({id(r.encoded): len(r.encoded.records) for r in plans}.values())
 
 
 def stages(steps: Sequence[Step]) -> list[int]:

@@ -162,6 +162,16 @@ class RecordLayout:
         """The slot of the next step that holds the number of its tasks."""
         return Program.SIZE + len(self.step_tasks) * Step.SIZE + Step.TASKS
 
+    def slots_of_tasks(self) -> list[tuple[int, list[int]]]:
+        """For each step with a task, the task's number and the step's part of `task_slots`."""
+        found, at = [], 0
+        for _, task in self.step_tasks:
+            if task >= 0:
+                end = at + 1 + self.task_lengths[task]
+                found.append((task, self.task_slots[at:end]))
+                at = end
+        return found
+
     def finished(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The image, and its fills as an array with a row for each field of `_Fill`."""
         self.point(Program.PATCHES, len(self._image))

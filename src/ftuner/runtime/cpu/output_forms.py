@@ -1,0 +1,66 @@
+"""Shapes and dtypes of a graph's outputs. Those that are alike are evaluated once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ftuner.core.dim import Shape
+from ftuner.core.dtype import DType
+from ftuner.graph.steps import Lowered
+from ftuner.runtime.cpu.appending import Growth
+from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.runtime.shapes.evaluation import Dims, Outputs, picked
+
+
+class OutputForms:
+    """Shapes and dtypes of outputs. Most layers of a decoder have the same, evaluated once."""
+
+    def __init__(self, lowered: Lowered, dims: Dims) -> None:
+        numbers: dict[tuple[tuple[int, ...], Any], int] = {}
+
+        def number(shape: Shape, dtype: DType) -> int:
+            key = dims.numbers(shape), numpy_dtype(dtype)
+            return numbers.setdefault(key, len(numbers))
+
+        dtypes = [v.layout.dtype for v in lowered.outputs]
+        self._outputs = [number(v.shape, v.layout.dtype) for v in lowered.outputs]
+        self._rooms = list(self._outputs)
+        appended = {pair.output for pair in lowered.appended}
+        self.fresh = tuple([number not in appended for number in range(len(dtypes))])
+        """Whether an output has memory of its own: whether it is none of `Lowered.appended`."""
+        growths: dict[tuple[int, int, tuple[int, ...], int, int, bool, bool], int] = {}
+        self._growths = []
+        """For each of `Lowered.appended`, the number of its growth."""
+        for pair in lowered.appended:
+            self._rooms[pair.output] = room = number(pair.room, dtypes[pair.output])
+            growth = (
+                pair.axis, dims.number(pair.rows), dims.numbers(pair.whole.shape),
+                self._outputs[pair.output], room, pair.slides, pair.writes,
+            )  # fmt: skip
+            self._growths.append(growths.setdefault(growth, len(growths)))
+        self._known = [(picked(shape), dtype) for shape, dtype in numbers]
+        self._growing = [
+            (axis, kept, picked(whole), *others) for axis, kept, whole, *others in growths
+        ]
+        self.extents = {extent for shape, _ in numbers for extent in shape}
+        """The numbers of all dims that count elements."""
+
+    def at(self, values: Sequence[int]) -> Outputs:
+        """Each shape and dtype once, at values of the dims."""
+        return tuple([(shape(values), dtype) for shape, dtype in self._known])
+
+    def outputs(
+        self, values: Sequence[int], forms: Outputs
+    ) -> tuple[Outputs, Outputs, tuple[Growth, ...]]:
+        """The outputs, the memory of each, and the extents of those that are appended; `forms`:
+        what `at` gives."""
+        outputs = tuple([forms[number] for number in self._outputs])
+        if not self._growths:
+            return outputs, outputs, ()
+        growths = [
+            Growth(axis, values[kept], whole(values), forms[output][0], forms[room][0], *kind)
+            for axis, kept, whole, output, room, *kind in self._growing
+        ]
+        rooms = tuple([forms[number] for number in self._rooms])
+        return outputs, rooms, tuple([growths[number] for number in self._growths])
