@@ -24,7 +24,7 @@ from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.cpu.appending import Growth
+from ftuner.runtime.cpu.appending import Growth, GrowthDims, bound_growths
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
@@ -188,8 +188,11 @@ class ProgramWriter:
         for pair in lowered.appended:
             self._rooms[pair.output] = (dims.numbers(pair.room), self._outputs[pair.output][1])
         self._appended = [
-            (lowered.graph.inputs[pair.input].name, pair.output, pair.axis, dims.number(pair.rows),
-             dims.numbers(pair.whole.shape), pair.slides, pair.writes)
+            GrowthDims(
+                pair.axis, dims.number(pair.rows), dims.numbers(pair.whole.shape),
+                self._outputs[pair.output][0], self._rooms[pair.output][0], pair.slides,
+                pair.writes,
+            )
             for pair in lowered.appended
         ]  # fmt: skip
         self._extents = {n for shape, _ in (*self._outputs, *self._rooms) for n in shape}
@@ -234,11 +237,7 @@ class ProgramWriter:
             tuple([(tuple([values[n] for n in s]), t) for s, t in arrays])
             for arrays in (self._outputs, self._rooms)
         )
-        growths = tuple([
-            Growth(name, axis, values[kept], tuple([values[n] for n in whole]),
-                   outputs[number][0], rooms[number][0], *kind)
-            for name, number, axis, kept, whole, *kind in self._appended
-        ])  # fmt: skip
+        growths = bound_growths(self._appended, values)
         # Checked before anything is planned: plans are made only for extents that a run can have.
         check_arena(max([values[number] * size for number, size in self._sizes], default=0))
         bound = addressable(values, rooms, self._loops)
