@@ -130,7 +130,7 @@ def _with_room(x: Array, pair: Appended) -> Array:
     fixed = pair.room == pair.whole.shape
     room = x.shape if fixed else memory_shape(x.shape, pair.axis, pair.slides)
     rows = x.shape[pair.axis]
-    growth = Growth("", pair.axis, rows, x.shape, x.shape, room, pair.slides, pair.writes)
+    growth = Growth(pair.axis, rows, x.shape, x.shape, room, pair.slides, pair.writes)
     array, _, view, _ = extended(x, growth)
     keep(view)
     return array

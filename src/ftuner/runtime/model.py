@@ -113,7 +113,8 @@ class Model(Shown):
 
     @property
     def appended(self) -> dict[str, str]:
-        """The outputs that append to an input in place, by the name of the input."""
+        """The outputs that append to an input in place, or are written into it, by the name of the
+        input."""
         inputs, outputs = self._graph.inputs, self._graph.outputs
         return {inputs[pair.input].name: outputs[pair.output][0] for pair in self._appended}
 

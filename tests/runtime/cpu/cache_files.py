@@ -27,30 +27,47 @@ def file_of(nodes: Sequence[Any], inputs: Sequence[Spec], outputs: Sequence[Spec
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString())
 
 
-def grouped(dtype: str = "float32", rows: Any = "past", rank: int = 4, positions: int = 0) -> bytes:
-    """onnxruntime's GroupQueryAttention. `positions`: of tables of rotary angles; 0 for none."""
+def grouped(
+    dtype: str = "float32", rows: Any = "past", rank: int = 4, positions: int = 0,
+    masked: bool = False,
+) -> bytes:  # fmt: skip
+    """onnxruntime's GroupQueryAttention. `positions`: of tables of rotary angles; 0 for none.
+    `masked`: the numbers of keys are those of a mask of all tokens, as onnxruntime-genai's builder
+    writes it; else they are inputs."""
     names = ["q", "k", "v", "past_key", "past_value", "last", "total"]
     attributes = {"num_heads": HEADS, "kv_num_heads": GROUPS}
+    numbers: list[Spec] = [("last", "int32", ("batch",)), ("total", "int32", ())]
+    nodes = []
+    if masked:
+        numbers = [("mask", "int64", ("batch", "all"))]
+        nodes = [
+            helper.make_node("Constant", [], ["one"], value_ints=[1]),
+            helper.make_node("ReduceSum", ["mask", "one"], ["count"], keepdims=0),
+            helper.make_node("Sub", ["count", "one"], ["last.wide"]),
+            helper.make_node("Cast", ["last.wide"], ["last"], to=TensorProto.INT32),
+            helper.make_node("Shape", ["mask"], ["shape"]),
+            helper.make_node("Gather", ["shape", "one"], ["total.wide"]),
+            helper.make_node("Cast", ["total.wide"], ["total"], to=TensorProto.INT32),
+        ]
     tables: list[Spec] = []
     if positions:
         attributes["do_rotary"] = 1
         tables = [(name, dtype, (positions, SIZE // 2)) for name in ("cosines", "sines")]
         names += ["cosines", "sines"]
-    node = helper.make_node(
+    nodes.append(helper.make_node(
         "GroupQueryAttention", names, ["y", "key", "value"], domain=MICROSOFT, **attributes
-    )
+    ))  # fmt: skip
     cache = ("batch", GROUPS, rows, SIZE)[:rank]
     return file_of(
-        [node],
+        nodes,
         [
             ("q", dtype, ("batch", "new", HEADS * SIZE)),
             *((name, dtype, ("batch", "new", GROUPS * SIZE)) for name in "kv"),
-            *((name, dtype, cache) for name in ("past_key", "past_value")),
-            ("last", "int32", ("batch",)), ("total", "int32", ()), *tables,
+            *((name, dtype, cache) for name in ("past_key", "past_value")), *numbers, *tables,
         ],
         [
             ("y", dtype, ("batch", "new", HEADS * SIZE)),
-            *((name, dtype, ("batch", GROUPS, "all", SIZE)) for name in ("key", "value")),
+            *((name, dtype, ("batch", GROUPS, "kept", SIZE)) for name in ("key", "value")),
         ],
     )  # fmt: skip
 

@@ -31,8 +31,6 @@ from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 class Growth:
     """The extents of an output that a run appends to an input, or writes into it."""
 
-    input: str
-    """The name of the input."""
     axis: int
     kept: int
     """Rows of the input that are kept, the last ones."""
@@ -110,7 +108,7 @@ def undo(taken: View | None, begun: bool) -> None:
 def lent(memory: Array) -> Array:
     """Memory of the caller's as an array that a run which may write over rows takes as it is,
     unless it needs more of them. `memory` is aligned, contiguous and writeable."""
-    rows = Growth("", 0, len(memory), memory.shape, memory.shape, memory.shape, writes=True)
+    rows = Growth(0, len(memory), memory.shape, memory.shape, memory.shape, writes=True)
     array, _, view, _ = _extension(memory, rows, 0, None)
     keep(view)
     return array
@@ -139,9 +137,9 @@ def _give_back(view: View) -> None:
         _VIEWS[view.key] = view
 
 
-def extended(past: Array, growth: Growth) -> Extension:
-    """An output that begins with rows of `past`; the rows that follow are not set, or zero if the
-    run may not write them all. `past` may have any strides.
+def extended(past: Array, growth: Growth, name: str = "") -> Extension:
+    """An output that begins with rows of `past`, the input `name`; the rows that follow are not
+    set, or zero if the run may not write them all. `past` may have any strides.
 
     Raises:
         AllocationError: the system does not have the memory.
@@ -149,7 +147,7 @@ def extended(past: Array, growth: Growth) -> Extension:
     """
     view = _VIEWS.get(id(past))
     if view is not None:
-        view = _used_up(view, growth.input) if view.writes else _VIEWS.pop(view.key, None)
+        view = _used_up(view, name) if view.writes else _VIEWS.pop(view.key, None)
     if view is None:
         return _extension(_copied(past, growth), growth, 0, None)
     axis, memory, begin = growth.axis, view.memory, view.begin

@@ -60,6 +60,8 @@ class CompiledGraph(Executable):
         # The originals of packed weights are not kept.
         steps = tuple(step.step for step in compiled)
         self.lowered = replace(lowered, graph=replace(graph, nodes=()), steps=steps)
+        self._pasts = [graph.inputs[pair.input].name for pair in appended]
+        """The names of the inputs that outputs append to."""
         self._weights_bytes = _weights_bytes(self.lowered, compiled)
         self._writer = ProgramWriter(self.lowered, compiled, self._binding, session.hardware)
         self._writer.plan_few_rows(self.threads)
@@ -188,8 +190,9 @@ class CompiledGraph(Executable):
         extensions: list[Extension] = []
         begun = False
         try:
-            for pair, growth in zip(self.lowered.appended, program.growths, strict=True):
-                extension = extended(arrays[pair.input], growth)
+            pairs = zip(self.lowered.appended, program.growths, self._pasts, strict=True)
+            for pair, growth, name in pairs:
+                extension = extended(arrays[pair.input], growth, name)
                 extensions.append(extension)
                 outputs[pair.output], written[pair.output] = extension[:2]
             begun = True

@@ -41,7 +41,8 @@ class OutputForms:
             self._growths.append(growths.setdefault(growth, len(growths)))
         self._known = [(picked(shape), dtype) for shape, dtype in numbers]
         self._growing = [
-            (axis, kept, picked(whole), *others) for axis, kept, whole, *others in growths
+            (axis, kept, picked(whole), output, room, slides, writes)
+            for axis, kept, whole, output, room, slides, writes in growths
         ]
         self.extents = {extent for shape, _ in numbers for extent in shape}
         """The numbers of all dims that count elements."""
@@ -59,8 +60,10 @@ class OutputForms:
         if not self._growths:
             return outputs, outputs, ()
         growths = [
-            Growth(axis, values[kept], whole(values), forms[output][0], forms[room][0], *kind)
-            for axis, kept, whole, output, room, *kind in self._growing
+            Growth(
+                axis, values[kept], whole(values), forms[output][0], forms[room][0], slides, writes
+            )
+            for axis, kept, whole, output, room, slides, writes in self._growing
         ]
         rooms = tuple([forms[number] for number in self._rooms])
         return outputs, rooms, tuple([growths[number] for number in self._growths])

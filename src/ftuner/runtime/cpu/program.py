@@ -280,8 +280,8 @@ class ProgramWriter:
         addresses = np.array([0, here, base + arena_bytes, pool, *buffers], np.int64)
         records[slots] = fixed + addresses[sources] + bound[numbers] * factors
         return BoundProgram(
-            records, here, outputs, self._forms.fresh, rooms, growths, self._checked, base, draft.plans,
-            arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
+            records, here, outputs, self._forms.fresh, rooms, growths, self._checked, base,
+            draft.plans, arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
         )  # fmt: skip
 
     def _draft(

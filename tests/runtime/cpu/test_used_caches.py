@@ -1,0 +1,193 @@
+"""Caches that a run has used up, and input that is refused."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from tests.runtime.cpu import cache_files as files
+from tests.runtime.cpu.appending import address, assert_same, compiled, tokens
+from tests.runtime.cpu.cache_files import GROUPS, SIZE
+from tests.runtime.cpu.caches import GROUPED, KINDS, LENGTH, PAIRS, SCATTERED, both, is_in_place
+from tests.runtime.cpu.decoders import Decoder
+
+from ftuner.errors import GraphError, IndexRangeError, InputError, ShapeError
+from ftuner.inference import load
+from ftuner.runtime.cpu.backend import CpuBackend
+
+
+@pytest.fixture(autouse=True)
+def _on_widest(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
+
+
+@pytest.mark.parametrize("name", ["grouped", "scattered"])
+def test_a_cache_is_used_up(name: str) -> None:
+    kind = KINDS[name]
+    appending, copying = both(kind)
+    rows = 0 if kind.grows else LENGTH
+    past = kind.continued(
+        appending(**kind.new(0, 1, 3, 0, "float32"), **kind.empty(1, rows, "float32"))
+    )
+    kept = {n: x.copy() for n, x in past.items()}
+    new, other = kind.new(1, 1, 1, 3, "float32"), kind.new(2, 1, 1, 3, "float32")
+    found = appending(**new, **past)
+    assert is_in_place(kind, past, found)
+    for _ in range(2):
+        with pytest.raises(InputError, match="past_key is an output of an earlier run"):
+            appending(**other, **past)
+    # The newest one, and a copy from before, go on.
+    assert_same(appending(**other, **kept), copying(**other, **kept))
+    later = kind.new(3, 1, 1, 4, "float32")
+    given = {n: x.copy() for n, x in kind.continued(found).items()}
+    assert_same(appending(**later, **kind.continued(found)), copying(**later, **given))
+
+
+def test_one_array_for_two_inputs() -> None:
+    appending, _ = both(SCATTERED)
+    new = SCATTERED.new(0, 1, 1, 0, "float32")
+    past = appending(**new, **SCATTERED.empty(1, LENGTH, "float32"))["key"]
+    with pytest.raises(InputError, match="past_value"):
+        appending(**new, past_key=past, past_value=past)
+    # The first one has been given back.
+    appending(**new, past_key=past, past_value=past.copy())
+
+
+def test_threads_that_continue_one_cache() -> None:
+    """One of them has it; the others are refused."""
+    appending, _ = both(SCATTERED)
+    new = SCATTERED.new(0, 1, 1, 0, "float32")
+    past = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
+    begin = threading.Barrier(6)
+    results: list[object] = []
+
+    def go_on() -> None:
+        begin.wait()
+        try:
+            results.append(appending(**new, **past))
+        except InputError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=go_on) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(x, dict) for x in results) <= 1
+    assert len(results) == 6
+
+
+def test_caches_of_other_models(widest: CpuBackend) -> None:
+    """What a concatenation appended to is copied by a run that may write over it, and the other
+    way round."""
+    decoder = Decoder(layers=1, heads=GROUPS)
+    model = compiled(decoder, widest, append=True)
+    found = model(ids=tokens(0, new=3), **decoder.empty())
+    past = {"past_key": found["present.0.key"], "past_value": found["present.0.value"]}
+    kept = {name: x.copy() for name, x in past.items()}
+    appending, copying = both(GROUPED)
+    new = GROUPED.new(0, 1, 1, 3, "float32")
+    result = appending(**new, **past)
+    assert not is_in_place(GROUPED, past, result)
+    assert_same(result, copying(**new, **kept))
+    assert_same(past, kept)
+    back = {"past.0.key": result["key"], "past.0.value": result["value"]}
+    again = model(ids=tokens(1), **back)
+    assert address(again["present.0.key"]) != address(result["key"])
+    # Neither has been used up.
+    model(ids=tokens(1), **decoder.continued(found))
+    appending(**GROUPED.new(1, 1, 1, 4, "float32"), **GROUPED.continued(result))
+
+
+def test_measuring_steps_changes_nothing() -> None:
+    appending, copying = both(SCATTERED)
+    new = SCATTERED.new(0, 1, 1, 0, "float32")
+    past = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
+    kept = {name: x.copy() for name, x in past.items()}
+    new = SCATTERED.new(1, 1, 1, 1, "float32")
+    assert len(appending.step_seconds({**new, **past})) == len(appending.steps)
+    assert_same(past, kept)
+    assert_same(appending(**new, **past), copying(**new, **kept))
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("last", [4, 1000, -1])
+def test_numbers_of_keys_beyond_all(last: int) -> None:
+    """A run that fails has used the cache up."""
+    appending, copying = both(GROUPED)
+    first = GROUPED.new(0, 1, 3, 0, "float32")
+    past = GROUPED.continued(appending(**first, **GROUPED.empty(1, 0, "float32")))
+    kept = {name: x.copy() for name, x in past.items()}
+    new = GROUPED.new(1, 1, 1, 3, "float32")
+    with pytest.raises(IndexRangeError, match="seqlens_k"):
+        appending(**new | {"last": np.array([last], np.int32)}, **past)
+    with pytest.raises(InputError, match="or failed while it did"):
+        appending(**new, **past)
+    assert_same(appending(**new, **kept), copying(**new, **kept))
+
+
+def test_rows_that_no_run_has_written() -> None:
+    """They are zero, as where the past is copied: two rows more, of which one is written."""
+    appending, copying = both(GROUPED)
+    first = GROUPED.new(0, 1, 3, 0, "float32")
+    past = GROUPED.continued(appending(**first, **GROUPED.empty(1, 0, "float32")))
+    kept = {name: x.copy() for name, x in past.items()}
+    new = GROUPED.new(2, 1, 1, 3, "float32") | {"total": np.array(5, np.int32)}
+    found = appending(**new, **past)
+    assert is_in_place(GROUPED, past, found)
+    assert not found["key"][:, :, 4].any()
+    assert_same(found, copying(**new, **kept))
+
+
+@pytest.mark.parametrize("at", [-1, LENGTH, LENGTH - 1, 2**40])
+def test_positions_beyond_a_cache(at: int) -> None:
+    appending, copying = both(SCATTERED)
+    for model in (appending, copying):
+        new = SCATTERED.new(0, 1, 2, 0, "float32") | {"at": np.array([at])}
+        with pytest.raises(IndexRangeError, match="TensorScatter"):
+            model(**new, **SCATTERED.empty(1, LENGTH, "float32"))
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_a_cache_without_rows(mode: str) -> None:
+    appending, _ = both(SCATTERED, mode=mode)
+    with pytest.raises(ShapeError):
+        appending(**SCATTERED.new(0, 1, 1, 0, "float32"), **SCATTERED.empty(1, 0, "float32"))
+
+
+def test_a_run_that_has_not_begun() -> None:
+    """It gives the cache back: here, no array of another input can be had."""
+    appending, copying = both(SCATTERED)
+    new = SCATTERED.new(0, 1, 1, 0, "float32")
+    past = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
+    used = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
+    appending(**new, **used)
+    with pytest.raises(InputError, match="past_value"):
+        appending(**new, past_key=past["past_key"], past_value=used["past_value"])
+    kept = {name: x.copy() for name, x in past.items()}
+    assert_same(appending(**new, **past), copying(**new, **kept))
+
+
+def test_a_past_of_another_rank() -> None:
+    with pytest.raises(GraphError, match="four axes"):
+        load(files.grouped(rank=3), append_in_place=True)(
+            **GROUPED.new(0, 1, 1, 3, "float32"),
+            **{name: np.zeros((1, GROUPS, 3), np.float32) for name in PAIRS},
+        )
+    model = load(files.grouped(), append_in_place=True)
+    past = GROUPED.empty(1, 3, "float32")
+    with pytest.raises(InputError, match="past_key"):
+        model(**GROUPED.new(0, 1, 1, 3, "float32"), **{n: x[0] for n, x in past.items()})
+
+
+def test_positions_beyond_the_tables() -> None:
+    data = files.grouped(positions=4)
+    model = load(data, append_in_place=True)
+    tables = {name: np.ones((4, SIZE // 2), np.float32) for name in ("cosines", "sines")}
+    past = GROUPED.empty(1, 3, "float32")
+    found = model(**GROUPED.new(0, 1, 1, 3, "float32"), **tables, **past)
+    with pytest.raises(IndexRangeError):
+        model(**GROUPED.new(0, 1, 1, 4, "float32"), **tables, **GROUPED.continued(found))
