@@ -48,7 +48,7 @@ _ROUNDS = 8
 _MOST_ROWS, _MOST_COLUMNS, _MOST_STEPS = 128, 2048, 4096
 _LEAST_COLUMNS, _LEAST_STEPS = 128, 128
 _SHARE_OF_LEVEL = 3
-"""A weight is held in a cache that is so many times as large: others may use it, too."""
+"""Least size of a cache that is to hold a weight, in sizes of the weight: others use it, too."""
 
 
 class Learned(NamedTuple):
@@ -120,7 +120,7 @@ class _Sampler:
         self._cores = backend.hardware.cores
         self._nr = library.widths[0] * library.lanes
         levels = library.hardware.levels
-        # What is not behind L2 is not learned.
+        # Nothing is learned of L1 and L2.
         self._levels = levels[2:] if len(levels) > 2 else levels[-1:]
         empty = self._bed.weights(levels[0], self._nr, 1)
         plan = self._planner.plan(panel_problem(self._nr, 1, library.widths[0], 1, 1))
