@@ -152,7 +152,7 @@ def test_own_samples_show_whether_a_correction_is_kept() -> None:
     own = pool.take(np.isin(pool.contest, products[: len(products) // 3]))
     assert transferred(sources, own, "a").workers == (1, 2)
     few = pool.take(picked(source_model(sources), pool, 100, "random"))
-    with pytest.raises(DatasetError, match="no correction was learned"):
+    with pytest.raises(DatasetError, match="do not choose better plans"):
         transferred(sources, few, "a")
 
 

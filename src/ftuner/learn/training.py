@@ -361,8 +361,8 @@ def proven(table: Table, residuals: Array) -> tuple[tuple[int, ...], str]:
     workers = tuple(gain.workers for gain in found if gain.certain)
     if not workers:
         raise DatasetError(
-            "no correction was learned: its choices are not better than those of the estimate by "
-            f"more than a standard error ({regret or 'no product has two plans'})"
+            "held-out predictions do not choose better plans than the estimate by more than a "
+            f"standard error ({regret or 'no product has two plans'})"
         )
     return workers, regret
 
