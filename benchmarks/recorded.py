@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import report_decoding, report_zoo
 from benchmarks.report_gpu import KIND as GPU
 from benchmarks.results import Document, load
 
@@ -21,8 +22,9 @@ PEERS_KINDS = ("model", "vision", "speech", "recurrent", "conv", "gemm", "bmm")
 """Kinds of document that compare ftuner with its peers, in the order of the pages."""
 KINDS = (
     *PEERS_KINDS, "int8", "metaschedule", "regret", "overhead", "start", "first", GPU,
+    report_zoo.KIND, report_decoding.KIND,
 )  # fmt: skip
-"""Kinds of document that the pages show; other results may stand beside them."""
+"""Kinds of document that the pages and summaries show; other results may stand beside them."""
 ABOUT = "about.toml"
 """The file of a folder with the name of its machine, `title`; the name of its page, `page`; and if
 an earlier version of ftuner was measured, what it lacked, `state`."""

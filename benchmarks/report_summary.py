@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks import report_decoding, report_zoo
+from benchmarks.engines import SUBJECT
+from benchmarks.generating import IN_PLACE
 from benchmarks.markdown import number, table
 from benchmarks.recorded import Recorded
 from benchmarks.results import Document, Summary, geomean, summarise
@@ -12,6 +15,9 @@ from benchmarks.results import Document, Summary, geomean, summarise
 WORKLOADS = (
     ("sentence encoder, by length", "model", ("minilm",)),
     ("vision networks, by resolution", "vision", ()),
+    ("published architectures, hidden 192", report_zoo.KIND, ("small",)),
+    ("published architectures, hidden 768", report_zoo.KIND, ("base",)),
+    ("decoders, token by token", report_decoding.KIND, ()),
     ("LSTM and GRU layers, by length", "recurrent", ()),
     ("speech detectors, by sounds and windows", "speech", ()),
     ("convolutions, by resolution", "conv", ()),
@@ -20,8 +26,10 @@ WORKLOADS = (
     ("batched products", "bmm", ()),
 )
 """What a row is called, its kind of document, and its sets: all of the kind if none is named."""
-FRONT = ("model", "vision", "gemm")
+FRONT = ("model", "vision", report_zoo.KIND, report_decoding.KIND, "gemm")
 """Kinds of the rows that README.md shows."""
+SUBJECTS = {report_decoding.KIND: IN_PLACE}
+"""What is compared with the peers, where it is not `SUBJECT`."""
 THREADS = (1, 2)
 NONE = "–"
 
@@ -66,8 +74,18 @@ def rows(machine: Recorded) -> list[Row]:
 
 
 def _summaries(documents: Sequence[Document], threads: int) -> tuple[Summary, ...]:
-    found = (summarise(document) for document in documents if document["threads"] == threads)
+    own = [document for document in documents if document["threads"] == threads]
+    found = (summarise(_flat(d), SUBJECTS.get(d["kind"], SUBJECT)) for d in own)
     return tuple(summary for summary in found if summary.cases)
+
+
+def _flat(document: Document) -> Document:
+    """A document of architectures with the cases of all that its rows count."""
+    if "results" not in document:
+        return document
+    counted = [result for result in document["results"] if not result.get("held_out")]
+    cases = [case for result in counted for case in result.get("cases", ())]
+    return document | {"cases": cases}
 
 
 def performance(machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -37,6 +37,7 @@ from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.scratch import Workspaces
+from ftuner.runtime.shapes.growing import Places
 
 Array = npt.NDArray[Any]
 Side = Literal["begin", "end"]
@@ -271,12 +272,13 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
             buffer = kept[buffer]
         address(self, slot, buffer, offset)
 
-    def guarded_places(self: Any, values: Sequence[int], *_: object) -> tuple[list[int], int]:
+    def guarded_places(self: Any, values: Sequence[int], *_: object) -> Places:
         self.guarded_buffers = [
             Guard((values[number] * itemsize,), np.uint8, None, at)
             for number, itemsize in (self._sizes[size] for size in self._size_of)
         ]
-        return [_Place(guard.address) for guard in self.guarded_buffers], 0
+        # No other shape fits.
+        return Places([-1], [_Place(guard.address) for guard in self.guarded_buffers], 0)
 
     def guarded_kept(self: Any, *_: object) -> Array:
         # The guarded places live as long as the program.

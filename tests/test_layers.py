@@ -18,6 +18,7 @@ from ftuner.graph.steps import (
     ConvolutionStep,
     DepthwiseStep,
     GroupedConvolutionStep,
+    LineWinogradStep,
     NestStep,
     ProductStep,
     StripesStep,
@@ -42,6 +43,7 @@ ONLY_ON_CPU = {
     "cost.stripes": "the same",
     "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",
     "cost.winograd": "a GPU computes convolutions by their definition",
+    "cost.line_winograd": "the same",
     "cost.intake": "what a CPU's tiles wait for; a GPU's pipeline is part of `cost.tile`",
     "cost.recurrence": "a GPU launches each step of a layer: nothing is chosen by cost",
     "cost.experts": "a GPU multiplies gathered copies of weights as a batch",
@@ -50,6 +52,7 @@ ONLY_ON_CPU = {
     "planner.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "planner.winograd": "a GPU computes convolutions by their definition",
+    "planner.line_winograd": "the same",
     "planner.recurrence": "a GPU launches each step of a layer in blocks of one of two sizes",
     "planner.panel_width": "only a CPU packs weights into panels",
     "report.patches": "on a GPU the tiles of a product are bands and waves",
@@ -65,6 +68,8 @@ ONLY_ON_CPU = {
     "runtime.required_families": "kernels by layout of B; a GPU has one kernel for each tile",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
+    "runtime.task_groups": "the same",
+    "runtime.dealing": "the same",
     "runtime.tensors": "tensors among arrays; on a GPU all operands are tensors",
     "runtime.threads": "the thread pool",
     "runtime.trials": "a GPU's trials are launches, timed by events",
@@ -254,7 +259,13 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
     # Where there is no file for a kind of convolution, another kind or the definition computes it.
     kinds |= {ConvolutionStep.kind, DepthwiseStep.kind, RecurrenceStep.kind}
     only = {
-        "cpu": {WinogradStep.kind, StripesStep.kind, WholeStep.kind, ExpertsStep.kind},
+        "cpu": {
+            WinogradStep.kind,
+            LineWinogradStep.kind,
+            StripesStep.kind,
+            WholeStep.kind,
+            ExpertsStep.kind,
+        },
         "gpu": {GroupedConvolutionStep.kind},
     }
     kinds |= only[device]

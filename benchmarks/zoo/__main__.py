@@ -9,6 +9,7 @@ A line says what passes recognise in a file, and what they leave written out.
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from collections import Counter
@@ -61,6 +62,15 @@ def _one(name: str, job: Job) -> dict[str, Any]:
     return found | measured(name, files, job.threads, settings, PEERS)
 
 
+def _within_memory() -> None:
+    """Let an engine that asks for more memory than the machine has free get an error; otherwise the
+    system may end any process."""
+    if sys.platform == "linux":
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free_kib = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+        resource.setrlimit(resource.RLIMIT_AS, (free_kib * 1024, resource.RLIM_INFINITY))
+
+
 def _apart(name: str, job: Job) -> dict[str, Any]:
     """The result of one architecture, found in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.zoo", "--worker", name, "--size", job.size,
@@ -104,6 +114,7 @@ def main(
     if unknown:
         raise typer.BadParameter(f"unknown {sorted(unknown)}")
     if worker:
+        _within_memory()
         print(json.dumps(_one(worker, Job(size, variant, int(threads), budget, check))))
         return
     for count in [1] if check else [int(part) for part in threads.split(",")]:

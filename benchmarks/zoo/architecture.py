@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Input:
 
     dims: tuple[int | str, ...]
     kind: str
-    """`tokens`, `mask`, `ones`, `zeros`, `normal` or `boxes`."""
+    """`tokens`, `mask`, `ones`, `zeros`, `normal` or `boxes`; with `float` before it in float32."""
     below: int = 1000
     """Tokens are less than this."""
 
@@ -82,6 +82,9 @@ class Input:
         return tuple(_extent(dim, extents) for dim in self.dims)
 
     def array(self, extents: Extents, rng: np.random.Generator) -> Array:
+        if self.kind.startswith("float "):
+            integers = replace(self, kind=self.kind.removeprefix("float "))
+            return integers.array(extents, rng).astype(np.float32)
         shape = self.shape(extents)
         if self.kind == "normal":
             return rng.standard_normal(shape, np.float32)

@@ -51,9 +51,11 @@ def load(
             elements. Any other array is copied, as ever: one of your own, or an output that was
             given to a run before (a second continuation of one text). That copy is made by the
             caller's thread alone, so that a beam search, which reorders the past for each token, is
-            slower. Attention has the same bits as without. `Model.appended` names these inputs and
-            outputs. An output keeps all of its memory alive, with the rows that were appended
-            later.
+            slower. Where data says which rows are written (GroupQueryAttention, TensorScatter), a
+            run may write over rows of the output that it continues: that array shows them, and is
+            refused if it is given again. Attention has the same bits as without. `Model.appended`
+            names these inputs and outputs. An output keeps all of its memory alive, with the rows
+            that were appended later.
 
     Returns:
         The model: call it with arrays by name, or use its `run`. A model that was loaded from a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from tests.codegen.llvm.nest_running import (
 )
 
 from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.dim import Shape, minimum
+from ftuner.core.dim import Dim, Shape, minimum
 from ftuner.core.dtype import TENSOR_DTYPES, DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.recurrence import Activation, Cell
@@ -43,6 +43,7 @@ VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "pad": {"mode": _PAD_MODES},
     "scatter_elements": {"kind": ("none", *_COMBINE)},
     "scatter_nd": {"kind": ("none", *_COMBINE)},
+    "write_rows": {"circular": FLAGS},
     "cast": {"to": tuple(TENSOR_DTYPES.values())},
     "bit_cast": {"of": tuple(TENSOR_DTYPES.values()), "to": tuple(TENSOR_DTYPES.values())},
     "top_k": {"largest": FLAGS},
@@ -122,6 +123,16 @@ def _dots(x: Array, y: Array) -> Array:
     return total
 
 
+def _row_of(extent: Dim) -> Callable[[Bindings], Make]:
+    """Positions along an axis, counted from its begin."""
+
+    def made(bindings: Bindings) -> Make:
+        n = evaluate(extent, bindings)
+        return lambda random, shape, dtype: random.integers(0, max(n, 1), shape).astype(dtype)
+
+    return made
+
+
 def _others() -> Iterator[Template]:
     """Of operators without a definition, and of those that finish what a copy began."""
     for kind in VARIANTS["scatter_elements"]["kind"]:
@@ -132,6 +143,11 @@ def _others() -> Iterator[Template]:
         yield Template((
             Case("scatter_nd", (("float32", (B, C, 3)), ("int64", (A, 2)), ("float32", (A, 3))),
                  {"kind": kind}, (values_of, below(minimum(B, C)), values_of), size=_large),
+        ))  # fmt: skip
+    for circular in FLAGS:
+        yield Template((
+            Case("write_rows", (("float32", (A, B, 3)), ("int64", (A,)), ("float32", (A, 1, 3))),
+                 {"axis": 1, "circular": circular}, (values_of, _row_of(B), values_of)),
         ))  # fmt: skip
     yield Template((Case("reshape", (("float32", (A, B, C)),), {"shape": (A * B, C)}),))
     yield Template((Case("concat", (("float32", (A, B)), ("float32", (A, C))), {"axis": 1}),))

@@ -103,3 +103,81 @@ def test_ranges_of_floats_to_an_extent(first: float) -> None:
         step=np.float32(1),
     )  # fmt: skip
     agrees(data, *((1, m) for m in range(9)))
+
+
+@pytest.mark.parametrize("language", [0.0, 1.0, 2.0])
+def test_rows_are_chosen_by_a_number_that_all_have(language: float) -> None:
+    """Rows of x of either language, changed and written back, as torch exports
+    `y[of == 1] = f(x[of == 1])`: all rows, or none, and no call waits for a model of its own."""
+    nodes = [
+        node("Shape", "x", y="shape"), node("Shape", "x", y="rows", end=1),
+        node("Expand", "one", "rows", y="ones"), node("Mul", "ones", "language", y="of"),
+        node("Expand", "zero", "shape", y="y_0"),
+    ]  # fmt: skip
+    for number, function in enumerate(("Abs", "Neg")):
+        i = str(number)
+        nodes += [
+            node("Equal", "of", f"is_{i}", y=f"holds_{i}"),
+            node("NonZero", f"holds_{i}", y=f"row_{i}"),
+            node("Transpose", f"row_{i}", y=f"at_{i}", perm=[1, 0]),
+            node("GatherND", "x", f"at_{i}", y=f"rows_{i}"),
+            node(function, f"rows_{i}", y=f"found_{i}"),
+            node("Cast", f"holds_{i}", y=f"number_{i}", to=TensorProto.INT64),
+            node("ReduceSum", f"number_{i}", y=f"count_{i}"),
+            node("Shape", "x", y=f"width_{i}", start=1),
+            node("Concat", f"count_{i}", f"width_{i}", y=f"extents_{i}", axis=0),
+            node("Expand", f"found_{i}", f"extents_{i}", y=f"whole_{i}"),
+            node("Reshape", f"whole_{i}", "flat", y=f"updates_{i}"),
+            node("Unsqueeze", f"holds_{i}", "last", y=f"column_{i}"),
+            node("Expand", f"column_{i}", "shape", y=f"everywhere_{i}"),
+            node("NonZero", f"everywhere_{i}", y=f"element_{i}"),
+            node("Transpose", f"element_{i}", y=f"to_{i}", perm=[1, 0]),
+            node("ScatterND", f"y_{i}", f"to_{i}", f"updates_{i}", y=f"y_{number + 1}"),
+        ]  # fmt: skip
+    data = model_of(
+        [*nodes, node("Identity", "y_2", y="y")], {"y": 2}, one=np.float32(1), zero=np.float32(0),
+        language=np.float32(language), is_0=np.float32(1), is_1=np.float32(2),
+        flat=np.array([-1]), last=np.array([1]),
+    )  # fmt: skip
+    agrees(data, (3, 4), (1, 5), (2, 1), (4, 4))
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_rows_are_chosen_by_a_condition(narrow: bool) -> None:
+    """`y[holds] = exp(x[holds])`: room is made for as many rows as the condition holds for."""
+    integers = TensorProto.INT32 if narrow else TensorProto.INT64
+    nodes = [
+        node("NonZero", "holds", y="row"), node("Transpose", "row", y="at", perm=[1, 0]),
+        node("GatherND", "x", "at", y="rows"), node("Abs", "rows", y="found"),
+        node("Reshape", "holds", "flat", y="flat_holds"),
+        node("Cast", "flat_holds", y="number", to=integers),
+        node("ReduceSum", "number", y="sum"), node("Cast", "sum", y="count", to=TensorProto.INT64),
+        node("Shape", "x", y="width", start=1), node("Concat", "count", "width", y="whole", axis=0),
+        node("Expand", "found", "whole", y="updates"),
+        node("Reshape", "updates", "flat", y="elements"),
+        node("Shape", "x", y="shape"), node("Unsqueeze", "holds", "last", y="column"),
+        node("Expand", "column", "shape", y="everywhere"),
+        node("NonZero", "everywhere", y="element"),
+        node("Transpose", "element", y="to", perm=[1, 0]),
+        node("ScatterND", "x", "to", "elements", y="y"),
+    ]  # fmt: skip
+    holds = [
+        node("ReduceSum", "x", "last", y="sums", keepdims=0), node("Greater", "sums", "zero",
+        y="holds"),
+    ]  # fmt: skip
+    data = model_of(
+        [*holds, *nodes], {"y": 2}, flat=np.array([-1]), last=np.array([1]), zero=np.float32(0),
+    )  # fmt: skip
+    agrees(data, *((n, m) for n in (0, 1, 2, 5) for m in (1, 4)))
+
+
+def test_sums_that_are_no_numbers_of_elements_are_data() -> None:
+    """Along one axis, and of integers."""
+    nodes = [
+        node("Greater", "x", "zero", y="holds"), node("Cast", "holds", y="ones", to=7),
+        node("ReduceSum", "ones", "first", y="sums", keepdims=0),
+        node("Add", "ones", "ones", y="twos"), node("ReduceSum", "twos", y="sum"),
+        node("Cast", "sums", y="y", to=1), node("Cast", "sum", y="z", to=1),
+    ]  # fmt: skip
+    data = model_of(nodes, {"y": 1, "z": 2}, zero=np.float32(0), first=np.array([0]))
+    agrees(data, (3, 4), (1, 2))

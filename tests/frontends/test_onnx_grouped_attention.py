@@ -139,7 +139,10 @@ def test_bad_nodes_are_refused() -> None:
         data = model_of("GroupQueryAttention", many, 3, **good)
         with pytest.raises(FTunerError, match="head_sink"):
             ftuner.load(data).run(feeds_of(many))
+    half = [*given[:3], floats(rng, 1, 1, 3, 4), *given[4:]]
+    with pytest.raises(FTunerError, match="given together"):
+        ftuner.load(model_of("GroupQueryAttention", half, 3, **good)).run(feeds_of(half))
     # A sequence that ends beyond the cache.
     model = ftuner.load(model_of("GroupQueryAttention", given, 3, **good))
-    with pytest.raises(FTunerError):
+    with pytest.raises(FTunerError, match="seqlens_k"):
         model.run(feeds | {"x5": np.array([5], np.int32)})

@@ -21,8 +21,9 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
-from ftuner.graph.builder import MAX_FOLLOWED, Builder
+from ftuner.graph.builder import Builder
 from ftuner.graph.folding import MAX_FOLDED_BYTES
+from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Value
 from ftuner.runtime.reference import run_reference
 
@@ -72,6 +73,15 @@ def test_equal_nodes_are_one() -> None:
     assert maker.add("reduce", x, axes=(0,), kind="sum") is first
     assert maker.add("reduce", x, kind="sum", axes=(1,)) is not first
     assert len(maker.nodes) == 3
+
+
+def test_operands_of_one_sum_may_be_exchanged() -> None:
+    maker = Maker()
+    x, y = maker.given("x", B, S), maker.given("y", B, S)
+    for op in ("add", "multiply", "equal"):
+        assert maker.add(op, x, y) is maker.add(op, y, x)
+    for op in ("subtract", "divide", "less"):
+        assert maker.add(op, x, y) is not maker.add(op, y, x)
 
 
 def test_unknown_operators_are_refused() -> None:
@@ -163,6 +173,44 @@ def test_dims_expanded_to_an_extent_that_only_run_time_tells() -> None:
     assert result.tolist() == [2, 5, 7]
     with pytest.raises(ShapeError):
         reference(graph, inputs_of(graph, {"B": 2, "S": 5, "T": 4}))
+
+
+def filled(maker: Maker, value: object, *shape: Dim) -> Value:
+    return maker.add("broadcast", maker.constant(np.asarray(value)), shape=shape)
+
+
+def test_tensors_of_equal_elements_are_filled_once() -> None:
+    """`ones(B, S) * 2 == 2`, of another shape, where it holds."""
+    maker = Maker()
+    x = maker.given("x", B, S)
+    twice = maker.add("multiply", filled(maker, np.float32(1), B, S), maker.number(2))
+    holds = maker.add("equal", twice, filled(maker, np.float32([2]), S))
+    turned = maker.add("transpose", maker.add("reshape", holds, shape=(B, S, 1)), perm=(1, 2, 0))
+    assert turned.shape == (S, 1, B)
+    element = maker.uniform.element(turned)
+    assert element is not None
+    assert element.constant is not None
+    assert (element.shape, element.constant.item()) == ((), True)
+    assert maker.add("where", holds, x, filled(maker, np.float32(7), B, S)) is x
+    assert {node.op for node in maker.nodes} == {"broadcast"}
+
+
+def test_sums_of_equal_integers_are_dims() -> None:
+    maker = Maker()
+    ones = maker.add("cast", filled(maker, True, B, S, 4), to=INT64)
+    assert maker.add("reduce", ones, kind="sum", axes=(0, 1, 2)).dims == (4 * B * S,)
+    assert maker.add("reduce", ones, kind="sum", axes=(0, 1)).dims == (B * S,) * 4
+    assert maker.add("reduce", ones, kind="sum", axes=(2,)).dims is None
+    assert maker.add("reduce", ones, kind="maximum", axes=(0, 1, 2)).dims is None
+
+
+def test_what_is_not_equal_everywhere_is_computed() -> None:
+    maker = Maker()
+    x = maker.given("x", B)
+    y = maker.add("add", x, filled(maker, np.float32(1), B))
+    assert maker.uniform.element(y) is None
+    joined = maker.add("concat", filled(maker, np.float32(1), B), x, axis=0)
+    assert maker.uniform.element(joined) is None
 
 
 def test_tensors_without_elements_that_have_a_symbol_are_not_followed() -> None:

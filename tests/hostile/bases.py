@@ -21,7 +21,7 @@ from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET
 from ftuner.frontends.onnx.reading import domain_of
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.graph.builder import MAX_FOLLOWED
+from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]

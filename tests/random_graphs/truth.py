@@ -52,7 +52,7 @@ roundoff of the sum so far, N / 2 of the last one together; independent noise ad
 N only."""
 MOVES = frozenset({
     "reshape", "transpose", "broadcast", "slice", "concat", "pad", "tile", "gather", "gather_nd",
-    "gather_elements", "where", "top_k", "non_zero", "unique",
+    "gather_elements", "where", "top_k", "non_zero", "unique", "write_rows",
 })  # fmt: skip
 """Operators that only move elements: their results are as exact as their operands."""
 GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})

@@ -184,7 +184,7 @@ ROWS = (
     seen("timesfm", "TimesFm", lambda s: usual(s, patch_length=8, context_length=64,
          horizon_length=16, head_dim=s.depth), kind="series", inputs={
          "past_values": Input(("batch", 64), "normal"),
-         "past_values_padding": Input(("batch", 64), "zeros"),
+         "past_values_padding": Input(("batch", 64), "float zeros"),
          "freq": Input(("batch", 1), "zeros")}),
     seen("decision-transformer", "DecisionTransformer", lambda s: usual(s, state_dim=17,
          act_dim=4, max_ep_len=512), kind="series", outputs=("action_preds", "state_preds"),

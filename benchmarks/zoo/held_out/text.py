@@ -51,6 +51,8 @@ def t5gemma(size: Size) -> Fields:
     return {"encoder": part, "decoder": part, "vocab_size": size.vocabulary}
 
 
+FLOAT_MASK = {"attention_mask": Input(("batch", "length"), "float mask")}
+"""Torch's exporter has no difference of a float and a tensor of integers."""
 TWICE = dict.fromkeys(("input_shape_ids", "input_pronunciation_ids"), IDS)
 ROWS_AND_COLUMNS = {"token_type_ids": Input(("batch", "length", 7), "zeros")}
 EXPERTS = {"num_experts": 4, "encoder_sparse_step": 1, "decoder_sparse_step": 1}
@@ -85,7 +87,7 @@ ROWS = (
     Architecture("fsmt", "encoder-decoder", "FSMTForConditionalGeneration", "FSMTConfig", fsmt,
                  TOKENS | TARGETS, ("logits",), given={"use_cache": False}),
     Architecture("prophetnet", "encoder-decoder", "ProphetNetForConditionalGeneration",
-                 "ProphetNetConfig", prophetnet, TOKENS | TARGETS, ("logits",),
+                 "ProphetNetConfig", prophetnet, TOKENS | TARGETS | FLOAT_MASK, ("logits",),
                  given={"use_cache": False}),
     Architecture("t5gemma", "encoder-decoder", "T5GemmaForConditionalGeneration",
                  "T5GemmaConfig", t5gemma, TOKENS | TARGETS, ("logits",),

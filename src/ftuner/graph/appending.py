@@ -1,4 +1,4 @@
-"""Outputs that append to an input in place.
+"""Outputs that append to an input in place, or that are written into it, and their memory.
 
 A decoder returns the keys and values of all tokens so far: `present = concat([past, new])`. If
 `past` already lies where `present` is to be, a run writes the new rows alone. So such an output is
@@ -8,16 +8,23 @@ for each number of rows, wherever the past came from.
 
 With a sliding window, a decoder keeps the last rows alone: `present = last(concat([last(past),
 new]))`. Then the output is the end of that part of the memory, which moves on from run to run.
+
+A cache has rows beyond those of the tokens so far, and data says where the new ones are written:
+`present = write_rows(past, position, new)`. Then a run may write over rows of the input. The cache
+keeps its length, or it is padded to as many rows as there are tokens.
+
+`grown_outputs` (`graph/growing.py`) finds them in a graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from ftuner.core.dim import Dim, Shape, Symbolic, ceil_quotient, row_major_strides
+from ftuner.core.dim import Dim, Shape, ceil_quotient, row_major_strides
 from ftuner.core.index_expr import Operand
-from ftuner.graph.ir import Graph, Node, Value, consumers, producers
+from ftuner.graph.ir import Value
 
 ROOM_ROWS = 128
 """Memory has room for a multiple of this many rows. Derived: a copy moves up to three times the
@@ -25,24 +32,35 @@ bytes of all rows, which attention reads for each token; once in 128 tokens that
 
 
 class Appended(NamedTuple):
-    """An output that is the end of a concatenation, which begins with the end of an input. Where
-    no window slides, each end is everything."""
+    """An output that is the end of a tensor that begins with the end of an input, or an input with
+    rows written into it. Where no window slides, each end is everything."""
 
     input: int
     """The number of the input, as `output` of the output."""
     output: int
     axis: int
     """The axis along which rows are appended."""
-    kept: Value
-    """The rows of the input that the concatenation begins with."""
+    rows: Dim
+    """Rows of the input that are kept, the last ones."""
     whole: Value
-    """The concatenation."""
-    slides: bool
-    """Whether the output, or `kept`, may be fewer rows than there are."""
+    """The tensor that begins with them."""
+    kept: tuple[Value, ...]
+    """Values that are in the memory when a run begins: the rows of each of `parts`, then others."""
+    parts: tuple[Value, ...]
+    """What a run computes in the memory: `whole`, or what is stacked to it."""
+    stacked: int | None = None
+    """The axis of `whole` along which it is stacked, which a part and its rows may lack. None if
+    `whole` is the only part."""
+    slides: bool = False
+    """Whether the output, or what is kept, may be fewer rows than there are."""
+    writes: bool = False
+    """Whether a run may write over rows of the input."""
 
     @property
     def room(self) -> Shape:
         """The shape of the memory that `whole` is a part of."""
+        if self.whole.shape[self.axis] == self.rows:
+            return self.whole.shape
         return memory_shape(self.whole.shape, self.axis, self.slides)
 
     @property
@@ -51,88 +69,29 @@ class Appended(NamedTuple):
         whole = self.whole
         return Operand(whole.dtype, whole.shape, row_major_strides(self.room))
 
+    @property
+    def layouts(self) -> dict[Value, Operand]:
+        """The layouts of `kept` and `parts` in that memory."""
+        whole, axis = self.layout, self.stacked
+        found = {v: replace(whole, shape=v.shape) for v in (*self.kept, *self.parts)}
+        if axis is None:
+            return found
+        for number, values in enumerate(zip(self.kept, self.parts, strict=False)):
+            for value in values:
+                strides = list(whole.strides)
+                if value.rank < len(strides):
+                    del strides[axis]
+                offset = number * whole.strides[axis]
+                found[value] = Operand(whole.dtype, value.shape, tuple(strides), offset)
+        return found
+
 
 class Copied(NamedTuple):
-    """An output that begins with an input, which a run has to copy."""
+    """An output that begins with an input, or is written into it, which a run has to copy."""
 
     input: int
     output: int
     why: str
-
-
-def appended_outputs(graph: Graph) -> tuple[Appended, ...]:
-    """The outputs that can append to an input in place: concatenations that begin with an input of
-    unknown extent, which nothing else reads where it matters how far its rows are apart; and the
-    last rows of such ones."""
-    return tuple(found for found in grown_outputs(graph) if isinstance(found, Appended))
-
-
-def grown_outputs(graph: Graph) -> tuple[Appended | Copied, ...]:
-    """The outputs that are the end of a concatenation that begins with the end of an input: those
-    that can append to it in place, and others with the reason."""
-    made_by, readers = producers(graph), consumers(graph)
-    inputs = {value: number for number, value in enumerate(graph.inputs)}
-    first: dict[Value, str] = {}
-    found: list[Appended | Copied] = []
-    for number, (name, value) in enumerate(graph.outputs):
-        whole = _all_rows(value, made_by)
-        node = made_by.get(whole)
-        if node is None or node.op != "concat" or len(node.inputs) == 1:
-            continue
-        kept, axis = node.inputs[0], node.attributes["axis"]
-        past = _all_rows(kept, made_by)
-        if past not in inputs:
-            continue
-        ends = [(value, whole), (kept, past)]
-        others = [
-            reader for reader in _read(past, kept, readers)
-            if not _takes_strides(reader, kept, node, made_by)
-        ]  # fmt: skip
-        why = ""
-        if whole in first:
-            why = f"output {first[whole]} has the same rows"
-        elif not all(_same_but_along(axis, x, y) for x, y in ends):
-            why = "a part along another axis is kept"
-        elif not isinstance(past.shape[axis], Symbolic):
-            why = f"it has {past.shape[axis]} rows in every run"
-        elif others:
-            why = f"it is also read by: {', '.join(dict.fromkeys(r.op for r in others))}"
-        if why:
-            found.append(Copied(inputs[past], number, why))
-        else:
-            first[whole] = name
-            slides = any(x is not y for x, y in ends)
-            found.append(Appended(inputs[past], number, axis, kept, whole, slides))
-    return tuple(found)
-
-
-def _read(past: Value, kept: Value, readers: Mapping[Value, Sequence[Node]]) -> list[Node]:
-    """The nodes that read an input or its last rows."""
-    return [*readers[past], *(readers[kept] if kept is not past else ())]
-
-
-def _takes_strides(
-    reader: Node, kept: Value, joined: Node, made_by: Mapping[Value, Node]
-) -> bool:  # fmt: skip
-    return reader in (joined, made_by.get(kept)) or (
-        reader.op == "cast" and reader.inputs[0] is kept
-    )
-
-
-def _all_rows(value: Value, made_by: Mapping[Value, Node]) -> Value:
-    """What a value is the last rows of along one axis; the value itself if it is not a slice."""
-    node = made_by.get(value)
-    if node is None or node.op != "slice" or any(step != 1 for step in node.attributes["steps"]):
-        return value
-    (x,) = node.inputs
-    ends = zip(node.attributes["starts"], value.shape, x.shape, strict=True)
-    is_end = all(start + extent == whole for start, extent, whole in ends)
-    return x if is_end else value
-
-
-def _same_but_along(axis: int, x: Value, y: Value) -> bool:
-    extents = enumerate(zip(x.shape, y.shape, strict=True))
-    return all(i == axis or one == other for i, (one, other) in extents)
 
 
 def memory_shape(shape: Sequence[Dim], axis: int, slides: bool = False) -> Shape:

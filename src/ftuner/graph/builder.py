@@ -9,20 +9,16 @@ pass.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ftuner.core import dim as dims_of
-from ftuner.core.dim import Dim, Shape, Symbolic, least_value, product
+from ftuner.core.dim import Dim, Shape, least_value, product
 from ftuner.core.dtype import (
     ADDRESSABLE_BYTES,
-    BOOL,
     ELEMENT_DTYPES,
-    FLOAT32,
-    FLOAT64,
     INT32,
     INT64,
     DType,
@@ -30,11 +26,13 @@ from ftuner.core.dtype import (
 from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
+from ftuner.graph.following import MAX_FOLLOWED, follow, followed_elements, sign_of, static
 from ftuner.graph.ir import MAX_RANK, Array, Constraint, Graph, Node, TensorType, Value, live_nodes
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.uniform import Uniform
 
-MAX_FOLLOWED = 64
-"""Most elements of a tensor that is followed as dims: no shape has more axes."""
+COMMUTATIVE = ("add", "multiply", "equal", "logical_and", "logical_or")
+"""Operators of two operands that may be exchanged, with the same bits in the result."""
 MIN_NARROW_BYTES = 16 << 10
 """Matrices of 8-bit integers of this size or more are not widened while the graph is built, because
 they may be weights. Derived: smaller ones fit L1 as floats, too."""
@@ -61,13 +59,14 @@ class Builder:
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
         self._presumed: dict[Value, _Presumption] = {}
+        self.uniform = Uniform(self.add)
         self.folding = Folding()
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""
         found = Builder()
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
-        found._presumed = self._presumed
+        found._presumed, found.uniform = self._presumed, self.uniform
         return found
 
     def name(self) -> str:
@@ -152,9 +151,13 @@ class Builder:
             raise GraphError(self._placed(error)) from None
         if known is not None:
             return known
+        uniform = self._uniform(op, inputs, attributes, types[0])
+        if uniform is not None:
+            return (uniform,)
         presumed = self._presumption(op, inputs, attributes, types[0])
         inputs = tuple(self.materialised(v) for v in inputs)
-        key = (op, inputs, _hashable(attributes))
+        operands = tuple(sorted(inputs, key=lambda v: v.name)) if op in COMMUTATIVE else inputs
+        key = (op, operands, _hashable(attributes))
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)
@@ -163,7 +166,32 @@ class Builder:
             self.nodes.append(Node(op, inputs, found, attributes, binds))
             if presumed is not None:
                 self._presumed[found[0]] = presumed
+            element = self.uniform.element(inputs[0]) if op == "broadcast" else None
+            if element is not None:
+                self.uniform.add(found[0], element)
         return found
+
+    def _uniform(
+        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
+    ) -> Value | None:
+        """A result of which all elements are equal to a constant, or that a condition which is the
+        same everywhere chooses: a broadcast."""
+        if op == "where" and (holds := self.uniform.element(inputs[0])) is not None:
+            chosen = inputs[1] if bool(holds.constant) else inputs[2]
+            same = chosen.shape == type_.shape
+            return chosen if same else self.add("broadcast", chosen, shape=type_.shape)
+        element = self.uniform.element_of(op, inputs, attributes)
+        if element is None or (op == "broadcast" and inputs[0] is element):
+            return None
+        return self.add("broadcast", element, shape=type_.shape)
+
+    def producer(self, value: Value) -> Node | None:
+        """The node that gives a value, if it is one of this builder's."""
+        return next((node for node in reversed(self.nodes) if value in node.outputs), None)
+
+    def presume(self, value: Value, dims: tuple[Dim, ...]) -> None:
+        """Note that the elements of a computed tensor are certain dims."""
+        self._presumed[value] = _Presumption(dims, ())
 
     def presumed(self, value: Value) -> tuple[Dim, ...] | None:
         """The elements of a tensor as dims, if they are known but for the sign of extents that are
@@ -191,8 +219,8 @@ class Builder:
             for value, p in zip(inputs, given, strict=True)
         ]
         if op == "divide" and values[0].dims is not None:
-            dividends |= {n: None for n in values[0].dims if _sign(n) == 0}
-        dims = _follow(op, values, attributes, type_, presuming=True)
+            dividends |= {n: None for n in values[0].dims if sign_of(n) == 0}
+        dims = follow(op, values, attributes, type_, presuming=True)
         return None if dims is None else _Presumption(tuple(dims), tuple(dividends))
 
     def _expect_possible(self, op: str, types: Sequence[TensorType]) -> None:
@@ -241,14 +269,17 @@ class Builder:
             if results is not None:
                 return tuple(self.constant(r, t.dtype) for r, t in zip(results, types, strict=True))
         type_ = types[0]
-        followed = _follow(op, inputs, attributes, type_)
+        followed = follow(op, inputs, attributes, type_)
+        if followed is None and (count := followed_elements(type_)) is not None:
+            total = self.uniform.sum_of(op, inputs, attributes, type_)
+            followed = None if total is None else [total] * count
         if followed is None:
             return None
         if type_.dtype.kind == "int":
             followed = [_wrapped(d, type_.dtype.bits) for d in followed]
         if all(isinstance(d, int) for d in followed):
             array = _int64s(followed).astype(type_.dtype.name)
-            return (self.constant(array.reshape(_static(type_.shape))),)
+            return (self.constant(array.reshape(static(type_.shape))),)
         return (Value(self.name(), type_, None, tuple(followed)),)
 
     def graph(self, inputs: Sequence[Value], outputs: Sequence[tuple[str, Value]]) -> Graph:
@@ -278,11 +309,6 @@ def _int64s(values: Sequence[Dim]) -> Array:
         raise ShapeError(f"extents of more than 64 bits: {list(values)}") from None
 
 
-def _static(shape: Shape) -> tuple[int, ...]:
-    assert all(isinstance(n, int) for n in shape), shape
-    return tuple(n for n in shape if isinstance(n, int))
-
-
 def _may_stay_narrow(op: str, inputs: Sequence[Value], types: Sequence[TensorType]) -> bool:
     """Whether a node widens a matrix that products may read as it is."""
     if op != "cast" or types[0].dtype.kind != "float" or inputs[0].constant is None:
@@ -297,145 +323,3 @@ def _all(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _hashable(attributes: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(sorted(attributes.items()))
-
-
-_DIM_FUNCTIONS: Mapping[str, Callable[..., Dim | None]] = {
-    "add": lambda x, y: x + y,
-    "subtract": lambda x, y: x - y,
-    "multiply": lambda x, y: x * y,
-    "divide": lambda x, y: _truncated_quotient(x, y) if _sign(x) else None,
-    "remainder": lambda x, y: None if y == 0 else dims_of.remainder(x, y),
-    "maximum": dims_of.maximum,
-    "minimum": dims_of.minimum,
-    "negative": lambda x: -x,
-    "equal": lambda x, y: _compared(x, y, equal=True),
-    "less": lambda x, y: _compared(x, y, equal=False),
-    "less_equal": lambda x, y: _negated(_compared(y, x, equal=False)),
-    "logical_not": lambda x: 1 - x,
-    "where": lambda c, x, y: x if c else y,
-}
-
-
-def _truncated_quotient(x: Dim, y: Dim) -> Dim | None:
-    """`x / y` rounded towards zero, for an x that is zero or more unless it is known to be zero or
-    less; None if y is zero or may be negative."""
-    if y == 0 or _sign(y) <= 0:
-        return None
-    return dims_of.quotient(x, y) if _sign(x) >= 0 else -dims_of.quotient(-x, y)
-
-
-def _sign(x: Dim) -> int:
-    """1 if a dim is certain to be zero or more, -1 if it is certain to be zero or less, else 0."""
-    low, high = least_value(x), least_value(-x)
-    if low is not None and low >= 0:
-        return 1
-    return -1 if high is not None and high >= 0 else 0
-
-
-def _compared(x: Dim, y: Dim, equal: bool) -> int | None:
-    """x == y, or x < y, as 0 or 1; None if it is not certain."""
-    if x == y:
-        return int(equal)
-    above, below = least_value(x - y), least_value(y - x)
-    if below is not None and below > 0:
-        return int(not equal)
-    if above is not None and (above > 0 or (above == 0 and not equal)):
-        return 0
-    return None
-
-
-def _negated(value: int | None) -> int | None:
-    return None if value is None else 1 - value
-
-
-def _follow(
-    op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType,
-    presuming: bool = False,
-) -> list[Dim] | None:  # fmt: skip
-    """The elements of a result as dims, if those of the operands are. `presuming`: that what is
-    divided is zero or more."""
-    if not inputs or not (
-        type_.dtype in (INT32, INT64, BOOL) or (op == "cast" and type_.dtype in (FLOAT32, FLOAT64))
-    ):
-        return None
-    if any(isinstance(n, Symbolic) for n in type_.shape):
-        # It may have no elements all the same.
-        return None
-    if math.prod(_static(type_.shape)) > MAX_FOLLOWED:
-        return None
-    arrays = []
-    for value in inputs:
-        elements = _elements(value)
-        if elements is None:
-            return None
-        arrays.append(elements)
-    if op in _DIM_FUNCTIONS:
-        function = _DIM_FUNCTIONS[op]
-        if presuming and op == "divide":
-            function = _truncated_quotient
-        whole = [np.broadcast_to(a, _static(type_.shape)).ravel() for a in arrays]
-        return _certain(function(*x) for x in zip(*whole, strict=True))
-    if op == "cast" and type_.dtype == BOOL:
-        return _certain(_negated(_compared(x, 0, equal=True)) for x in arrays[0].ravel())
-    if op == "cast":
-        return list(arrays[0].ravel())
-    if op == "reduce":
-        return _follow_reduce(arrays[0], attributes)
-    if op == "gather":
-        if not all(isinstance(i, int) for i in arrays[1].flat):
-            return None
-        arrays[1] = arrays[1].astype(np.int64)
-    if OPERATORS[op].moves:
-        numbers = [n for a in attributes.values() if isinstance(a, tuple) for n in a]
-        if not all(isinstance(n, int) for n in numbers):
-            return None
-        moved = OPERATORS[op].reference(*arrays, **attributes)
-        return list(np.asarray(moved, object).ravel())
-    return None
-
-
-def _certain(results: Iterable[Dim | None]) -> list[Dim] | None:
-    """All results, or None if one of them is not known."""
-    found: list[Dim] = []
-    for result in results:
-        if result is None:
-            return None
-        found.append(result)
-    return found
-
-
-def _follow_reduce(array: Array, attributes: Mapping[str, Any]) -> list[Dim] | None:
-    if array.ndim != 1 or attributes["axes"] != (0,):
-        return None
-    folds: dict[str, Callable[[Dim, Dim], Dim]] = {
-        "sum": lambda x, y: x + y,
-        "product": lambda x, y: x * y,
-        "maximum": dims_of.maximum,
-        "minimum": dims_of.minimum,
-    }
-    fold = folds[attributes["kind"]]
-    elements = list(array)
-    if not elements:
-        neutral = {"sum": 0, "product": 1}.get(attributes["kind"])
-        return None if neutral is None else [neutral]
-    total = elements[0]
-    for element in elements[1:]:
-        total = fold(total, element)
-    return [total]
-
-
-def _elements(value: Value) -> Array | None:
-    """The elements as an array of Python integers and dims."""
-    if value.dims is not None:
-        elements: Sequence[Dim] = value.dims
-    elif (
-        value.constant is not None
-        and value.constant.size <= MAX_FOLLOWED
-        and (value.constant.dtype.kind in "iub")
-    ):
-        elements = [int(x) for x in value.constant.ravel()]
-    else:
-        return None
-    array = np.empty(len(elements), object)
-    array[:] = elements
-    return array.reshape(value.shape)

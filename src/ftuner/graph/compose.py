@@ -11,7 +11,8 @@ from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, INT64, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.graph.answers import Answers, RunTimeNumberError
-from ftuner.graph.builder import MAX_FOLLOWED, Builder
+from ftuner.graph.builder import Builder
+from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.operator import axis_of
 from ftuner.graph.ops.pointwise import broadcast_shape

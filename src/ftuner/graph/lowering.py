@@ -48,7 +48,7 @@ def lower(
             `graph.precision`.
         runs: whether a back end has a kind of step for a dtype. Where it has none for an operator
             that may do without, the operator is lowered by its definition.
-        appended: those of `appending.appended_outputs` whose inputs are in the memory of the
+        appended: those of `growing.appended_outputs` whose inputs are in the memory of the
             outputs when a run begins. None of these values is held in another dtype.
 
     Raises:
@@ -63,9 +63,7 @@ def lower(
     for number, value in enumerate(graph.inputs):
         buffer = Buffer("input", value.dtype, product(value.shape), number)
         inputs.append(buffer)
-        placement.forms[value] = View(buffer, row_major(value.type))
-    for pair in appended:
-        placement.forms[pair.kept] = placement.beginning(pair)
+        placement.forms.setdefault(value, View(buffer, row_major(value.type)))
     left = dict(placement.uses)
     for node in graph.nodes:
         if any(value not in placement.forms for value in node.outputs):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import View, as_rows, permuted, reshaped
@@ -15,7 +16,10 @@ from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers, producers
 
 
 def parts(
-    graph: Graph, place: Callable[[Value], View], type_of: Callable[[Value], TensorType]
+    graph: Graph,
+    place: Callable[[Value], View],
+    type_of: Callable[[Value], TensorType],
+    known: Mapping[Value, View] = MappingProxyType({}),
 ) -> dict[Value, View]:
     """The memory of concatenations, and of values that can be computed to a part of one. What has
     other readers is among them only if every kernel can read it there: if it is rows with one
@@ -25,11 +29,12 @@ def parts(
         place: where the result of a concatenation is stored, unless it is itself an operand of
             another concatenation and is written to its part of that result.
         type_of: the type of a value in memory.
+        known: values whose memory is known.
     """
     made_by = producers(graph)
     readers = consumers(graph)
     outputs = {value for _, value in graph.outputs}
-    found: dict[Value, View] = {}
+    found = dict(known)
     # Backwards, so that the memory of a result is known before its operands are reached.
     for node in reversed(graph.nodes):
         if node.op == "concat" and node.output not in found:

@@ -82,12 +82,19 @@ class Placement:
         for number, (_, value) in enumerate(graph.outputs):
             self.uses[value] = self.uses.get(value, 0) + 1
             self.output_numbers.setdefault(value, number)
-        self._appended = {pair.whole: pair for pair in appended}
-        """What is in memory with room for more."""
+        self._appended = {pair.output for pair in appended}
+        """Numbers of the outputs that are in memory with room for more."""
         self.constants: dict[Value, View] = {}
         self._others: dict[tuple[Buffer, DType], Buffer] = {}
         self._copies: dict[tuple[Buffer, Operand, DType], View] = {}
-        self._parts = parts(graph, self.alone, self.type_of)
+        places: dict[Value, View] = {}
+        for pair in appended:
+            room = Buffer("output", pair.whole.dtype, product(pair.room), pair.output)
+            found = {v: View(room, layout) for v, layout in pair.layouts.items()}
+            self.forms.update((v, found[v]) for v in pair.kept)
+            places.update({pair.whole: View(room, pair.layout)})
+            places.update((v, found[v]) for v in pair.parts)
+        self._parts = parts(graph, self.alone, self.type_of, places)
 
     def type_of(self, value: Value) -> TensorType:
         """The type of a value in the arena or among constants."""
@@ -160,18 +167,14 @@ class Placement:
         return rows
 
     def place(self, value: Value) -> View:
-        """Memory for a value: its part of a concatenation, if it is computed to that, or memory of
-        its own."""
+        """Memory for a value: its part of a concatenation or of what an output appends to, if it is
+        computed to that, or memory of its own."""
         part = self._parts.get(value)
         return self.alone(value) if part is None else part
 
     def alone(self, value: Value) -> View:
         """Row-major memory for a value. That is the caller's if the value is an output that no
         step has written, and if no other node reads it in another dtype."""
-        pair = self._appended.get(value)
-        if pair is not None and pair.output not in self._written:
-            buffer = Buffer("output", value.dtype, product(pair.room), pair.output)
-            return View(buffer, pair.layout)
         number = self.output_numbers.get(value)
         type_ = self.type_of(value)
         as_given = type_.dtype == value.dtype or self.uses.get(value, 0) <= 1
@@ -185,11 +188,6 @@ class Placement:
             Buffer("output", value.dtype, product(value.shape), number), row_major(value.type)
         )
 
-    def beginning(self, pair: Appended) -> View:
-        """The memory of the rows that are there when a run begins."""
-        whole = self.place(pair.whole)
-        return View(whole.buffer, replace(whole.layout, shape=pair.kept.shape))
-
     def apart(self, type_: TensorType) -> View:
         """Memory of the arena."""
         return View(Buffer("arena", type_.dtype, product(type_.shape)), row_major(type_))
@@ -200,7 +198,7 @@ class Placement:
 
     def output(self, number: int, value: Value) -> View:
         view = self.view(value)
-        if any(pair.output == number for pair in self._appended.values()):
+        if number in self._appended:
             return view
         if view.buffer.kind == "output" and view.buffer.number == number and view.contiguous:
             return view

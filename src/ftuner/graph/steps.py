@@ -87,6 +87,12 @@ class Window:
     extents: Shape
     """Positions of the window."""
 
+    def whole_kernel(self, channels: Dim) -> tuple[int, ...]:
+        """The extents of the window, of which the last may be part of a run, where x has so many
+        channels without gaps."""
+        assert isinstance(channels, int)
+        return (*self.kernel[:-1], self.kernel[-1] * self.run // channels)
+
 
 @dataclass(frozen=True)
 class ProductStep:
@@ -141,8 +147,9 @@ class ConvolutionStep(ProductStep):
 
     kind: ClassVar[str] = "convolution"
     window: Window
-    winograd: bool
-    """Whether a `WinogradStep` comes before, which does the work where it is faster."""
+    winograd: str
+    """The kind of a step before it that does the work where it is faster, by Winograd's products;
+    empty if there is none."""
 
     @property
     def dims(self) -> tuple[Dim, ...]:
@@ -264,6 +271,44 @@ class WinogradStep:
 
     def described(self, text: DimText) -> str:
         return f"{_described(self.x.shape, text)} by [3, 3] -> {_described(self.out.shape, text)}"
+
+
+@dataclass(frozen=True)
+class LineWinogradStep:
+    """A convolution of two spatial axes as Winograd's products along the last one
+    (`core.line_winograd`). A `ConvolutionStep` follows, which does the work where these are
+    slower."""
+
+    kind: ClassVar[str] = "line_winograd"
+    title: str
+    x: View
+    """(images, rows, positions, channels); positions follow each other without gaps."""
+    weight: View
+    """(rows, positions, channels, columns) of the window, in row-major order."""
+    out: View
+    """(images, rows, positions, columns), with contiguous columns."""
+    strides: tuple[int, int]
+    begin: Shape
+    epilogue: Expr
+    operands: tuple[View, ...]
+    """As of a product whose rows are the positions of the result."""
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return (self.x.buffer, self.weight.buffer, *(v.buffer for v in self.operands))
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return (self.out.buffer,)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        views = (self.x, self.out, *self.operands)
+        return (*self.begin, *(d for v in views for d in (*v.shape, *v.layout.strides)))
+
+    def described(self, text: DimText) -> str:
+        window = _described(self.weight.shape[:2], text)
+        return f"{_described(self.x.shape, text)} by {window} -> {_described(self.out.shape, text)}"
 
 
 @dataclass(frozen=True)

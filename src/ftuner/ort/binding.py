@@ -12,6 +12,7 @@ from ftuner.ort.devices import device_index
 from ftuner.ort.element_types import Array
 from ftuner.ort.exceptions import ArgumentError
 from ftuner.ort.values import OrtValue, at_address, expect_value
+from ftuner.runtime.cpu.appending import lent
 from ftuner.runtime.ops.placement import on_gpu
 
 Run = Callable[[Mapping[str, object]], list[Any]]
@@ -24,6 +25,10 @@ class Session(Protocol):
     @property
     def device(self) -> int | None:
         """The number of the GPU that it computes on, or None for the CPU."""
+
+    @property
+    def appended(self) -> Mapping[str, str]:
+        """The outputs that are computed in the memory of an input, by the name of the input."""
 
     def get_inputs(self) -> list[NodeArg]: ...
 
@@ -148,9 +153,24 @@ class IOBinding:
         """Arrays for a session on the CPU; tensors for one on a GPU, so that outputs are, too."""
         device = self.session.device
         if device is None:
-            return {name: value.numpy() for name, value in self._inputs.items()}
+            outputs = self.session.appended
+            return {
+                name: self._array(value, outputs.get(name)) for name, value in self._inputs.items()
+            }
         held = {name: value.held() for name, value in self._inputs.items()}
         return {n: x if on_gpu(x) else cuda.to_device(x, device) for n, x in held.items()}
+
+    def _array(self, value: OrtValue, output: str | None) -> Array:
+        """The array of an input. If the output that continues it is bound to the same memory, the
+        run may write there."""
+        array = value.numpy()
+        target = None if output is None else self._outputs.get(output)
+        if isinstance(target, OrtValue) and not on_gpu(target.held()):
+            flags = array.flags
+            usable = flags.aligned and flags.c_contiguous and flags.writeable
+            if usable and _same_memory(array, target.numpy()):
+                return lent(array)
+        return array
 
     def _expect_input(self, name: str) -> None:
         known = self._arguments()
@@ -170,8 +190,16 @@ def _delivered(name: str, found: Any, target: OrtValue | int | None) -> OrtValue
                 f"output {name!r} has the shape {list(found.shape)}; it is bound to memory of "
                 f"shape {target.shape()}"
             )
-        target.take(found)
+        if on_gpu(found) or on_gpu(target.held()) or not _same_memory(found, target.numpy()):
+            target.take(found)
         return target
     if target is None:
         return OrtValue(cuda.to_host(found) if on_gpu(found) else found)
     return OrtValue(found if on_gpu(found) else cuda.to_device(found, target))
+
+
+def _same_memory(x: Array, y: Array) -> bool:
+    """Whether two arrays have the same elements at the same addresses."""
+    return (x.ctypes.data, x.dtype, x.shape, x.strides) == (
+        y.ctypes.data, y.dtype, y.shape, y.strides
+    )  # fmt: skip

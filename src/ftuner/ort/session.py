@@ -327,6 +327,11 @@ class InferenceSession:
         self._load(providers, provider_options)
 
     @property
+    def appended(self) -> dict[str, str]:
+        """The outputs that are computed in the memory of an input, by the name of the input."""
+        return self._model.appended
+
+    @property
     def device(self) -> int | None:
         """The number of the GPU that the session computes on, or None for the CPU."""
         name = self._chosen.device

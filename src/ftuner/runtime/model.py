@@ -12,7 +12,8 @@ from ftuner.core.dtype import DType
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count
 from ftuner.errors import PickleError
-from ftuner.graph.appending import Appended, Copied, grown_outputs
+from ftuner.graph.appending import Appended, Copied
+from ftuner.graph.growing import grown_outputs
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Lowered, Step
@@ -204,7 +205,7 @@ class Model(Shown):
 
         def run(part: Executable, operands: list[Any]) -> list[Any]:
             times.extend(part.step_seconds(operands))
-            return part.run(operands)
+            return part.run(operands) if part is not self.parts[-1] else []
 
         self._chain.through(self._boundary.admitted(feeds), run)
         return times

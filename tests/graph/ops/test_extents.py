@@ -49,6 +49,10 @@ def scatter_nd(g: Maker, x: Value, at: Value, updates: Value) -> Value:
     return g.add("scatter_nd", x, at, updates, kind="add")
 
 
+def write_rows(g: Maker, x: Value, starts: Value, updates: Value) -> Value:
+    return g.add("write_rows", x, starts, updates, axis=1, circular=False)
+
+
 def attention(g: Maker, q: Value, k: Value, v: Value, mask: Value) -> Value:
     return g.add("attention", q, k, v, mask, scale=1.0, causal=None)
 
@@ -81,6 +85,14 @@ CASES = {
         scatter_nd, (FLOAT32, INT64, FLOAT32),
         [[(5, 3), (2, 1), (2, 3)], [(0, 3), (0, 1), (0, 3)], [(5, 0), (2, 1), (2, 0)]],
         [[(5, 3), (2, 1), (2, 4)], [(5, 3), (2, 1), (3, 3)], [(0, 3), (2, 1), (2, 3)]],
+    ),
+    "write_rows": Case(
+        write_rows, (FLOAT32, INT64, FLOAT32),
+        [[(2, 5, 3), (2,), (2, 1, 3)], [(2, 0, 3), (2,), (2, 0, 3)], [(0, 5, 3), (0,), (0, 1, 3)]],
+        [
+            [(2, 5, 3), (3,), (2, 1, 3)], [(2, 5, 3), (2,), (3, 1, 3)],
+            [(2, 5, 3), (2,), (2, 1, 2)], [(2, 0, 3), (2,), (2, 1, 3)],
+        ],
     ),
     "attention": Case(
         attention, (FLOAT32, FLOAT32, FLOAT32, BOOL),

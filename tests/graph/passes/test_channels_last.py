@@ -176,6 +176,24 @@ def test_a_table_is_resized_with_channels_last() -> None:
     assert resample.attributes["axes"] == (1, 2)
 
 
+@pytest.mark.parametrize("scale", [1, 0.5])
+def test_biases_of_scores_do_not_turn_the_scores(scale: float) -> None:
+    """Biases of positions that a table has for each head, in a network of pictures and text."""
+
+    def body(g: Maker) -> list[Value]:
+        q, k, v = (g.given(name, B, 4, S, 8) for name in "qkv")
+        scores = g.add("matmul", q, g.add("transpose", k, perm=(0, 1, 3, 2)))
+        scores = g.add("multiply", scores, g.number(scale)) if scale != 1 else scores
+        table = g.given("table", B, S, S, 4)
+        biased = g.add("add", scores, g.add("transpose", table, perm=FIRST))
+        weights = g.add("softmax", biased, axis=3, log=False)
+        return [g.add("matmul", weights, v), convolution(g, picture(g), 4)]
+
+    graph = applied(move_transpositions, graph_of(body))
+    (softmax,) = (n for n in graph.nodes if n.op == "softmax")
+    assert softmax.attributes["axis"] == 3
+
+
 def test_graphs_without_windows_stay() -> None:
     def body(g: Maker) -> Value:
         x = g.add("transpose", g.given("x", B, S, T, 4), perm=FIRST)

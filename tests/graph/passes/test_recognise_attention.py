@@ -402,3 +402,40 @@ def test_a_cap_that_others_read_stays() -> None:
     g = Maker()
     graph = g.made(*body(g))
     assert "attention" not in ops(recognise_attention(graph))
+
+
+@pytest.mark.parametrize("of_data", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_factor_for_each_head(biased: bool, of_data: bool) -> None:
+    """Swin V2's: a scale that is learned for each head."""
+
+    def body(g: Maker) -> Value:
+        factor = g.given("factor", B, H, 1, 1) if of_data else g.weight(H, 1, 1)
+        found = g.add("multiply", factor, scores(g))
+        if biased:
+            found = g.add("add", found, g.given("bias", H, S, T))
+        return values(g, found)
+
+    graph = applied(graph_of(body))
+    assert ops(graph) == ["multiply", "attention"]
+    assert attention_of(graph).attributes["scale"] == 0.5
+
+
+@pytest.mark.parametrize("shape", [(1, T), (H, S, 1)])
+def test_factors_that_differ_within_a_matrix_stay(shape: tuple[Dim, ...]) -> None:
+    def body(g: Maker) -> Value:
+        return values(g, g.add("multiply", scores(g), g.given("factor", *shape)))
+
+    assert "attention" not in ops(applied(graph_of(body)))
+
+
+def test_a_factor_that_adds_matrices_stays() -> None:
+    """Queries that all matrices share have no room for a factor of each."""
+
+    def body(g: Maker) -> Value:
+        q, k = g.given("q", S, D), g.given("k", B, H, D, T)
+        g.given("v", B, H, T, D)
+        g.given("past", P)
+        return values(g, g.add("multiply", g.add("matmul", q, k), g.weight(H, 1, 1)))
+
+    assert "attention" not in ops(applied(graph_of(body)))

@@ -133,6 +133,35 @@ def other_orders_of_pairs(g: Maker) -> Value:
     return joined(g, real, imaginary, HALVES)
 
 
+def back_by_elements(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
+    first, second = (neighbours if interleaved else halves)(g, x)
+    other = joined(g, second, g.add("negative", first), interleaved)
+    return g.add("add", g.add("multiply", x, cosine), g.add("multiply", other, sine))
+
+
+def back_by_pairs(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
+    first, second = (neighbours if interleaved else halves)(g, x)
+    real = g.add("add", g.add("multiply", first, cosine), g.add("multiply", second, sine))
+    imaginary = g.add("subtract", g.add("multiply", second, cosine), g.add("multiply", first, sine))
+    return joined(g, real, imaginary, interleaved)
+
+
+@pytest.mark.parametrize("interleaved", [HALVES, NEIGHBOURS])
+@pytest.mark.parametrize(
+    ("write", "table"), [(back_by_elements, (S, D)), (back_by_pairs, (S, D // 2))]
+)
+def test_rotary_the_other_way(write: Callable[..., Value], table: Shape, interleaved: bool) -> None:
+    """Queries and keys share the negated sines."""
+
+    def body(g: Maker) -> list[Value]:
+        angles = tables(g, *table)
+        q, k = g.given("q", B, H, S, D), g.given("k", B, H, S, D)
+        return [write(g, x, *angles, interleaved) for x in (q, k)]
+
+    graph = applied(recognise_rotary, graph_of(body))
+    assert [n for n in ops(graph) if n != "reshape"] == ["negative", "rotary", "rotary"]
+
+
 @pytest.mark.parametrize("body", [other_orders, other_orders_of_pairs])
 def test_rotary_in_other_orders(body: Body) -> None:
     assert titles(applied(recognise_rotary, graph_of(body))) == ["rotary"]
@@ -199,7 +228,7 @@ def pairs_with(*, sums: tuple[str, str] = ("subtract", "add"), swap: bool = Fals
 @pytest.mark.parametrize(
     "body",
     [added(sign="subtract"), added(negate=False), added(swap=True), added(start=D // 2 - 1),
-     added(interleaved=NEIGHBOURS), added(other=True), pairs_with(sums=("add", "subtract")),
+     added(interleaved=NEIGHBOURS), added(other=True), pairs_with(sums=("add", "add")),
      pairs_with(sums=("subtract", "subtract")), pairs_with(swap=True)],
 )  # fmt: skip
 def test_what_is_no_rotary(body: Body) -> None:

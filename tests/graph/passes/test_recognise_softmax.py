@@ -9,7 +9,7 @@ from tests.graph.graphs import B, Body, Maker, S, T, applied, assert_left_alone,
 from ftuner.core.dim import Shape
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.passes.softmax import recognise_softmax
+from ftuner.graph.passes.softmax import plain_softmax, recognise_softmax
 from ftuner.runtime.reference import run_reference
 
 
@@ -116,6 +116,38 @@ def logarithm_of_the_powers(g: Maker) -> Value:
 )  # fmt: skip
 def test_what_is_no_softmax(body: Body) -> None:
     assert_left_alone(recognise_softmax, body)
+
+
+@pytest.mark.parametrize(("divided", "factor"), [(1, 1), (32, 32), (5, 5), (4, 8), (1, 0.5)])
+def test_softmax_of_what_is_above_the_largest(divided: float, factor: float) -> None:
+    """As LayoutLMv3 has it: divided by 32, less the largest, times 32."""
+
+    def body(g: Maker) -> Value:
+        x = g.given("x", B, S, T)
+        y = x if divided == 1 else g.add("divide", x, g.number(divided))
+        y = shifted(g, y, 2)
+        y = y if factor == 1 else g.add("multiply", y, g.number(factor))
+        return g.add("softmax", y, axis=2, log=False)
+
+    found = applied(plain_softmax, graph_of(body))
+    (softmax,) = (n for n in found.nodes if n.op == "softmax")
+    assert "reduce" not in ops(found)
+    if divided == factor:
+        assert softmax.inputs == found.inputs
+
+
+def above_along_another_axis(g: Maker) -> Value:
+    return g.add("softmax", shifted(g, g.given("x", B, S), 0), axis=1, log=False)
+
+
+def below_the_largest(g: Maker) -> Value:
+    y = g.add("multiply", shifted(g, g.given("x", B, S), 1), g.number(-2))
+    return g.add("softmax", y, axis=1, log=False)
+
+
+@pytest.mark.parametrize("body", [above_along_another_axis, below_the_largest])
+def test_softmax_that_is_not_plain(body: Body) -> None:
+    assert_left_alone(plain_softmax, body)
 
 
 @pytest.mark.parametrize("part", ["power", "total"])

@@ -26,7 +26,7 @@ from ftuner.core.product import product_types
 from ftuner.graph.ir import Graph
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps.attention import attention_record
+from ftuner.runtime.cpu.steps.attention import attention_plan, problem_of
 from ftuner.runtime.model import Model
 from ftuner.runtime.shapes.strides import StridedArray
 
@@ -263,10 +263,10 @@ def record_of(
     k = StridedArray((h, g, 16, t), (64 * t, 0, 4, 64), 4)
     v = StridedArray((h, g, t, 16), (64 * t, 0, 64, 4), 4)
     products = backend.products(product_types(FLOAT32))
-    softmax = AttentionSoftmax(SCALE, causal)
-    record = attention_record(products, q, k, v, None, None, q, softmax, causal, workers)
-    slots = (Attention.ROWS, Attention.STEPS, Attention.SPLITS)
-    return [*(record.dims[slot] for slot in slots), record.tasks, record.runs]
+    problem = problem_of(q, k, v, causal, workers)
+    plan = attention_plan(products, AttentionSoftmax(SCALE), problem)
+    rows, splits = (plan.slots[slot] for slot in (Attention.ROWS, Attention.SPLITS))
+    return [rows, problem.steps, splits, plan.tasks, plan.runs]
 
 
 def test_heads_of_one_position_are_rows(widest: CpuBackend) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -11,9 +12,11 @@ from tests.runtime import convolutions
 from tests.runtime.convolutions import REDUCTIONS, Convolution, Reduction, name_of, step_types
 
 from ftuner.core.dtype import DTYPES
-from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, WinogradStep
+from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, LineWinogradStep, WinogradStep
+from ftuner.planner.cpu.line_winograd import line_plan
 from ftuner.planner.cpu.winograd import winograd_plan
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.steps import line_winograd as line_steps
 from ftuner.runtime.cpu.steps import winograd as winograd_steps
 from ftuner.runtime.model import Model
 
@@ -46,6 +49,14 @@ WINOGRAD = [
     Convolution((3, 3), 24, 5, pads=(2, 0)),
     Convolution((3, 3), 8, 16, dtype=DTYPES["float64"]),
     Convolution((3, 3), 24, 36, groups=3, residual=True),
+]
+LINES = [
+    Convolution((7, 7), 3, 48, strides=2, pads=(3, 3)),
+    Convolution((7, 7), 3, 70, strides=4, pads=(2, 3), residual=True),
+    Convolution((5, 5), 9, 5, strides=2, pads=(0, 2)),
+    Convolution((3, 3), 4, 16),
+    Convolution((1, 8), 20, 33, strides=2, pads=(1, 0), residual=True),
+    Convolution((7, 7), 2, 12, strides=2, pads=(0, 0), dtype=DTYPES["float64"]),
 ]
 EXTENTS = {
     1: ((7,), (8,), (31,), (100,)),
@@ -119,6 +130,67 @@ def test_where_winograd_is_slower_the_window_does_the_work(
     winograd_steps._plan.cache_clear()
 
 
+@pytest.fixture
+def _lines_win(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Winograd's products along lines do the work wherever there are any."""
+    monkeypatch.setattr(
+        line_steps,
+        "faster_lines",
+        lambda planner, _, problem, width, *rest: line_plan(planner, problem, width, rest[-1]),
+    )
+    line_steps._plan.cache_clear()
+    yield
+    line_steps._plan.cache_clear()
+
+
+@pytest.mark.each_value
+@pytest.mark.usefixtures("_lines_win")
+@pytest.mark.parametrize("case", LINES, ids=name_of)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_lines_equal_the_reference(backend: CpuBackend, case: Convolution, threads: int) -> None:
+    model = Model(case.graph(), backend, threads=threads)
+    assert step_types(model) == [LineWinogradStep, ConvolutionStep]
+    for images, spatial in product((1, 3), [(7, 7), (8, 9), (9, 30), (31, 13), (40, 67)]):
+        check(model, case, images, *spatial)
+    check(model, case, 0, 9, 9)
+
+
+@pytest.mark.usefixtures("_lines_win")
+@pytest.mark.parametrize("block", [1, 2, 5, 64])
+def test_lines_equal_the_reference_in_blocks_of_any_rows(
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(
+        line_steps,
+        "faster_lines",
+        lambda planner, _, problem, width, *rest: line_plan(
+            planner, problem, width, rest[-1]
+        )._replace(block=min(block, problem.rows)),
+    )
+    case = LINES[0]
+    model = Model(case.graph(), widest, threads=2)
+    for spatial in [(7, 7), (31, 13), (40, 67)]:
+        check(model, case, 2, *spatial)
+
+
+def test_lines_of_a_first_layer_read_what_was_padded(
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole rows of a window are one piece of memory there."""
+    chosen: list[object] = []
+    case = Convolution((7, 7), 3, 32, strides=2, pads=(0, 0))
+    model = Model(case.graph(), widest, threads=1)
+    line, window = (step for part in model.parts for step in part.lowered.steps)
+    assert line.weight.shape == (7, 7, 3, 32)
+    assert window.window.run == 21
+    monkeypatch.setattr(line_steps, "faster_lines", lambda *given: chosen.append(given))
+    line_steps._plan.cache_clear()
+    check(model, case, 2, 23, 31)
+    ((_, _, problem, _, window, k, _),) = set(chosen)
+    assert (problem.taps, problem.run, problem.k, window.run, k) == (4, 6, 42, 3, 147)
+    line_steps._plan.cache_clear()
+
+
 @pytest.mark.parametrize("case", [*WINDOWS[:3:2], WINDOWS[6], DEPTHWISE[1]])
 def test_empty_batches(widest: CpuBackend, case: Convolution) -> None:
     check(Model(case.graph(), widest, threads=2), case, 0, *(9,) * len(case.kernel))
@@ -132,21 +204,23 @@ def test_all_that_is_read_may_be_padding(widest: CpuBackend) -> None:
 
 
 def test_infinity_and_nan_reach_only_their_windows(widest: CpuBackend) -> None:
-    case = Convolution((3, 3), 4, 8, pads=(1, 1))
+    """Those of products through windows; Winograd's transforms add up all that a tile reads."""
+    case = Convolution((3, 3), 4, 8, pads=(2, 2), dilation=2)
     model = Model(case.graph(), widest, threads=1)
     x = case.made(1, 12, 12, 4)
     x[0, 5, 5, 2] = np.nan
     (result,) = model.run({"x": x})
     touched = np.isnan(result).any(axis=-1)[0]
     expected = np.zeros((12, 12), bool)
-    expected[4:7, 4:7] = True
+    expected[3:8:2, 3:8:2] = True
     assert (touched == expected).all()
 
 
 @pytest.mark.parametrize(
-    "case", [*WINDOWS[:3], WINDOWS[5], WINDOWS[8], *DEPTHWISE[:3], WINOGRAD[0]],
+    "case", [*WINDOWS[:3], WINDOWS[5], WINDOWS[8], *DEPTHWISE[:3], WINOGRAD[0], *LINES],
     ids=name_of,
 )  # fmt: skip
+@pytest.mark.usefixtures("_lines_win")
 def test_nothing_outside_of_arrays_is_touched(widest: CpuBackend, case: Convolution) -> None:
     with guarding():
         model = Model(case.graph(), widest, threads=1)

@@ -54,3 +54,42 @@ def test_constraints_on_symbols_that_wait_for_data_are_left_out() -> None:
     assert binding([(3, 3)]) == [3, 3]
     with pytest.raises(ShapeError, match="here"):
         binding([(3, 2)])
+
+
+def test_symbols_that_must_be_equal_have_one_name() -> None:
+    a, b, c = symbol("A"), symbol("B"), symbol("C")
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (N, a, b, c, M))
+    for left, right in ((N + a, N + b), (c * 2, M * 2), (b + 1, c)):
+        builder.require(left, right, "here")
+    binding = Binding(builder.graph([x], [("y", builder.add("negative", x))]))
+    assert binding.equal == {"B": "A"}
+    assert binding([(7, 3, 3, 4, 4)]) == [7, 3, 3, 4, 4]
+    for shape in ((7, 3, 2, 3, 3), (7, 3, 3, 4, 5)):
+        with pytest.raises(ShapeError, match="here"):
+            binding([shape])
+
+
+def test_chains_of_equal_symbols_have_one_name() -> None:
+    names = [symbol(f"P{number}") for number in range(5)]
+    builder = Builder()
+    x = builder.input("x", FLOAT32, tuple(names))
+    for left, right in ((1, 2), (3, 4), (0, 1), (4, 2)):
+        builder.require(names[left], names[right], "here")
+    equal = Binding(builder.graph([x], [("y", builder.add("negative", x))])).equal
+    assert len(equal) == 4
+    assert len(set(equal.values())) == 1
+    assert not set(equal) & set(equal.values())
+
+
+def test_what_contradicts_the_inputs_is_named() -> None:
+    builder = Builder()
+    x, y = builder.input("x", FLOAT32, (N, 4)), builder.input("y", FLOAT32, (M, N))
+    binding = Binding(builder.graph([x, y], [("z", builder.add("matmul", y, x))]))
+    assert binding([(3, 4), (2, 3)]) == [3, 2]
+    with pytest.raises(ShapeError, match=r"x.* was given \(3, 5\)"):
+        binding([(3, 5), (2, 3)])
+    with pytest.raises(ShapeError, match=r"y.* was given \(2, 6\): N is 3 elsewhere"):
+        binding([(3, 4), (2, 6)])
+    with pytest.raises(ShapeError, match=r"y.* was given \(2,\)"):
+        binding([(3, 4), (2,)])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.compose import Composer
@@ -167,3 +168,24 @@ class Context(Composer):
         return Context(
             self.builder.within(), self.answers, names=self.names, repeats=self.repeats, nested=True
         )
+
+    def non_zero(self, x: Value, name: str) -> Value:
+        """The position of each element that is not zero, one in each column. A node that gives
+        them already is used again; the number of a new one has a symbol that begins with `name`."""
+        for node in self.builder.nodes:
+            if node.op == "non_zero" and node.inputs[0] is x:
+                return node.output
+        return self.add("non_zero", x, count=str(self.names.fresh(f"{name}_count")))
+
+    def condition_of(self, value: Value) -> Value | None:
+        """The boolean tensor whose elements a tensor has as zeros and ones, in any shape; None if
+        it is not known to be of such."""
+        boolean = None
+        while (node := self.builder.producer(value)) is not None:
+            integer = node.op == "cast" and node.output.dtype.kind in ("int", "uint", "bool")
+            if not integer and node.op != "reshape":
+                break
+            (value,) = node.inputs
+            if value.dtype == BOOL:
+                boolean = value
+        return boolean

@@ -76,7 +76,7 @@ def _expect_plain(context: Context, node: NodeView) -> None:
 
 
 def _grouped_query(context: Context, node: NodeView) -> Sequence[Value]:
-    """Attention of grouped heads, causal, by a cache that is as long as the longest sequence. Of
+    """Attention of grouped heads, causal, by a cache that has room for the longest sequence. Of
     each sequence, `seqlens_k` is the number of keys less one; those of this call are the last."""
     _expect_plain(context, node)
     heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
@@ -91,12 +91,13 @@ def _grouped_query(context: Context, node: NodeView) -> Sequence[Value]:
     if last.rank not in (1, 2) or last.dtype.kind != "int":
         raise context.malformed(f"seqlens_k is {last.type}; expected one integer a sequence")
     total = context.dim_of(node.input(6), "total_sequence_length")
-    past = node.optional(3)
-    extent = total if past is None else maximum(past.shape[-2], total)
-    last = _within(context, context.reshape(context.cast(last, INT64), (batch,)), extent)
+    last = _within(context, context.reshape(context.cast(last, INT64), (batch,)), total)
     ahead = context.add_to(context.add("subtract", last, context.count([sequence], INT64)), 1)
     # Sequences of the first call may be padded: they begin at zero.
     before = context.at_least(ahead, 0)
+    past_key, past_value = node.optional(3), node.optional(4)
+    if (past_key is None) != (past_value is None):
+        raise context.malformed("past_key and past_value are given together, or neither")
     first = context.unsqueeze(before, [1])
     place = context.add("add", first, context.iota(sequence, 1, 2))
     if node.flag("do_rotary"):
@@ -109,19 +110,21 @@ def _grouped_query(context: Context, node: NodeView) -> Sequence[Value]:
         query, key = (rotated(context, x, tables, at, 2, width, interleaved) for x in (query, key))
     kept = [
         _cached(context, old, new, before, total)
-        for old, new in ((past, key), (node.optional(4), value))
+        for old, new in ((past_key, key), (past_value, value))
     ]
-    result = _attended(context, node, query, kept, place, total)
+    # Rows beyond them are room for later tokens.
+    keys = [context.slice(x, 2, 0, total) for x in kept]
+    result = _attended(context, node, query, keys, place)
     return [merged_heads(context, result), *kept]
 
 
 def _within(context: Context, last: Value, extent: Dim) -> Value:
-    """The numbers of last keys; one beyond the cache is an index out of range, as is a negative
+    """The numbers of last keys; one beyond all keys is an index out of range, as is a negative
     one."""
     end = context.count([extent], INT64)
     below = context.add("less", last, context.scalar(0, INT64))
     place = context.add("where", below, end, last)
-    where = context.builder.where
+    where = f"{context.builder.where}: seqlens_k"
     return context.add("gather", context.iota(extent), place, axis=0, node=where)
 
 
@@ -158,20 +161,19 @@ def _cached(context: Context, past: Value | None, new: Value, before: Value, tot
         past = context.broadcast(context.scalar(0, new.dtype), (*shape[:2], 0, shape[3]))
     elif past.rank != 4:
         raise context.malformed(f"past keys or values {past.type}; expected four axes")
-    extent = maximum(past.shape[2], total)
     room = context.add(
         "pad", past, context.scalar(0, new.dtype), before=(0,) * 4,
-        after=(0, 0, extent - past.shape[2], 0), mode="constant",
+        after=(0, 0, maximum(total - past.shape[2], 0), 0), mode="constant",
     )  # fmt: skip
     return written_from(context, room, new, before, 2)
 
 
 def _attended(
-    context: Context, node: NodeView, query: Value, kept: Sequence[Value], place: Value, total: Dim
+    context: Context, node: NodeView, query: Value, keys: Sequence[Value], place: Value
 ) -> Value:
-    key, value = kept
-    keys = key.shape[2]
-    number = context.iota(keys, 3, 4)
+    key, value = keys
+    total = key.shape[2]
+    number = context.iota(total, 3, 4)
     position = context.unsqueeze(place, (1, 3))
     allowed = context.add("less_equal", number, position)
     window = node.integer("local_window_size", -1)
@@ -183,10 +185,6 @@ def _attended(
         if bias.rank != 4:
             raise context.malformed(f"attention_bias is {bias.type}; expected four axes")
         context.builder.require(bias.shape[3], total, f"attention_bias {bias.type}")
-        bias = context.add(
-            "pad", bias, context.scalar(0, bias.dtype), before=(0,) * 4,
-            after=(0, 0, 0, keys - bias.shape[3]), mode="constant",
-        )  # fmt: skip
     factor = node.number("scale", 0.0)
     scale = context.scalar(factor, query.dtype) if factor else default_scale(context, query)
     mask, softcap = one_mask(context, allowed, bias), node.number("softcap", 0.0)

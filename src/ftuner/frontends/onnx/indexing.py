@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftuner.core.dim import Dim, least_value, maximum, minimum
+import numpy as np
+
+from ftuner.core.dim import Dim, Shape, least_value, maximum, minimum, product
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.graph.ir import Value
@@ -236,8 +238,19 @@ def non_zero(context: Context, node: NodeView, x: Value) -> Value:
         x.rank * x.constant.size * INT64.itemsize, x.constant.size
     ):
         return context.builder.constant(OPERATORS["non_zero"].reference(x.constant, ""))
-    count = context.names.fresh(f"{next(iter(node.record.outputs), 'non_zero')}_count")
-    return context.add("non_zero", x, count=str(count))
+    element = context.builder.uniform.element(x)
+    if element is not None and element.constant is not None and x.rank > 0:
+        return _positions(context, x.shape, everywhere=bool(element.constant))
+    return context.non_zero(x, next(iter(node.record.outputs), "non_zero"))
+
+
+def _positions(context: Context, shape: Shape, everywhere: bool) -> Value:
+    """The positions of all elements of a shape, one in each column, or of none."""
+    if not everywhere:
+        return context.builder.constant(np.zeros((len(shape), 0), np.int64))
+    rank, row = len(shape), (1, product(shape))
+    along = (context.broadcast(context.iota(n, i, rank), shape) for i, n in enumerate(shape))
+    return context.concat([context.reshape(index, row) for index in along], 0)
 
 
 INDEXING: Table = {

@@ -124,12 +124,14 @@ def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
     padding = node.flag("count_include_pad")
     rounds_up = node.flag("ceil_mode")
     if not rounds_up and (padding or not window.pads):
-        count = context.scalar(math.prod(context.known(window.kernel, "a window")), x.dtype)
-        return [channels_first(context, context.add("divide", total, count))]
-    for axis in range(window.rank):
-        count = _counts(context, x, window, axis, padding)
-        total = context.add("divide", total, count)
-    return [channels_first(context, total)]
+        elements = math.prod(context.known(window.kernel, "a window"))
+        return [channels_first(context, context.scaled(total, 1 / elements))]
+    count = _counts(context, x, window, 0, padding)
+    for axis in range(1, window.rank):
+        count = context.add("multiply", count, _counts(context, x, window, axis, padding))
+    # One division for each position, and not for each of its channels.
+    share = context.add("divide", context.scalar(1, x.dtype), count)
+    return [channels_first(context, context.add("multiply", total, share))]
 
 
 def _counts(context: Context, x: Value, window: Window, axis: int, padding: bool) -> Value:

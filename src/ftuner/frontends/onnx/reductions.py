@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ftuner.core.dim import product
-from ftuner.core.dtype import BOOL, UINT8
+from ftuner.core.dtype import BOOL, INT32, INT64, UINT8
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -42,6 +42,18 @@ def _plain(kind: str) -> Reduce:
         return context.cast(context.reduce(context.cast(x, UINT8), kind, axes, keep), BOOL)
 
     return reduce
+
+
+def _sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
+    """A sum. The number of elements of a tensor that are true is an extent, too: exporters make
+    room so for what they look up where a condition holds."""
+    total = _plain("sum")(context, x, axes, keep)
+    if total.dims is None and x.dtype in (INT32, INT64) and len(axes) == x.rank:
+        condition = context.condition_of(x)
+        if condition is not None:
+            (_, count) = context.non_zero(condition, "true").shape
+            context.builder.presume(total, (count,))
+    return total
 
 
 def _mean(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
@@ -264,7 +276,7 @@ _REDUCTIONS: dict[str, tuple[Reduce, int]] = {
     "ReduceMean": (_mean, 18),
     "ReduceMin": (_plain("minimum"), 18),
     "ReduceProd": (_plain("product"), 18),
-    "ReduceSum": (_plain("sum"), 13),
+    "ReduceSum": (_sum, 13),
     "ReduceSumSquare": (_square_sum, 18),
 }
 """Reductions by operator, with the version since which the axes are an input."""

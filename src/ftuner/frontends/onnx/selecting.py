@@ -113,36 +113,14 @@ def written_from(
     what = f"an update {update.type} of {cache.type}"
     if axis == 0 or update.rank != cache.rank:
         raise context.malformed(f"{what} along axis {axis}")
-    for i, (have, wanted) in enumerate(zip(update.shape, cache.shape, strict=True)):
-        if i != axis:
-            context.builder.require(have, wanted, what)
-    batch, extent = cache.shape[0], cache.shape[axis]
-    place = context.iota(update.shape[axis], 1, 2)
-    if start is not None:
-        if start.rank != 1 or start.dtype.kind != "int":
-            raise context.malformed(f"positions {start.type}; expected integers along one axis")
-        context.builder.require(start.shape[0], batch, f"positions {start.type} of {what}")
-        first = context.unsqueeze(context.cast(start, INT64), [1])
-        end = context.builder.dims([extent], ())
-        # A position below zero does not count from the end: it is out of range.
-        below = context.add("less", first, context.scalar(0, INT64))
-        place = context.add("add", place, context.add("where", below, end, first))
-        if circular:
-            place = context.add("remainder", place, end)
-            place = context.add("where", below, end, place)
-    elif circular:
-        place = context.add("remainder", place, context.builder.dims([extent], ()))
-    place = context.broadcast(place, (batch, update.shape[axis]))
-    number = context.broadcast(context.iota(batch, 0, 2), place.shape)
-    at = context.concat([context.unsqueeze(number, [2]), context.unsqueeze(place, [2])], 2)
-    # Both tensors with the axis after the first.
-    order = (0, axis, *(i for i in range(1, cache.rank) if i != axis))
-    back = tuple(order.index(i) for i in range(cache.rank))
-    result = context.add(
-        "scatter_nd", context.transpose(cache, order), at, context.transpose(update, order),
-        kind="none", node=context.builder.where,
+    if start is None:
+        start = context.broadcast(context.scalar(0, INT64), cache.shape[:1])
+    elif start.rank != 1 or start.dtype.kind != "int":
+        raise context.malformed(f"positions {start.type}; expected integers along one axis")
+    return context.add(
+        "write_rows", cache, context.cast(start, INT64), update, axis=axis, circular=circular,
+        node=context.builder.where,
     )  # fmt: skip
-    return context.transpose(result, back)
 
 
 def _unique(context: Context, node: NodeView) -> Sequence[Value]:

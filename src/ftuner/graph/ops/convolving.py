@@ -12,6 +12,7 @@ import numpy as np
 from ftuner.core.dim import Shape, least_value
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands as operands_of
+from ftuner.core.line_winograd import saving
 from ftuner.graph.buffers import View, as_rows, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType, Value
@@ -20,6 +21,7 @@ from ftuner.graph.steps import (
     ConvolutionStep,
     DepthwiseStep,
     GroupedConvolutionStep,
+    LineWinogradStep,
     Window,
     WinogradStep,
 )
@@ -39,7 +41,10 @@ MOST_UNROLLED = 64
 the window. Derived: compiling one of 128 takes seconds, and one of 1024 more than a minute. Other
 windows are computed by their definition."""
 LEAST_CHANNELS = 8
-"""Channels from which Winograd's products are tried."""
+"""Channels from which Winograd's products of tiles are tried."""
+LEAST_SAVING = 1.3
+"""Multiplications of a window over those of Winograd's products along one axis, from which these
+are tried: the transforms and larger weights take the rest."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class _PendingConvolution(PendingRows):
             weight = _stacked(self.weights)
             placement.add(
                 GroupedConvolutionStep(
-                    self.title, self.x, weight, rows, expr, operands, self.window, False
+                    self.title, self.x, weight, rows, expr, operands, self.window, ""
                 )
             )
             return
@@ -89,13 +94,23 @@ class _PendingConvolution(PendingRows):
     ) -> None:  # fmt: skip
         expr, window, rows = self.epilogue.expr, self.window, as_rows(target)
         assert rows is not None
-        winograd = _fits_winograd(window) and placement.runs(WinogradStep.kind, self.dtype)
-        if winograd:
-            shape = (*window.kernel, window.run, weight.shape[-1])
+        winograd = _winograd_of(window, x)
+        if winograd and placement.runs(winograd, self.dtype):
+            shape = (*window.whole_kernel(x.shape[-1]), x.shape[-1], weight.shape[-1])
             whole = row_major(TensorType(weight.layout.dtype, shape))
             of_window = View(weight.buffer, replace(whole, offset=weight.layout.offset))
             title = "convolution (Winograd)" + self.title.removeprefix("convolution")
-            placement.add(WinogradStep(title, x, of_window, target, window.begin, expr, operands))
+            step: WinogradStep | LineWinogradStep
+            if winograd == WinogradStep.kind:
+                step = WinogradStep(title, x, of_window, target, window.begin, expr, operands)
+            else:
+                step = LineWinogradStep(
+                    title, x, of_window, target, (window.strides[0], window.strides[1]),
+                    window.begin, expr, operands,
+                )  # fmt: skip
+            placement.add(step)
+        else:
+            winograd = ""
         placement.add(
             ConvolutionStep(self.title, x, weight, rows, expr, operands, window, winograd)
         )
@@ -119,11 +134,18 @@ def _columns(view: View, first: int, count: int) -> View:
     return View(view.buffer, replace(layout, shape=(*layout.shape[:-1], count), offset=offset))
 
 
-def _fits_winograd(window: Window) -> bool:
-    """Whether Winograd's products can compute the convolution, and may be faster: the transforms
-    take as long for few channels as for a vector of them."""
+def _winograd_of(window: Window, x: View) -> str:
+    """The kind of Winograd's products that can compute the convolution, and may be faster; empty
+    if there is none. The transforms of tiles take as long for few channels as for a vector."""
     alone = window.strides == window.dilations == (1, 1)
-    return window.kernel == (3, 3) and alone and window.run >= LEAST_CHANNELS
+    if window.kernel == (3, 3) and alone and window.run >= LEAST_CHANNELS:
+        return WinogradStep.kind
+    channels, layout = x.shape[-1], x.layout
+    if len(window.kernel) != 2 or window.dilations != (1, 1) or not isinstance(channels, int):
+        return ""
+    contiguous = layout.strides[-2] == channels and window.run % channels == 0
+    gain = saving(window.whole_kernel(channels)[-1], window.strides[-1]) if contiguous else 0.0
+    return LineWinogradStep.kind if gain >= LEAST_SAVING else ""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Nest, Store, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
@@ -19,6 +20,7 @@ from ftuner.graph.operator import (
     Require,
     contiguous,
     definition,
+    expect_axis,
     expect_elements,
     load,
 )
@@ -137,6 +139,57 @@ def _reference_scatter_nd(x: Any, indices: Any, updates: Any, kind: str, node: s
     return _scatter(x, at, updates, kind)
 
 
+def _infer_write_rows(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    x, starts, updates = types
+    axis = attributes["axis"]
+    what = f"write_rows of {updates} into {x} from {starts} on"
+    expect_indices(starts.dtype, "write_rows")
+    expect_axis(x, axis, what)
+    if x.dtype != updates.dtype or axis == 0 or starts.rank != 1 or x.rank != updates.rank:
+        raise GraphError(f"{what} along axis {axis}")
+    for i, (have, wanted) in enumerate(zip(updates.shape, x.shape, strict=True)):
+        if i != axis:
+            require(have, wanted, what)
+    require(starts.shape[0], x.shape[0], what)
+    expect_elements(require, updates.shape, x.shape[axis], f"{what}: no row")
+    return (x,)
+
+
+def _define_write_rows(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, _, updates = types
+    axis = attributes["axis"]
+    writer = Writer()
+    index = [writer.index(i) for i in range(updates.rank)]
+    start = writer.cast(load(writer, types, 1, index[:1]), INT64)
+    extent = writer.integer(x.shape[axis])
+    place = writer.add(start, index[axis])
+    if attributes["circular"]:
+        place = writer.step("remainder", INT64, place, extent)
+    # A position below zero is out of range: it does not count from the end.
+    below = writer.compare("less", start, writer.integer(0))
+    place = writer.where(below, extent, place)
+    index[axis] = checked(writer, place, extent, attributes)
+    return _scattering(types, "none", index, writer)
+
+
+def _reference_write_rows(
+    x: Any, starts: Any, updates: Any, axis: int, circular: bool, node: str = ""
+) -> Any:
+    extent, count = x.shape[axis], updates.shape[axis]
+    result = np.moveaxis(np.array(x), axis, 1)
+    if not updates.size:
+        return np.moveaxis(result, 1, axis)
+    place = np.asarray(starts, np.int64)[:, None] + np.arange(count)
+    if circular and extent:
+        place %= extent
+    if (starts < 0).any() or (place >= extent).any():
+        raise IndexError(f"{node or 'write_rows'}: an index is out of range")
+    for row in range(count):
+        # The last of equal positions wins.
+        result[np.arange(len(place)), place[:, row]] = np.moveaxis(updates, axis, 1)[:, row]
+    return np.moveaxis(result, 1, axis)
+
+
 SCATTERING = (
     Operator(
         "scatter_elements",
@@ -152,6 +205,15 @@ SCATTERING = (
         _define_scatter_nd,
         partial(_lower, _define_scatter_nd),
     ),
+    Operator(
+        "write_rows",
+        _infer_write_rows,
+        _reference_write_rows,
+        _define_write_rows,
+        partial(_lower, _define_write_rows),
+    ),
 )
 """`kind` is "none", "add", "multiply", "maximum" or "minimum". Elements are written in the order of
-the indices, so that the last of equal indices wins."""
+the indices, so that the last of equal indices wins. `write_rows` writes the rows of each element of
+a batch along `axis`, from a position of its own on; with `circular`, after the last row comes the
+first one."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ftuner.core.dim import Shape
 from ftuner.graph.ir import Graph, Node, TensorType, Value
+from ftuner.graph.passes.batch_axes import together
 from ftuner.graph.passes.scores import Scores, ScoresReader
 from ftuner.graph.passes.shared_heads import apart, reshaped, shared, taken
 from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar, scaled
@@ -96,6 +97,12 @@ class _Recognition:
         before, after = (node.output.shape[:-2] for node in (scores.product, last))
         operands: list[Value] = []
         nodes = list(scores.made)
+        if scores.factor is not None:
+            if together(q.shape, scores.factor.shape) != q.shape:
+                return []
+            name = f"{last.output.name}_scaled_queries"
+            nodes.append(made("multiply", [q, scores.factor], q.type, name))
+            q = nodes[-1].output
         for x, batch in ((q, before), (k, before), (last.inputs[1], after)):
             view = self._viewed(x, batch, scores.batch)
             if view is None:

@@ -40,10 +40,10 @@ class _Moved(NamedTuple):
 
 def move_transpositions(graph: Graph) -> Graph:
     """Move transpositions as described above. A graph without windows stays as it is."""
-    return _Moving(graph).run() if _has_windows(graph) else graph
+    return _Moving(graph).run() if has_windows(graph) else graph
 
 
-def _has_windows(graph: Graph) -> bool:
+def has_windows(graph: Graph) -> bool:
     """Whether a graph has operators with windows, or products that are channels last because they
     are convolutions by windows of one element."""
     products: set[Value] = set()
@@ -120,6 +120,9 @@ class _Moving:
         self._waiting: dict[Value, tuple[Value, Permutation]] = {}
         """Values that are a transposition of another, which is not written yet."""
         self._written: dict[tuple[Value, Permutation], Value] = {}
+        self._scores: set[Value] = set()
+        """Products of two tensors, and what is computed of their elements: their last axes are rows
+        and columns, and no channels."""
 
     def run(self) -> Graph:
         for node in self._graph.nodes:
@@ -144,6 +147,12 @@ class _Moving:
                 moved = self._unary(node, inputs)
             if moved:
                 return
+        if _is_pointwise(node.op) or node.op == "softmax":
+            of_scores = any(v in self._scores and v.shape == node.output.shape for v in inputs)
+        else:
+            of_scores = node.op == "matmul" and all(v.constant is None for v in inputs)
+        if of_scores:
+            self._scores.add(node.output)
         plain = tuple(map(self._plain, inputs))
         same = plain == node.inputs
         self._nodes.append(node if same else Node(node.op, plain, node.outputs, node.attributes))
@@ -248,7 +257,7 @@ class _Moving:
             v for v in whole
             if v not in waiting and not _is_reshape(v.shape, node.output.rank, inverse)
         ]  # fmt: skip
-        if len(copied) > len(waiting):
+        if len(copied) > len(waiting) or not self._scores.isdisjoint(copied):
             return False
         operands = [self._permuted(v, permutation, node.output.rank) for v in inputs]
         self._add(node, operands, node.attributes, permutation)

@@ -14,6 +14,7 @@ from ftuner.graph.passes.channels_last import move_transpositions, pad_first_lay
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
+from ftuner.graph.passes.group_norm import separate_groups
 from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
 from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
@@ -28,13 +29,19 @@ from ftuner.graph.passes.rolls import write_rolls
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
 from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
+from ftuner.graph.passes.whole_indices import drop_whole_indices
 from ftuner.graph.verify import verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # 8-bit weights are recognised by the nodes that widen them; then the rest of these is folded.
     keep_int8_weights,
     fold_constants,
+    drop_whole_indices,
     normalise,
+    # Before transpositions are moved into what is written out around a softmax.
+    plain_softmax,
+    # So that transpositions can move.
+    separate_groups,
     # Before constants are merged into weights, whose channels are then last.
     move_transpositions,
     pad_first_layers,
@@ -49,7 +56,6 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     recognise_norms,
     # Attention is recognised by its softmax.
     recognise_softmax,
-    plain_softmax,
     narrow_softmax,
     undo_merged_axes,
     recognise_attention,

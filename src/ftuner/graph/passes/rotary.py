@@ -21,6 +21,8 @@ class _Rotation(NamedTuple):
     """Number of pairs."""
     interleaved: bool
     """Whether the elements of a pair are neighbours; else they are half an axis apart."""
+    back: bool = False
+    """Whether pairs are rotated the other way."""
 
     def in_pairs(self, outer: Shape, elements: Dim, pairs: Dim) -> Shape:
         """A shape with one axis for the two elements of a pair, and one for the pairs."""
@@ -46,20 +48,31 @@ def recognise_rotary(graph: Graph) -> Graph:
     """Replace `x * cos + turned(x) * sin`, where turned(x) is (-second, first) of the pairs of x,
     and (first * cos - second * sin, second * cos + first * sin), by one node.
 
-    The elements of a pair are half the last axis apart, or neighbours.
+    The elements of a pair are half the last axis apart, or neighbours. Where turned(x) is (second,
+    -first), as NanoChat has it, the sines are negated, once for all nodes.
     """
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
+    negated: dict[Value, Value] = {}
     for node in graph.nodes:
         rotation = None
         if node.op == "add":
             rotation = _of_elements(around, node)
         elif node.op in ("concat", "reshape"):
             rotation = _of_pairs(around, node.output)
-        written = _written(rotation, node.output) if rotation is not None else None
+        if rotation is None:
+            continue
+        before: list[Node] = []
+        if rotation.back:
+            sine = rotation.sine
+            if sine not in negated:
+                before.append(made("negative", [sine], sine.type, f"{sine.name}_negated"))
+                negated[sine] = before[0].output
+            rotation = rotation._replace(sine=negated[sine])
+        written = _written(rotation, node.output)
         if written is not None:
-            places[node] = written
+            places[node] = [*before, *written]
             same[node.output] = written[-1].output
     return rewritten(graph, places, same)
 
@@ -69,13 +82,17 @@ def _of_elements(around: Surroundings, add: Node) -> _Rotation | None:
     for straight, turned in (add.inputs, add.inputs[::-1]):
         for result, sine in _factors(around, turned):
             joined = _joined(around, result)
-            second = _negated(around, joined.first) if joined is not None else None
-            if joined is None or second is None:
+            if joined is None:
                 continue
-            x = _parted(around, joined._replace(first=joined.second, second=second))
+            negated = [_negated(around, v) for v in (joined.first, joined.second)]
+            back = negated[0] is None
+            first, second = (negated[1], joined.first) if back else (joined.second, negated[0])
+            if first is None or second is None:
+                continue
+            x = _parted(around, joined._replace(first=first, second=second))
             for other, cosine in _factors(around, straight):
                 if other is x:
-                    return _Rotation(x, cosine, sine, second.shape[-1], joined.interleaved)
+                    return _Rotation(x, cosine, sine, second.shape[-1], joined.interleaved, back)
     return None
 
 
@@ -85,18 +102,25 @@ def _of_pairs(around: Surroundings, value: Value) -> _Rotation | None:
     if joined is None:
         return None
     subtract, add = around.producer(joined.first, "subtract"), around.producer(joined.second, "add")
+    back = subtract is None and add is None
+    if back:
+        # Of the other way, the second elements are the difference.
+        joined = joined._replace(first=joined.second, second=joined.first)
+        subtract = around.producer(joined.first, "subtract")
+        add = around.producer(joined.second, "add")
     if subtract is None or add is None:
         return None
     products = [around.producer(v, "multiply") for v in add.inputs]
     factors = {frozenset(p.inputs) for p in products if p is not None}
     for first, cosine in _factors(around, subtract.inputs[0]):
         for second, sine in _factors(around, subtract.inputs[1]):
-            x = _parted(around, joined._replace(first=first, second=second))
+            pair = (second, first) if back else (first, second)
+            x = _parted(around, _Joined(*pair, joined.interleaved))
             if x is not None and factors == {
                 frozenset((second, cosine)),
                 frozenset((first, sine)),
             }:
-                return _Rotation(x, cosine, sine, first.shape[-1], joined.interleaved)
+                return _Rotation(x, cosine, sine, first.shape[-1], joined.interleaved, back)
     return None
 
 

@@ -54,6 +54,8 @@ class Scores:
     hidden: float = -math.inf
     made: tuple[Node, ...] = ()
     """The nodes that compute the mask. Scores that share masks share nodes."""
+    factor: Value | None = None
+    """A factor of the product's rows and columns for each matrix, such as one for each head."""
 
 
 class ScoresReader:
@@ -84,9 +86,14 @@ class ScoresReader:
             softcap, (base, inner) = abs(scale), self._factor(bent.inputs[0])
             scale *= inner
         found = self._around.producer(base, "matmul")
+        factor = None
+        if found is None and (parts := self._by_matrix(base)) is not None:
+            (base, inner), factor = self._factor(parts[0]), parts[1]
+            scale *= inner
+            found = self._around.producer(base, "matmul")
         if found is None or self._around.only_consumer(base) is None:
             return None
-        return Scores(found, base.shape[:-2], scale, softcap)
+        return Scores(found, base.shape[:-2], scale, softcap, factor=factor)
 
     def with_axes(self, found: Scores, batch: Shape) -> Scores | None:
         """The scores with batch axes that are at least as fine as `batch`."""
@@ -134,6 +141,17 @@ class ScoresReader:
                 break
             value, total = base, total * factor
         return value, total
+
+    def _by_matrix(self, value: Value) -> tuple[Value, Value] | None:
+        """(scores, factor) if a value is scores times a factor for each of their matrices, as Swin
+        V2 has one for each head."""
+        node = self._around.producer(value, "multiply")
+        if node is None or self._around.only_consumer(value) is None:
+            return None
+        for scores, factor in (node.inputs, node.inputs[::-1]):
+            if scores.type == value.type and factor.rank > 2 and factor.shape[-2:] == (1, 1):
+                return scores, factor
+        return None
 
     def _reshaped(self, node: Node, most: int) -> Scores | None:
         """Scores whose batch axes are merged or split."""

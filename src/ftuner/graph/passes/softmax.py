@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.rewriting import Surroundings, made, reduced, rewritten
+from ftuner.graph.rewriting import (
+    Surroundings,
+    constant,
+    made,
+    near,
+    reduced,
+    rewritten,
+    scaled,
+)
 
 
 def recognise_softmax(graph: Graph) -> Graph:
@@ -36,17 +46,31 @@ def recognise_softmax(graph: Graph) -> Graph:
 
 
 def plain_softmax(graph: Graph) -> Graph:
-    """Replace the softmax of differences from the largest element by that of the elements, as
-    GPT-OSS has it: a softmax subtracts the largest itself."""
+    """Replace the softmax of differences from the largest element, as GPT-OSS has it, by that of
+    the elements: a softmax subtracts the largest itself. The differences may be multiplied by a
+    number above zero, as LayoutLMv3 does with what it divides by it."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
     for node in graph.nodes:
-        found = _above_the_largest(around, node.inputs[0]) if node.op == "softmax" else None
-        if found is not None and found[1] == node.attributes["axis"]:
-            name = f"{node.output.name}_plain"
-            places[node] = [made("softmax", [found[0]], node.output.type, name, **node.attributes)]
-            same[node.output] = places[node][0].output
+        if node.op != "softmax":
+            continue
+        shifted, factor = scaled(around, node.inputs[0])
+        found = _above_the_largest(around, shifted)
+        if found is None or found[1] != node.attributes["axis"] or not factor > 0:
+            continue
+        (x, _), type_, nodes = found, node.output.type, []
+        inner, divided = scaled(around, x)
+        if near(factor * divided, 1.0, x.dtype):
+            x = inner
+        elif factor != 1:
+            name = f"{node.output.name}_factor"
+            number = constant(name, x.dtype, np.array(factor))
+            nodes.append(made("multiply", [x, number], type_, f"{name}_scaled"))
+            x = nodes[0].output
+        plain = made("softmax", [x], type_, f"{node.output.name}_plain", **node.attributes)
+        places[node] = [*nodes, plain]
+        same[node.output] = plain.output
     return rewritten(graph, places, same)
 
 

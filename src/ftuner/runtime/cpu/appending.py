@@ -1,30 +1,38 @@
 """Arrays that outputs append to in place: what an input holds is not copied for each run.
 
-Such an output is a view of `SharedRows`, which have room for more. If an input is the newest view,
-a run takes their memory over and writes its new rows after those of the input; earlier views do not
-change. Where a window slides, the view begins at a later row of the memory with each run. Any other
-array is copied to new memory: one of the caller's own, one whose memory another run has appended
-to, or one whose memory has no room left.
+Such an output is a view of memory that has room for more. If an input is the newest view, a run
+takes the memory over and writes its new rows after those of the input; earlier views do not change.
+Where a window slides, the view begins at a later row of the memory with each run. Any other array
+is copied to new memory: one of the caller's own, one whose memory another run has appended to, or
+one whose memory has no room left.
+
+Where data says which rows are written, a run may write over rows of the input, which earlier views
+show. So a run uses such a view up, also if it fails: the view is refused from then on, because it
+does not hold any more what it did.
+
+Views are read-only, so that none is changed through another. No lock is taken: a view is taken over
+by one operation on a dictionary or a list, of which only one thread can have the result.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from ftuner.core.forks import fork_safe_lock
+from ftuner.errors import InputError
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 
-_LOCK = fork_safe_lock()
 
+@dataclass(frozen=True)
+class Growth:
+    """The extents of an output that a run appends to an input, or writes into it."""
 
-class Growth(NamedTuple):
-    """The extents of an output that a run appends to an input."""
-
+    input: str
+    """The name of the input."""
     axis: int
     kept: int
     """Rows of the input that are kept, the last ones."""
@@ -34,88 +42,153 @@ class Growth(NamedTuple):
     """The shape of the output: the last rows of all these."""
     room: tuple[int, ...]
     """The shape of the memory."""
+    slides: bool = False
+    """Whether the output, or the rows that are kept, may be fewer than there are."""
+    writes: bool = False
+    """Whether the run may write over rows of the input."""
+
+    @cached_property
+    def end(self) -> int:
+        """The rows of `whole`."""
+        return self.whole[self.axis]
+
+    @cached_property
+    def first(self) -> tuple[slice, ...]:
+        """The index of `whole` where it begins with the first row of the memory."""
+        return self.rows(0, self.end)
+
+    def rows(self, begin: int, end: int) -> tuple[slice, ...]:
+        """The index of rows of the memory."""
+        return (slice(None),) * self.axis + (slice(begin, end),)
 
 
-class SharedRows(np.ndarray[Any, Any]):
-    """Memory with room for rows, of which several arrays are views. They are read-only, so that
-    none is changed through another."""
+class View(weakref.ref[Array]):
+    """An array that ends with the last row written to its memory, and that a run may continue."""
 
-    newest: weakref.ref[Array] | None = None
-    """The view that ends with the last row that is written; None while a run writes more."""
-    begin = 0
-    """The row at which that view begins."""
+    __slots__ = ("begin", "key", "memory", "unused", "writes")
 
-    def taken(self, past: Array, growth: Growth) -> int | None:
-        """The row at which what `past` grows to begins; None if `past` is not the newest view, or
-        if there is no room. Otherwise the memory is the caller's until it sets `newest`."""
-        axis = growth.axis
-        with _LOCK:
-            if self.newest is None or self.newest() is not past:
-                return None
-            begin: int = self.begin + past.shape[axis] - growth.kept
-            if begin + growth.whole[axis] > self.shape[axis]:
-                return None
-            self.newest = None
-        return begin
-
-    def view_of(self, shape: Sequence[int], axis: int = 0, begin: int = 0) -> Array:
-        """The rows from one on, as an array whose `base` is this memory."""
-        offset = begin * self.strides[axis]
-        view: Array = np.ndarray(shape, self.dtype, self, offset, self.strides)
-        return view
-
-
-class Extension(NamedTuple):
-    """An output that a run appends to an input."""
-
-    array: Array
-    """The output."""
-    whole: Array
-    """What the program computes, of which the output is the end; it begins with elements of the
-    input."""
-    memory: SharedRows
+    memory: Array
     begin: int
-    """The row of the memory at which the output begins."""
-    past: Array | None
-    """The input, if the memory was taken over from it."""
+    """The row of the memory at which the array begins."""
+    key: int
+    """Where the view is in `_VIEWS`."""
+    writes: bool
+    """Whether it is continued by runs that may write over its rows."""
+    unused: list[None]
+    """One element as long as no such run has continued it."""
 
-    def keep(self) -> None:
-        """Have later runs append to the output."""
-        self.memory.begin = self.begin
-        self.memory.newest = weakref.ref(self.array)
 
-    def undo(self) -> None:
-        """Have later runs append to the input: this run has failed."""
-        if self.past is not None:
-            self.memory.newest = weakref.ref(self.past)
+Extension = tuple[Array, Array, View, View | None]
+"""An output that a run appends to an input; what the program computes, of which the output is the
+end and which begins with elements of the input; the view that the output is; and the view that the
+input was, if the memory was taken over from it. A plain tuple: a named one takes Python half a
+microsecond more for each output and token."""
+
+_VIEWS: dict[int, View] = {}
+"""Views by the identity of the array. A run that appends takes its view out; one that may write
+over rows leaves it, with nothing `unused`."""
+
+
+def _forget(view: View, views: dict[int, View] = _VIEWS) -> None:
+    """The array is gone."""
+    if views.get(view.key) is view:
+        del views[view.key]
+
+
+def keep(view: View) -> None:
+    """Have later runs append to an output."""
+    _VIEWS[view.key] = view
+
+
+def undo(taken: View | None, begun: bool) -> None:
+    """Have later runs append to an input: this run has failed. Once it has `begun`, it may have
+    written over any rows of an input that it may write over, which stays used up."""
+    if taken is not None and not (begun and taken.writes):
+        _give_back(taken)
+
+
+def lent(memory: Array) -> Array:
+    """Memory of the caller's as an array that a run which may write over rows takes as it is,
+    unless it needs more of them. `memory` is aligned, contiguous and writeable."""
+    rows = Growth("", 0, len(memory), memory.shape, memory.shape, memory.shape, writes=True)
+    array, _, view, _ = _extension(memory, rows, 0, None)
+    keep(view)
+    return array
+
+
+def _used_up(view: View, name: str) -> View:
+    """The view, which is the caller's from now on.
+
+    Raises:
+        InputError: it has been used up.
+    """
+    try:
+        view.unused.pop()
+    except IndexError:
+        raise InputError(
+            f"input {name} is an output of an earlier run, and another run has written over its "
+            "rows, or failed while it did; give the newest output, or a copy from before that run"
+        ) from None
+    return view
+
+
+def _give_back(view: View) -> None:
+    if view.writes:
+        view.unused.append(None)
+    else:
+        _VIEWS[view.key] = view
 
 
 def extended(past: Array, growth: Growth) -> Extension:
-    """An output that begins with rows of `past`; the rows that follow are not set. `past` may have
-    any strides.
+    """An output that begins with rows of `past`; the rows that follow are not set, or zero if the
+    run may not write them all. `past` may have any strides.
 
     Raises:
         AllocationError: the system does not have the memory.
+        InputError: an earlier run has written over the rows of `past`.
     """
-    axis, kept, _, _, room = growth
-    memory = past.base
-    if type(memory) is SharedRows and memory.shape == room:
-        begin = memory.taken(past, growth)
-        if begin is not None:
-            return _extension(memory, growth, begin, past)
+    view = _VIEWS.get(id(past))
+    if view is not None:
+        view = _used_up(view, growth.input) if view.writes else _VIEWS.pop(view.key, None)
+    if view is None:
+        return _extension(_copied(past, growth), growth, 0, None)
+    axis, memory, begin = growth.axis, view.memory, view.begin
+    if growth.slides:
+        begin += past.shape[axis] - growth.kept
+    fits = memory.shape == growth.room and begin + growth.end <= growth.room[axis]
+    if fits and view.writes == growth.writes:
+        return _extension(memory, growth, begin, view)
     try:
-        memory = SharedRows(room, past.dtype)
-    except NO_MEMORY as error:
-        raise not_allocated(room, past.dtype, error) from error
-    last = past[(slice(None),) * axis + (slice(past.shape[axis] - kept, None),)]
-    memory.view_of(last.shape)[...] = last
-    memory.flags.writeable = False
+        memory = _copied(past, growth)
+    finally:
+        _give_back(view)
     return _extension(memory, growth, 0, None)
 
 
-def _extension(memory: SharedRows, growth: Growth, first: int, past: Array | None) -> Extension:
-    axis, _, whole, shape, _ = growth
-    begin = first + whole[axis] - shape[axis]
-    all_ = memory.view_of(whole, axis, first)
-    output = all_ if begin == first else memory.view_of(shape, axis, begin)
-    return Extension(output, all_, memory, begin, past)
+def _copied(past: Array, growth: Growth) -> Array:
+    """New memory that begins with rows of `past`."""
+    try:
+        memory = np.empty(growth.room, past.dtype)
+    except NO_MEMORY as error:
+        raise not_allocated(growth.room, past.dtype, error) from error
+    rows = past.shape[growth.axis]
+    memory[growth.rows(0, growth.kept)] = past[growth.rows(rows - growth.kept, rows)]
+    if growth.writes:
+        memory[growth.rows(growth.kept, growth.room[growth.axis])] = 0
+    memory.flags.writeable = False
+    return memory
+
+
+def _extension(memory: Array, growth: Growth, first: int, taken: View | None) -> Extension:
+    if first or growth.slides:
+        end = first + growth.end
+        begin = end - growth.shape[growth.axis]
+        whole, output = (memory[growth.rows(row, end)] for row in (first, begin))
+    else:
+        begin = 0
+        whole = output = memory[growth.first]
+    view = View(output, _forget)
+    view.memory, view.begin, view.key, view.writes = memory, begin, id(output), growth.writes
+    if view.writes:
+        view.unused = [None]
+    return output, whole, view, taken

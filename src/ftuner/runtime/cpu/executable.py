@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
@@ -20,9 +19,8 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable
-from ftuner.runtime.cpu.appending import Extension, extended
+from ftuner.runtime.cpu.appending import Extension, extended, keep, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
-from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.required_families import by_library
@@ -63,8 +61,7 @@ class CompiledGraph(Executable):
         steps = tuple(step.step for step in compiled)
         self.lowered = replace(lowered, graph=replace(graph, nodes=()), steps=steps)
         self._weights_bytes = _weights_bytes(self.lowered, compiled)
-        names, hardware = self._binding.names, session.hardware
-        self._writer = ProgramWriter(self.lowered, compiled, names, hardware)
+        self._writer = ProgramWriter(self.lowered, compiled, self._binding, session.hardware)
         self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
             session.kernels.runtime.addresses[PROGRAM_SYMBOL]
@@ -118,6 +115,7 @@ class CompiledGraph(Executable):
             ShapeError: extents that contradict the graph.
             AllocationError: the system does not have the memory for them.
             IndexRangeError: an index in the data that is out of range.
+            InputError: an output of an earlier run, which another run has written over.
         """
         state = self.states.take()
         try:
@@ -141,6 +139,11 @@ class CompiledGraph(Executable):
                 self._launch_steps(program, i, 1, words, alone)
                 shortest[i] = min(shortest[i], time.perf_counter() - began)
 
+        arrays = list(arrays)
+        for pair in self.lowered.appended:
+            if pair.writes:
+                # A run would use it up.
+                arrays[pair.input] = arrays[pair.input].copy()
         state = self.states.take()
         try:
             for _ in range(rounds + 1):
@@ -180,33 +183,24 @@ class CompiledGraph(Executable):
         and whether to run without workers. Both run the same program, with the same bits."""
         workers = self.threads
         program = self._program(state, arrays, workers)
+        outputs: list[Array] = program.fresh_outputs()
+        written = outputs.copy()
         extensions: list[Extension] = []
+        begun = False
         try:
             for pair, growth in zip(self.lowered.appended, program.growths, strict=True):
-                extensions.append(extended(arrays[pair.input], growth))
-            outputs = self._made(program, extensions)
-            written = list(outputs)
-            for pair, extension in zip(self.lowered.appended, extensions, strict=True):
-                written[pair.output] = extension.whole
+                extension = extended(arrays[pair.input], growth)
+                extensions.append(extension)
+                outputs[pair.output], written[pair.output] = extension[:2]
+            begun = True
             self._execute(program, workers, (*arrays, *written), launch or self._launch)
         except BaseException:
-            for extension in extensions:
-                extension.undo()
+            for *_, taken in extensions:
+                undo(taken, begun)
             raise
-        for extension in extensions:
-            extension.keep()
+        for _, _, view, _ in extensions:
+            keep(view)
         return outputs
-
-    def _made(self, program: BoundProgram, extensions: Sequence[Extension]) -> list[Array]:
-        """Arrays for the outputs: those that are appended, and new ones."""
-        pairs = zip(self.lowered.appended, extensions, strict=True)
-        known = {pair.output: extension.array for pair, extension in pairs}
-        outputs = list(enumerate(program.outputs))
-        try:
-            return [known[n] if n in known else np.empty(*output) for n, output in outputs]
-        except NO_MEMORY:
-            # Names the output.
-            return [known[n] if n in known else allocated(*output) for n, output in outputs]
 
     def _execute(
         self, program: BoundProgram, workers: int, arrays: Sequence[Array],
@@ -218,12 +212,12 @@ class CompiledGraph(Executable):
             IndexRangeError: an index in the data that is out of range.
         """
         pool = self._session.kernels.runtime.pool
-        words = np.array([id(x) + DATA_WORD for x in arrays], np.uint64)
+        words = array("Q", [id(x) + DATA_WORD for x in arrays])
         alone = True
         try:
             if workers > 1 and pool.lock.acquire(blocking=False):
                 alone = pool.threads < workers and not pool.grow(workers)
-            launch(program, words.ctypes.data, alone)
+            launch(program, words.buffer_info()[0], alone)
         finally:
             if workers > 1:
                 try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked

@@ -8,11 +8,9 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -20,34 +18,49 @@ import numpy.typing as npt
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.core.recently_used import RecentlyUsed
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
-from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, allocated
+from ftuner.runtime.cpu.arrays import Array, address_of
+from ftuner.runtime.cpu.dealing import StepDealing
+from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
-from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.record_layout import NOTHING, RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep
 from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.cpu.tasks import BoundTask, Task, Unless, most_chunks
+from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
+from ftuner.runtime.cpu.tasks import Field, Unless, most_chunks
 from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
+from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
-    Layouts,
     Outputs,
     addressable,
     check_arena,
     evaluated,
     loops_of,
+    picked,
 )
+from ftuner.runtime.shapes.growing import GrowingPlaces, Places
 
 MAX_INVARIANT_BYTES = 4 << 20
 """Most bytes of results that a bound program keeps, so that a graph keeps many shapes. Less where
 the last cache is small: half of it. Beyond that, they would come from DRAM in each run, and evict
 weights."""
+
+MAX_DRAFT_BYTES = 4 << 20
+"""Drafts that a graph keeps. Derived: one is some 2 KiB for each layer of a decoder, so that one of
+twelve layers has 100."""
+MAX_FILLS = 8
+"""Combinations of fields that a graph keeps. Derived: it has two, one for single positions, if its
+attentions are alike. One is some 6 KiB for each layer."""
+
+
+_NOTHING: Array = np.empty(0)
 
 
 @dataclass
@@ -67,6 +80,8 @@ class BoundProgram(NamedTuple):
     records: npt.NDArray[np.int64]
     address: int
     outputs: Outputs
+    fresh: tuple[bool, ...]
+    """Whether an output has memory of its own: whether it is none of `Lowered.appended`."""
     rooms: Outputs
     """The memory of each output: with room for more rows, if it is one of `Lowered.appended`."""
     growths: tuple[Growth, ...]
@@ -91,6 +106,20 @@ class BoundProgram(NamedTuple):
         results = 0 if self.results is None else int(self.results.memory.nbytes)
         return self.records_bytes + results
 
+    def fresh_outputs(self) -> list[Array]:
+        """New arrays for the outputs; an empty one for each that is appended to an input.
+
+        Raises:
+            AllocationError: the system does not have the memory.
+        """
+        pairs = zip(self.fresh, self.outputs, strict=True)
+        try:
+            return [np.empty(*output) if fresh else _NOTHING for fresh, output in pairs]
+        except NO_MEMORY:
+            # Names the output.
+            pairs = zip(self.fresh, self.outputs, strict=True)
+            return [allocated(*output) if fresh else _NOTHING for fresh, output in pairs]
+
     def finished(self) -> None:
         """Note that a run has ended without an error: later ones find results computed."""
         results = self.results
@@ -108,6 +137,23 @@ class BoundProgram(NamedTuple):
         return int(self.records.nbytes) + SLOT_BYTES * sum(plans.values())
 
 
+class Draft(NamedTuple):
+    """What programs have in common whose extents lead to the same decisions: plans, shares of
+    workers, places. A text that grows by a token mostly keeps its draft."""
+
+    decided: npt.NDArray[np.int64]
+    """What the slots hold that no extents or addresses are written to."""
+    later: npt.NDArray[np.int64]
+    """As in `Dealt`."""
+    fills: npt.NDArray[np.int64]
+    """The slots that extents and addresses are written to, as `RecordLayout.finished` has them.
+    Most drafts share them."""
+    places: Places
+    plans: tuple[Ready, ...]
+    workspace_bytes: int
+    worker_bytes: int
+
+
 class ProgramWriter:
     """Writes the programs of one lowered graph.
 
@@ -119,17 +165,17 @@ class ProgramWriter:
         self,
         lowered: Lowered,
         compiled: Sequence[CompiledStep],
-        names: Sequence[str],
+        binding: Binding,
         hardware: CpuHardware,
     ) -> None:
-        """`compiled`: the steps of `lowered`; `names`: the names of the symbols."""
+        """`compiled`: the steps of `lowered`; `binding`: of the symbols."""
         self._hardware = hardware
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
         numbered = stages(lowered.steps)
-        self._stages = np.array(numbered, np.int64)
         arena = arena_buffers(lowered, numbered)
-        records = RecordLayout(len(compiled), len(lowered.inputs), [b for b, _, _ in arena])
+        buffers = [b for b, _, _ in arena]
+        records = RecordLayout(len(compiled), len(lowered.inputs), buffers, binding.equal)
         dims = records.dims
         sizes = [(dims.number(b.elements), b.dtype.itemsize) for b, _, _ in arena]
         self._sizes = list(dict.fromkeys(sizes))
@@ -137,44 +183,53 @@ class ProgramWriter:
         bytes of one."""
         self._size_of = [self._sizes.index(size) for size in sizes]
         """The number of each buffer's size."""
-        self._places = ArenaPlaces([Lifetime(first, last) for _, first, last in arena])
+        places = ArenaPlaces([Lifetime(first, last) for _, first, last in arena])
         firsts = Program.SIZE + np.arange(len(compiled)) * StepSlot.SIZE
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
         self._image, self._fills = records.finished()
-        self._layouts = records.layouts
         self._tasks = list(records.tasks)
-        self._alike = _alike(self._tasks, records.layouts)
-        self._deal = StepDealing(records, self._stages)
+        self._groups = TaskGroups(records, hardware)
+        self._deal = StepDealing(records, numbered, self._groups.rows)
         self._sometimes = self._written_sometimes(lowered, [b for b, _, _ in arena], records)
         """Places of the arena that no step may write, with the numbers of their writers' tasks."""
         numbers = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
         self._invariants = [
-            (found.steps, [numbers[buffer] for buffer in found.results])
+            (found.steps, [(place, self._size_of[place]) for place in results])
             for found in invariants(lowered.steps)
+            for results in [[numbers[buffer] for buffer in found.results]]
         ]
-        """Steps that depend on extents alone, and the places of what other steps read of them."""
+        """Steps that depend on extents alone, and of what other steps read of them the places and
+        the numbers of the sizes."""
+        self._most_kept = min(MAX_INVARIANT_BYTES, hardware.levels[-2].capacity_bytes // 2)
         self._checked = tuple(records.checked)
-        self._task_slots = np.array(records.task_slots, np.int64)
-        slots = (
-            StepSlot.WORKERS, StepSlot.CHUNKS, StepSlot.TASKS, StepSlot.TOGETHER, StepSlot.BEFORE
-        )  # fmt: skip
-        self._step_slots = np.concatenate([firsts + slot for slot in slots])
+        self._slots_of = _slots_of_tasks(records)
+        """Of each step that has a task, its number, and the slots that it determines."""
+        task_slots = np.array(records.task_slots, np.int64)
+        self._decided_slots = np.concatenate([[Program.WORKERS], self._deal.slots, task_slots])
+        self._drafts: RecentlyUsed[object, Draft] = RecentlyUsed(
+            MAX_DRAFT_BYTES, size=lambda draft: draft.decided.nbytes + draft.later.nbytes
+        )
+        self._known_fills: RecentlyUsed[object, npt.NDArray[np.int64]] = RecentlyUsed(MAX_FILLS)
         self._outputs = [
-            (dims.numbers(v.shape), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
+            (picked(dims.numbers(v.shape)), numpy_dtype(v.layout.dtype)) for v in lowered.outputs
         ]
-        self._rooms = list(self._outputs)
-        for pair in lowered.appended:
-            self._rooms[pair.output] = (dims.numbers(pair.room), self._outputs[pair.output][1])
+        appended = {pair.output for pair in lowered.appended}
+        self._fresh = tuple([number not in appended for number in range(len(self._outputs))])
         self._appended = [
-            (pair.output, pair.axis, dims.number(pair.kept.shape[pair.axis]),
-             dims.numbers(pair.whole.shape))
+            (lowered.graph.inputs[pair.input].name, pair.output, pair.axis, dims.number(pair.rows),
+             picked(dims.numbers(pair.whole.shape)), picked(dims.numbers(pair.room)), pair.slides,
+             pair.writes)
             for pair in lowered.appended
         ]  # fmt: skip
-        self._extents = {n for shape, _ in (*self._outputs, *self._rooms) for n in shape}
-        self._extents |= {number for number, _ in self._sizes}
+        counting = [*(v.shape for v in lowered.outputs), *(p.room for p in lowered.appended)]
+        extents = {dims.number(extent) for shape in counting for extent in shape}
+        self._extents = picked({*extents, *(number for number, _ in self._sizes)})
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
-        self._evaluate = dims.compiled(names)
+        self._evaluate = dims.compiled(binding.names)
+        self._places = GrowingPlaces(
+            places, self._size_of, lambda symbols: self._bytes(self._evaluate(symbols))
+        )
 
     def _written_sometimes(
         self, lowered: Lowered, arena: Sequence[Buffer], records: RecordLayout
@@ -209,172 +264,147 @@ class ProgramWriter:
             AllocationError: arrays larger than the address space.
         """
         values = evaluated(self._evaluate, symbols, self._extents)
-        outputs, rooms = (
-            tuple([(tuple([values[n] for n in s]), t) for s, t in arrays])
-            for arrays in (self._outputs, self._rooms)
-        )
-        growths = tuple([
-            Growth(axis, values[kept], tuple([values[n] for n in whole]),
-                   outputs[number][0], rooms[number][0])
-            for number, axis, kept, whole in self._appended
-        ])  # fmt: skip
+        outputs = tuple([(shape(values), dtype) for shape, dtype in self._outputs])
+        rooms, growths = self._grown(values, outputs)
+        sizes = self._bytes(values)
         # Checked before anything is planned: plans are made only for extents that a run can have.
-        check_arena(max([values[number] * size for number, size in self._sizes], default=0))
+        check_arena(max(sizes, default=0))
         bound = addressable(values, rooms, self._loops)
-        found = self._bound_tasks(values, workers)
-        once, kept_places = self._kept_invariants(values)
-        offsets, arena_bytes = self._arena_places(values, found, kept_places.keys())
-        check_arena(arena_bytes)
-        most = max([task.workspace_bytes for task in found], default=0)
-        base = arena(arena_bytes + most)
+        once, kept_places = self._kept_invariants(sizes)
+        draft = self._draft(values, symbols, sizes, workers, once, kept_places)
+        arena_bytes = draft.places.total
+        base = arena(arena_bytes + draft.workspace_bytes)
 
         records = self._image.copy()
-        here = int(records.ctypes.data)
-        records[Program.WORKERS] = workers
-        most_of_step = most_chunks(workers, self._hardware)
-        dealt = self._deal(found, bound, workers, most_of_step)
+        here = address_of(records)
+        buffers = [base + place for place in draft.places.offsets]
         results = None
         if once:
-            memory = self._place_kept(kept_places, offsets, base)
-            later = self._deal(found, bound, workers, most_of_step, once)
-            results = KeptResults(memory, self._step_slots, later)
-        records[self._step_slots] = dealt
-        records[self._task_slots] = self._deal.values(found)
-        slots, fixed, sources, numbers, factors = self._fills
+            memory = self._place_kept(kept_places, buffers)
+            results = KeptResults(memory, self._deal.slots, draft.later)
+        records[self._decided_slots] = draft.decided
+        slots, fixed, sources, numbers, factors = draft.fills
         # In the order of `record_layout`'s sources.
-        begins = [0, here, base + arena_bytes, pool, *[base + offset for offset in offsets]]
-        addresses = np.array(begins, np.int64)
+        addresses = np.array([0, here, base + arena_bytes, pool, *buffers], np.int64)
         records[slots] = fixed + addresses[sources] + bound[numbers] * factors
-        kept = tuple([task.plan for task in found if task.plan is not None])
-        worker_bytes = max([task.worker_bytes for task in found], default=0)
         return BoundProgram(
-            records, here, outputs, rooms, growths, self._checked, base, kept, arena_bytes, most,
-            worker_bytes, results,
+            records, here, outputs, self._fresh, rooms, growths, self._checked, base, draft.plans,
+            arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
         )  # fmt: skip
 
-    def _kept_invariants(self, values: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
+    def _draft(
+        self, values: Sequence[int], symbols: Sequence[int], sizes: list[int], workers: int,
+        once: frozenset[int], elsewhere: Collection[int],
+    ) -> Draft:  # fmt: skip
+        """The draft of a program, made if there is none for what decides it. `once`: steps whose
+        results are kept, `elsewhere`: the places of these."""
+        upper = self._places.upper_end(symbols)
+        most = most_chunks(workers, self._hardware)
+        chunks = tuple([most if count > most else count for count in self._deal.counts(values)])
+        if self._groups.deciding is None:
+            return self._drafted(values, sizes, workers, chunks, once, elsewhere, upper)
+        key = self._groups.deciding(values), chunks, workers, once, upper
+        found = self._drafts.get(key)
+        if found is None or not found.places.hold(sizes):
+            found = self._drafted(values, sizes, workers, chunks, once, elsewhere, upper)
+            self._drafts.add(key, found)
+        return found
+
+    def _drafted(
+        self, values: Sequence[int], sizes: list[int], workers: int, chunks: tuple[int, ...],
+        once: frozenset[int], elsewhere: Collection[int], upper: tuple[int, ...],
+    ) -> Draft:  # fmt: skip
+        groups = self._groups(values, workers)
+        places = self._arena_places(values, sizes, upper, groups, elsewhere)
+        check_arena(places.total)
+        dealt = self._deal(chunks, tuple([group.shares for group in groups]), workers, once)
+        return Draft(
+            np.concatenate([[workers], dealt.first, self._groups.values(groups)]),
+            dealt.later,
+            self._fills_with(self._groups.fields(values)),
+            places,
+            tuple(chain.from_iterable([group.plans for group in groups])),
+            max([group.workspace_bytes for group in groups], default=0),
+            max([group.worker_bytes for group in groups], default=0),
+        )
+
+    def _fills_with(self, fields: tuple[tuple[Field, ...], ...]) -> npt.NDArray[np.int64]:
+        """The slots that extents and addresses decide, together with some fields of tasks."""
+        found = self._known_fills.get(fields)
+        if found is None:
+            rows = [
+                (slots[1 + field.place], 0, NOTHING, field.dim, field.factor)
+                for task, slots in self._slots_of
+                for field in fields[task]
+            ]
+            own = np.array(rows, np.int64).reshape(-1, 5).T
+            found = np.concatenate([self._fills, own], axis=1)
+            self._known_fills.add(fields, found)
+        return found
+
+    def _grown(self, values: Sequence[int], outputs: Outputs) -> tuple[Outputs, tuple[Growth, ...]]:
+        """The memory of each output, and the extents of those that are appended."""
+        if not self._appended:
+            return outputs, ()
+        rooms, growths = list(outputs), []
+        for name, number, axis, kept, whole, room, *kind in self._appended:
+            shape, dtype = outputs[number]
+            rooms[number] = memory = (room(values), dtype)
+            growths.append(Growth(name, axis, values[kept], whole(values), shape, memory[0], *kind))
+        return tuple(rooms), tuple(growths)
+
+    def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
         """The steps whose results are kept, and the bytes of each of these, by its place in the
-        arena."""
-        left = min(MAX_INVARIANT_BYTES, self._hardware.levels[-2].capacity_bytes // 2)
+        arena. `sizes`: the bytes of `_sizes`."""
+        left = self._most_kept
         once: list[int] = []
         kept: dict[int, int] = {}
         for steps, results in self._invariants:
-            sizes = {place: self._place_bytes(place, values) for place in results}
-            if sum(sizes.values()) <= left:
-                left -= sum(sizes.values())
+            taken = sum([sizes[number] for _, number in results])
+            if taken <= left:
+                left -= taken
                 once += steps
-                kept |= sizes
+                for place, number in results:
+                    kept[place] = sizes[number]
         return frozenset(once), kept
 
-    def _place_kept(self, sizes: Mapping[int, int], offsets: list[int], base: int) -> Array:
-        """Memory for results that are kept. Writes their offsets from the address of the arena."""
+    def _place_kept(self, sizes: Mapping[int, int], buffers: list[int]) -> Array:
+        """Memory for results that are kept. Writes their addresses to those of the buffers."""
         memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
-        begin = aligned(int(memory.ctypes.data))
+        begin = aligned(address_of(memory))
         for place, size in sizes.items():
-            offsets[place] = begin - base
+            buffers[place] = begin
             begin += size
         return memory
 
-    def _place_bytes(self, place: int, values: Sequence[int]) -> int:
-        number, size = self._sizes[self._size_of[place]]
-        return aligned(values[number] * size + SLACK_BYTES)
-
-    def _bound_tasks(self, values: Sequence[int], workers: int) -> list[BoundTask]:
-        """The tasks at values of the dims. Layers that are alike are planned once."""
-        layouts, hardware = self._layouts, self._hardware
-        found: list[BoundTask] = []
-        known: dict[tuple[int, object], BoundTask] = {}
-        for task, alike in zip(self._tasks, self._alike, strict=True):
-            if alike is None:
-                found.append(task.bind(values, layouts, workers, hardware))
-                continue
-            key = (alike.form, alike.values_of(values))
-            if key not in known:
-                known[key] = task.bind(values, layouts, workers, hardware)
-            found.append(known[key])
-        return found
-
     def _arena_places(
-        self, values: Sequence[int], found: Sequence[BoundTask], elsewhere: Collection[int]
-    ) -> tuple[list[int], int]:
-        """The offset of each arena buffer, and the bytes of all together. What no step writes has
-        no bytes, nor has what is kept elsewhere."""
-        several = [aligned(values[n] * size + SLACK_BYTES) for n, size in self._sizes]
-        sizes = [several[number] for number in self._size_of]
-        for place in elsewhere:
-            sizes[place] = 0
-        for place, tasks in self._sometimes:
-            if not any(found[task].chunks for task in tasks):
-                sizes[place] = 0
-        return self._places(sizes)
+        self, values: Sequence[int], sizes: list[int], upper: tuple[int, ...],
+        groups: Sequence[BoundGroup], elsewhere: Collection[int],
+    ) -> Places:  # fmt: skip
+        """The places of the arena's buffers. What no step writes has no bytes, nor has what is kept
+        elsewhere. `sizes`: the bytes of `_sizes`, at `values`; `upper`: the end of their range."""
+        absent = [*elsewhere]
+        if self._sometimes:
+            found = [task for group in groups for task in group.tasks]
+            absent += [
+                place for place, tasks in self._sometimes
+                if not any(found[self._groups.rows[task]].chunks for task in tasks)
+            ]  # fmt: skip
+        return self._places(sizes, upper, absent)
+
+    def _bytes(self, values: Sequence[int]) -> list[int]:
+        """The bytes of each of `_sizes`."""
+        return [aligned(values[number] * size + SLACK_BYTES) for number, size in self._sizes]
 
 
-class _Alike(NamedTuple):
-    """A task that may do at some extents what another one does."""
-
-    form: int
-    """The number of its form."""
-    values_of: Callable[[Sequence[int]], object]
-    """Takes the values of the dims that it reads."""
-
-
-def _alike(tasks: Sequence[Task], layouts: Layouts) -> list[_Alike | None]:
-    """For each task, what it has in common with others; None if no other one has its form."""
-    known = [task.likeness(layouts) for task in tasks]
-    count = Counter(alike.form for alike in known if alike is not None)
-    forms = {form: number for number, form in enumerate(count)}
-    return [
-        None if alike is None or count[alike.form] == 1
-        else _Alike(forms[alike.form], itemgetter(*alike.dims))
-        for alike in known
-    ]  # fmt: skip
-
-
-class StepDealing:
-    """How the steps of a graph are shared by workers, once their tasks are known: a few array
-    operations, whatever the number of steps."""
-
-    def __init__(self, records: RecordLayout, stages: npt.NDArray[np.int64]) -> None:
-        """`stages`: as of `stages`, for each step."""
-        dims, tasks = np.array(records.step_tasks, np.int64).reshape(-1, 2).T
-        (self._equal,) = np.nonzero(tasks < 0)
-        self._counts = dims[self._equal]
-        """The numbers of the dims that count the tasks of the steps `_equal`."""
-        (self._planned,) = np.nonzero(tasks >= 0)
-        self._tasks = tasks[self._planned]
-        self._stages = stages
-        lengths = np.array(records.task_lengths, np.int64)
-        firsts = np.cumsum(lengths) - lengths
-        ranges = [np.arange(firsts[t], firsts[t] + lengths[t]) for t in self._tasks]
-        self._values = np.concatenate([np.arange(0), *ranges])
-        """Where the values of the steps `_planned` are among those of all tasks."""
-
-    def __call__(
-        self, found: Sequence[BoundTask], values: npt.NDArray[np.int64], workers: int, most: int,
-        idle: Collection[int] = (),
-    ) -> npt.NDArray[np.int64]:  # fmt: skip
-        """The workers of all steps, then chunks, tasks, whether workers wait for each other, and
-        the chunks before each step's stage. `values`: of the dims; `most`: chunks of a step;
-        `idle`: the numbers of steps that have nothing to do."""
-        dealt = np.zeros((5, len(self._stages)), np.int64)
-        counts = values[self._counts]
-        dealt[0, self._equal] = workers
-        dealt[1, self._equal] = np.minimum(counts, most)
-        dealt[2, self._equal] = counts
-        if found:
-            # Workers, chunks, tasks, together: the first fields of a bound task.
-            fields = np.array([task[:4] for task in found], np.int64)
-            dealt[:4, self._planned] = fields[self._tasks].T
-        dealt[1:4, [*idle]] = 0
-        done = np.concatenate([[0], np.cumsum(dealt[1])])
-        dealt[4] = done[self._stages]
-        return dealt.reshape(-1)
-
-    def values(self, found: Sequence[BoundTask]) -> npt.NDArray[np.int64]:
-        """The values of the tasks of all steps, step by step."""
-        values = np.array([*chain.from_iterable([t.values for t in found])], np.int64)
-        written: npt.NDArray[np.int64] = values[self._values]
-        return written
+def _slots_of_tasks(records: RecordLayout) -> list[tuple[int, list[int]]]:
+    found, at = [], 0
+    for _, task in records.step_tasks:
+        if task >= 0:
+            end = at + 1 + records.task_lengths[task]
+            found.append((task, records.task_slots[at:end]))
+            at = end
+    return found
 
 
 def stages(steps: Sequence[Step]) -> list[int]:

@@ -59,9 +59,12 @@ class StepTasks(NamedTuple):
 class RecordLayout:
     """Collects the layout of a graph's records while its steps reserve slots."""
 
-    def __init__(self, steps: int, inputs: int, arena: Sequence[Buffer]) -> None:
-        """`steps`, `inputs`: their numbers in the graph; `arena`: the buffers of the arena."""
-        self.dims = Dims()
+    def __init__(
+        self, steps: int, inputs: int, arena: Sequence[Buffer], equal: Mapping[str, str]
+    ) -> None:
+        """`steps`, `inputs`: their numbers in the graph; `arena`: the buffers of the arena;
+        `equal`: as of `Dims`."""
+        self.dims = Dims(equal)
         self.layouts = Layouts(self.dims)
         self.tasks: dict[Task, int] = {}
         """Tasks and their numbers. Equal tasks share a number."""
@@ -70,7 +73,8 @@ class RecordLayout:
         self.step_tasks: list[StepTasks] = []
         """For each step."""
         self.task_slots: list[int] = []
-        """The slots that receive the values of tasks, step by step."""
+        """The slots that receive what tasks determine, step by step: the number of tasks, and the
+        values of the slots that the step has reserved for them."""
         self.checked: list[tuple[int, tuple[str, ...]]] = []
         """Slots of statuses, and the texts of status 1, 2 and so on."""
         self._inputs = inputs
@@ -140,18 +144,23 @@ class RecordLayout:
         if self._unless is not None:
             self.planned_tasks(EqualTasks(number), ())
         else:
+            self.dim(self._count_slot(), number)
             self.step_tasks.append(StepTasks(number, -1))
 
     def planned_tasks(self, task: Task, slots: Sequence[int]) -> None:
-        """The next step has the tasks that `task` determines; its `BoundTask.values` are written
-        to `slots`."""
+        """The next step has the tasks that `task` determines; their number is written to the step,
+        and its `BoundTask.values` to `slots`."""
         if self._unless is not None:
             task = Unless(task, self._unless, len(slots))
         if task not in self.tasks:
             self.tasks[task] = len(self.tasks)
             self.task_lengths.append(len(slots))
+        self.task_slots += (self._count_slot(), *slots)
         self.step_tasks.append(StepTasks(-1, self.tasks[task]))
-        self.task_slots += slots
+
+    def _count_slot(self) -> int:
+        """The slot of the next step that holds the number of its tasks."""
+        return Program.SIZE + len(self.step_tasks) * Step.SIZE + Step.TASKS
 
     def finished(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The image, and its fills as an array with a row for each field of `_Fill`."""

@@ -24,7 +24,8 @@ class BoundTask(NamedTuple):
     together: bool
     """Whether the workers wait for each other within the step."""
     values: Sequence[int]
-    """Values for the slots that the step has reserved for its task."""
+    """Values for the slots that the step has reserved for its task; those of `Task.fields` are
+    written over."""
     workspace_bytes: int
     worker_bytes: int
     """The part of the workspace that each worker of an attention has."""
@@ -39,7 +40,17 @@ class Likeness(NamedTuple):
     form: object
     """The task without the numbers of its dims and layouts; hashable."""
     dims: tuple[int, ...]
-    """The numbers of all dims that it reads, in an order that the form determines."""
+    """The numbers of all dims that decide the plan, in an order that the form determines."""
+
+
+class Field(NamedTuple):
+    """A value of a task that is no part of the plan: the value of a dim times a factor."""
+
+    place: int
+    """Among `BoundTask.values`."""
+    dim: int
+    """The number of the dim."""
+    factor: int
 
 
 class Task(ABC):
@@ -55,6 +66,11 @@ class Task(ABC):
     def likeness(self, layouts: Layouts) -> Likeness | None:
         """What the task depends on; None if it shares its plan only with equal tasks."""
         return None
+
+    def fields(self, values: Sequence[int], layouts: Layouts) -> tuple[Field, ...]:
+        """The values that differ from shape to shape though the plan does not. They are the same
+        fields wherever the dims of `likeness` have the same values."""
+        return ()
 
     @property
     def plan_rows(self) -> Callable[[int, int], object] | None:

@@ -41,7 +41,14 @@ from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
 from ftuner.runtime.shapes.binding import Binding
-from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of
+from ftuner.runtime.shapes.evaluation import (
+    Dims,
+    Layouts,
+    addressable,
+    evaluated,
+    loops_of,
+    picked,
+)
 from ftuner.runtime.shown_progress import Progress
 
 MAX_LAUNCHES = 1 << 18
@@ -95,7 +102,9 @@ class CompiledGraph(Executable):
             (self._dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name])
             for v in self.lowered.outputs
         ]
-        self._extents = {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
+        self._extents = picked(
+            {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
+        )
         steps = self.lowered.steps
         self._loops = loops_of((kind_of(step).loops(step) for step in steps), self._dims)
         self._evaluate = self._dims.compiled(self._binding.names)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from ftuner.core.dim import Dim, Symbolic
 from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
+from ftuner.core.symbolic import Symbol
 from ftuner.errors import ShapeError
-from ftuner.graph.ir import Constraint, Graph
+from ftuner.graph.ir import Constraint, Graph, Value
 
 
 class Binding:
@@ -16,26 +18,17 @@ class Binding:
 
     def __init__(self, graph: Graph) -> None:
         self._inputs = graph.inputs
-        numbers: dict[str, int] = {}
-        self._axes: list[list[tuple[int, int]]] = []
-        """For each axis of each input, the number of its symbol or -1, and its extent."""
-        for value in graph.inputs:
-            axes = []
-            for dim in value.shape:
-                if isinstance(dim, Symbolic):
-                    axes.append((numbers.setdefault(str(dim), len(numbers)), 0))
-                else:
-                    axes.append((-1, dim))
-            self._axes.append(axes)
-        self.names = list(numbers)
+        self._read, self.names = _reader(graph.inputs)
         # The others have data-dependent symbols.
         sides = [side for c in graph.constraints for side in (c.x, c.y)]
-        known = all_symbols_in(sides, numbers)
+        known = all_symbols_in(sides, self.names)
         self._constraints = [
             c for c, x, y in zip(graph.constraints, known[::2], known[1::2], strict=True) if x and y
         ]
         sides = [side for c in self._constraints for side in (c.x, c.y)]
         self._sides = compiled(sides, self.names)
+        self.equal = _equal_symbols(self._constraints)
+        """For symbols whose values are always those of an earlier one, its name."""
 
     def __call__(self, shapes: Sequence[Sequence[int]]) -> list[int]:
         """The values of `names`.
@@ -43,30 +36,88 @@ class Binding:
         Raises:
             ShapeError: shapes that contradict the graph or each other.
         """
-        values = [-1] * len(self.names)
-        for number, (axes, shape) in enumerate(zip(self._axes, shapes, strict=True)):
-            if len(shape) != len(axes):
-                raise ShapeError(f"input {self._inputs[number]} was given {tuple(shape)}")
-            for axis, (symbol, known) in enumerate(axes):
-                extent = shape[axis]
-                if symbol >= 0:
-                    known = values[symbol]
-                    if known < 0:
-                        known = values[symbol] = extent
-                if known != extent:
-                    value = self._inputs[number]
-                    why = "" if symbol < 0 else f": {value.shape[axis]} is {known} elsewhere"
-                    raise ShapeError(f"input {value} was given {tuple(shape)}{why}")
+        try:
+            values = self._read(shapes)
+        except ValueError:
+            values = None
+        if values is None:
+            raise self._contradicted(shapes)
         try:
             sides = self._sides(values)
         except ZeroDivisionError:
             extents = ", ".join(f"{n} = {v}" for n, v in zip(self.names, values, strict=True))
             raise ShapeError(f"an extent is divided by zero where {extents}") from None
-        for constraint, x, y in zip(self._constraints, sides[::2], sides[1::2], strict=True):
-            if not constraint.holds(x, y):
-                named = dict(zip(self.names, values, strict=True))
-                raise ShapeError(_contradiction(constraint, x, y, named))
+        if sides[::2] != sides[1::2]:
+            for constraint, x, y in zip(self._constraints, sides[::2], sides[1::2], strict=True):
+                if not constraint.holds(x, y):
+                    named = dict(zip(self.names, values, strict=True))
+                    raise ShapeError(_contradiction(constraint, x, y, named))
         return values
+
+    def _contradicted(self, shapes: Sequence[Sequence[int]]) -> ShapeError:
+        """The error for shapes that contradict the inputs' or each other."""
+        known: dict[str, int] = {}
+        for value, shape in zip(self._inputs, shapes, strict=True):
+            given = f"input {value} was given {tuple(shape)}"
+            if len(shape) != value.rank:
+                return ShapeError(given)
+            for dim, extent in zip(value.shape, shape, strict=True):
+                if isinstance(dim, int):
+                    if dim != extent:
+                        return ShapeError(given)
+                elif known.setdefault(str(dim), extent) != extent:
+                    return ShapeError(f"{given}: {dim} is {known[str(dim)]} elsewhere")
+        raise AssertionError(shapes)
+
+
+def _reader(
+    inputs: Sequence[Value],
+) -> tuple[Callable[[Sequence[Sequence[int]]], list[int] | None], list[str]]:
+    """A function from the shapes of inputs to the values of their symbols, and the names of these.
+    The function gives None for extents that contradict each other, and raises ValueError for other
+    ranks than those of the inputs. In source code a hundred inputs take some microseconds."""
+    numbers: dict[str, int] = {}
+    targets: list[str] = []
+    contradictions: list[str] = []
+    for value in inputs:
+        axes = []
+        for dim in value.shape:
+            number = numbers.get(str(dim)) if isinstance(dim, Symbolic) else None
+            if isinstance(dim, Symbolic) and number is None:
+                axes.append(f"s{numbers.setdefault(str(dim), len(numbers))}")
+                continue
+            axes.append(f"x{len(contradictions)}")
+            known = dim if number is None else f"s{number}"
+            contradictions.append(f"{axes[-1]} != {known}")
+        targets.append(f"({''.join(f'{axis}, ' for axis in axes)})")
+    lines = [
+        "def made(shapes):",
+        f" [{', '.join(targets)}] = shapes",
+        f" if {' or '.join(contradictions) or 'False'}: return None",
+        f" return [{', '.join(f's{number}' for number in numbers.values())}]",
+    ]
+    # The source is made of integers and the fixed words above, never of names that were given.
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    return scope["made"], list(numbers)
+
+
+def _equal_symbols(constraints: Iterable[Constraint]) -> dict[str, str]:
+    """For symbols that some constraints demand to be equal to others, which name all of them may
+    have: the layers of a decoder may each have a symbol for the length of the text."""
+    first: dict[str, str] = {}
+    for constraint in constraints:
+        difference = constraint.x - constraint.y
+        if constraint.or_one or isinstance(difference, int):
+            continue
+        factors = sorted(factor for _, factor in difference.terms)
+        atoms = [atom for monomial, _ in difference.terms for atom in monomial]
+        names = [atom.name for atom in atoms if isinstance(atom, Symbol)]
+        if factors == [-1, 1] and len(atoms) == len(names) == 2:
+            one, other = (first.get(name, name) for name in names)
+            first |= {name: one for name, known in first.items() if known == other}
+            first[other] = one
+    return {name: known for name, known in first.items() if name != known}
 
 
 def bind(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import ADDRESSABLE_BYTES
 from ftuner.core.evaluation import compiled
 from ftuner.core.index_expr import Operand
+from ftuner.core.renaming import Renaming
 from ftuner.errors import AllocationError, ShapeError
 from ftuner.runtime.cpu.memory import not_allocated
 from ftuner.runtime.shapes.strides import StridedArray
@@ -22,27 +25,55 @@ MAX_LOOP = 1 << 40
 an hour for them, and a run cannot be interrupted."""
 Outputs = tuple[tuple[tuple[int, ...], Any], ...]
 """Shape and dtype of each, of NumPy's or torch's."""
+Picked = Callable[[Sequence[int]], tuple[int, ...]]
+"""Takes the values of some dims from those of all."""
 
 
 class Dims:
     """All dims of a program, evaluated together."""
 
-    def __init__(self) -> None:
+    def __init__(self, equal: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`equal`: for symbols whose values are always those of another one, its name. Dims that
+        differ in these alone are one."""
+        self._renamed = Renaming(equal)
         self._numbers: dict[Dim, int] = {}
+        """Of dims as they are given, and of those that are evaluated."""
+        self._evaluated: list[Dim] = []
 
     def number(self, dim: Dim) -> int:
-        return self._numbers.setdefault(dim, len(self._numbers))
+        found = self._numbers.get(dim)
+        if found is None:
+            renamed = self._renamed(dim)
+            found = self._numbers.setdefault(renamed, len(self._evaluated))
+            if found == len(self._evaluated):
+                self._evaluated.append(renamed)
+            self._numbers[dim] = found
+        return found
 
     def numbers(self, dims: Sequence[Dim]) -> tuple[int, ...]:
         return tuple(self.number(d) for d in dims)
 
+    def constant(self, number: int) -> int | None:
+        """The value of a dim, if symbols do not decide it."""
+        dim = self._evaluated[number]
+        return dim if isinstance(dim, int) else None
+
     def compiled(self, names: Sequence[str]) -> Callable[[Sequence[int]], list[int]]:
-        return compiled(list(self._numbers), names)
+        return compiled(self._evaluated, names)
 
 
-def loops_of(loops: Iterable[Shape], dims: Dims) -> npt.NDArray[np.int64]:
-    """For the loops of each step, the number of the dim that counts their iterations."""
-    return np.array([dims.number(product(axes)) for axes in loops if axes], np.int64)
+def picked(numbers: Iterable[int]) -> Picked:
+    """A function that takes the values of some dims."""
+    wanted = (*numbers,)
+    if len(wanted) > 1:
+        # In C: a new shape calls dozens of these.
+        return itemgetter(*wanted)
+    return lambda values: tuple([values[number] for number in wanted])
+
+
+def loops_of(loops: Iterable[Shape], dims: Dims) -> Picked:
+    """Takes the numbers of iterations of the loops of all steps."""
+    return picked({dims.number(product(axes)) for axes in loops if axes})
 
 
 class Layouts:
@@ -50,7 +81,8 @@ class Layouts:
 
     def __init__(self, dims: Dims) -> None:
         self._dims = dims
-        self._numbers: dict[Operand, int] = {}
+        self._numbers: dict[object, int] = {}
+        """Of operands, and of the numbers of their dims and the bytes of an element."""
         self._rows: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
         self.offsets: list[int] = []
         """Of each layout, the number of its offset's dim."""
@@ -59,18 +91,28 @@ class Layouts:
         found = self._numbers.get(layout)
         if found is None:
             dims = self._dims
-            found = self._numbers[layout] = len(self._rows)
-            size = layout.dtype.itemsize
-            self._rows.append((dims.numbers(layout.shape), dims.numbers(layout.strides), size))
-            self.offsets.append(dims.number(layout.offset))
+            row = dims.numbers(layout.shape), dims.numbers(layout.strides), layout.dtype.itemsize
+            offset = dims.number(layout.offset)
+            found = self._numbers.setdefault((row, offset), len(self._rows))
+            if found == len(self._rows):
+                self._rows.append(row)
+                self.offsets.append(offset)
+            self._numbers[layout] = found
         return found
 
     def likeness(self, numbers: Sequence[int]) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """Of some layouts, what the dims do not decide, and the numbers of the dims of their
-        extents and strides."""
+        """Of some layouts, what the symbols do not decide, and the numbers of the dims that they
+        do, each once."""
         rows = [self._rows[n] for n in numbers]
-        forms = tuple((len(shape), size) for shape, _, size in rows)
-        return forms, tuple(n for shape, strides, _ in rows for n in (*shape, *strides))
+        read = [n for shape, strides, _ in rows for n in (*shape, *strides)]
+        decided = list(dict.fromkeys(n for n in read if self._dims.constant(n) is None))
+        places = {number: place for place, number in enumerate(decided)}
+        pattern = tuple((places.get(n), self._dims.constant(n)) for n in read)
+        return (tuple((len(shape), size) for shape, _, size in rows), pattern), tuple(decided)
+
+    def numbered(self, number: int) -> StridedArray:
+        """A layout with the numbers of dims as extents and strides, which count elements."""
+        return StridedArray(*self._rows[number])
 
     def strided(self, number: int, values: Sequence[int]) -> StridedArray:
         """A layout for values of the dims."""
@@ -81,9 +123,9 @@ class Layouts:
 
 
 def evaluated(
-    evaluate: Callable[[Sequence[int]], list[int]], symbols: Sequence[int], extents: Iterable[int]
+    evaluate: Callable[[Sequence[int]], list[int]], symbols: Sequence[int], extents: Picked
 ) -> list[int]:
-    """The values of all dims; `extents` are the numbers of those that count elements.
+    """The values of all dims; `extents` takes those that count elements.
 
     Raises:
         ShapeError: extents that come out negative or are divided by zero.
@@ -92,7 +134,7 @@ def evaluated(
         values = evaluate(symbols)
     except ZeroDivisionError:
         raise ShapeError(f"an extent is divided by zero where symbols are {symbols}") from None
-    if any(values[number] < 0 for number in extents):
+    if min(extents(values), default=0) < 0:
         raise ShapeError(f"an extent is negative where symbols are {list(symbols)}")
     return values
 
@@ -103,9 +145,7 @@ def check_arena(arena_bytes: int) -> None:
         raise AllocationError(f"no memory for {arena_bytes} bytes of intermediate results")
 
 
-def addressable(
-    values: Sequence[int], outputs: Outputs, loops: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def addressable(values: Sequence[int], outputs: Outputs, loops: Picked) -> npt.NDArray[np.int64]:
     """The values of dims as native code has them. `loops`: see `loops_of`.
 
     Raises:
@@ -120,7 +160,7 @@ def addressable(
         found: npt.NDArray[np.int64] = np.array(values, np.int64)
     except OverflowError as error:
         raise AllocationError(f"extents and strides of up to {max(values)}: {error}") from error
-    most = found[loops].max(initial=0)
+    most = max(loops(values), default=0)
     if most > MAX_LOOP:
         raise ShapeError(
             f"a step would compute {most} elements, one after the other; at most {MAX_LOOP}"

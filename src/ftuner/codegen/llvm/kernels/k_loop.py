@@ -220,8 +220,8 @@ class _Loop:
         rounds, left = builder.udiv(window.run, steps), builder.urem(window.run, steps)
 
         def element(given: list[ir.Value]) -> list[ir.Value]:
-            window.point()
-            here = self._rounds(rounds, [a, *given], self._steps, asked=False)
+            here = [window.point(a), *given]
+            here = self._rounds(rounds, here, self._steps, asked=False)
             here[:first] = self._rounds(left, here[:first], 1, asked=False)
             return here[1:]
 

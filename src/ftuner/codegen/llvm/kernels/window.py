@@ -2,8 +2,9 @@
 
 Row r of A is the window of output position r, and a k step is an element of the window and one of
 its `RUN` consecutive elements of memory. So a row of A is one piece of memory for each element of
-the window. For each tile the coordinates of its rows are found once; for each element of the window
-the addresses of all rows follow by vector arithmetic. Rows whose element is outside x read zeros.
+the window. For each tile the coordinates of its rows are found once. Where an element of the window
+is inside x for all rows, it is as far from the first element of each; else the addresses of all
+rows follow by vector arithmetic, and rows whose element is outside x read zeros.
 """
 
 from __future__ import annotations
@@ -13,9 +14,14 @@ from collections.abc import Callable
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
+    I1,
     I32,
     I64,
+    at,
     const,
+    maximum,
+    minimum,
+    opaque,
     pointer_slot,
     reserve,
     slot,
@@ -23,6 +29,9 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context, Window
+
+_FAR = 1 << 62
+"""Beyond all indices."""
 
 
 class WindowRows:
@@ -54,6 +63,12 @@ class WindowRows:
         self._base = reserve(builder, self._wide)
         """For each row, bytes from x to the window's first element."""
         self._distances = reserve(builder, self._wide)
+        """The same to the current element, where it is outside x for some row."""
+        self._least = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
+        """For each axis, the least index in `_first`."""
+        self._most = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
+        self._current = self._distances
+        """The distances that the current element is read by."""
         self._at = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES + 1)]
         """The image and the output coordinates of the tile's first row."""
         self._tap = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
@@ -100,21 +115,33 @@ class WindowRows:
                 builder.store(builder.add(splat(builder, base, self._lanes), steps), self._base)
                 for axis, index in enumerate(indices):
                     vector = splat(builder, builder.trunc(index, I32), self._lanes)
+                    last_index = index
                     if axis == WINDOW_AXES - 1:
+                        reach = builder.mul(self._strides[-1], const(mr - 1))
+                        last_index = builder.add(index, reach)
                         stride = builder.trunc(self._strides[-1], I32)
                         narrow = ir.Constant(self._narrow, list(range(self._lanes)))
                         strides = splat(builder, stride, self._lanes)
                         vector = builder.add(vector, builder.mul(narrow, strides))
                     builder.store(vector, self._first[axis])
+                    builder.store(index, self._least[axis])
+                    builder.store(last_index, self._most[axis])
             with several:
                 here = [reserve(builder, I64, SLOT_BYTES) for _ in self._at]
                 for source, target in zip(self._at, here, strict=True):
                     builder.store(self._value(source), target)
+                for least, most in zip(self._least, self._most, strict=True):
+                    builder.store(const(_FAR), least)
+                    builder.store(const(-_FAR), most)
                 with counted_loop(builder, 0, const(mr)) as row:
                     indices, base = self._window([self._value(place) for place in here])
                     builder.store(base, self._lane(self._base, row, I64))
-                    for place, index in zip(self._first, indices, strict=True):
-                        builder.store(builder.trunc(index, I32), self._lane(place, row, I32))
+                    for axis, index in enumerate(indices):
+                        place = self._lane(self._first[axis], row, I32)
+                        builder.store(builder.trunc(index, I32), place)
+                        least, most = self._least[axis], self._most[axis]
+                        builder.store(minimum(builder, self._value(least), index), least)
+                        builder.store(maximum(builder, self._value(most), index), most)
                     self._move(here, const(1))
 
     def _lane(self, vector: ir.Value, number: ir.Value, element: ir.Type) -> ir.Value:
@@ -173,16 +200,35 @@ class WindowRows:
         builder.branch(head)
         builder.position_at_end(after)
 
-    def point(self) -> None:
-        """Compute the distances of all rows for the current element of the window, and move to the
-        next element."""
-        builder, lanes = self._builder, self._lanes
+    def point(self, a: ir.Value) -> ir.Value:
+        """Go to the next element of the window: what its distances count from, which is x at `a` or
+        an address in it."""
+        builder = self._builder
         taps = [self._value(place) for place in self._tap]
-        valid: ir.Value | None = None
+        offsets = [
+            builder.mul(tap, dilation) for tap, dilation in zip(taps, self._dilations, strict=True)
+        ]
         moved: ir.Value = const(0)
-        for axis, tap in enumerate(taps):
-            offset = builder.mul(tap, self._dilations[axis])
+        all_inside = ir.Constant(I1, 1)
+        for axis, offset in enumerate(offsets):
             moved = builder.add(moved, builder.mul(offset, self._bytes[axis]))
+            least = builder.add(self._value(self._least[axis]), offset)
+            most = builder.add(self._value(self._most[axis]), offset)
+            begins = builder.icmp_signed(">=", least, const(0))
+            ends = builder.icmp_signed("<", most, self._extents[axis])
+            all_inside = builder.and_(all_inside, builder.and_(begins, ends))
+        with builder.if_then(builder.not_(all_inside), likely=False):
+            self._check(offsets, moved)
+        # Opaque, or LLVM would keep all distances in vectors and take elements out of them.
+        self._current = opaque(builder, builder.select(all_inside, self._base, self._distances))
+        self._next_tap(taps)
+        return at(builder, a, builder.select(all_inside, moved, const(0)))
+
+    def _check(self, offsets: list[ir.Value], moved: ir.Value) -> None:
+        """Compute the distances of all rows for an element that is outside x for some."""
+        builder, lanes = self._builder, self._lanes
+        valid: ir.Value | None = None
+        for axis, offset in enumerate(offsets):
             index = builder.load(self._first[axis], typ=self._narrow)
             index = builder.add(index, splat(builder, builder.trunc(offset, I32), lanes))
             extent = splat(builder, builder.trunc(self._extents[axis], I32), lanes)
@@ -192,6 +238,9 @@ class WindowRows:
         distances = builder.add(base, splat(builder, moved, lanes))
         distances = builder.select(valid, distances, splat(builder, self._zeros, lanes))
         builder.store(distances, self._distances)
+
+    def _next_tap(self, taps: list[ir.Value]) -> None:
+        builder = self._builder
         tap = builder.add(taps[2], const(1))
         builder.store(tap, self._tap[2])
         with builder.if_then(builder.icmp_signed("==", tap, self._kernel[2])):
@@ -203,6 +252,6 @@ class WindowRows:
                 builder.store(builder.add(taps[0], const(1)), self._tap[0])
 
     def __getitem__(self, row: int) -> ir.Value:
-        """Bytes from x to where a row of the tile reads the current element of its window."""
-        place = self._lane(self._distances, const(row), I64)
+        """Bytes to where a row of the tile reads the current element of its window."""
+        place = self._lane(self._current, const(row), I64)
         return self._builder.load(place, typ=I64)

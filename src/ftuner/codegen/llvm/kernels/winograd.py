@@ -11,31 +11,26 @@ passes between these stages stays in L2, and no transformed weight takes memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import (
     I64,
     at,
     const,
     pointer_slot,
     reserve,
-    scalar_type,
     set_slot,
-    slot,
-    splat,
 )
-from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
+from ftuner.codegen.llvm.kernels.filtering import FilterEmission
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import Winograd
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType
-from ftuner.core.expr import ACCUMULATOR, Expr, operands
+from ftuner.core.expr import Expr
 from ftuner.core.winograd import WINDOW
 
 Vectors = list[ir.Value]
@@ -50,22 +45,14 @@ def emit(
     _Emission(function, dtype, outputs, epilogue, lanes, fused).emit()
 
 
-class _Emission:
+class _Emission(FilterEmission):
     def __init__(
         self, function: ir.Function, dtype: DType, outputs: int, epilogue: Expr, lanes: int,
         fused: bool,
     ) -> None:  # fmt: skip
-        self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
+        super().__init__(function, dtype, epilogue, lanes, fused, Winograd.OPERANDS)
+        builder, worker = self._builder, self._worker
         self._outputs, self._inputs = outputs, outputs + WINDOW - 1
-        self._epilogue, self._lanes, self._fused = epilogue, lanes, fused
-        self._multiply_add = EMITTERS["fused" if fused else "separate"]
-        self._size = dtype.itemsize
-        self._vector = ir.VectorType(scalar_type(dtype), lanes)
-        buffers, self._dims, _, worker, self._begin, self._end = function.args
-        self._operands = operands(epilogue)
-        self._x, *self._read, self._out = (
-            pointer_slot(builder, buffers, i) for i in range(2 + len(self._operands))
-        )
         own = pointer_slot(builder, self._dims, Winograd.WORKSPACE)
         own = at(builder, own, builder.mul(worker, self._dim(Winograd.WORKER_BYTES)))
         self._tiles = own
@@ -73,12 +60,6 @@ class _Emission:
         self._patch = at(builder, own, self._dim(Winograd.PATCH_OFFSET))
         self._weight = at(builder, own, self._dim(Winograd.WEIGHT_OFFSET))
         self._context = product_context(builder)
-
-    def _dim(self, index: int) -> ir.Value:
-        return slot(self._builder, self._dims, index)
-
-    def _number(self, value: float) -> ir.Constant:
-        return elements.number(self._vector, value)
 
     def emit(self) -> None:
         builder = self._builder
@@ -104,24 +85,6 @@ class _Emission:
         y, image = builder.urem(number, rows), builder.udiv(number, rows)
         m = const(self._outputs)
         return image, builder.mul(y, m), builder.mul(x, m)
-
-    def _by_vectors(
-        self, count: ir.Value, body: Callable[[ir.Value, ir.Value | None], None]
-    ) -> None:
-        """`body(offset, mask)` for each vector of `count` elements: the bytes to it, and a mask
-        for the last one."""
-        builder, lanes = self._builder, self._lanes
-
-        def vector(base: ir.Value, left: ir.Value | None) -> None:
-            body(builder.mul(base, const(self._size)), mask_of(builder, left, lanes))
-
-        by_vectors(builder, const(0), count, lanes, vector)
-
-    def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
-        return load_lanes(self._builder, place, self._vector, self._size, mask)
-
-    def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
-        store_lanes(self._builder, value, place, self._size, mask)
 
     # Inputs.
 
@@ -225,10 +188,6 @@ class _Emission:
             builder.fadd(low, high), builder.fsub(low, high),
             self._added(four, d[1], self._added(five, d[3], d[5])),
         ]  # fmt: skip
-
-    def _added(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-        """`x * y + z`."""
-        return self._multiply_add(self._builder, x, y, z)
 
     # Products.
 
@@ -396,21 +355,3 @@ class _Emission:
             self._added(four, far, near),
             builder.fadd(self._added(eight, far_difference, near_difference), s[5]),
         ]
-
-    def _finished(
-        self, value: ir.Value, position: ir.Value, offset: ir.Value, mask: ir.Value | None
-    ) -> ir.Value:
-        """The epilogue of a vector at an output position; `offset`: bytes to its first channel."""
-        builder = self._builder
-        env = {ACCUMULATOR.name: value}
-        for index, operand in enumerate(self._operands):
-            base = self._read[index]
-            if operand.kind != "column":
-                rows = builder.mul(position, self._dim(Winograd.OPERANDS + index))
-                base = at(builder, base, rows)
-            if operand.kind == "row":
-                number = builder.load(base, typ=self._vector.element, align=self._size)
-                env[operand.name] = splat(builder, number, self._lanes)
-            else:
-                env[operand.name] = self._load(at(builder, base, offset), mask)
-        return elements.emit(builder, self._epilogue, env, self._fused)

@@ -111,6 +111,56 @@ class Winograd:
     OPERANDS = COVERS + 4 * 3 * MAX_SEGMENTS
 
 
+class LineWinograd:
+    """Parameters of the kernel of Winograd's products along one axis, besides addresses; distances
+    in bytes. After the last slot follow the distances between rows of each operand of the
+    epilogue."""
+
+    ROW_BLOCKS = 0
+    """Blocks of rows of an image."""
+    LINES = 1
+    """Lines of a row."""
+    BLOCK = 2
+    """Rows of the result in a task, which has one line of each; the last one may have fewer."""
+    HEIGHT = 3
+    WIDTH = 4
+    RUN = 5
+    """Elements of x that follow each other in all phases: channels by the stride."""
+    KERNEL_ROWS = 6
+    STRIDE_Y = 7
+    STRIDE_X = 8
+    BEGIN_Y = 9
+    """Padding before the first row."""
+    BEGIN_X = 10
+    X_IMAGE = 11
+    X_ROW = 12
+    X_PIXEL = 13
+    OUT_HEIGHT = 14
+    OUT_WIDTH = 15
+    OUT_CHANNELS = 16
+    OUT_IMAGE = 17
+    OUT_ROW = 18
+    OUT_PIXEL = 19
+    WORKSPACE = 20
+    WORKER_BYTES = 21
+    """Bytes of the workspace for each worker. It begins with the transformed inputs; offsets of the
+    rest follow."""
+    SUMS_OFFSET = 22
+    PATCH_OFFSET = 23
+    INPUTS_BYTES = 24
+    """Between the transformed inputs of successive points, as the next two."""
+    SUMS_BYTES = 25
+    WEIGHT_BYTES = 26
+    WEIGHT = 27
+    """Address of the transformed weights, each in panels."""
+    PANEL = 28
+    """Columns of a full panel."""
+    COVERS = 29
+    """Row tiles of a block: for full panels, for the last one; then the same for the last block.
+    Each `MAX_SEGMENTS` segments, unused ones without tiles."""
+    OPERANDS = COVERS + 4 * 3 * MAX_SEGMENTS
+
+
 class Depthwise:
     """Parameters of the depthwise kernel besides addresses; offsets and distances in elements.
     After the last slot follow the offset of each operand of the epilogue and the distance between

@@ -15,6 +15,7 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.tile import PACKED, ROW
+from ftuner.core.dim import ceil_quotient, maximum, minimum, remainder
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
@@ -39,7 +40,7 @@ from ftuner.runtime.cpu.steps.contract import (
     no_cost,
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Field, Likeness, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.runtime.step_kinds import MatrixKind
@@ -49,76 +50,60 @@ SOFTMAX_OPERATIONS = 5
 """Operations on a score: scale, maximum, difference, power, sum. A cap is two more."""
 
 
-class AttentionRecord(NamedTuple):
-    """The slots of `kernel_records.Attention`, without the address of the workspace."""
+class AttentionPlan(NamedTuple):
+    """How an attention is cut and covered."""
 
-    dims: list[int]
+    slots: tuple[int, ...]
+    """The slots of `kernel_records.Attention` before the batch axes. What counts keys, strides and
+    the address of the workspace are 0."""
     tasks: int
     runs: int
     """Runs of consecutive tasks, which chunks do not divide. The tasks of a run share k and v,
     where there are enough such runs."""
     worker_bytes: int
     """Each worker's part of the workspace."""
-    workspace_bytes: int
 
 
-class Arranged(NamedTuple):
-    """The operands as the kernel reads them, and the problem that is planned."""
-
-    q: StridedArray
-    k: StridedArray
-    v: StridedArray
-    mask: StridedArray | None
-    sinks: StridedArray | None
-    out: StridedArray
-    problem: AttentionProblem
+def heads_are_rows(q: StridedArray, k: StridedArray, v: StridedArray) -> bool:
+    """Whether heads of one position that share k and v become rows of one product: all of them see
+    all keys that any sees."""
+    return q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0
 
 
-def arranged(
-    q: StridedArray, k: StridedArray, v: StridedArray, mask: StridedArray | None,
-    sinks: StridedArray | None, out: StridedArray, offset: int | None, workers: int,
-) -> Arranged:  # fmt: skip
-    """All arrays have the same batch axes. `offset` is the value of `AttentionSoftmax.causal`."""
+def problem_of(
+    q: StridedArray, k: StridedArray, v: StridedArray, offset: int | None, workers: int
+) -> AttentionProblem:
+    """What is planned. All arrays have the same batch axes; `offset` is the value of
+    `AttentionSoftmax.causal`."""
     steps, columns = v.shape[-2:]
     if offset is not None:
         # Keys that no row sees are left out.
         steps = max(min(steps, q.shape[-2] + offset), 0)
-    if q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0:
-        # Heads of one position that share k and v become rows: all of them see all keys that are
-        # left.
-        q, out = _heads_as_rows(q), _heads_as_rows(out)
-        mask, sinks = (None if x is None else _heads_as_rows(x) for x in (mask, sinks))
-        offset = None
+    if heads_are_rows(q, k, v):
+        q, offset = _heads_as_rows(q), None
     *batch, rows, depth = q.shape
     elements, sharing = math.prod(batch), _sharing(batch, k, v)
-    problem = AttentionProblem(elements, sharing, rows, depth, steps, columns, offset, workers)
-    return Arranged(q, k, v, mask, sinks, out, problem)
+    return AttentionProblem(elements, sharing, rows, depth, steps, columns, offset, workers)
 
 
-def attention_record(
-    products: Products, q: StridedArray, k: StridedArray, v: StridedArray,
-    mask: StridedArray | None, sinks: StridedArray | None, out: StridedArray,
-    softmax: AttentionSoftmax, offset: int | None, workers: int,
-) -> AttentionRecord:  # fmt: skip
-    """The record of one attention; the arguments are those of `arranged`."""
-    q, k, v, mask, sinks, out, problem = arranged(q, k, v, mask, sinks, out, offset, workers)
-    _, _, rows, depth, steps, columns, offset, _ = problem
+def attention_plan(
+    products: Products, softmax: AttentionSoftmax, problem: AttentionProblem
+) -> AttentionPlan:
+    """The plan of a problem, for all numbers of keys that fill as many vectors."""
     library = products.compiled.library
+    elements, _, rows, depth, steps, columns, _, _ = problem
     size, lanes = library.types.c.itemsize, library.lanes
     width = library.widths[0]
     nr = width * lanes
-    batch = q.shape[:-2]
-    dims = [0] * (Attention.AXES + len(batch) * Attention.AXIS_SIZE)
     tail_k = -(-(steps % nr) // lanes)
     tail_v = -(-(columns % nr) // lanes)
-    padded_steps = steps - steps % nr + tail_k * lanes
+    padded_steps = -(-steps // lanes) * lanes
     padded_columns = columns - columns % nr + tail_v * lanes
     score_row = padded_steps * size
     block, splits, runs = attention_blocks(products.planner, problem)
-
+    dims = [0] * Attention.AXES
     dims[Attention.ROWS] = rows
     dims[Attention.DEPTH] = depth
-    dims[Attention.STEPS] = steps
     dims[Attention.COLUMNS] = columns
     floor = float(np.finfo(library.types.c.name).min) if softmax.safe else -math.inf
     dims[Attention.SCALE] = _bits(softmax.inner_scale)
@@ -126,19 +111,12 @@ def attention_record(
     dims[Attention.FLOOR] = _bits(floor)
     dims[Attention.BROKEN] = _bits(0.0 if softmax.hides_nan else math.nan)
     dims[Attention.CAP] = _bits(softmax.softcap)
-    dims[Attention.CAUSAL] = steps if offset is None else offset
-    dims[Attention.Q_ROW] = q.strides[-2]
-    dims[Attention.K_DEPTH], dims[Attention.K_STEP] = k.strides[-2:]
-    dims[Attention.V_STEP], dims[Attention.V_COLUMN] = v.strides[-2:]
-    dims[Attention.MASK_ROW] = 0 if mask is None else mask.strides[-2]
-    dims[Attention.SINKS_ROW] = 0 if sinks is None else sinks.strides[-2]
-    dims[Attention.OUT_ROW] = out.strides[-2]
     dims[Attention.SPLITS] = splits
     dims[Attention.BLOCK] = block
     dims[Attention.SCORE_ROW] = score_row
     dims[Attention.PACK] = products.kernels.runtime.pack_addresses[library.types.a]
     v_offset = aligned(padded_steps * depth * size + SLACK_BYTES)
-    scores_offset = v_offset + aligned(padded_columns * steps * size + SLACK_BYTES)
+    scores_offset = v_offset + aligned(padded_columns * padded_steps * size + SLACK_BYTES)
     sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)
     worker_bytes = sums_offset + aligned(block * size)
     dims[Attention.WORKER_BYTES] = worker_bytes
@@ -151,27 +129,21 @@ def attention_record(
     at = Attention.COVERS
     for height in (block, rows % block):
         for vectors, tail, length in (
-            (width, False, depth), (tail_k, True, depth), (tail_v, True, steps)
+            (width, False, depth), (tail_k, True, depth), (tail_v, True, padded_steps)
         ):  # fmt: skip
             if vectors:
                 cover = cover_slots(products, vectors, tail, length, height)
                 dims[at : at + COVER_SLOTS] = cover
             at += COVER_SLOTS
-    arrays = q, k, v, mask, sinks, out
-    strides = [a.strides if a is not None else (0,) * len(q.shape) for a in arrays]
-    for axis, extent in enumerate(batch):
-        base = Attention.AXES + axis * Attention.AXIS_SIZE
-        dims[base : base + Attention.AXIS_SIZE] = [extent, *(s[axis] for s in strides)]
-    tasks = problem.elements * splits
-    return AttentionRecord(dims, tasks, runs, worker_bytes, workers * worker_bytes)
+    return AttentionPlan(tuple(dims), elements * splits, runs, worker_bytes)
 
 
 def _heads_as_rows(x: StridedArray) -> StridedArray:
     """Exchange the axis of rows, of extent 1, with the last batch axis."""
-    *batch, heads, row, element = range(len(x.shape))
-    order = (*batch, row, heads, element)
-    shape, strides = (tuple(values[i] for i in order) for values in (x.shape, x.strides))
-    return StridedArray(shape, strides, x.itemsize)
+    (*batch, heads, row, element), (*outer, by_head, by_row, by_element) = x.shape, x.strides
+    return StridedArray(
+        (*batch, row, heads, element), (*outer, by_row, by_head, by_element), x.itemsize
+    )
 
 
 def _sharing(batch: Sequence[int], k: StridedArray, v: StridedArray) -> int:
@@ -201,8 +173,13 @@ class AttentionTask(Task):
 
     products: Products
     softmax: AttentionSoftmax
+    """Without its limit on keys."""
     offset: int
-    """The number of the dim `softmax.causal`, or -1 if it is None."""
+    """The number of the dim of that limit, or -1 if there is none."""
+    steps: int
+    """The number of the dim that counts the keys that any row sees."""
+    deciding: tuple[int, ...]
+    """The numbers of the dims that decide the plan."""
     layouts: tuple[int, ...]
     """The numbers of the layouts of q, k, v, the mask and the sinks if there are any, and the
     result."""
@@ -210,32 +187,58 @@ class AttentionTask(Task):
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        q, k, v, *optional, out = [layouts.strided(n, values) for n in self.layouts]
-        sinks = optional.pop() if self.softmax.sinks else None
-        mask = optional.pop() if optional else None
+        q, k, v, *_, out = [layouts.strided(n, values) for n in self.layouts]
+        slots = _record_slots(len(out.shape) - 2)
         if 0 in out.shape:
-            return nothing_to_do(workers, _record_slots(len(out.shape) - 2))
+            return nothing_to_do(workers, slots)
         offset = None if self.offset < 0 else values[self.offset]
-        record = attention_record(
-            self.products, q, k, v, mask, sinks, out, self.softmax, offset, workers
-        )
+        problem = problem_of(q, k, v, offset, workers)
+        plan = attention_plan(self.products, self.softmax, problem)
         return BoundTask(
             workers,
-            min(record.runs, most_chunks(workers, hardware)),
-            record.tasks,
+            min(plan.runs, most_chunks(workers, hardware)),
+            plan.tasks,
             False,
-            record.dims,
-            record.workspace_bytes,
-            record.worker_bytes,
+            (*plan.slots, *(0,) * (slots - len(plan.slots))),
+            workers * plan.worker_bytes,
+            plan.worker_bytes,
             None,
         )
 
     def likeness(self, layouts: Layouts) -> Likeness:
-        forms, dims = layouts.likeness(self.layouts)
-        limit = () if self.offset < 0 else (self.offset,)
-        # Binding reads the value of `causal` alone.
-        form = replace(self, softmax=replace(self.softmax, causal=None), offset=-1, layouts=())
-        return Likeness((form, forms, len(limit)), (*dims, *limit))
+        forms, _ = layouts.likeness(self.layouts)
+        # Of the value of `causal` binding reads no more than `steps`.
+        form = replace(self, offset=min(self.offset, 0), steps=0, deciding=(), layouts=())
+        return Likeness((form, forms), self.deciding)
+
+    def fields(self, values: Sequence[int], layouts: Layouts) -> tuple[Field, ...]:
+        as_rows = heads_are_rows(*(layouts.strided(n, values) for n in self.layouts[:3]))
+        q, k, v, *optional, out = [layouts.numbered(n) for n in self.layouts]
+        if as_rows:
+            q, *optional, out = [_heads_as_rows(x) for x in (q, *optional, out)]
+        sinks = optional.pop() if self.softmax.sinks else None
+        mask = optional.pop() if optional else None
+        limit = self.steps if as_rows or self.offset < 0 else self.offset
+        found = [Field(Attention.STEPS, self.steps, 1), Field(Attention.CAUSAL, limit, 1)]
+
+        def stride(index: int, x: StridedArray | None, axis: int) -> None:
+            if x is not None:
+                found.append(Field(index, x.strides[axis], x.itemsize))
+
+        stride(Attention.Q_ROW, q, -2)
+        stride(Attention.K_DEPTH, k, -2)
+        stride(Attention.K_STEP, k, -1)
+        stride(Attention.V_STEP, v, -2)
+        stride(Attention.V_COLUMN, v, -1)
+        stride(Attention.MASK_ROW, mask, -2)
+        stride(Attention.SINKS_ROW, sinks, -2)
+        stride(Attention.OUT_ROW, out, -2)
+        for axis, extent in enumerate(q.shape[:-2]):
+            at = Attention.AXES + axis * Attention.AXIS_SIZE
+            found.append(Field(at, extent, 1))
+            for index, x in enumerate((q, k, v, mask, sinks, out), at + 1):
+                stride(index, x, axis)
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -257,11 +260,30 @@ class CompiledAttention(CompiledStep):
         dims = records.reserve(slots)
         records.point(at + StepSlot.DIMS, dims)
         records.workspace(dims + Attention.WORKSPACE)
-        causal = step.softmax.causal
-        offset = -1 if causal is None else records.dims.number(causal)
-        layouts = tuple(records.layouts.number(view.layout) for view in step.views)
-        task = AttentionTask(self.products, step.softmax, offset, layouts)
-        records.planned_tasks(task, range(dims, dims + slots))
+        records.planned_tasks(self._task(records), range(dims, dims + slots))
+
+    def _task(self, records: RecordLayout) -> AttentionTask:
+        step, library = self.step, self.products.compiled.library
+        causal, lanes = step.softmax.causal, library.lanes
+        *batch, rows, depth = step.q.shape
+        keys, columns = step.v.shape[-2:]
+        steps = keys if causal is None else maximum(minimum(keys, rows + causal), 0)
+        # Of strides, only whether elements share k and v.
+        strides = [s for x in (step.k, step.v) for s in x.layout.strides[:-2]]
+        deciding = (
+            *batch, rows, depth, columns, *(minimum(stride, 1) for stride in strides),
+            ceil_quotient(steps, lanes),
+            ceil_quotient(remainder(steps, library.widths[0] * lanes), lanes),
+        )  # fmt: skip
+        dims = records.dims
+        return AttentionTask(
+            self.products,
+            replace(step.softmax, causal=None),
+            -1 if causal is None else dims.number(causal),
+            dims.number(steps),
+            dims.numbers(deciding),
+            tuple(records.layouts.number(view.layout) for view in step.views),
+        )
 
 
 class AttentionKind(MatrixKind, StepKind[AttentionStep]):
@@ -299,8 +321,7 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
     def report(
         self, step: AttentionStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
-        q, k, v, *_, out = (strided(x, extents) for x in step.views)
-        mask, sinks = (None if x is None else strided(x, extents) for x in (step.mask, step.sinks))
+        q, k, v, *_ = (strided(x, extents) for x in step.views)
         reads = sum(touched(x, extents) for x in step.views[:-1])
         writes = touched(step.out, extents)
         if 0 in (*q.shape, *v.shape):
@@ -309,7 +330,7 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
         planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
         limit = step.softmax.causal
         offset = None if limit is None else evaluate(limit, extents)
-        problem = arranged(q, k, v, mask, sinks, out, offset, machine.workers).problem
+        problem = problem_of(q, k, v, offset, machine.workers)
         masked, capped = step.mask is not None, bool(step.softmax.softcap)
         layout = AttentionLayout(
             masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize, capped

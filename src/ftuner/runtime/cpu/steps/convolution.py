@@ -15,7 +15,7 @@ from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ReadWindow
 from ftuner.cost.step import Machine
-from ftuner.graph.steps import ConvolutionStep
+from ftuner.graph.steps import ConvolutionStep, WinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.problem import Problem
@@ -25,17 +25,19 @@ from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps import line_winograd, winograd
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
-from ftuner.runtime.cpu.steps.winograd import WinogradChoice, choice_of
 from ftuner.runtime.cpu.tasks import Condition, Task, Unless
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import Operands
 
+_Choice = winograd.WinogradChoice | line_winograd.LineChoice
+
 
 @dataclass(frozen=True)
 class _WinogradIsFaster(Condition):
-    choice: WinogradChoice
+    choice: _Choice
     extents: tuple[int, ...]
     """The numbers of the dims of images, rows and positions."""
 
@@ -109,9 +111,14 @@ def _strides(c_row: int, *operands: int) -> Strides:
     return Strides(0, 0, 0, 0, c_row, (), operands, False)
 
 
-def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> WinogradChoice:
-    channels = (step.window.run, step.b.shape[-1])
-    return choice_of(step.a, channels, step.window.extents, step.epilogue, hardware, isa.name)
+def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> _Choice:
+    window, x, columns = step.window, step.a, step.b.shape[-1]
+    if step.winograd == WinogradStep.kind:
+        weight = (window.run, columns)
+        return winograd.choice_of(x, weight, window.extents, step.epilogue, hardware, isa.name)
+    shape = (*window.whole_kernel(x.shape[-1]), x.shape[-1], columns)
+    strides = (window.strides[0], window.strides[1])
+    return line_winograd.choice_of(x, shape, strides, step.epilogue, hardware, isa.name)
 
 
 class ConvolutionKind(ProductKind[ConvolutionStep]):

@@ -98,6 +98,9 @@ class RowsTask(Task):
             return nothing_to_do(workers, 1)
         return _bound(self._ready(rows, workers), workers)
 
+    def likeness(self, layouts: Layouts) -> Likeness:
+        return Likeness(replace(self, rows=-1), (self.rows,))
+
     @property
     def plan_rows(self) -> Callable[[int, int], Ready]:
         return self._ready

@@ -1,0 +1,63 @@
+"""Tensors whose elements are all equal to one constant, though their extents are known only at run
+time. Exporters fill tensors (zeros, ones, a language for each sequence) and compute with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ftuner.core.dim import Dim, product
+from ftuner.core.dtype import INT32, INT64
+from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.graph.ir import TensorType, Value
+
+SAME_ELEMENTS = ("broadcast", "reshape", "transpose", "slice")
+"""Operators whose results have elements of the first operand alone."""
+
+Apply = Callable[..., Value]
+"""`apply(op, *operands, **attributes)` returns the result of an operator."""
+
+
+class Uniform:
+    """The uniform tensors of a graph."""
+
+    def __init__(self, apply: Apply) -> None:
+        self._apply = apply
+        self._elements: dict[Value, Value] = {}
+
+    def add(self, value: Value, element: Value) -> None:
+        """Note that all elements of a tensor are equal to a constant without axes."""
+        self._elements[value] = element
+
+    def element(self, value: Value) -> Value | None:
+        """The constant, without axes, that all elements are equal to; None if none is known."""
+        if value.constant is None or value.constant.size != 1:
+            return self._elements.get(value)
+        return value if value.rank == 0 else self._apply("reshape", value, shape=())
+
+    def element_of(
+        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any]
+    ) -> Value | None:
+        """The same of the result of an operator."""
+        if not inputs:
+            return None
+        if op in SAME_ELEMENTS:
+            return self.element(inputs[0])
+        if op not in SCALAR_FUNCTIONS and op not in ("where", "cast"):
+            return None
+        elements = [element for v in inputs if (element := self.element(v)) is not None]
+        if len(elements) < len(inputs):
+            return None
+        found = self._apply(op, *elements, **attributes)
+        return None if found.constant is None else found
+
+    def sum_of(
+        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
+    ) -> Dim | None:
+        """Each element of a sum of equal integers; None if the result is none."""
+        if op != "reduce" or attributes["kind"] != "sum" or type_.dtype not in (INT32, INT64):
+            return None
+        element = self.element(inputs[0])
+        if element is None or element.constant is None:
+            return None
+        return int(element.constant) * product(inputs[0].shape[i] for i in attributes["axes"])

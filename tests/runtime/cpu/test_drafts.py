@@ -1,0 +1,140 @@
+"""Programs for new lengths of a text: nothing is planned anew within a range of lengths, and
+results are right across its borders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.graph.graphs import S, T
+from tests.runtime.cpu.attention_cases import SCALE, assert_attention
+from tests.runtime.cpu.decoders import Decoder
+from tests.runtime.cpu.test_appending import compiled, tokens
+from tests.runtime.cpu.test_attention_visibility import P, graph_of, inputs_of
+
+from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.dtype import FLOAT32
+from ftuner.planner.cpu.planner import Planner
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.dealing import MAX_DEALT, StepDealing
+from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.cpu.program import MAX_DRAFT_BYTES, MAX_FILLS
+from ftuner.runtime.cpu.task_groups import MAX_GROUPS, TaskGroups
+from ftuner.runtime.model import Model
+from ftuner.runtime.shapes.growing import RANGE, GrowingPlaces
+
+DECODERS = (Decoder(), Decoder(heads=4, shared=2), Decoder(layers=5, layout="columns"))
+FIRST = 40
+"""From this length on no step has fewer tasks than chunks because of the length alone."""
+
+
+class Planned:
+    """The lengths at which anything is decided."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.length = 0
+        self.lengths: list[int] = []
+        for owner, name in (
+            (TaskGroups, "__call__"), (GrowingPlaces, "__call__"), (StepDealing, "__call__"),
+            (Planner, "plan"), (Planner, "cover"),
+        ):  # fmt: skip
+            monkeypatch.setattr(owner, name, self._noted(getattr(owner, name)))
+
+    def _noted(self, function: Any) -> Any:
+        def noted(*arguments: Any, **options: Any) -> Any:
+            self.lengths.append(self.length)
+            return function(*arguments, **options)
+
+        return noted
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("decoder", DECODERS, ids=str)
+def test_a_new_length_within_a_range_plans_nothing(
+    decoder: Decoder, threads: int, append: bool, widest: CpuBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    model = compiled(decoder, widest, append, threads=threads)
+    planned = Planned(monkeypatch)
+    past = decoder.empty()
+    for token in range(FIRST + 4 * RANGE):
+        planned.length = token + 1
+        found = model(ids=tokens(token), **past)
+        past = decoder.continued(found)
+    lanes = widest.kernels.isa.lanes(FLOAT32)
+    # A vector of keys begins, or a panel is full; the memory that a text has room for ends.
+    borders = {n for n in range(FIRST + 4 * RANGE + 1) if n % lanes in (0, 1) or n % RANGE < 3}
+    assert {n for n in planned.lengths if n > FIRST} <= borders
+    assert planned.lengths, "the first lengths are planned"
+
+
+def test_a_second_text_plans_nothing_at_other_lengths(
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has met lengths of the same ranges."""
+    decoder = DECODERS[0]
+    model = compiled(decoder, widest, append=False, threads=1)
+    # The symbols of a text change from the first length to the second.
+    for rows in (80, 81, 85):
+        model(ids=tokens(rows), **decoder.empty(1, rows))
+    planned = Planned(monkeypatch)
+    for rows in (82, 84, 86):
+        model(ids=tokens(rows), **decoder.empty(1, rows))
+    assert planned.lengths == []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("extents", [(1, 1, 1), (2, 3, 1), (3, 1, 1), (2, 2, 5)])
+@pytest.mark.parametrize("causal", [None, T - S, P])
+def test_attention_across_borders_is_as_in_float64(
+    extents: tuple[int, ...], causal: Any, threads: int, widest: CpuBackend
+) -> None:
+    """Keys one by one, past the borders of vectors, panels and ranges."""
+    model = Model(graph_of(AttentionSoftmax(SCALE, causal)), widest, threads=threads)
+    heads, group, rows = extents
+    for keys in range(rows, 2 * RANGE + 20):
+        feeds = inputs_of((heads, group, rows, keys, 16, 24), past=keys // 2)
+        limit = {None: None, T - S: keys - rows, P: keys // 2}[causal]
+        (found,) = model.run(feeds)
+        softmax = AttentionSoftmax(SCALE, limit)
+        assert_attention(found, feeds["q"], feeds["k"], feeds["v"], None, softmax)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_shapes_in_any_order_have_the_same_bits(threads: int, widest: CpuBackend) -> None:
+    """What was run before decides where buffers are, and nothing else."""
+    decoder = DECODERS[1]
+    one, other = (compiled(decoder, widest, False, threads=threads) for _ in range(2))
+    shapes = [(batch, new, rows) for batch in (1, 3) for new in (1, 4) for rows in (0, 1, 15, 16,
+              17, 63, 64, 100, 129)]  # fmt: skip
+    order = np.random.default_rng(5).permutation(len(shapes))
+
+    def results(model: Model, numbers: Any) -> dict[int, bytes]:
+        found = {}
+        for number in numbers:
+            batch, new, rows = shapes[number]
+            outputs = model(ids=tokens(number, batch, new), **decoder.empty(batch, rows))
+            found[int(number)] = b"".join(x.tobytes() for x in outputs.values())
+        return found
+
+    assert results(one, range(len(shapes))) == results(other, order)
+
+
+def test_memory_is_bounded(widest: CpuBackend) -> None:
+    """However many lengths are met."""
+    decoder = Decoder(layers=1, depth=4, wide=0)
+    model = compiled(decoder, widest, append=False, threads=2)
+    for batch in range(1, 31):
+        for rows in range(0, 400, 7):
+            model(ids=tokens(rows, batch), **decoder.empty(batch, rows))
+    (graph,) = model.parts
+    assert isinstance(graph, CompiledGraph)
+    writer = graph._writer
+    assert len(writer._groups._known) <= MAX_GROUPS
+    assert len(writer._deal._known) <= MAX_DEALT
+    assert len(writer._known_fills) <= MAX_FILLS
+    drafts = list(writer._drafts.values())
+    assert drafts
+    assert sum(draft.decided.nbytes + draft.later.nbytes for draft in drafts) <= MAX_DRAFT_BYTES
