@@ -31,8 +31,9 @@ def trees() -> dict[str, Any]:
 def document() -> dict[str, Any]:
     return {
         "kind": "ftuner-correction",
-        "schema": 1,
+        "schema": 2,
         "fingerprint": "f",
+        "workers": [1, 8],
         "kinds": ["low", "tall"],
         "share": {
             "names": ["x", "y"],
@@ -129,10 +130,17 @@ def _set(*path: str | int) -> Callable[[dict[str, Any], Any], None]:
 @pytest.mark.parametrize(
     ("change", "value", "message"),
     [
-        (_set("kind"), "other", "'other' of schema 1"),
-        (_set("schema"), 2, "of schema 2"),
+        (_set("kind"), "other", "'other' of schema 2"),
+        (_set("schema"), 1, "of schema 1; expected 'ftuner-correction' of schema 2"),
         (_set("more"), 1, "has the entries"),
         (_set("fingerprint"), 5, "not a string"),
+        (_set("workers"), [], "workers is not a list of 1 to 4096 integers"),
+        (_set("workers"), 2, "workers is not a list"),
+        (_set("workers"), [2, 2], "workers has 2; expected an integer from 3"),
+        (_set("workers"), [0], "workers has 0; expected an integer from 1"),
+        (_set("workers"), [1.0], "workers has 1.0"),
+        (_set("workers"), [True], "workers has True"),
+        (_set("workers"), [10**10], "workers has 10000000000"),
         (_set("kinds"), [], "share.weights"),
         (_set("kinds"), ["low"], "share.weights"),
         (_set("kinds"), ["low"] * 17, "kinds is not a list"),

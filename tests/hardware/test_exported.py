@@ -122,7 +122,7 @@ def test_damaged_tunings(tmp_path: Path, tuning: dict[str, Any], message: str) -
         (b"\xff\xfe\x00", "codec"),
         (b"kind = 'cpu'", "Expecting value"),
         (b"[" * 100_000, "recursion"),
-        (b'{"schema": NaN}', "NaN is no number of JSON"),
+        (b'{"schema": NaN}', "NaN is not a number in JSON"),
         (b'{"kind": ' + b"1" * 10_000 + b"}", "integer string|not a machine"),
         (b" " * (MAX_BYTES + 1), f"more than {MAX_BYTES} bytes"),
         (json.dumps(document()).encode()[:-40], "Expecting|delimiter|Unterminated"),

@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from ftuner.learn.evaluation import kendall_tau, regrets, score
+from ftuner.learn.evaluation import gains, kendall_tau, regrets, score
 from ftuner.learn.features import Table
 
 
@@ -55,6 +55,32 @@ def test_regrets_name_the_plans() -> None:
     assert (equal.chosen, equal.regret) == (2, 0.0)
     assert (other.chosen, other.fastest, other.noise) == (0, 1, 0.2)
     assert other.regret == pytest.approx(1.0)
+
+
+def test_gains_are_paired_by_contest() -> None:
+    measured, estimated = [1.0, 1.5], [2.0, 1.0]
+    some = table(measured * 5, estimated * 5, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+    some.workers[:] = [1, 1, 1, 1, 1, 1, 8, 8, 2, 2]
+    # With one worker predictions are right in two contests of three.
+    right, wrong = [0.0, 2.0], [0.0, 0.0]
+    one, two, eight = gains(some, np.array([*right, *right, *wrong, *right, *wrong]))
+    assert [gain.workers for gain in (one, two, eight)] == [1, 2, 8]
+    assert one.of_estimate == pytest.approx(0.5)
+    assert one.of_model == pytest.approx(0.5 / 3)
+    assert one.standard_error == pytest.approx(np.std([0.5, 0.5, 0.0], ddof=1) / math.sqrt(3))
+    assert one.certain
+    # One contest alone proves nothing.
+    assert (eight.of_model, eight.of_estimate) == (0.0, pytest.approx(0.5))
+    assert not eight.certain
+    assert "8 workers: 0.00% longer than the fastest plans, by the estimate 50.00%" in str(eight)
+
+
+def test_a_tie_is_no_gain() -> None:
+    some = table([1.0, 1.5] * 3, [2.0, 1.0] * 3, [0, 0, 1, 1, 2, 2])
+    (gain,) = gains(some, np.zeros(6))
+    assert gain.of_model == gain.of_estimate > 0.0 == gain.standard_error
+    assert not gain.certain
+    assert gains(some.take(np.array([0, 2, 4])), np.zeros(3)) == []
 
 
 def test_scores_without_contests() -> None:

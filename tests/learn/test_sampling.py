@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import HOST_ISAS
+from tests.runtime.cpu.test_correction import doubling
 
 from ftuner.errors import DatasetError
 from ftuner.learn import sampling
@@ -14,6 +15,7 @@ from ftuner.learn.features import table_of
 from ftuner.learn.samples import Dataset, read
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.correction import corrected, keep
 
 pytestmark = pytest.mark.alone
 
@@ -75,9 +77,23 @@ def test_what_is_learned_is_kept(backend: CpuBackend, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sampling, "read", distorted)
     learned = sampling.improve(backend, 3.0)
     assert learned.kept or learned.why
-    assert (learned.samples > 0) == learned.kept
+    assert learned.samples > 0
     again = CpuBackend(backend.cache, HOST_ISAS[-1])
     assert (again.hardware.correction is not None) == learned.kept
+
+
+def test_a_correction_that_the_samples_do_not_support_is_removed(
+    backend: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise DatasetError("a tie")
+
+    keep(backend.cache, backend.hardware, doubling(backend.hardware))
+    monkeypatch.setattr(sampling, "learn", refused)
+    learned = sampling.improve(backend, 1.0)
+    assert (learned.kept, learned.why) == (False, "a tie")
+    assert learned.samples > 0
+    assert corrected(backend.cache, replace(backend.hardware, correction=None)).correction is None
 
 
 def test_a_damaged_dataset_is_told(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def test_close_samples_are_those_that_the_model_cannot_tell_apart() -> None:
     assert abs(predicted[first] - predicted[second]) < 0.01
 
 
-@pytest.mark.parametrize("count", [0, 8, 20, 100])
+@pytest.mark.parametrize("count", [0, 8, 20])
 def test_a_new_machine_has_a_correction(count: int) -> None:
     """With few samples its interval is that of machines that were left out."""
     name = NAMES[1]
@@ -143,6 +143,17 @@ def test_a_new_machine_has_a_correction(count: int) -> None:
         # A machine beyond those on record keeps its estimates.
         unlike = tuple(test.share[0] + 3.0)
         assert set(Correction(found).share_factors(unlike)) == {UNKNOWN}
+
+
+def test_own_samples_show_whether_a_correction_is_kept() -> None:
+    """All plans of a third of the products show a gain; few plans of each product show none."""
+    pool, sources = table(NAMES[0]), others(NAMES[0])[:1]
+    products = np.random.default_rng(0).permutation(np.unique(pool.contest))
+    own = pool.take(np.isin(pool.contest, products[: len(products) // 3]))
+    assert transferred(sources, own, "a").workers == (1, 2)
+    few = pool.take(picked(source_model(sources), pool, 100, "random"))
+    with pytest.raises(DatasetError, match="do not choose better plans"):
+        transferred(sources, few, "a")
 
 
 def test_nothing_is_transferred_from_one_machine_alone() -> None:

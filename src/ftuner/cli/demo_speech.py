@@ -1,7 +1,7 @@
 """The part of `ftuner demo` that hears speech: sounds of several lengths, each heard at once, and
 the longest heard again window by window, as it would arrive from a microphone.
 
-The detectors are silero-vad's, which is no part of the extra `demo`, because it would bring torch;
+The detectors are silero-vad's, which is not part of the extra `demo`, because it would bring torch;
 the sounds are made by the program espeak-ng. Without either, nothing is heard.
 """
 

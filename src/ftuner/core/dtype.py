@@ -26,7 +26,7 @@ class DType:
         return 8 * self.itemsize
 
     def __hash__(self) -> int:
-        # Dtypes are in the keys of calls; the name alone tells them apart.
+        # Dtypes are in the keys of calls; the name alone distinguishes them.
         return hash(self.name)
 
     def __str__(self) -> str:

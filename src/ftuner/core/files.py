@@ -20,7 +20,7 @@ def write_whole(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         what = "a directory" if path.is_dir() else "not a regular file"
         raise OSError(f"it is {what}; give the name of a file")
-    # A random name that does not exist: nobody else may have put a link there.
+    # A random name that does not exist: no other user can have put a link there.
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         with partial.open("x", encoding="utf-8", errors="replace") as file:

@@ -41,7 +41,7 @@ _RENEWED: weakref.WeakSet[Renewed] = weakref.WeakSet()
 
 
 def fork_safe_lock() -> Lock:
-    """A reentrant lock that a forked child finds free, whoever held it in the parent. What it
+    """A reentrant lock that a forked child finds free, even if the parent held it. What it
     guards must be sound at any moment, as a table is to which only what is complete is added."""
     lock = threading.RLock()
     _LOCKS.add(lock)

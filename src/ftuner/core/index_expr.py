@@ -31,7 +31,7 @@ class Step(NamedTuple):
     - `constant`: the number; `index`: the number of an axis, kept axes first; `dim`: the dim;
     - `load`: the number of an operand, arguments are the index along each of its axes;
     - `stage`: the number of a reduction;
-    - `checked`: a text that names the check; arguments are an index that data tells, which counts
+    - `checked`: a text that names the check; arguments are an index that is data, which counts
       from the back if it is negative, and the extent it must be within: if it is not, the program
       fails with that text;
     - `where`: `ABSENT` if its second argument may read outside operands where the condition does
@@ -79,7 +79,7 @@ class Store:
     value: int
     axes: tuple[int, ...]
     at: tuple[int, ...] = ()
-    """Where data tells where to store: the steps that are the index along each axis of the result.
+    """Of a store whose place is data: the steps that are the index along each axis of the result.
     `axes` is then empty, and all axes of the nest are walked one after the other."""
     combine: str = ""
     """What becomes of the element that is there: a reduction, or nothing if it is replaced."""

@@ -225,7 +225,7 @@ def repeat(*extents: int, ranks: Sequence[int] | None = None) -> Repeat:
     """One worker executes all `prod(extents)` tasks.
 
     `ranks[axis]` is that axis's loop level, 0 outermost; without it the order is row-major.
-    Raises ShapeError for a negative extent or ranks that are no permutation of the axes.
+    Raises ShapeError for a negative extent or ranks that are not a permutation of the axes.
     """
     return Repeat(extents, _ranks(extents, ranks))
 

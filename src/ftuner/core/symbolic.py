@@ -1,4 +1,4 @@
-"""Dims that are no integers: arithmetic on symbols that are bound at run time.
+"""Symbolic dims: arithmetic on symbols that are bound at run time.
 
 A `Symbolic` is a sum of products of *atoms* (symbols, quotients, remainders, maxima, minima) in a
 canonical order, so that two dims are equal if their sums are. It has Python's operators; other
@@ -62,7 +62,7 @@ class Symbol:
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """An operation that is no sum or product: `quotient` and `remainder` round towards minus
+    """An operation other than a sum or product: `quotient` and `remainder` round towards minus
     infinity as Python's do, `maximum`, `minimum`, `broadcast`: x unless it is one, then y, and
     `whole`: x, which must fit 64 bits."""
 
@@ -418,7 +418,7 @@ def _least(terms: Iterable[tuple[Monomial, int]]) -> int | None:
 def _below(terms: Sequence[tuple[Monomial, int]], by_numbers: bool) -> list[tuple[Monomial, int]]:
     """The terms of a lower bound of a sum. A multiple of a quotient is replaced by a bound in terms
     of its dividend; a minimum that is subtracted, by one of its operands: a number if there is one
-    and `by_numbers`, else what is no number."""
+    and `by_numbers`, else the symbolic one."""
     total: dict[Monomial, int] = {}
 
     def add(dim: Dim, factor: int) -> None:

@@ -20,7 +20,7 @@ from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.ir import Array, Graph, Value
 
 MOST_SYMBOLIC = 1 << 24
-"""Larger numbers stand for "to the end" and the like, and are part of the pattern."""
+"""Larger numbers have a meaning, such as "to the end", and are part of the pattern."""
 
 
 class RunTimeNumberError(UnsupportedOperatorError):
@@ -69,7 +69,7 @@ def answered(name: str, exact: bool, elements: Array) -> tuple[Answer, list[int]
 
 
 def key_of(answer: Answer) -> object:
-    """What tells answers for one tensor apart."""
+    """A key that is equal for answers to one question that make the same model."""
     if answer.exact is None:
         return answer.pattern
     return answer.exact.shape, answer.exact.dtype.str, answer.exact.tobytes()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, NamedTuple
 
 NOISY_SHARE = 0.5
-"""A machine is said to be noisy if so many of the bursts ran beside other load."""
+"""A machine is said to be noisy if this share of the bursts ran beside other load."""
 
 
 class Fitted(NamedTuple):

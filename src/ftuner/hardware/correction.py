@@ -22,10 +22,12 @@ from ftuner.errors import DatasetError
 Array = npt.NDArray[Any]
 
 KIND = "ftuner-correction"
-SCHEMA = 1
+SCHEMA = 2
 """Changes when features or terms of the estimate do: models of other schemas are not read."""
 MAX_FEATURES = 128
 MAX_KINDS = 16
+MAX_COUNTS = 1 << 12
+"""Of numbers of workers."""
 MAX_NODES = 1 << 14
 """Of the trees of one component."""
 MAX_MAGNITUDE = 1e9
@@ -107,6 +109,9 @@ class LearnedCorrection:
 
     fingerprint: str
     """Of the machine."""
+    workers: tuple[int, ...]
+    """Numbers of workers that a product is planned for with the correction: those with which it
+    chose better plans than the estimate. With others the estimate stays as it is."""
     kinds: tuple[str, ...]
     """The kinds of cover, which are the outputs of `share`."""
     share: Component
@@ -132,6 +137,7 @@ class LearnedCorrection:
             "kind": KIND,
             "schema": SCHEMA,
             "fingerprint": self.fingerprint,
+            "workers": list(self.workers),
             "kinds": list(self.kinds),
             "share": self.share.to_document(),
             "cover": self.cover.to_document(),
@@ -149,8 +155,8 @@ def from_document(document: Any) -> LearnedCorrection:
             finite; the message names the entry.
     """
     entries = _table(
-        document, "correction", "kind", "schema", "fingerprint", "kinds", "share", "cover", "bias",
-        "uncertainty", "provenance",
+        document, "correction", "kind", "schema", "fingerprint", "workers", "kinds", "share",
+        "cover", "bias", "uncertainty", "provenance",
     )  # fmt: skip
     if entries["kind"] != KIND or entries["schema"] != SCHEMA:
         raise DatasetError(
@@ -165,6 +171,7 @@ def from_document(document: Any) -> LearnedCorrection:
     share = _component(entries["share"], len(kinds), "correction.share")
     found = LearnedCorrection(
         fingerprint=_texts([entries["fingerprint"]], 1, "correction.fingerprint")[0],
+        workers=_counts(entries["workers"], MAX_COUNTS, "correction.workers"),
         kinds=kinds,
         share=share,
         cover=_component(entries["cover"], 1, "correction.cover"),
@@ -254,6 +261,18 @@ def _texts(values: Any, most: int, where: str) -> tuple[str, ...]:
         raise DatasetError(f"{where} is not a list of at most {most} strings")
     if not all(isinstance(value, str) for value in values):
         raise DatasetError(f"{where} has an entry that is not a string")
+    return tuple(values)
+
+
+def _counts(values: Any, most: int, where: str) -> tuple[int, ...]:
+    """Positive integers, each larger than the one before."""
+    if not isinstance(values, list) or not 0 < len(values) <= most:
+        raise DatasetError(f"{where} is not a list of 1 to {most} integers")
+    least = 1
+    for value in values:
+        if type(value) is not int or not least <= value <= MAX_MAGNITUDE:
+            raise DatasetError(f"{where} has {value!r:.60}; expected an integer from {least}")
+        least = value + 1
     return tuple(values)
 
 

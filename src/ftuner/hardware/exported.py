@@ -120,4 +120,4 @@ def write_exported(path: str | PathLike[str], hardware: CpuHardware) -> None:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number in JSON")

@@ -1,4 +1,4 @@
-"""How row tiles take in a B from behind L2: part of the tuning of a CPU (`hardware.tuning`)."""
+"""How row tiles take in a B from after L2: part of the tuning of a CPU (`hardware.tuning`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Intake:
 
 @dataclass(frozen=True)
 class IntakeTuning:
-    """How tiles take in a B from behind L2, by the tiles that share a panel, by the level, and by
+    """How tiles take in a B from after L2, by the tiles that share a panel, by the level, and by
     whether other workers read panels of theirs from it (`shared`)."""
 
     low_tile_rows: int = constant(

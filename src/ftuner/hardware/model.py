@@ -23,7 +23,7 @@ from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning
 
 APART = "apart"
-"""Metadata of fields that are no part of a machine's document."""
+"""Metadata of fields that are not part of a machine's document."""
 
 
 class MultiplyAddRate(NamedTuple):

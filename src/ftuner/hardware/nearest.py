@@ -1,6 +1,6 @@
 """The recorded CPU nearest to a machine, by features that do not depend on its clock or cores.
 
-A machine that nobody has tuned starts from what was measured on the one most like it. Features are
+A machine that was not tuned starts from what was measured on the one most like it. Features are
 sizes, rates in each cycle, and bandwidths in bytes of each cycle, so that two machines of one
 microarchitecture agree at any clock. They are compared by the binary logarithm of their ratio; the
 distance is the weighted root mean square of these, in octaves.
@@ -16,7 +16,7 @@ from ftuner.hardware.model import CpuHardware, MemoryLevel
 from ftuner.hardware.recorded import load_recorded, recorded_names
 
 MAX_DISTANCE = 0.6
-"""A machine further away is no prior. Assumed: Zen 3 and Zen 4 are 0.57 octaves apart, which share
+"""One further away lends nothing. Assumed: Zen 3 and Zen 4 are 0.57 octaves apart, which share
 their units; Zen 4 and Ice Lake 0.68, which share the ISA only; Ice Lake and Skylake's client 0.99.
 The bandwidths of one machine, probed several times beside busy neighbours, differ by less than
 0.2."""

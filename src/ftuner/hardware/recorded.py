@@ -124,8 +124,8 @@ def _encode(value: Any) -> Any:
 
 
 def _follows_default(field: Field[Any], value: Any) -> bool:
-    """Whether an entry is left out: a constant that has its default, a tuning that nobody fitted
-    has no confidence."""
+    """Whether an entry is left out: a constant that has its default, a tuning without fitted
+    values has no confidence."""
     return (
         value == field.default if Constant in field.metadata else field.name == _SURE and not value
     )

@@ -6,11 +6,13 @@ find the fastest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.core.units import count
 from ftuner.hardware.correction import Array
 from ftuner.learn.features import Table
 
@@ -40,6 +42,29 @@ class Regret(NamedTuple):
     """The larger relative spread of both: regrets below it may be none."""
 
 
+class Gain(NamedTuple):
+    """What predictions gain over the estimate in the contests of one number of workers."""
+
+    workers: int
+    of_estimate: float
+    """Mean regret of the estimate's choices."""
+    of_model: float
+    """Mean regret of the choices by predictions."""
+    standard_error: float
+    """Of the mean difference between both, which is paired by contest; infinite for one contest."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether the gain is more than its standard error: a tie is none."""
+        return self.of_estimate - self.of_model > self.standard_error
+
+    def __str__(self) -> str:
+        return (
+            f"{count(self.workers, 'worker')}: {self.of_model:.2%} longer than the fastest plans, "
+            f"by the estimate {self.of_estimate:.2%}, standard error {self.standard_error:.2%}"
+        )
+
+
 def score(table: Table, predicted: Array) -> Score:
     """The score of predictions of log(measured / estimated)."""
     log_predicted = table.log_estimated + predicted
@@ -67,6 +92,24 @@ def regrets(table: Table, predicted: Array) -> list[Regret]:
         longer = np.expm1(table.log_measured[chosen] - table.log_measured[fastest])
         noise = max(table.spread[chosen], table.spread[fastest])
         found.append(Regret(int(chosen), int(fastest), float(longer), float(noise)))
+    return found
+
+
+def gains(table: Table, predicted: Array) -> list[Gain]:
+    """The gain of predictions of log(measured / estimated) for each number of workers that has
+    contests."""
+    by_workers: dict[int, list[tuple[float, float]]] = {}
+    by_estimate = regrets(table, np.zeros(len(table)))
+    for estimated, by_model in zip(by_estimate, regrets(table, predicted), strict=True):
+        workers = int(table.workers[estimated.fastest])
+        by_workers.setdefault(workers, []).append((estimated.regret, by_model.regret))
+    found = []
+    for workers, pairs in sorted(by_workers.items()):
+        of_estimate, of_model = np.transpose(pairs)
+        error = math.inf
+        if len(pairs) > 1:
+            error = float(np.std(of_estimate - of_model, ddof=1) / math.sqrt(len(pairs)))
+        found.append(Gain(workers, float(of_estimate.mean()), float(of_model.mean()), error))
     return found
 
 

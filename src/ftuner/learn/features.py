@@ -47,6 +47,8 @@ class Table:
     """A number for each (n, k): cross-validation does not divide a shape."""
     contest: Array
     """A number for each product of which several plans were measured in the same setting."""
+    workers: Array
+    """That the planner had in the setting; those of a contest are equal."""
     chosen: Array
     """Whether the planner takes the plan."""
     place: Array
@@ -127,6 +129,7 @@ def table_of(dataset: Dataset, keep: Callable[[Sample], bool] = lambda sample: T
         # Extents are below 2**40; their pair is told apart by a hash of 62 bits.
         shape=np.array([hash((s.problem.n, s.problem.k)) >> 2 for s in samples], np.int64),
         contest=np.array([contests[_contest(s)] for s in samples], np.int64),
+        workers=np.array([s.workers for s in samples], np.int64),
         chosen=np.array([s.chosen for s in samples], np.bool_),
         place=np.array([place for place, _, _ in known], np.int64),
         importance=np.ones(len(samples)),

@@ -31,7 +31,7 @@ from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.correction import keep
+from ftuner.runtime.cpu.correction import forget, keep
 from ftuner.runtime.cpu.trials import Bed, Pace, timed
 from ftuner.runtime.shown_progress import Progress
 
@@ -48,7 +48,7 @@ _ROUNDS = 8
 _MOST_ROWS, _MOST_COLUMNS, _MOST_STEPS = 128, 2048, 4096
 _LEAST_COLUMNS, _LEAST_STEPS = 128, 128
 _SHARE_OF_LEVEL = 3
-"""A weight is held in a cache that is so many times as large: others may use it, too."""
+"""Least size of a cache that is to hold a weight, in sizes of the weight: others use it, too."""
 
 
 class Learned(NamedTuple):
@@ -64,17 +64,23 @@ class Learned(NamedTuple):
 
 def improve(backend: CpuBackend, seconds: float, progress: Progress | None = None) -> Learned:
     """Sample this machine for some seconds, and learn a correction of its estimates from these and
-    earlier samples, for processes that follow."""
+    earlier samples, for processes that follow. If they support none, one that was kept before is
+    removed: it was learned from fewer of them."""
     hardware = backend.hardware
     path = backend.cache.folder / FOLDER / _file_of(backend)
     try:
         sample(backend, path, seconds, progress)
         table = table_of(read(path))
-        learned = learn(table, hardware.fingerprint, forms=("linear",), source="ftuner tune")
-        keep(backend.cache, hardware, learned)
     except (DatasetError, OSError) as error:
         _LOG.info("no correction was learned: %s", error)
         return Learned(0, False, str(error))
+    try:
+        learned = learn(table, hardware.fingerprint, forms=("linear",), source="ftuner tune")
+    except DatasetError as error:
+        _LOG.info("no correction was learned: %s", error)
+        forget(backend.cache, hardware)
+        return Learned(len(table), False, str(error))
+    keep(backend.cache, hardware, learned)
     return Learned(len(table), True, learned.provenance.get("form", ""))
 
 
@@ -120,7 +126,7 @@ class _Sampler:
         self._cores = backend.hardware.cores
         self._nr = library.widths[0] * library.lanes
         levels = library.hardware.levels
-        # What is not behind L2 is not learned.
+        # Nothing is learned of L1 and L2.
         self._levels = levels[2:] if len(levels) > 2 else levels[-1:]
         empty = self._bed.weights(levels[0], self._nr, 1)
         plan = self._planner.plan(panel_problem(self._nr, 1, library.widths[0], 1, 1))

@@ -31,7 +31,7 @@ from ftuner.hardware.correction import (
     Uncertainty,
     from_document,
 )
-from ftuner.learn.evaluation import contests, score
+from ftuner.learn.evaluation import contests, gains
 from ftuner.learn.features import Table
 
 COVERAGE = 0.9
@@ -39,8 +39,8 @@ FOLDS = 5
 LEAST_SAMPLES = 30
 """Fewer leave no quantile of nine in ten in any kind of cover that could be trusted."""
 PENALTIES = (1.0, 10.0, 100.0, 1000.0)
-"""Of ridge regression on standardised features, in samples: a feature needs about so many to
-count."""
+"""Of ridge regression on standardised features: about the number of samples that a feature needs
+to count."""
 INTERACTION_PENALTY = 4.0
 """Multiple of the penalty for what differs between kinds of cover, so that a kind with few samples
 follows the others; features of covers, of which each machine shows many, have as much less."""
@@ -61,9 +61,9 @@ planners do not choose them, and an additive model that follows their errors is 
 plans are close. A ratio, and a hyperparameter of the method: not a constant of a machine. Its value
 was compared on the samples of one machine only, an AMD Zen 4: the regret of held-out predictions is
 4.7%, with all plans 6 to 9%, and that of the estimate 6.3%. Each machine keeps a correction only if
-held-out predictions choose better plans than the estimate does (`learn`)."""
+held-out predictions choose better plans than the estimate does (`proven`)."""
 CONTEST_SAMPLES = 30
-"""A contest counts as at most so many samples, so that products with hundreds of covers do not
+"""A contest counts as at most this many samples, so that products with hundreds of covers do not
 outweigh the others."""
 Fit = Callable[[Table, Array], "Additive"]
 """From samples and their targets to a model."""
@@ -277,7 +277,8 @@ class Choice:
     """Mean absolute error of log(measured) by form and penalty, and of the `estimate` with its
     typical error left out."""
     residuals: Array
-    """Of the chosen one."""
+    """What each sample differs by from the prediction of a model of the chosen form that did not
+    see its shape."""
 
 
 def choose(
@@ -306,12 +307,6 @@ def choose(
     return Choice(best[1], best[2], errors, best[3])
 
 
-def held_out(table: Table, forms: Sequence[str] = tuple(FORMS)) -> Array:
-    """The prediction for each sample by a model of the best form that did not see its shape."""
-    found: Array = table.log_ratio - choose(table, forms=forms).residuals
-    return found
-
-
 def _mean_error(residuals: Array, table: Table) -> float:
     """Of the plans that compete."""
     index = competing(table)
@@ -329,7 +324,7 @@ def learn(
     Raises:
         ConfigurationError: boosting is asked for, and the extra `learn` is not installed.
         DatasetError: too few samples, or of too few shapes; or predictions of shapes that were held
-            out choose worse plans than the estimate does.
+            out choose better plans than the estimate with no number of workers.
     """
     if len(table) < LEAST_SAMPLES:
         raise DatasetError(f"{len(table)} samples; expected at least {LEAST_SAMPLES}")
@@ -340,36 +335,49 @@ def learn(
     model = fit(chosen.form, table, target, chosen.penalty)
     if base is not None:
         model = base.plus(model)
-    by_estimate = score(table, np.zeros(len(table))).regret
-    by_model = score(table, table.log_ratio - chosen.residuals).regret
-    if by_model > by_estimate:
-        raise DatasetError(
-            f"no correction was learned: its choices would take {by_model:.2%} longer than the "
-            f"fastest plans, those of the estimate {by_estimate:.2%}"
-        )
+    workers, regret = proven(table, chosen.residuals)
     provenance = {
         "samples": str(len(table)),
         "source": source,
-        "regret": f"{by_model:.4f}; of the estimate {by_estimate:.4f}",
+        "regret": regret,
         "form": chosen.form if base is None else f"{chosen.form} after one of other machines",
         **{f"error of {name}": f"{error:.4f}" for name, error in chosen.errors.items()},
     }
     index = competing(table)
-    return packaged(
-        model, balanced(table.take(index)), chosen.residuals[index], fingerprint, provenance
-    )
+    own = balanced(table.take(index))
+    return packaged(model, workers, own, chosen.residuals[index], fingerprint, provenance)
+
+
+def proven(table: Table, residuals: Array) -> tuple[tuple[int, ...], str]:
+    """The numbers of workers with which predictions choose better plans than the estimate, by more
+    than a standard error, and the regrets with all, for people. `residuals`: errors of the samples
+    by models that did not see them.
+
+    Raises:
+        DatasetError: there is no such number.
+    """
+    found = gains(table, table.log_ratio - residuals)
+    regret = "; ".join(map(str, found))
+    workers = tuple(gain.workers for gain in found if gain.certain)
+    if not workers:
+        raise DatasetError(
+            "held-out predictions do not choose better plans than the estimate by more than a "
+            f"standard error ({regret or 'no product has two plans'})"
+        )
+    return workers, regret
 
 
 def packaged(
-    model: Additive, table: Table, residuals: Array, fingerprint: str,
+    model: Additive, workers: tuple[int, ...], table: Table, residuals: Array, fingerprint: str,
     provenance: Mapping[str, str],
 ) -> LearnedCorrection:  # fmt: skip
-    """A model with its interval, checked as one that is read. `residuals`: errors of the samples
-    by models that did not see them."""
+    """A model with its interval, checked as one that is read. `workers` and `residuals`: as of
+    `proven`."""
     bias = float(np.median(table.log_ratio))
     found = LearnedCorrection(
-        fingerprint=fingerprint, kinds=KINDS, share=model.share, cover=model.cover, bias=bias,
-        uncertainty=calibrated(table, residuals, bias), provenance=provenance,
+        fingerprint=fingerprint, workers=workers, kinds=KINDS, share=model.share,
+        cover=model.cover, bias=bias, uncertainty=calibrated(table, residuals, bias),
+        provenance=provenance,
     )  # fmt: skip
     return from_document(found.to_document())
 

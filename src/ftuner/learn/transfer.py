@@ -34,6 +34,7 @@ from ftuner.learn.training import (
     fit_linear,
     learn,
     packaged,
+    proven,
     standard,
 )
 
@@ -159,11 +160,12 @@ def transferred(
     """The correction of a new machine from those on record and its own samples, however few.
 
     With `LEAST_SAMPLES` or more of its own, it is learned from those, with or without the source
-    model, whichever cross-validation finds better. With fewer, the method and the interval are
-    those of the other machines when each is left out and has as few.
+    model, whichever cross-validation finds better. With fewer, the method, the interval and the
+    numbers of workers are those of the other machines when each is left out and has as few.
 
     Raises:
-        DatasetError: fewer than two other machines, and too few samples of the new one.
+        DatasetError: fewer than two other machines, and too few samples of the new one; or
+            predictions choose better plans than the estimate with no number of workers.
     """
     if len(own) >= LEAST_SAMPLES and len(np.unique(own.shape)) > 1:
         base = adapted(source_model(sources), own) if sources else None
@@ -180,6 +182,7 @@ def transferred(
     method, residuals = _best_on_record(sources, len(own))
     base = source_model(sources)
     known = joined(sources)
+    workers, regret = proven(known, residuals)
     if len(own):
         base = adapted(base, own)
         model = METHODS[method](base, sources, own)
@@ -191,9 +194,10 @@ def transferred(
     provenance = {
         "samples": str(len(own)),
         "source": source,
+        "regret": f"of other machines that were left out, {regret}",
         "form": f"linear, {method} from {len(sources)} other machines",
     }
-    return packaged(model, known, residuals, fingerprint, provenance)
+    return packaged(model, workers, known, residuals, fingerprint, provenance)
 
 
 def _best_on_record(sources: Sequence[Table], count: int) -> tuple[str, Array]:
@@ -275,7 +279,7 @@ def evaluated(
 
     A whole machine is learned from the other whole machines, and a restricted one from all other
     restricted ones, some of which are of the same hardware: that is easier, so `Result.restricted`
-    tells them apart.
+    distinguishes them.
     """
     for target in machines:
         sources = [

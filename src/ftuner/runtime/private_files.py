@@ -1,6 +1,6 @@
 """Folders and files that no other user can change: machine code is loaded from nowhere else.
 
-Every folder from the file system's root down to a file decides who may replace what lies below it.
+Every folder from the file system's root down to a file decides who may replace what is below it.
 Each is checked after those above it, so that no other user can exchange it between its check and
 its use; a file is checked by the descriptor that is then read. Systems without POSIX owners and
 modes (Windows) are left to their access control lists: a user's own folders are private there.

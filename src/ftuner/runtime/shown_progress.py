@@ -67,7 +67,7 @@ def _on_terminal() -> bool:
 
 
 def _silent(what: str, done: int, total: int) -> None:
-    """Nobody is told."""
+    """Show nothing."""
 
 
 class _Bar:
@@ -98,7 +98,7 @@ class _Bar:
             room.MofNCompleteColumn(),
             console=console,
             transient=True,
-            refresh_per_second=4,
+            refresh_per_second=REFRESHES_PER_S,
         )
         with self._lock:
             if self._ended:

@@ -37,8 +37,9 @@ def doubling(hardware: CpuHardware, **changes: Any) -> LearnedCorrection:
     return from_document(
         {
             "kind": "ftuner-correction",
-            "schema": 1,
+            "schema": 2,
             "fingerprint": hardware.fingerprint,
+            "workers": [2],
             "kinds": list(KINDS),
             "share": {
                 "names": list(SHARE_FEATURES), "low": [-1e6] * share, "high": [1e6] * share,
@@ -131,6 +132,23 @@ def test_the_planner_corrects_its_estimates() -> None:
         assert estimate.seconds == pytest.approx(2.0 * plain.estimate(plan).seconds)
         at_hand = problem._replace(b_source="rows", width=0, b_k_bytes=768 * 4)
         assert doubled.least_seconds(at_hand) == plain.least_seconds(at_hand)
+
+
+def test_the_planner_corrects_with_the_numbers_of_workers_of_the_correction() -> None:
+    """With others it makes the plans that it makes without one."""
+    hardware = machine()
+    types = product_types(FLOAT32)
+    plain = planner_for(build_library(hardware, "avx512", types))
+    kept = replace(hardware, correction=doubling(hardware, workers=[1, 4]))
+    corrected = planner_for(build_library(kept, "avx512", types))
+    for workers in (1, 2, 3, 4, 8):
+        for m in (1, 20, 333):
+            problem = panel_problem(768, 768, 4, m, workers)
+            estimate = corrected.estimate(corrected.plan(problem))
+            assert estimate.correction == pytest.approx(2.0 if workers in (1, 4) else 1.0)
+            if workers not in (1, 4):
+                assert corrected.plan(problem) == plain.plan(problem)
+                assert corrected.least_seconds(problem) == plain.least_seconds(problem)
 
 
 def test_a_session_has_the_correction_of_its_machine(tmp_path: Path) -> None:

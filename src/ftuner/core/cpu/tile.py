@@ -29,14 +29,14 @@ PACKED = "packed"
 """B in panels of `nr` columns, contiguous along n, one k step after the other. Elements narrower
 than A's are widened as they are loaded; what scales them is left to the epilogue."""
 STRIDED = "strided"
-"""B where it lies, contiguous along n; steps of k are a run-time stride apart."""
+"""B in place, contiguous along n; steps of k are a run-time stride apart."""
 MAX_OPERANDS = 4
 """Arrays that one epilogue reads: a native record has room for this many."""
 MAX_SEGMENTS = 4
 """Different heights in the cover of one extent; more never pay, and a native record has room for
 this many."""
 DOT = "dot"
-"""B where it lies, contiguous along k; columns are a run-time stride apart. The lanes of a vector
+"""B in place, contiguous along k; columns are a run-time stride apart. The lanes of a vector
 are then steps of k, and a tile's `vectors` are columns."""
 
 
@@ -73,7 +73,7 @@ class RegisterTile:
 class UKernel:
     """One compiled tile program.
 
-    `tail` uKernels store only the first columns of their tile, as many as the run-time tells; the
+    `tail` uKernels store only the first columns of their tile, a number that is an argument; the
     others store all of them. `epilogue` is an expression of the accumulator and of operands, by
     default the accumulator itself.
     """

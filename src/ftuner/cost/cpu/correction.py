@@ -26,7 +26,7 @@ class Correction:
 
     def __init__(self, learned: LearnedCorrection) -> None:
         self.learned = learned
-        self.kinds = learned.kinds
+        self.workers = frozenset(learned.workers)
         self._unknown = (UNKNOWN,) * len(learned.kinds)
 
     def share_factors(self, features: Sequence[float]) -> tuple[float, ...]:

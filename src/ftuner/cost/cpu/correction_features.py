@@ -47,7 +47,7 @@ COVER_FEATURES = (
 
 
 def machine_features(hardware: CpuHardware, isa: Isa, types: ProductTypes) -> tuple[float, ...]:
-    """What tells a core of one machine, ISA and dtype from another, in order of
+    """The features of a core of a machine, with an ISA and dtypes, in order of
     `MACHINE_FEATURES`. Bandwidths are in vectors per cycle."""
     rate = isa.multiply_add(types.multiplied)
     levels, vectors_per_s = hardware.levels, isa.vector_bytes * hardware.clock_hz
@@ -77,7 +77,7 @@ def share_features(
     machine: ProductMachine, share: ProductShare, *, nr: int, kc: int, registers: float,
     cores: int, from_dram: bool, issue_per_row: float,
 ) -> tuple[float, ...]:  # fmt: skip
-    """What tells a worker's share from others, at any number of rows, in order of
+    """The features of a worker's share, at any number of rows, in order of
     `SHARE_FEATURES` after those of the machine. `registers`: share of the vector registers that a
     row of the main tile takes; `issue_per_row`: cycles of multiply-adds of a row, a k step and a
     panel."""
@@ -130,7 +130,7 @@ def cover_features(
     cover: Cover, tile: RegisterTile, isa: Isa, *, main: int, kind: int, steps: int,
     far: FarPanel | None, in_l1: bool,
 ) -> tuple[float, ...]:  # fmt: skip
-    """What tells a cover from others, in order of `COVER_FEATURES`. `tile`: the first one; `steps`:
+    """The features of a cover, in order of `COVER_FEATURES`. `tile`: the first one; `steps`:
     length of k that weighs its steps against entering a tile; `far`: where the panel comes from."""
     heights = [mr for mr, _ in cover.segments]
     rows = sum(mr * tiles for mr, tiles in cover.segments)

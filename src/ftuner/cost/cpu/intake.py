@@ -1,4 +1,4 @@
-"""How tiles take in a panel of B that comes from behind L2, and how long they wait for it.
+"""How tiles take in a panel of B from a level after L2, and how long they wait for it.
 
 The tile that reads a panel first waits for its cache misses. How many of them are under way, and so
 how fast the panel arrives, depends on the tile: a low one has little else to do, parts read narrow
@@ -52,7 +52,7 @@ def intake_field(kind: str, from_dram: bool, shared: bool) -> str:
 
 
 class FarPanel(NamedTuple):
-    """A panel of B that comes from behind L2."""
+    """A panel of B that comes from a level after L2."""
 
     cycles: float
     """Of fetching one k step of it at the bandwidth that a worker has."""

@@ -28,7 +28,7 @@ class Cover(NamedTuple):
     fixed: float
     """Cycles of entering and leaving all tiles, once for each block of k."""
     wait: float
-    """Cycles that a k step takes longer because the panel comes from behind L2."""
+    """Cycles that a k step takes longer because the panel comes from a level after L2."""
     reading: Reading
     """How the first tile reads the panel."""
     kind: int = 0
@@ -37,7 +37,7 @@ class Cover(NamedTuple):
     """Its part of the learned correction."""
 
     def cycles(self, steps: int) -> float:
-        """Cycles of a block of k of so many steps."""
+        """Cycles of a block of k of `steps` steps."""
         return steps * (self.step + self.wait) + self.fixed
 
 

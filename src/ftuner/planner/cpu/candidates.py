@@ -33,7 +33,7 @@ NO_FACTORS = (UNKNOWN,) * len(KINDS)
 
 
 class Far(NamedTuple):
-    """A level behind L2, and how many workers read it."""
+    """A level after L2, and how many workers read it."""
 
     from_dram: bool
     workers: int
@@ -48,7 +48,7 @@ class PlannerTables:
         hardware = library.hardware
         self.machine = machine = ProductMachine(hardware, library.types, library.lanes)
         self.machine_features = machine_features(hardware, library.isa, library.types)
-        self.correction = None if learned is None else Correction(learned)
+        self._correction = None if learned is None else Correction(learned)
         self.tuning = tuning = machine.tuning
         self.a_block_bytes = tuning.block_share_of_l2 * machine.l2_bytes
         """Size of a block of A in L2."""
@@ -56,15 +56,25 @@ class PlannerTables:
         self.b_widened = library.types.multiplied.b
         """The dtype of B once it is widened; its own if it is not."""
         self.steps_of_block = self.a_block_bytes / (tuning.block_rows * self.a_itemsize)
-        self._covers: dict[tuple[str, int, bool, Far | None, int], CoverTable] = {}
+        self._covers: dict[tuple[str, int, bool, Far | None, int, bool], CoverTable] = {}
+
+    def correction_of(self, problem: Problem, widen: bool) -> Correction | None:
+        """The correction of the estimates of a problem; None for a B that is no packed weight or is
+        widened before its use, of which nothing is learned, and for numbers of workers with which
+        the estimate alone chooses as well."""
+        learned = self._correction
+        if learned is None or not problem.in_panels or widen:
+            return None
+        return learned if problem.workers in learned.workers else None
 
     def covers(
-        self, family: Family, steps: int, in_l1: bool, far: Far | None = None, ways: int = 0
-    ) -> CoverTable:
+        self, family: Family, steps: int, in_l1: bool, far: Far | None = None, ways: int = 0,
+        correction: Correction | None = None,
+    ) -> CoverTable:  # fmt: skip
         """The cover table of a family, for lengths of k around `steps`. `far`: where panels come
-        from, if that is behind L2; `ways`: as in `CoverTable`."""
+        from, if that is after L2; `ways` and `correction`: as in `CoverTable`."""
         magnitude = min(steps.bit_length(), MAX_MAGNITUDE)
-        key = (family.name, magnitude, in_l1, far, ways)
+        key = (family.name, magnitude, in_l1, far, ways, correction is not None)
         found = self._covers.get(key)
         if found is None:
             row_of_b_bytes = family.nr * family.kernels[0].types.b.itemsize
@@ -73,8 +83,7 @@ class PlannerTables:
             typical = 3 << max(magnitude - 2, 0)
             panel = None if far is None else self.machine.far_panel(row_of_b_bytes, *far)
             found = CoverTable(
-                family, self.library.isa, self.tuning, typical, row_of_b, panel, ways,
-                self.correction,
+                family, self.library.isa, self.tuning, typical, row_of_b, panel, ways, correction,
             )  # fmt: skip
             self._covers[key] = found
         return found
@@ -111,9 +120,10 @@ class Candidate:
     """One way to compute a problem of any m. Thousands are kept, so it has slots."""
 
     __slots__ = (
-        "_blocks", "_chunk_s", "_most_chunks", "_most_chunks_blocked", "_units_cut", "_workers",
-        "batch_ranges", "choice", "cost", "family", "first_row", "from_dram", "full", "k_ranges",
-        "last_row", "left", "nr", "share", "table", "tail_family", "tail_table", "unit_ranges",
+        "_blocks", "_chunk_s", "_factors", "_most_chunks", "_most_chunks_blocked", "_units_cut",
+        "_workers", "batch_ranges", "choice", "cost", "family", "first_row", "from_dram", "full",
+        "k_ranges", "last_row", "left", "nr", "share", "table", "tail_family", "tail_table",
+        "unit_ranges",
     )  # fmt: skip
 
     def __init__(
@@ -175,14 +185,15 @@ class Candidate:
                 ragged = self.left < tail_columns
                 covered_tail = library.family(tail_vectors, ragged, COLUMN, PACKED, read)
         in_l1 = choice.kc * nr * b_itemsize <= machine.l1_bytes
-        # A weight comes from behind L2 whatever its size: a model's others have taken its place.
+        # A weight comes from after L2 whatever its size: a model's others have taken its place.
         far = None
         if problem.in_panels and not choice.widen:
             between = max(problem.b_footprint_bytes, n * k * library.types.b.itemsize)
             far = Far(between > machine.last_cache_bytes, workers)
         self.from_dram = far is not None and far.from_dram
         ways = machine.crowded_ways(k) if in_panels and problem.a_layout == ROW else 0
-        self.table = tables.covers(covered, choice.kc, in_l1, far, ways)
+        correction = tables.correction_of(problem, choice.widen)
+        self.table = tables.covers(covered, choice.kc, in_l1, far, ways, correction)
         self.tail_table: CoverTable | None = None
         if covered_tail is not None:
             self.tail_table = tables.covers(covered_tail, choice.kc, in_l1, far)
@@ -206,6 +217,9 @@ class Candidate:
             window_elements=0 if window is None else k // window.run,
         )  # fmt: skip
         self._blocks = blocks = tables.row_blocks(k, choice.kc, grid.m, reuse)
+        self._factors = NO_FACTORS
+        if correction is not None:
+            self._factors = correction.share_factors(self.features(tables))
         self.cost = self._cost(tables, self.table)
         # The range of m of the candidate: every worker gets enough rows, blocks of k are short if
         # and only if A is blocked, and one worker alone is not tried where its multiply-adds
@@ -269,13 +283,8 @@ class Candidate:
 
     def _cost(self, tables: PlannerTables, covers: Covers) -> ProductCost:
         """The cost with some covers of full panels."""
-        share = self.share
-        factors = NO_FACTORS
-        # Nothing is learned of operands that are not weights.
-        if tables.correction is not None and share.in_panels and not share.widen:
-            factors = tables.correction.share_factors(self.features(tables))
         tail = self.tail_table if self.choice.grid.n == 1 else None
-        return ProductCost(tables.machine, share, self._blocks, covers, tail, factors)
+        return ProductCost(tables.machine, self.share, self._blocks, covers, tail, self._factors)
 
 
 @lru_cache(maxsize=4096)

@@ -62,7 +62,7 @@ class CoverTable:
 
     `steps`: length of k that weighs a tile's k steps against entering it. `row_of_b_cycles`: cycles
     to fetch one k step of the panel from L2, 0 where it stays in L1. `far`: where the panel comes
-    from before, if that is behind L2. `ways`: rows that L1 holds side by side, if rows of A are
+    from before, if that is after L2. `ways`: rows that L1 holds side by side, if rows of A are
     apart by multiples of its ways; 0 if they are not. `correction`: what was learned of the errors
     of estimates.
     """

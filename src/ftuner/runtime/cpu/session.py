@@ -272,7 +272,7 @@ def kept_key(isa: str | None) -> str:
 
 
 def _part_of_key(facts: SystemFacts, isa: str | None) -> str:
-    """What tells the model for an ISA from that for the widest one."""
+    """The part of a key that names the ISA; empty for the widest one."""
     promised = promised_isas(facts)
     return f"-{isa}" if isa in promised[:-1] else ""
 

@@ -1,6 +1,6 @@
 """torch's tensors in the CPU's memory: read and written in place as arrays, and given back.
 
-torch is not imported here: whoever has a tensor has imported it.
+torch is not imported here: a caller that has a tensor has imported it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Trials: plans of products, timed with B from one level of memory.
 
-Weights lie in memory several times, and each call reads the next copy, so that B comes from the
+There are several copies of the weights, and each call reads the next copy, so that B comes from the
 level that holds them all. Trials are timed in rounds that take all of them in turn: what other load
 does to the machine falls on all alike. Of a trial's rounds the first quartile counts. Other load
 only adds time, and the minimum of a bandwidth that others share would promise too much.
@@ -25,13 +25,13 @@ from ftuner.runtime.cpu.plan_records import SLACK_BYTES, Encoded, PlanWriter, St
 from ftuner.runtime.cpu.products import Products
 
 _L2_MULTIPLE = 4
-"""Weights that come from L3 are at least as large as so many L2."""
+"""Least size of weights that come from L3, in sizes of L2."""
 _DRAM_MULTIPLE = 2.5
-"""Weights that come from DRAM are as large as so many of the last cache."""
+"""Size of weights that come from DRAM, in sizes of the last cache."""
 _MOST_BYTES = 512 << 20
 _PACE_CALLS, _PACE_ROUNDS = 6, 50
 _SLOW = 1.2
-"""A pace that is slower than so many times the best one is not counted."""
+"""A burst does not count if its pace is slower than the best one by more than this factor."""
 _LEAST_STEADY = 4
 _MOST_CALLS = 400
 BURST_S = 100e-6
@@ -46,7 +46,7 @@ class Weights:
     k: int
     copies: tuple[Array, ...]
     turns: Iterator[Array]
-    """The copies, one after the other without end, whoever takes them."""
+    """An endless cycle of the copies, which all trials share."""
 
 
 class Timing(NamedTuple):

@@ -43,7 +43,7 @@ class Extents(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """Where requests begin that lie one after the other, and behind the last one its end."""
+    """The rows at which consecutive requests begin, then the end of the last one."""
 
     rows: tuple[int, ...]
     keys: tuple[int, ...]

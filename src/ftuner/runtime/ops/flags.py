@@ -1,4 +1,4 @@
-"""Options at the boundary: arguments that are no arrays."""
+"""Options at the boundary: arguments that are not arrays."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ftuner.errors import OperandError, ShapeError
 
 Range = tuple[int, int]
-"""Addresses of a matrix: of its first byte, and of what lies behind its last one."""
+"""Addresses of a matrix: of its first byte, and of the byte after its last one."""
 
 
 class Groups(NamedTuple):
@@ -88,7 +88,7 @@ def crossing(written: Sequence[Range], read: Sequence[Range]) -> list[bool]:
     reached = -1
     for i, following in zip_longest(order, order[1:]):
         first, end = written[i]
-        # Those before it reach no further than one of them, and those behind it begin no sooner
+        # Those before it reach no further than one of them, and those after it begin no sooner
         # than the next one.
         if reached > first or (following is not None and written[following][0] < end):
             found[i] = True

@@ -30,12 +30,12 @@ from ftuner.ukernels.cpu.enumerate import dot_tiles, register_tiles
 from ftuner.ukernels.cpu.filters import RegisterFunnel, run_filters
 
 BSource = Literal["panels", "rows", "columns", "other"]
-"""How B lies. `panels`: packed before; `rows`: contiguous along n; `columns`: contiguous along k;
-`other`: along neither."""
+"""The layout of B. `panels`: packed before; `rows`: contiguous along n; `columns`: contiguous along
+k; `other`: along neither."""
 
 
 class Operands(NamedTuple):
-    """How A and B of some products may lie, as far as uKernels differ by it."""
+    """The layouts that A and B of some products may have, as far as uKernels differ by them."""
 
     a_layouts: tuple[str, ...]
     """`ROW`, `COLUMN` or both; an A that has to be packed counts as `COLUMN`."""
@@ -89,7 +89,7 @@ class Family:
 
 
 class LibraryName(NamedTuple):
-    """What tells one library of an ISA from another."""
+    """Distinguishes the libraries of one ISA."""
 
     types: ProductTypes
     epilogue: Expr
@@ -183,8 +183,8 @@ class Library:
     def families(
         self, operands: Operands, n: int | None = None, width: int = 0
     ) -> tuple[Family, ...]:
-        """Every family that a plan may use for operands that lie so. `n`: columns of B, if known;
-        `width`: vectors of its panels, if it is packed before."""
+        """Every family that a plan may use for operands of these layouts. `n`: columns of B, if
+        known; `width`: vectors of its panels, if it is packed before."""
         found: dict[Family, None] = {}
         for a_layout in operands.a_layouts:
             for b_source in operands.b_sources:
@@ -200,7 +200,7 @@ class Library:
 
     def _panel_families(self, vectors: int, a_layout: str, b: BRead, n: int | None) -> list[Family]:
         """That of full panels, and those of what may be left."""
-        # Nothing behind the last column may be touched: a tail is packed.
+        # Nothing after the last column may be touched: a tail is packed.
         nr = vectors * self.lanes
         tails = range(1, vectors + 1) if n is None else [-(-(n % nr) // self.lanes)]
         found = [self.family(v, True, a_layout, PACKED, b.dtype) for v in tails if v]

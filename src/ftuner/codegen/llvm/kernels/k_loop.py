@@ -360,7 +360,7 @@ class _Loop:
     def _step(
         self, a: ir.Value, b: ir.Value, number: int, sums: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """One step of k, `number` steps behind `a` and `b`."""
+        """One step of k, `number` steps after `a` and `b`."""
         builder, kernel = self._builder, self._kernel
         row = at(builder, b, self._b_steps[number])
         row_of_b = [self._vector_of_b(row, v) for v in range(kernel.tile.vectors)]

@@ -1,4 +1,4 @@
-"""Packing a panel: `width` columns over `k` steps, wherever they lie, to contiguous k steps.
+"""Packing a panel: `width` columns over `k` steps, with any strides, to contiguous k steps.
 
 Signature of the compiled function::
 
@@ -6,7 +6,7 @@ Signature of the compiled function::
 
 writes `target[s * padded + j] = source[s, j]` for `j < width` and zeros for `width <= j < padded`.
 Strides in bytes, of any sign. Where `padded` is not a multiple of the lanes, up to one vector
-behind the panel is overwritten: targets leave that room, and panels are packed in ascending order.
+after the panel is overwritten: targets leave that room, and panels are packed in ascending order.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _transpose_blocks(
     """The first `blocks` times as many steps of k as a quarter vector of 16 bytes holds.
 
     Columns go from right to left: zeros, then quarters of a vector, then whole vectors. What is
-    written behind the row is written again, and rightly, by what comes first in the next row.
+    written after the end of the row is overwritten by what comes first in the next row.
     """
     steps, size = quarter_lanes(dtype), dtype.itemsize
     whole = builder.sdiv(width, const(lanes))

@@ -138,7 +138,7 @@ def finish_tile(
 ) -> None:
     """Add what C holds if asked to, apply the epilogue on the last block of k, store.
 
-    `valid` is given for tails, because nothing behind the last column may be touched: the last
+    `valid` is given for tails, because nothing after the last column may be touched: the last
     vector is loaded and stored under a mask, or if the ISA has none (not `masked`) and `valid` is
     less than the width, C is a scratch tile and operands are read through scratch too.
     """

@@ -71,7 +71,7 @@ def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
         here = at(builder, first_part, offset)
         builder.store(ir.Constant(vector, [0.0] * kernel.lanes), total)
         with counted_loop(builder, const(0), parts) as part:
-            # The last row of the last part may read behind it: the workspace has room for that.
+            # The last row of the last part may read beyond it: the workspace has room for that.
             place = at(builder, here, builder.mul(part, part_bytes))
             value = builder.load(place, typ=vector, align=size)
             builder.store(builder.fadd(builder.load(total, typ=vector), value), total)

@@ -1,8 +1,8 @@
 """Emits phases that the tasks of a team share within one kernel.
 
 A phase has one part for each task and ends when all parts are done. A task does its own part first,
-which finds its data in the caches, then parts that nobody has begun: it waits for work, never for a
-worker that has not come. A team of one task does its parts without a word to anybody.
+which finds its data in the caches, then parts that no other task has begun: it waits for work,
+never for a worker that has not come. A team of one task does its parts without atomic operations.
 """
 
 from __future__ import annotations

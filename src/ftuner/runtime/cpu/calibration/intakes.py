@@ -1,4 +1,4 @@
-"""Fits how tiles take in a B from behind L2: the `Intake` of each kind of cover and each level.
+"""Fits how tiles take in a B from after L2: the `Intake` of each kind of cover and each level.
 
 Ways of reading compete on covers of each kind. Covers of all kinds, each by the way that is kept,
 are then timed in the same rounds: the planner chooses between kinds, and other load that fell on

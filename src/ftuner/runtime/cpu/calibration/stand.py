@@ -41,7 +41,7 @@ class Stand:
         self, products: Products, deadline: float, session: Callable[[CpuTuning], Any]
     ) -> None:
         """`deadline`: of `time.perf_counter`; rounds after it are left out. `session`: makes a back
-        end of this machine with another tuning, for what is no product."""
+        end of this machine with another tuning, for what is not a product."""
         self.session = session
         self.deadline = deadline
         self.products = products
@@ -61,7 +61,7 @@ class Stand:
 
     @property
     def far_levels(self) -> Sequence[MemoryLevel]:
-        """The levels behind L2."""
+        """The levels after L2."""
         return self.hardware.levels[2:]
 
     def tile(self, mr: int) -> RegisterTile:

@@ -1,9 +1,9 @@
-"""Fits what steps are cut by that are no plain products: convolutions, chains of them, attention,
+"""Fits what cuts steps other than plain products: convolutions, chains of them, attention,
 recurrent layers.
 
 Values of a field compete: the planner cuts the same step by each of them, in a back end of its own.
-Before each call, memory larger than L2 is read, so that operands come from behind it, as they do in
-a model.
+Before each call, memory larger than L2 is read, so that operands come from a level after it, as
+they do in a model.
 """
 
 from __future__ import annotations

@@ -14,9 +14,7 @@ import numpy as np
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.cpu.tile import ROW
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.line_winograd import OUTPUTS, line_transforms, taps_of
@@ -37,7 +35,7 @@ from ftuner.runtime.cpu.packed_weights import Panels, pack_several
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -49,7 +47,8 @@ from ftuner.runtime.cpu.steps.contract import (
 from ftuner.runtime.cpu.steps.views import touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
-from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
+from ftuner.runtime.step_kinds import MatrixKind
+from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 
 class LineChoice(NamedTuple):
@@ -242,24 +241,18 @@ def transformed(weight: Array, stride: int) -> Array:
     return found.reshape(len(matrix), columns, -1).astype(weight.dtype)
 
 
-class LineWinogradKind(StepKind[LineWinogradStep]):
+class LineWinogradKind(MatrixKind, StepKind[LineWinogradStep]):
     """Winograd's products are one kernel, which calls uKernels of the library without an epilogue.
     A step of kind `convolution` follows, which does the work where this one has none."""
 
     has_workspace = True
 
-    def multiplied(self, step: LineWinogradStep) -> DType:
-        return step.x.layout.dtype
-
     def required_families(
         self, step: LineWinogradStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
         choice = _choice_of(step, hardware, isa)
-        name = _library(step.x, ACCUMULATOR)
-        library = build_library(hardware, isa, *name)
-        operands = Operands((ROW,), ("panels",))
-        families = library.families(operands, choice.columns, choice.width)
-        return RequiredFamilies(name, families, choice.width)
+        library = build_library(hardware, isa, *_library(step.x, ACCUMULATOR))
+        return for_packed_weight(library, choice.columns, choice.width)
 
     def bundle(self, step: LineWinogradStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         choice, dtype = _choice_of(step, hardware, isa.name), step.x.layout.dtype

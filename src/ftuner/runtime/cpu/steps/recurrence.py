@@ -107,7 +107,7 @@ def _cut(
     cell: Cell, width: int, hidden: int, rows: int,
 ) -> RecurrenceCut:  # fmt: skip
     """How a direction is cut for its share of the workers."""
-    # Tasks would pack a weight that is no constant into the same memory.
+    # Tasks would pack a weight that is not a constant into the same memory.
     most = max(workers // directions, 1) if is_constant else 1
     machine = Machine(hardware, planner.library.isa, most)
     return recurrence_cut(planner, machine, cell, width, hidden, rows, most)

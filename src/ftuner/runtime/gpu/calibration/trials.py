@@ -108,7 +108,7 @@ def planned(
     library: GpuLibrary, tile: BlockTile, rows: int, columns: int, k: int, split_k: int = 1,
     swizzle: int | None = None,
 ) -> ProductTrial:  # fmt: skip
-    """Returns the product of `rows` by `columns` tiles, and so many k steps of its elements.
+    """Returns the product of `rows` by `columns` tiles, with `k` steps.
 
     `swizzle`: as in `ProductPlan`; by default that of square waves, as the planner takes it where
     L2 holds the operands."""
@@ -142,7 +142,7 @@ def lone(library: GpuLibrary, k: int) -> Iterator[ProductTrial]:
 
 
 def streamed(library: GpuLibrary, row_tiles: int, times_l2: float) -> Iterator[ProductTrial]:
-    """Yields products of `row_tiles` row tiles by a weight of so many times L2, in one wave."""
+    """Yields products of `row_tiles` row tiles by a weight `times_l2` times L2, in one wave."""
     hardware, itemsize = library.hardware, library.dtype.itemsize
     for tile in library.tiles:
         columns = hardware.multiprocessors * library.cost(tile).blocks // row_tiles
