@@ -310,6 +310,11 @@ def on_host() -> Graph:
         attributes = {"axis": (None, 0)[number % 2], "ordered": number % 4 < 2}
         x = maker.given(f"unique_{name}", A, C, dtype=dtype)
         found += maker.add_many("unique", x, count=f"different_{name}", **attributes)
+    for name, dtype in TENSOR_DTYPES.items():
+        if dtype.kind == "int":
+            sizes = maker.add("absolute", maker.given(f"sizes_{name}", 2, dtype=dtype))
+            counts = f"first_{name}", f"second_{name}"
+            found += maker.add_many("extents", sizes, counts=counts)
     for name, dtype in DTYPES.items():
         square = maker.given(f"square_{name}", A, 3, 3, dtype=dtype)
         found.append(maker.add("determinant", square))

@@ -155,6 +155,7 @@ def _others() -> Iterator[Template]:
         attributes = {"axis": 1, "k": minimum(B, 3), "largest": largest}
         yield Template((Case("top_k", (("float32", (A, B, C)),), attributes),))
     yield Template((Case("non_zero", (("float32", (B, C)),), {"count": "found"}),))
+    yield Template((Case("extents", (("int64", (2,)),), {"counts": ("one", "other")}),))
     for axis, ordered in itertools.product((None, 0), FLAGS):
         attributes = {"axis": axis, "ordered": ordered, "count": "found"}
         yield Template((Case("unique", (("float32", (B, C)),), attributes),))

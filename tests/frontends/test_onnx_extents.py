@@ -181,3 +181,46 @@ def test_sums_that_are_no_numbers_of_elements_are_data() -> None:
     ]  # fmt: skip
     data = model_of(nodes, {"y": 1, "z": 2}, zero=np.float32(0), first=np.array([0]))
     agrees(data, (3, 4), (1, 2))
+
+
+def split_model(count: int) -> bytes:
+    """Rows of x by as many numbers as there are: how many of its first row are 0, 1, ..."""
+    nodes = [
+        node("Gather", "x", "zero", y="row", axis=0), node("Unsqueeze", "row", "one", y="column"),
+        node("Equal", "column", "kinds", y="is"), node("Cast", "is", y="ones", to=7),
+        node("ReduceSum", "ones", "zero_axis", y="counts", keepdims=0),
+        helper.make_node("Split", ["x", "counts"], [f"y{i}" for i in range(count)], axis=1),
+    ]  # fmt: skip
+    return model_of(
+        nodes, {f"y{i}": 2 for i in range(count)}, zero=np.array(0), one=np.array([1]),
+        kinds=np.arange(count, dtype=np.float32)[None], zero_axis=np.array([0]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_pieces_of_a_split_that_data_decides(count: int) -> None:
+    data = split_model(count)
+    model, peer = load(data), onnxruntime.InferenceSession(data)
+    assert not isinstance(model, LateModel)
+    for seed, m in enumerate((1, 2, 5, 9)):
+        x = np.random.default_rng(seed).integers(0, count, (2, m)).astype(np.float32)
+        for own, wanted in zip(model.run({"x": x}), peer.run(None, {"x": x}), strict=True):
+            np.testing.assert_array_equal(own, wanted)
+    with pytest.raises(ShapeError, match=r"Split node .* pieces of"):
+        model.run({"x": np.full((2, 3), 7, np.float32)})
+
+
+def test_pieces_below_zero_are_refused() -> None:
+    nodes = [
+        node("Cast", "x", y="numbers", to=7), node("Reshape", "numbers", "two", y="sizes"),
+        helper.make_node("Split", ["range", "sizes"], ["a", "b"], axis=0),
+        node("Identity", "a", y="y"), node("Identity", "b", y="z"),
+    ]  # fmt: skip
+    data = model_of(
+        nodes, {"y": 1, "z": 1}, two=np.array([2]), range=np.arange(3, dtype=np.float32)
+    )
+    model = load(data)
+    own = model.run({"x": np.array([[1, 2]], np.float32)})
+    assert [y.tolist() for y in own] == [[0], [1, 2]]
+    with pytest.raises(ShapeError, match=r"extents of \[-1, 4\]"):
+        model.run({"x": np.array([[-1, 4]], np.float32)})

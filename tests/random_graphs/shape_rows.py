@@ -9,7 +9,7 @@ from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import Extent, derived, elements, number, static
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
-from tests.random_graphs.tensors import DTYPES, FLOATS, NUMBERS, Tensor
+from tests.random_graphs.tensors import DTYPES, FLOATS, NUMBERS, Fill, Tensor
 from tests.random_graphs.views import View
 
 
@@ -28,6 +28,25 @@ _view("Expand", 0.6, views.expand, since=8)
 _view("Split", 0.8, views.split)
 _view("Concat", 1.0, views.concat)
 _view("Flatten", 0.4, views.flatten)
+
+
+@row("split by data", 0.3, since=13, idiom=True)
+def _split_by_data(maker: Maker) -> None:
+    """Its results have as many rows as data says, so that nothing reads them."""
+    x = maker.operand(dtypes_of(maker, "Split", DTYPES), (1, 2, 3))
+    axis = maker.draws.below(x.rank)
+    most = tuple(float(n) + 1 for n in x.shape[axis].at)
+    first = maker.input((static(1),), "int64", Fill("uniform", (0.0,) * len(most), most))
+    names = {part: maker.name() for part in ("shape", "whole", "second", "sizes", "y", "z")}
+    maker.nodes += [
+        helper.make_node("Shape", [x.name], [names["shape"]]),
+        helper.make_node("Gather", [names["shape"], maker.constant(np.array([axis])).name],
+                         [names["whole"]]),
+        helper.make_node("Sub", [names["whole"], first.name], [names["second"]]),
+        helper.make_node("Concat", [first.name, names["second"]], [names["sizes"]], axis=0),
+        helper.make_node("Split", [x.name, names["sizes"]], [names["y"], names["z"]], axis=axis),
+    ]  # fmt: skip
+    maker.ends += [names["y"], names["z"]]
 
 
 @row("Pad", 1.2)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
@@ -176,6 +177,25 @@ class Context(Composer):
             if node.op == "non_zero" and node.inputs[0] is x:
                 return node.output
         return self.add("non_zero", x, count=str(self.names.fresh(f"{name}_count")))
+
+    def extents_of(self, value: Value, what: str) -> tuple[Dim, ...]:
+        """The elements of a vector of integers as extents. Those that data decides have symbols of
+        their own, which are bound when they are known.
+
+        Raises:
+            RunTimeNumberError: their number is not known now.
+            GraphError: the value has another number of axes.
+        """
+        known = value.dims is not None or value.constant is not None
+        count = value.shape[0] if value.rank == 1 else 0
+        given = value.name in self.answers.dims or self.builder.presumed(value) is not None
+        if known or given or not isinstance(count, int) or count < 1 or value.dtype.kind != "int":
+            return self.dims_of(value, what)
+        for node in self.builder.nodes:
+            if node.op == "extents" and node.inputs[0] is value:
+                return tuple(found.shape[0] for found in node.outputs)
+        counts = tuple(str(self.names.fresh(f"{value.name}_{i}")) for i in range(count))
+        return tuple(x.shape[0] for x in self.builder.add_many("extents", value, counts=counts))
 
     def condition_of(self, value: Value) -> Value | None:
         """The boolean tensor whose elements a tensor has as zeros and ones, in any shape; None if

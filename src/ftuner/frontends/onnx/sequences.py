@@ -71,7 +71,7 @@ def _split(context: Context, node: NodeView) -> Sequence[Operand]:
     axis = context.axis(node.integer("axis", 0), x.rank)
     whole = x.shape[axis]
     if split is not None and split.rank == 1:
-        extents: list[Dim] = list(context.dims_of(split, "the split"))
+        extents: list[Dim] = list(context.extents_of(split, "the split"))
         total: Dim = 0
         for extent in extents:
             total = total + extent

@@ -137,7 +137,7 @@ def _split(context: Context, node: NodeView) -> Sequence[Value]:
     given = node.optional(1) if node.opset >= 13 else None
     extents: Sequence[Dim]
     if given is not None:
-        extents = context.dims_of(given, "the split")
+        extents = context.extents_of(given, "the split")
     elif node.has("split") and node.opset < 13:
         extents = node.integers("split")
     elif node.opset >= 18:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product, symbol
-from ftuner.core.dtype import INT64
+from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Nest, Stage, Store, Writer
-from ftuner.errors import GraphError
+from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
@@ -117,6 +117,24 @@ def _reference_non_zero(x: Any, count: str) -> Any:
     return found[: x.ndim]
 
 
+def _infer_extents(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType, ...]:
+    (x,), counts = types, attributes["counts"]
+    if x.rank != 1 or x.dtype.kind != "int":
+        raise GraphError(f"extents of {x}; expected integers along one axis")
+    require(x.shape[0], len(counts), f"extents of {x}")
+    return tuple(TensorType(BOOL, (symbol(count),)) for count in counts)
+
+
+def _reference_extents(x: Any, counts: tuple[str, ...]) -> Any:
+    if np.any(x < 0):
+        raise ShapeError(f"extents of {x.tolist()}; expected zero or more")
+    # Nothing reads the elements, which take no memory.
+    found = tuple(np.broadcast_to(np.False_, (int(n),)) for n in x)
+    return found if len(found) > 1 else found[0]
+
+
 def _infer_unique(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
     (x,), axis = types, attributes["axis"]
     count = symbol(attributes["count"])
@@ -173,6 +191,7 @@ ORDERING = (
     ),
     Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
     Operator("non_zero", _infer_non_zero, _reference_non_zero, binds=("count",)),
+    Operator("extents", _infer_extents, _reference_extents, binds=("counts",)),
     Operator("unique", _infer_unique, _reference_unique, binds=("count",)),
 )
 """A `cumulative_product` is rounded, and may overflow, at each element.
@@ -184,6 +203,9 @@ sort, torch.topk and ONNX's reference implementation (ONNX Runtime defines no or
 `non_zero` gives the index of each element that is not zero, one in each column, in the order of the
 elements. Their number is data-dependent: the attribute `count` names its symbol, which is bound
 when the operator has run.
+
+`extents` gives a tensor for each of one or more integers, which is its extent. The attribute
+`counts` names the symbols of these extents; the elements mean nothing.
 
 `unique` gives the different elements of the flattened tensor, or the different parts along `axis`:
 in ascending order if `ordered`, else in that of their first occurrence. Then it gives the position
