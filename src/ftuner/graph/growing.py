@@ -110,7 +110,7 @@ class _Given:
                 alike = node.inputs[1] is written.inputs[1]
                 alike = alike and node.attributes == written.attributes
                 return alike and node.inputs[2].shape == written.inputs[2].shape
-            if node.op != "pad":
+            if node.op != "pad" or not _adds_rows(node, written.attributes["axis"]):
                 return False
             value = node.output
         return False

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from onnx import helper
 from tests.runtime.cpu import cache_files as files
 from tests.runtime.cpu.appending import address, assert_same, compiled, tokens
 from tests.runtime.cpu.cache_files import GROUPS, SIZE
@@ -52,6 +53,67 @@ def test_one_array_for_two_inputs() -> None:
         appending(**new, past_key=past, past_value=past)
     # The first one has been given back.
     appending(**new, past_key=past, past_value=past.copy())
+
+
+def _scatter_beside() -> bytes:
+    """Rows written into a cache, and twice another input."""
+    nodes = [
+        helper.make_node("TensorScatter", ["past", "new", "at"], ["present"], axis=1),
+        helper.make_node("Add", ["other", "other"], ["twice"]),
+    ]
+    cache, rows = ("b", LENGTH, SIZE), ("b", "rows", SIZE)
+    return files.file_of(
+        nodes,
+        [("past", "float32", cache), ("new", "float32", rows), ("at", "int64", ("b",)),
+         ("other", "float32", cache)],
+        [("present", "float32", cache), ("twice", "float32", cache)],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shown", ["cache", "whole", "part", "rows"])
+def test_an_input_that_shows_the_cache(shown: str) -> None:
+    """It is read as it was before the run."""
+    data = _scatter_beside()
+    appending, copying = load(data, append_in_place=True), load(data)
+    zeros = np.zeros((1, LENGTH, SIZE), np.float32)
+    rows = np.arange(1, 1 + 8 * SIZE, dtype=np.float32).reshape(1, 8, SIZE)
+    at = np.array([2])
+    past = appending(past=zeros, new=rows, at=np.array([0]), other=zeros)["present"]
+    kept = past.copy()
+    new, other = (past[:, :8], zeros) if shown == "rows" else (-rows, past)
+    if shown in ("whole", "part"):
+        other = past[:] if shown == "whole" else past[:1]
+    wanted = copying(past=kept, new=new.copy(), at=at, other=other.copy())
+    found = appending(past=past, new=new, at=at, other=other)
+    assert address(found["present"]) == address(past)
+    assert_same(found, wanted)
+
+
+def test_threads_that_copy_one_cache() -> None:
+    """A cache without room for more rows is copied, by as many runs as there are."""
+    appending, copying = both(GROUPED)
+    new = GROUPED.new(0, 1, 127, 0, "float32")
+    full = GROUPED.continued(appending(**new, **GROUPED.empty(1, 0, "float32")))
+    new = GROUPED.new(1, 1, 1, 127, "float32")
+    full = GROUPED.continued(appending(**new, **full))
+    more = GROUPED.new(2, 1, 1, 128, "float32")
+    wanted = copying(**more, **{name: x.copy() for name, x in full.items()})
+    begin, failed = threading.Barrier(2), []
+
+    def go() -> None:
+        for _ in range(20):
+            begin.wait()
+            try:
+                assert_same(appending(**more, **full), wanted)
+            except BaseException as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
 
 
 def test_threads_that_continue_one_cache() -> None:

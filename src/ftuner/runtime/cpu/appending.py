@@ -10,18 +10,21 @@ Where data says which rows are written, a run may write over rows of the input, 
 show. So a run uses such a view up, also if it fails: the view is refused from then on, because it
 does not hold any more what it did.
 
-Views are read-only, so that none is changed through another. No lock is taken: a view is taken over
-by one operation on a dictionary or a list, of which only one thread can have the result.
+Views are read-only, so that none is changed through another. A view is taken over by one operation
+on a dictionary or a list, of which only one thread can have the result: a lock would cost each
+token more.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import InputError
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
@@ -87,6 +90,10 @@ _VIEWS: dict[int, View] = {}
 over rows leaves it, with nothing `unused`."""
 
 
+_COPIES = fork_safe_lock()
+"""Held while a view is copied whose rows no run may write over meanwhile."""
+
+
 def _forget(view: View, views: dict[int, View] = _VIEWS) -> None:
     """The array is gone."""
     if views.get(view.key) is view:
@@ -105,6 +112,13 @@ def undo(taken: View | None, begun: bool) -> None:
         _give_back(taken)
 
 
+def shown(x: Array, memories: Sequence[Array]) -> bool:
+    """Whether an array shows elements of one of some memories."""
+    if x.base is None and all(memory is not x and memory.base is not x for memory in memories):
+        return False
+    return any(np.may_share_memory(x, memory) for memory in memories)
+
+
 def lent(memory: Array) -> Array:
     """Memory of the caller's as an array that a run which may write over rows takes as it is,
     unless it needs more of them. `memory` is aligned, contiguous and writeable."""
@@ -114,11 +128,11 @@ def lent(memory: Array) -> Array:
     return array
 
 
-def _used_up(view: View, name: str) -> View:
-    """The view, which is the caller's from now on.
+def _use_up(view: View, name: str) -> None:
+    """Have no other run continue the view.
 
     Raises:
-        InputError: it has been used up.
+        InputError: another run has continued it.
     """
     try:
         view.unused.pop()
@@ -127,6 +141,21 @@ def _used_up(view: View, name: str) -> View:
             f"input {name} is an output of an earlier run, and another run has written over its "
             "rows, or failed while it did; give the newest output, or a copy from before that run"
         ) from None
+
+
+def _taken_over(view: View, name: str) -> View | None:
+    """The view, which is the caller's from now on; None if another run has appended to it.
+
+    Raises:
+        InputError: another run has written over its rows.
+    """
+    if not view.writes:
+        return _VIEWS.pop(view.key, None)
+    try:
+        _use_up(view, name)
+    except InputError:
+        with _COPIES:
+            _use_up(view, name)
     return view
 
 
@@ -146,8 +175,6 @@ def extended(past: Array, growth: Growth, name: str = "") -> Extension:
         InputError: an earlier run has written over the rows of `past`.
     """
     view = _VIEWS.get(id(past))
-    if view is not None:
-        view = _used_up(view, name) if view.writes else _VIEWS.pop(view.key, None)
     if view is None:
         return _extension(_copied(past, growth), growth, 0, None)
     axis, memory, begin = growth.axis, view.memory, view.begin
@@ -155,12 +182,17 @@ def extended(past: Array, growth: Growth, name: str = "") -> Extension:
         begin += past.shape[axis] - growth.kept
     fits = memory.shape == growth.room and begin + growth.end <= growth.room[axis]
     if fits and view.writes == growth.writes:
-        return _extension(memory, growth, begin, view)
-    try:
-        memory = _copied(past, growth)
-    finally:
-        _give_back(view)
-    return _extension(memory, growth, 0, None)
+        taken = _taken_over(view, name)
+        if taken is not None:
+            return _extension(memory, growth, begin, taken)
+    elif view.writes:
+        with _COPIES:
+            _use_up(view, name)
+            try:
+                return _extension(_copied(past, growth), growth, 0, None)
+            finally:
+                _give_back(view)
+    return _extension(_copied(past, growth), growth, 0, None)
 
 
 def _copied(past: Array, growth: Growth) -> Array:

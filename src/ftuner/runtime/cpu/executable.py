@@ -19,7 +19,7 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable
-from ftuner.runtime.cpu.appending import Extension, extended, keep, undo
+from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
@@ -195,6 +195,8 @@ class CompiledGraph(Executable):
                 extension = extended(arrays[pair.input], growth, name)
                 extensions.append(extension)
                 outputs[pair.output], written[pair.output] = extension[:2]
+            if extensions:
+                arrays = self._unwritten(arrays, extensions)
             begun = True
             self._execute(program, workers, (*arrays, *written), launch or self._launch)
         except BaseException:
@@ -204,6 +206,19 @@ class CompiledGraph(Executable):
         for _, _, view, _ in extensions:
             keep(view)
         return outputs
+
+    def _unwritten(
+        self, arrays: Sequence[Array], extensions: Sequence[Extension]
+    ) -> Sequence[Array]:
+        """The inputs, copied where they show memory that the run may write over."""
+        memories = [view.memory for *_, view in extensions if view is not None and view.writes]
+        if not memories:
+            return arrays
+        pasts = {pair.input for pair in self.lowered.appended}
+        return [
+            x.copy() if number not in pasts and shown(x, memories) else x
+            for number, x in enumerate(arrays)
+        ]
 
     def _execute(
         self, program: BoundProgram, workers: int, arrays: Sequence[Array],
