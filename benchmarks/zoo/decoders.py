@@ -42,6 +42,13 @@ def decoder(
 
 EXPERTS = {"moe_intermediate_size": 256, "num_experts": 4, "num_experts_per_tok": 2}
 
+
+def _of_heads(size: Size) -> Fields:
+    """Of a state-space network whose inner width, twice the outer one, is that of all heads."""
+    return usual(size, bos_token_id=0, eos_token_id=1, num_heads=2 * size.hidden // 64,
+                 head_dim=64, n_groups=1, state_size=32, chunk_size=16)  # fmt: skip
+
+
 ROWS = (
     Architecture("gpt2", "decoder", "GPT2LMHeadModel", "GPT2Config", usual, TOKENS, ("logits",),
                  given={"use_cache": False}),
@@ -93,8 +100,8 @@ ROWS = (
              shared=False),
     *decoder("lfm2", "Lfm2", past=False, layer_types=["conv", "full_attention"]),
     *decoder("mamba", "Mamba", past=False, shared=False),
-    *decoder("mamba2", "Mamba2", past=False, shared=False, num_heads=6, head_dim=64, n_groups=1,
-             state_size=32, chunk_size=16),
+    Architecture("mamba2", "decoder", "Mamba2ForCausalLM", "Mamba2Config", _of_heads, TOKENS,
+                 ("logits",), given={"use_cache": False}),
     *decoder("falcon-mamba", "FalconMamba", past=False, shared=False),
     *decoder("rwkv", "Rwkv", past=False, shared=False),
 )  # fmt: skip
