@@ -59,7 +59,7 @@ class Builder:
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
         self._presumed: dict[Value, _Presumption] = {}
-        self.uniform = Uniform(self.add)
+        self.uniform = Uniform(self.add, self.constant)
         self.folding = Folding()
 
     def within(self) -> Builder:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftuner.core.dim import Dim, product
-from ftuner.core.dtype import INT32, INT64
+from ftuner.core.dtype import INT32, INT64, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.graph.ir import TensorType, Value
+from ftuner.graph.ir import Array, TensorType, Value
 
 SAME_ELEMENTS = ("broadcast", "reshape", "transpose", "slice")
 """Operators whose results have elements of the first operand alone."""
@@ -21,8 +21,8 @@ Apply = Callable[..., Value]
 class Uniform:
     """The uniform tensors of a graph."""
 
-    def __init__(self, apply: Apply) -> None:
-        self._apply = apply
+    def __init__(self, apply: Apply, constant: Callable[[Array, DType], Value]) -> None:
+        self._apply, self._constant = apply, constant
         self._elements: dict[Value, Value] = {}
 
     def add(self, value: Value, element: Value) -> None:
@@ -33,13 +33,14 @@ class Uniform:
         """The constant, without axes, that all elements are equal to; None if none is known."""
         if value.constant is None or value.constant.size != 1:
             return self._elements.get(value)
-        return value if value.rank == 0 else self._apply("reshape", value, shape=())
+        return value if value.rank == 0 else self._constant(value.constant.reshape(()), value.dtype)
 
     def element_of(
         self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any]
     ) -> Value | None:
-        """The same of the result of an operator."""
-        if not inputs:
+        """The same of the result of an operator; None if all operands are constants, which are
+        folded or too large to be."""
+        if all(v.constant is not None for v in inputs):
             return None
         if op in SAME_ELEMENTS:
             return self.element(inputs[0])

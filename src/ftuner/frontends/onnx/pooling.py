@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from ftuner.core.dim import Dim, minimum, product, row_major_strides
-from ftuner.core.dtype import INT64
+from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.windows import (
@@ -120,18 +120,22 @@ def _max_unpool(context: Context, node: NodeView) -> Sequence[Value]:
 def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     window = _pool_window(context, node, x)
-    total = _reduced(context, channels_last(context, x), window, "sum")
+    # Half precision can hold neither the sum nor the share of an element.
+    wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
+    total = _reduced(context, channels_last(context, wide), window, "sum")
     padding = node.flag("count_include_pad")
     rounds_up = node.flag("ceil_mode")
     if not rounds_up and (padding or not window.pads):
         elements = math.prod(context.known(window.kernel, "a window"))
-        return [channels_first(context, context.scaled(total, 1 / elements))]
-    count = _counts(context, x, window, 0, padding)
-    for axis in range(1, window.rank):
-        count = context.add("multiply", count, _counts(context, x, window, axis, padding))
-    # One division for each position, and not for each of its channels.
-    share = context.add("divide", context.scalar(1, x.dtype), count)
-    return [channels_first(context, context.add("multiply", total, share))]
+        average = context.scaled(total, 1 / elements)
+    else:
+        count = _counts(context, wide, window, 0, padding)
+        for axis in range(1, window.rank):
+            count = context.add("multiply", count, _counts(context, wide, window, axis, padding))
+        # One division for each position, and not for each of its channels.
+        share = context.add("divide", context.scalar(1, wide.dtype), count)
+        average = context.add("multiply", total, share)
+    return [context.cast(channels_first(context, average), x.dtype)]
 
 
 def _counts(context: Context, x: Value, window: Window, axis: int, padding: bool) -> Value:

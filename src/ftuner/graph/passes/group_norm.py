@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product
-from ftuner.core.dtype import FLOAT32, INT64
+from ftuner.core.dtype import FLOAT32, FLOAT64, INT64
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
 from ftuner.graph.passes.channels_last import has_windows
 from ftuner.graph.rewriting import (
@@ -36,7 +36,7 @@ class _Norm(NamedTuple):
     x: Value
     """(images, channels, positions...)."""
     groups: int
-    epsilon: Value
+    epsilon: float
     scale: Array | None
     """Of each group, or None, as `shift`."""
     shift: Array | None
@@ -73,11 +73,12 @@ def _found(around: Surroundings, sqrt: Node) -> _Norm | None:
     for variance, epsilon in (lifted.inputs, lifted.inputs[::-1]):
         squares = _mean_of(around, variance, groups)
         square = None if squares is None else around.producer(squares, "multiply")
-        if scalar(epsilon) is None or square is None or square.inputs != (centred, centred):
+        number = scalar(epsilon)
+        if number is None or square is None or square.inputs != (centred, centred):
             continue
         if _mean_of(around, subtract.inputs[1], groups) is not groups:
             continue
-        return _of_channels(around, groups, divide, epsilon)
+        return _of_channels(around, groups, divide, number)
     return None
 
 
@@ -108,7 +109,7 @@ def _extent(around: Surroundings, count: Value) -> object:
     return node.attributes["dims"][0]
 
 
-def _of_channels(around: Surroundings, groups: Value, divide: Node, epsilon: Value) -> _Norm | None:
+def _of_channels(around: Surroundings, groups: Value, divide: Node, epsilon: float) -> _Norm | None:
     """The norm of the groups of a picture's channels that a division ends, up to the reshape that
     gives the axes of the picture again."""
     merge = around.producer(groups, "reshape")
@@ -118,7 +119,7 @@ def _of_channels(around: Surroundings, groups: Value, divide: Node, epsilon: Val
     channels, count = (s[1] if len(s) > 2 else None for s in (x.shape, groups.shape))
     if not isinstance(channels, int) or not isinstance(count, int) or not channels or not count:
         return None
-    if x.shape[0] != groups.shape[0] or channels % count or x.dtype.kind != "float":
+    if x.shape[0] != groups.shape[0] or channels % count or x.dtype not in (FLOAT32, FLOAT64):
         return None
     parameters: list[Array | None] = []
     end = divide
@@ -188,7 +189,8 @@ def _written(norm: _Norm) -> list[Node]:
 
     centred = add("subtract", [x, for_positions(mean(x))], x.shape)
     variance = mean(add("multiply", [centred, centred], x.shape))
-    root = add("sqrt", [add("add", [variance, norm.epsilon], variance.shape)], variance.shape)
+    epsilon = constant(f"{name}_epsilon", x.dtype, np.array(norm.epsilon))
+    root = add("sqrt", [add("add", [variance, epsilon], variance.shape)], variance.shape)
     scale = np.ones(norm.groups) if norm.scale is None else norm.scale
     scales = constant(f"{name}_scale", x.dtype, np.repeat(scale, of_group))
     factor = add("divide", [scales, root], root.shape)

@@ -66,12 +66,14 @@ def recognise_rotary(graph: Graph) -> Graph:
         before: list[Node] = []
         if rotation.back:
             sine = rotation.sine
-            if sine not in negated:
+            opposite = negated.get(sine)
+            if opposite is None:
                 before.append(made("negative", [sine], sine.type, f"{sine.name}_negated"))
-                negated[sine] = before[0].output
-            rotation = rotation._replace(sine=negated[sine])
+                opposite = before[0].output
+            rotation = rotation._replace(sine=opposite)
         written = _written(rotation, node.output)
         if written is not None:
+            negated |= {negative.inputs[0]: negative.output for negative in before}
             places[node] = [*before, *written]
             same[node.output] = written[-1].output
     return rewritten(graph, places, same)

@@ -48,7 +48,7 @@ def recognise_softmax(graph: Graph) -> Graph:
 def plain_softmax(graph: Graph) -> Graph:
     """Replace the softmax of differences from the largest element, as GPT-OSS has it, by that of
     the elements: a softmax subtracts the largest itself. The differences may be multiplied by a
-    number above zero, as LayoutLMv3 does with what it divides by it."""
+    number from zero to one, or by what divides the elements, as in LayoutLMv3."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -63,6 +63,9 @@ def plain_softmax(graph: Graph) -> Graph:
         inner, divided = scaled(around, x)
         if near(factor * divided, 1.0, x.dtype):
             x = inner
+        elif factor > 1:
+            # Elements below the largest would overflow.
+            continue
         elif factor != 1:
             name = f"{node.output.name}_factor"
             number = constant(name, x.dtype, np.array(factor))
