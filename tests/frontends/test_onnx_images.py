@@ -318,3 +318,13 @@ def test_sizes_that_shapes_tell() -> None:
         inputs_ = [IMAGE, None, None, ints(*y.shape)]
         expected = evaluated("Resize", inputs_, 18, mode="linear")
         np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("pads", [[0] * 4, [3] * 4])
+def test_averages_in_half_precision(pads: list[int]) -> None:
+    """The share of an element would be rounded."""
+    x = np.ones((1, 1, 9, 9), np.float16)
+    made = model("AveragePool", [x], 22, kernel_shape=[7, 7], pads=pads)
+    (found,) = run_reference(optimised(import_model(made).graph), [x])
+    assert found.dtype == np.float16
+    assert np.all(found == 1)

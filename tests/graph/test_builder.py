@@ -22,7 +22,7 @@ from ftuner.errors import (
     UnsupportedOperatorError,
 )
 from ftuner.graph.builder import Builder
-from ftuner.graph.folding import MAX_FOLDED_BYTES
+from ftuner.graph.folding import MAX_FOLDED_BYTES, Folding
 from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Value
 from ftuner.runtime.reference import run_reference
@@ -193,6 +193,17 @@ def test_tensors_of_equal_elements_are_filled_once() -> None:
     assert (element.shape, element.constant.item()) == ((), True)
     assert maker.add("where", holds, x, filled(maker, np.float32(7), B, S)) is x
     assert {node.op for node in maker.nodes} == {"broadcast"}
+
+
+def test_equal_elements_without_a_budget_of_folding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Folding, "folded", lambda *_: None)
+    maker = Maker()
+    numbers = (np.float32(2), np.float32([3]))
+    total = maker.add("add", *(maker.constant(np.asarray(n)) for n in numbers))
+    assert (total.shape, total.constant) == ((1,), None)
+    assert [node.op for node in maker.nodes] == ["add"]
+    more = maker.add("add", filled(maker, numbers[0], B), maker.constant(numbers[1]))
+    assert (more.shape, maker.uniform.element(more)) == ((B,), None)
 
 
 def test_sums_of_equal_integers_are_dims() -> None:

@@ -35,10 +35,14 @@ def mean(g: Maker, x: Value, scale: float = 1.0) -> Value:
     return found if scale == 1.0 else g.add("multiply", found, g.number(scale))
 
 
-def normal(g: Maker, x: Value, spread: Callable[[Maker, Value], Value] = mean) -> Value:
+def normal(
+    g: Maker, x: Value, spread: Callable[[Maker, Value], Value] = mean, axes: int = 0
+) -> Value:
+    """`axes`: of the epsilon."""
     centred = g.add("subtract", x, mean(g, x))
     variance = spread(g, g.add("multiply", centred, centred))
-    root = g.add("sqrt", g.add("add", variance, g.number(1e-5)))
+    epsilon = g.constant(np.full((1,) * axes, 1e-5, np.float32))
+    root = g.add("sqrt", g.add("add", variance, epsilon))
     return g.add("divide", centred, root)
 
 
@@ -50,6 +54,11 @@ def merged(g: Maker, groups: int = G) -> tuple[Value, Value]:
 def plain(g: Maker) -> Value:
     x, groups = merged(g)
     return g.add("reshape", normal(g, groups), shape=x.shape)
+
+
+def epsilon_with_axes(g: Maker) -> Value:
+    x, groups = merged(g)
+    return g.add("reshape", normal(g, groups, axes=3), shape=x.shape)
 
 
 def one_group(g: Maker) -> Value:
@@ -79,7 +88,7 @@ def apart(g: Maker) -> Value:
     return g.add("reshape", normal(g, groups), shape=x.shape)
 
 
-@pytest.mark.parametrize("body", [plain, one_group, scaled, with_ones, apart])
+@pytest.mark.parametrize("body", [plain, epsilon_with_axes, one_group, scaled, with_ones, apart])
 def test_groups_are_reduced_after_positions(body: Body) -> None:
     found = applied(separate_groups, graph_of(body))
     assert ops(found).count("reduce") == 4

@@ -162,6 +162,18 @@ def test_rotary_the_other_way(write: Callable[..., Value], table: Shape, interle
     assert [n for n in ops(graph) if n != "reshape"] == ["negative", "rotary", "rotary"]
 
 
+def test_rotary_the_other_way_after_one_that_is_refused() -> None:
+    """The first is broadcast over a batch, the second reads the same sines."""
+
+    def body(g: Maker) -> list[Value]:
+        angles = tables(g, B, 1, S, D)
+        given = g.given("q", S, D), g.given("k", B, H, S, D)
+        return [back_by_elements(g, x, *angles, HALVES) for x in given]
+
+    graph = applied(recognise_rotary, graph_of(body))
+    assert [n for n in ops(graph) if n in ("negative", "rotary")] == 2 * ["negative"] + ["rotary"]
+
+
 @pytest.mark.parametrize("body", [other_orders, other_orders_of_pairs])
 def test_rotary_in_other_orders(body: Body) -> None:
     assert titles(applied(recognise_rotary, graph_of(body))) == ["rotary"]
