@@ -40,7 +40,7 @@ from ftuner.core.dtype import INT64, TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.operators import OPERATORS
 
-WRITTEN_IN_PLACE = {"scatter_elements", "scatter_nd"}
+WRITTEN_IN_PLACE = {"scatter_elements", "scatter_nd", "write_rows"}
 """Their kernels finish what a copy began: a test of their own."""
 
 

@@ -96,7 +96,8 @@ class _PendingConvolution(PendingRows):
         assert rows is not None
         winograd = _winograd_of(window, x)
         if winograd and placement.runs(winograd, self.dtype):
-            shape = (*window.whole_kernel(x.shape[-1]), x.shape[-1], weight.shape[-1])
+            channels = window.run if winograd == WinogradStep.kind else x.shape[-1]
+            shape = (*window.whole_kernel(channels), channels, weight.shape[-1])
             whole = row_major(TensorType(weight.layout.dtype, shape))
             of_window = View(weight.buffer, replace(whole, offset=weight.layout.offset))
             title = "convolution (Winograd)" + self.title.removeprefix("convolution")
