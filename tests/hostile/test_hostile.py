@@ -18,9 +18,10 @@ from ftuner.frontends.onnx.importer import IMPORTERS
 from ftuner.frontends.onnx.sequences import SEQUENCES
 from ftuner.graph.operators import OPERATORS
 
-ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_matmul"}
-"""Operators of graphs that only passes make, of several nodes, or that an attribute asks for which
-the first node of an operator lacks: their own tests have them."""
+ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_matmul",
+             "extents"}  # fmt: skip
+"""Operators of graphs that only passes make, of several nodes, or that an attribute or data asks
+for which the first node of an operator lacks: their own tests have them."""
 OF_SEQUENCES = set(SEQUENCES) - {
     ("", "Identity"),
     ("", "OptionalHasElement"),
