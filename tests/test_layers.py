@@ -18,14 +18,13 @@ from ftuner.graph.steps import (
     ConvolutionStep,
     DepthwiseStep,
     GroupedConvolutionStep,
-    LineWinogradStep,
     NestStep,
     ProductStep,
     StripesStep,
     TopKStep,
     WholeStep,
-    WinogradStep,
 )
+from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (

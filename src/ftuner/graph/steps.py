@@ -19,7 +19,8 @@ from ftuner.graph.ir import Graph
 DimText = Callable[[Dim], str]
 
 
-def _described(shape: Shape, text: DimText) -> str:
+def shape_text(shape: Shape, text: DimText) -> str:
+    """Extents as `described` shows them."""
     return f"[{', '.join(map(text, shape))}]"
 
 
@@ -66,9 +67,9 @@ class NestStep:
         return tuple(self.kernel.parameters())
 
     def described(self, text: DimText) -> str:
-        kept = _described(self.kernel.kept, text)
+        kept = shape_text(self.kernel.kept, text)
         reduced = self.kernel.reduced
-        return f"{kept} over {_described(reduced, text)}" if reduced else kept
+        return f"{kept} over {shape_text(reduced, text)}" if reduced else kept
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ class Window:
     """Positions of the window."""
 
     def whole_kernel(self, channels: Dim) -> tuple[int, ...]:
-        """The extents of the window, of which the last may be part of a run, where x has so many
-        channels without gaps."""
+        """The extents of the window in positions of x, where x has so many channels without gaps: a
+        run may hold several positions."""
         assert isinstance(channels, int)
         return (*self.kernel[:-1], self.kernel[-1] * self.run // channels)
 
@@ -136,7 +137,7 @@ class ProductStep:
         return tuple(d for view in self.views for d in (*view.shape, *view.layout.strides))
 
     def described(self, text: DimText) -> str:
-        a, b, c = (_described(view.shape, text) for view in (self.a, self.b, self.c))
+        a, b, c = (shape_text(view.shape, text) for view in (self.a, self.b, self.c))
         return f"{a} @ {b} -> {c}"
 
 
@@ -167,8 +168,8 @@ class ConvolutionStep(ProductStep):
         return ReadWindow(len(window.kernel), window.run, max(read / new, 1.0))
 
     def described(self, text: DimText) -> str:
-        a, c = (_described(view.shape, text) for view in (self.a, self.c))
-        return f"{a} by {_described(self.window.kernel, text)} -> {c}"
+        a, c = (shape_text(view.shape, text) for view in (self.a, self.c))
+        return f"{a} by {shape_text(self.window.kernel, text)} -> {c}"
 
 
 @dataclass(frozen=True)
@@ -235,80 +236,8 @@ class DepthwiseStep:
         return (self.x.shape[0], *self.parameters())
 
     def described(self, text: DimText) -> str:
-        window = _described(self.window, text)
-        return f"{_described(self.x.shape, text)} by {window} -> {_described(self.out.shape, text)}"
-
-
-@dataclass(frozen=True)
-class WinogradStep:
-    """A convolution by a window of 3 x 3 that moves one position at a time, as Winograd's products.
-    A `ConvolutionStep` follows, which does the work where these are slower."""
-
-    kind: ClassVar[str] = "winograd"
-    title: str
-    x: View
-    """(images, rows, positions, channels), with contiguous channels, as `out`."""
-    weight: View
-    """(3, 3, channels, columns), in row-major order."""
-    out: View
-    begin: Shape
-    epilogue: Expr
-    operands: tuple[View, ...]
-    """As of a product whose rows are the positions of the result."""
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return (self.x.buffer, self.weight.buffer, *(v.buffer for v in self.operands))
-
-    @property
-    def writes(self) -> tuple[Buffer, ...]:
-        return (self.out.buffer,)
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        views = (self.x, self.out, *self.operands)
-        return (*self.begin, *(d for v in views for d in (*v.shape, *v.layout.strides)))
-
-    def described(self, text: DimText) -> str:
-        return f"{_described(self.x.shape, text)} by [3, 3] -> {_described(self.out.shape, text)}"
-
-
-@dataclass(frozen=True)
-class LineWinogradStep:
-    """A convolution of two spatial axes as Winograd's products along the last one
-    (`core.line_winograd`). A `ConvolutionStep` follows, which does the work where these are
-    slower."""
-
-    kind: ClassVar[str] = "line_winograd"
-    title: str
-    x: View
-    """(images, rows, positions, channels); positions follow each other without gaps."""
-    weight: View
-    """(rows, positions, channels, columns) of the window, in row-major order."""
-    out: View
-    """(images, rows, positions, columns), with contiguous columns."""
-    strides: tuple[int, int]
-    begin: Shape
-    epilogue: Expr
-    operands: tuple[View, ...]
-    """As of a product whose rows are the positions of the result."""
-
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return (self.x.buffer, self.weight.buffer, *(v.buffer for v in self.operands))
-
-    @property
-    def writes(self) -> tuple[Buffer, ...]:
-        return (self.out.buffer,)
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        views = (self.x, self.out, *self.operands)
-        return (*self.begin, *(d for v in views for d in (*v.shape, *v.layout.strides)))
-
-    def described(self, text: DimText) -> str:
-        window = _described(self.weight.shape[:2], text)
-        return f"{_described(self.x.shape, text)} by {window} -> {_described(self.out.shape, text)}"
+        window = shape_text(self.window, text)
+        return f"{shape_text(self.x.shape, text)} by {window} -> {shape_text(self.out.shape, text)}"
 
 
 @dataclass(frozen=True)
@@ -364,7 +293,7 @@ class StripesStep:
 
     def described(self, text: DimText) -> str:
         first, last = self.members[0].step, self.members[-1].result
-        return f"{first.described(text)} ... -> {_described(last.shape, text)}"
+        return f"{first.described(text)} ... -> {shape_text(last.shape, text)}"
 
 
 @dataclass(frozen=True)
@@ -438,10 +367,10 @@ class AttentionStep:
         named = [("q", self.q), ("k", self.k), ("v", self.v)]
         named += [("mask", self.mask)] if self.mask is not None else []
         named += [("sinks", self.sinks)] if self.sinks is not None else []
-        operands = ", ".join(f"{name} {_described(view.shape, text)}" for name, view in named)
+        operands = ", ".join(f"{name} {shape_text(view.shape, text)}" for name, view in named)
         limit = self.softmax.causal
         keys = "" if limit is None else f", keys j <= i + {text(limit)}"
-        return f"{operands} -> {_described(self.out.shape, text)}{keys}"
+        return f"{operands} -> {shape_text(self.out.shape, text)}{keys}"
 
 
 @dataclass(frozen=True)
@@ -478,8 +407,8 @@ class TopKStep:
         return self.parameters()
 
     def described(self, text: DimText) -> str:
-        best = _described((self.rows, self.wanted), text)
-        return f"{_described((self.rows, self.count), text)} -> {best}"
+        best = shape_text((self.rows, self.wanted), text)
+        return f"{shape_text((self.rows, self.count), text)} -> {best}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from tests.runtime import convolutions
 from tests.runtime.convolutions import REDUCTIONS, Convolution, Reduction, name_of, step_types
 
 from ftuner.core.dtype import DTYPES
-from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, LineWinogradStep, WinogradStep
+from ftuner.graph.steps import ConvolutionStep, DepthwiseStep
+from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 from ftuner.planner.cpu.line_winograd import line_plan
 from ftuner.planner.cpu.winograd import winograd_plan
 from ftuner.runtime.cpu.backend import CpuBackend

@@ -21,10 +21,9 @@ from ftuner.graph.steps import (
     ConvolutionStep,
     DepthwiseStep,
     GroupedConvolutionStep,
-    LineWinogradStep,
     Window,
-    WinogradStep,
 )
+from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 
 MAX_AXES = 3
 """Spatial axes of a window that products read through."""
@@ -106,8 +105,8 @@ class _PendingConvolution(PendingRows):
                 step = WinogradStep(title, x, of_window, target, window.begin, expr, operands)
             else:
                 step = LineWinogradStep(
-                    title, x, of_window, target, (window.strides[0], window.strides[1]),
-                    window.begin, expr, operands,
+                    title, x, of_window, target, window.begin, expr, operands,
+                    (window.strides[0], window.strides[1]),
                 )  # fmt: skip
             placement.add(step)
         else:

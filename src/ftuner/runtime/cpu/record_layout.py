@@ -94,6 +94,20 @@ class RecordLayout:
         self._image += [0] * slots
         return first
 
+    def kernel(
+        self, at: int, function: int, arrays: Sequence[tuple[Buffer, Dim]], slots: int
+    ) -> int:
+        """Let the step whose slots begin at `at` call a kernel with the addresses of elements of
+        buffers, and with so many slots of parameters, which hold 0; returns the first of these."""
+        self.constant(at + Step.FUNCTION, function)
+        argument = self.reserve(len(arrays))
+        self.point(at + Step.ARGUMENT, argument)
+        for slot, (buffer, offset) in enumerate(arrays, argument):
+            self.address(slot, buffer, offset)
+        parameters = self.reserve(slots)
+        self.point(at + Step.DIMS, parameters)
+        return parameters
+
     def constant(self, slot: int, value: int) -> None:
         self._image[slot] = value
 

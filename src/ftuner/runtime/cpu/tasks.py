@@ -44,7 +44,7 @@ class Likeness(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A value of a task that is no part of the plan: the value of a dim times a factor."""
+    """A value of a task that its plan leaves open: a dim times a factor."""
 
     place: int
     """Among `BoundTask.values`."""

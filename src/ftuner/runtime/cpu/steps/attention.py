@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.native.kernel_records import Attention
-from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.tile import PACKED, ROW
@@ -39,7 +38,7 @@ from ftuner.runtime.cpu.steps.contract import (
     StepReport,
     no_cost,
 )
-from ftuner.runtime.cpu.steps.views import strided, touched
+from ftuner.runtime.cpu.steps.views import addressed, strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Field, Likeness, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.strides import StridedArray
@@ -251,14 +250,8 @@ class CompiledAttention(CompiledStep):
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
         step = self.step
-        records.constant(at + StepSlot.FUNCTION, self.address)
-        argument = records.reserve(len(step.views))
-        records.point(at + StepSlot.ARGUMENT, argument)
-        for slot, view in enumerate(step.views, argument):
-            records.address(slot, view.buffer, view.layout.offset)
         slots = _record_slots(len(step.q.shape) - 2)
-        dims = records.reserve(slots)
-        records.point(at + StepSlot.DIMS, dims)
+        dims = records.kernel(at, self.address, addressed(step.views), slots)
         records.workspace(dims + Attention.WORKSPACE)
         records.planned_tasks(self._task(records), range(dims, dims + slots))
 

@@ -15,7 +15,8 @@ from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ReadWindow
 from ftuner.cost.step import Machine
-from ftuner.graph.steps import ConvolutionStep, WinogradStep
+from ftuner.graph.steps import ConvolutionStep
+from ftuner.graph.winograd_steps import WinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.problem import Problem

@@ -35,7 +35,7 @@ from ftuner.runtime.cpu.steps.contract import (
     StepReport,
     no_cost,
 )
-from ftuner.runtime.cpu.steps.views import touched
+from ftuner.runtime.cpu.steps.views import addressed, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
@@ -114,13 +114,7 @@ class CompiledExperts(CompiledStep):
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
         step, panels = self.step, self.panels
-        records.constant(at + StepSlot.FUNCTION, self.address)
-        argument = records.reserve(len(step.views))
-        records.point(at + StepSlot.ARGUMENT, argument)
-        for slot, view in enumerate(step.views, argument):
-            records.address(slot, view.buffer, view.layout.offset)
-        dims = records.reserve(Experts.SIZE)
-        records.point(at + StepSlot.DIMS, dims)
+        dims = records.kernel(at, self.address, addressed(step.views), Experts.SIZE)
         records.workspace(dims + Experts.WORKSPACE)
         experts, k, n = step.extents
         nr = panels.width * self.products.compiled.library.lanes

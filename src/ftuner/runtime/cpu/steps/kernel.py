@@ -23,14 +23,8 @@ class CompiledKernel(CompiledStep):
     """What a status of n + 1 means."""
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
-        records.constant(at + StepSlot.FUNCTION, self.address)
-        buffers = (*self.step.reads, *self.step.writes)
-        argument = records.reserve(len(buffers))
-        records.point(at + StepSlot.ARGUMENT, argument)
-        for slot, buffer in enumerate(buffers, argument):
-            records.address(slot, buffer)
-        dims = records.reserve(len(self.parameters))
-        records.point(at + StepSlot.DIMS, dims)
+        arrays = [(buffer, 0) for buffer in (*self.step.reads, *self.step.writes)]
+        dims = records.kernel(at, self.address, arrays, len(self.parameters))
         for slot, number in enumerate(records.dims.numbers(self.parameters), dims):
             records.dim(slot, number)
         records.equal_tasks(self.tasks)

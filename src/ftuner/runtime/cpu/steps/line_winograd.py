@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
-from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
@@ -23,7 +22,7 @@ from ftuner.core.units import count
 from ftuner.cost.cpu.line_winograd import LineProblem
 from ftuner.cost.step import Machine, StepCost
 from ftuner.graph.buffers import View
-from ftuner.graph.steps import LineWinogradStep
+from ftuner.graph.winograd_steps import LineWinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.line_winograd import LinePlan, faster_lines
 from ftuner.planner.cpu.panel_width import best_width
@@ -44,7 +43,7 @@ from ftuner.runtime.cpu.steps.contract import (
     StepReport,
     no_cost,
 )
-from ftuner.runtime.cpu.steps.views import touched
+from ftuner.runtime.cpu.steps.views import addressed, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
@@ -208,15 +207,9 @@ class CompiledLineWinograd(CompiledStep):
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
         step = self.step
-        records.constant(at + StepSlot.FUNCTION, self.address)
-        arrays = (step.x, *step.operands, step.out)
-        argument = records.reserve(len(arrays))
-        records.point(at + StepSlot.ARGUMENT, argument)
-        for slot, view in enumerate(arrays, argument):
-            records.address(slot, view.buffer, view.layout.offset)
         slots = LineWinograd.OPERANDS + len(step.operands)
-        dims = records.reserve(slots)
-        records.point(at + StepSlot.DIMS, dims)
+        arrays = addressed((step.x, *step.operands, step.out))
+        dims = records.kernel(at, self.address, arrays, slots)
         records.workspace(dims + LineWinograd.WORKSPACE)
         begin = records.dims.numbers(step.begin)
         task = LineTask(

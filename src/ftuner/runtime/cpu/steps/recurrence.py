@@ -35,7 +35,7 @@ from ftuner.runtime.cpu.steps.contract import (
     StepReport,
     no_cost,
 )
-from ftuner.runtime.cpu.steps.views import strided, touched
+from ftuner.runtime.cpu.steps.views import addressed, strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
@@ -125,16 +125,9 @@ class CompiledRecurrence(CompiledStep):
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
         step = self.step
-        records.constant(at + StepSlot.FUNCTION, self.address)
         memory = (step.planes,) if step.panels is None else (step.planes, step.panels)
-        argument = records.reserve(len(step.views) + len(memory))
-        records.point(at + StepSlot.ARGUMENT, argument)
-        for slot, view in enumerate(step.views, argument):
-            records.address(slot, view.buffer, view.layout.offset)
-        for slot, buffer in enumerate(memory, argument + len(step.views)):
-            records.address(slot, buffer)
-        dims = records.reserve(Recurrence.SIZE)
-        records.point(at + StepSlot.DIMS, dims)
+        arrays = [*addressed(step.views), *((buffer, 0) for buffer in memory)]
+        dims = records.kernel(at, self.address, arrays, Recurrence.SIZE)
         number = records.layouts.number
         packed = 0 if self.panels is None else int(self.panels.packed.ctypes.data)
         task = RecurrenceTask(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
+from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.buffers import View
+from ftuner.graph.buffers import Buffer, View
 from ftuner.runtime.cpu.steps.contract import Extents
 from ftuner.runtime.shapes.strides import StridedArray
 
@@ -17,6 +19,11 @@ def strided(view: View, extents: Extents) -> StridedArray:
     shape = tuple(evaluate(d, extents) for d in layout.shape)
     strides = tuple(size * evaluate(d, extents) for d in layout.strides)
     return StridedArray(shape, strides, size)
+
+
+def addressed(views: Iterable[View]) -> list[tuple[Buffer, Dim]]:
+    """The buffers of views and their offsets, as `RecordLayout.kernel` takes them."""
+    return [(view.buffer, view.layout.offset) for view in views]
 
 
 def touched(view: View, extents: Extents) -> int:

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ftuner.codegen.llvm.native.kernel_records import Winograd
-from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
@@ -19,7 +18,7 @@ from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.winograd import WinogradProblem
 from ftuner.cost.step import Machine, StepCost
 from ftuner.graph.buffers import View
-from ftuner.graph.steps import WinogradStep
+from ftuner.graph.winograd_steps import WinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
@@ -44,7 +43,7 @@ from ftuner.runtime.cpu.steps.contract import (
     no_cost,
     packed_once,
 )
-from ftuner.runtime.cpu.steps.views import touched
+from ftuner.runtime.cpu.steps.views import addressed, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
@@ -195,15 +194,9 @@ class CompiledWinograd(CompiledStep):
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
         step, choice = self.step, self.choice
-        records.constant(at + StepSlot.FUNCTION, self.address)
-        arrays = (step.x, *step.operands, step.out)
-        argument = records.reserve(len(arrays))
-        records.point(at + StepSlot.ARGUMENT, argument)
-        for slot, view in enumerate(arrays, argument):
-            records.address(slot, view.buffer, view.layout.offset)
         slots = Winograd.OPERANDS + len(step.operands)
-        dims = records.reserve(slots)
-        records.point(at + StepSlot.DIMS, dims)
+        arrays = addressed((step.x, *step.operands, step.out))
+        dims = records.kernel(at, self.address, arrays, slots)
         records.workspace(dims + Winograd.WORKSPACE)
         packed = self.panels.packed
         begin = records.dims.numbers(step.begin)
