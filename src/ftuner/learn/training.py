@@ -354,7 +354,7 @@ def proven(table: Table, residuals: Array) -> tuple[tuple[int, ...], str]:
     by models that did not see them.
 
     Raises:
-        DatasetError: there is no such number.
+        DatasetError: with no number of workers do they.
     """
     found = gains(table, table.log_ratio - residuals)
     regret = "; ".join(map(str, found))

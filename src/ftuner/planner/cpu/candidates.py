@@ -59,9 +59,9 @@ class PlannerTables:
         self._covers: dict[tuple[str, int, bool, Far | None, int, bool], CoverTable] = {}
 
     def correction_of(self, problem: Problem, widen: bool) -> Correction | None:
-        """The correction of the estimates of a problem; None for a B that is no packed weight or is
-        widened before its use, of which nothing is learned, and for numbers of workers with which
-        the estimate alone chooses as well."""
+        """The correction of the estimates of a problem. None where B is not a packed weight, or is
+        widened before its use: nothing is learned of these. None, too, for numbers of workers with
+        which the estimate alone chooses as well."""
         learned = self._correction
         if learned is None or not problem.in_panels or widen:
             return None
