@@ -29,6 +29,7 @@ from ftuner.graph.folding import Folding
 from ftuner.graph.following import MAX_FOLLOWED, follow, followed_elements, sign_of, static
 from ftuner.graph.ir import MAX_RANK, Array, Constraint, Graph, Node, TensorType, Value, live_nodes
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.ratios import Ratios
 from ftuner.graph.uniform import Uniform
 
 COMMUTATIVE = ("add", "multiply", "equal", "logical_and", "logical_or")
@@ -60,6 +61,7 @@ class Builder:
         self._made: dict[object, tuple[Value, ...]] = {}
         self._presumed: dict[Value, _Presumption] = {}
         self.uniform = Uniform(self.add, self.constant)
+        self.ratios = Ratios()
         self.folding = Folding()
 
     def within(self) -> Builder:
@@ -67,6 +69,7 @@ class Builder:
         found = Builder()
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
         found._presumed, found.uniform = self._presumed, self.uniform
+        found.ratios = self.ratios
         return found
 
     def name(self) -> str:
@@ -155,7 +158,7 @@ class Builder:
         if uniform is not None:
             return (uniform,)
         presumed = self._presumption(op, inputs, attributes, types[0])
-        inputs = tuple(self.materialised(v) for v in inputs)
+        given, inputs = inputs, tuple(self.materialised(v) for v in inputs)
         operands = tuple(sorted(inputs, key=lambda v: v.name)) if op in COMMUTATIVE else inputs
         key = (op, operands, _hashable(attributes))
         found = self._made.get(key)
@@ -166,6 +169,7 @@ class Builder:
             self.nodes.append(Node(op, inputs, found, attributes, binds))
             if presumed is not None:
                 self._presumed[found[0]] = presumed
+            self.ratios.note(op, given, found[0])
             element = self.uniform.element(inputs[0]) if op == "broadcast" else None
             if element is not None:
                 self.uniform.add(found[0], element)
@@ -270,6 +274,8 @@ class Builder:
                 return tuple(self.constant(r, t.dtype) for r, t in zip(results, types, strict=True))
         type_ = types[0]
         followed = follow(op, inputs, attributes, type_)
+        if followed is None:
+            followed = self.ratios.rounded(op, inputs, type_)
         if followed is None and (count := followed_elements(type_)) is not None:
             total = self.uniform.sum_of(op, inputs, attributes, type_)
             followed = None if total is None else [total] * count

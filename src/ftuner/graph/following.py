@@ -16,6 +16,8 @@ from ftuner.graph.operators import OPERATORS
 
 MAX_FOLLOWED = 64
 """Most elements of a tensor that is followed as dims: no shape has more axes."""
+MOST_EXACT = 1 << 24
+"""The largest number up to which float32 holds every integer."""
 
 
 def static(shape: Shape) -> tuple[int, ...]:
@@ -41,12 +43,17 @@ _DIM_FUNCTIONS: Mapping[str, Callable[..., Dim | None]] = {
     "maximum": dims_of.maximum,
     "minimum": dims_of.minimum,
     "negative": lambda x: -x,
+    "ceil": lambda x: x,
+    "floor": lambda x: x,
+    "rint": lambda x: x,
     "equal": lambda x, y: _compared(x, y, equal=True),
     "less": lambda x, y: _compared(x, y, equal=False),
     "less_equal": lambda x, y: _negated(_compared(y, x, equal=False)),
     "logical_not": lambda x: 1 - x,
     "where": lambda c, x, y: x if c else y,
 }
+_OF_INTEGERS = ("divide", "remainder")
+"""Functions that are others of floats."""
 
 
 def _truncated_quotient(x: Dim, y: Dim) -> Dim | None:
@@ -87,15 +94,17 @@ def follow(
 ) -> list[Dim] | None:  # fmt: skip
     """The elements of a result as dims, if those of the operands are. `presuming`: that what is
     divided is zero or more."""
-    if not inputs or not (
-        type_.dtype in (INT32, INT64, BOOL) or (op == "cast" and type_.dtype in (FLOAT32, FLOAT64))
-    ):
+    floating = type_.dtype in (FLOAT32, FLOAT64)
+    if not inputs or not (floating or type_.dtype in (INT32, INT64, BOOL)):
         return None
-    if followed_elements(type_) is None:
+    if followed_elements(type_) is None or (floating and op in _OF_INTEGERS):
+        return None
+    if floating and all(value.constant is not None for value in inputs):
+        # Constants are folded, or too large to be.
         return None
     arrays = []
     for value in inputs:
-        elements = _elements(value)
+        elements = elements_of(value)
         if elements is None:
             return None
         arrays.append(elements)
@@ -154,18 +163,23 @@ def _follow_reduce(array: Array, attributes: Mapping[str, Any]) -> list[Dim] | N
     return [total]
 
 
-def _elements(value: Value) -> Array | None:
-    """The elements as an array of Python integers and dims."""
+def elements_of(value: Value) -> Array | None:
+    """The elements as an array of Python integers and dims, if they are known and integers; those
+    of a float, too."""
+    constant = value.constant
     if value.dims is not None:
         elements: Sequence[Dim] = value.dims
-    elif (
-        value.constant is not None
-        and value.constant.size <= MAX_FOLLOWED
-        and (value.constant.dtype.kind in "iub")
-    ):
-        elements = [int(x) for x in value.constant.ravel()]
+    elif constant is not None and constant.size <= MAX_FOLLOWED and _is_whole(constant):
+        elements = [int(x) for x in constant.ravel()]
     else:
         return None
     array = np.empty(len(elements), object)
     array[:] = elements
     return array.reshape(value.shape)
+
+
+def _is_whole(array: Array) -> bool:
+    """Whether the elements are integers, and such that a float's arithmetic on them is exact."""
+    if array.dtype.kind != "f":
+        return array.dtype.kind in "iub"
+    return bool(np.all(np.abs(array) <= MOST_EXACT) and np.all(array == np.rint(array)))

@@ -32,6 +32,10 @@ WINDOWS = [
     *convolutions.GROUPED,
     Convolution((7,), 1, 8, strides=3, pads=(3, 0)),
     Convolution((4, 4), 3, 40, strides=4, pads=(0, 0)),
+    # Most elements of the windows are outside x for all rows of a tile.
+    Convolution((3, 3), 16, 40, dilation=12, pads=(12, 12), residual=True),
+    Convolution((3, 5), 3, 24, dilation=20, pads=(40, 40)),
+    Convolution((3, 3, 3), 4, 24, dilation=9, pads=(9, 9)),
     Convolution((3, 3), 4, 6, dtype=DTYPES["float64"]),
 ]
 DEPTHWISE = [

@@ -219,11 +219,18 @@ class _Loop:
         a, first = values[0], 2 + self._size_of_set
         rounds, left = builder.udiv(window.run, steps), builder.urem(window.run, steps)
 
+        run_of_b = builder.mul(window.run, const(self._row_of_b_bytes))
+
         def element(given: list[ir.Value]) -> list[ir.Value]:
-            here = [window.point(a), *given]
-            here = self._rounds(rounds, here, self._steps, asked=False)
-            here[:first] = self._rounds(left, here[:first], 1, asked=False)
-            return here[1:]
+            place, outside = window.point(a)
+            next_b = at(builder, given[0], run_of_b)
+
+            def taken(count: ir.Value) -> ir.Value:
+                return builder.select(outside, const(0), count)
+
+            here = self._rounds(taken(rounds), [place, *given], self._steps, asked=False)
+            here[:first] = self._rounds(taken(left), here[:first], 1, asked=False)
+            return [next_b, *here[2:]]
 
         return carried_loop(builder, builder.udiv(k, window.run), values[1:], element)[1:]
 

@@ -3,8 +3,10 @@
 Row r of A is the window of output position r, and a k step is an element of the window and one of
 its `RUN` consecutive elements of memory. So a row of A is one piece of memory for each element of
 the window. For each tile the coordinates of its rows are found once. Where an element of the window
-is inside x for all rows, it is as far from the first element of each; else the addresses of all
-rows follow by vector arithmetic, and rows whose element is outside x read zeros.
+is inside x for all rows, it is as far from the first element of each. Where it is outside x for all
+rows, it is passed over, which is most of the work of a window that is dilated by more than x has.
+Else the addresses of all rows follow by vector arithmetic, and rows whose element is outside x read
+zeros.
 """
 
 from __future__ import annotations
@@ -200,16 +202,16 @@ class WindowRows:
         builder.branch(head)
         builder.position_at_end(after)
 
-    def point(self, a: ir.Value) -> ir.Value:
+    def point(self, a: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Go to the next element of the window: what its distances count from, which is x at `a` or
-        an address in it."""
+        an address in it; and whether it is outside x for all rows."""
         builder = self._builder
         taps = [self._value(place) for place in self._tap]
         offsets = [
             builder.mul(tap, dilation) for tap, dilation in zip(taps, self._dilations, strict=True)
         ]
         moved: ir.Value = const(0)
-        all_inside = ir.Constant(I1, 1)
+        all_inside, all_outside = ir.Constant(I1, 1), ir.Constant(I1, 0)
         for axis, offset in enumerate(offsets):
             moved = builder.add(moved, builder.mul(offset, self._bytes[axis]))
             least = builder.add(self._value(self._least[axis]), offset)
@@ -217,12 +219,15 @@ class WindowRows:
             begins = builder.icmp_signed(">=", least, const(0))
             ends = builder.icmp_signed("<", most, self._extents[axis])
             all_inside = builder.and_(all_inside, builder.and_(begins, ends))
-        with builder.if_then(builder.not_(all_inside), likely=False):
+            before = builder.icmp_signed("<", most, const(0))
+            beyond = builder.icmp_signed(">=", least, self._extents[axis])
+            all_outside = builder.or_(all_outside, builder.or_(before, beyond))
+        with builder.if_then(builder.not_(builder.or_(all_inside, all_outside)), likely=False):
             self._check(offsets, moved)
         # Opaque, or LLVM would keep all distances in vectors and take elements out of them.
         self._current = opaque(builder, builder.select(all_inside, self._base, self._distances))
         self._next_tap(taps)
-        return at(builder, a, builder.select(all_inside, moved, const(0)))
+        return at(builder, a, builder.select(all_inside, moved, const(0))), all_outside
 
     def _check(self, offsets: list[ir.Value], moved: ir.Value) -> None:
         """Compute the distances of all rows for an element that is outside x for some."""

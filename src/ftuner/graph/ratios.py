@@ -1,0 +1,114 @@
+"""Floats that are ratios of dims: exporters divide extents as floats, and round the quotient to an
+extent again. Networks that pad as TensorFlow does ask so for `ceil(h / 2)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.core.dim import Dim, ceil_quotient, least_value, quotient
+from ftuner.core.dtype import FLOAT32, FLOAT64, INT32, INT64
+from ftuner.graph.following import MAX_FOLLOWED, elements_of, followed_elements, sign_of, static
+from ftuner.graph.ir import TensorType, Value
+
+MOST_PARTS = 64
+"""Largest denominator of a constant factor: those that networks scale extents by are much less, and
+a product with more parts is not exact in float32."""
+
+
+class _Ratio(NamedTuple):
+    """A number `above / below`, with `below` at least one."""
+
+    above: Dim
+    below: Dim
+
+
+class Ratios:
+    """The tensors of a graph whose elements are ratios of dims. A ratio that is rounded is an
+    integer again: float32 divides integers of up to 24 bits so that it is the exact one's."""
+
+    def __init__(self) -> None:
+        self._known: dict[Value, tuple[_Ratio, ...]] = {}
+
+    def note(self, op: str, inputs: Sequence[Value], result: Value) -> None:
+        """Note the elements of a computed tensor, if they are ratios of dims."""
+        combine = _ARITHMETIC.get(op)
+        if combine is None or result.dtype not in (FLOAT32, FLOAT64):
+            return
+        if followed_elements(result.type) is None:
+            return
+        operands = [self._ratios(value, result.type) for value in inputs]
+        if any(operand is None for operand in operands):
+            return
+        found = [combine(*pair) for pair in zip(*filter(None, operands), strict=True)]
+        if found and all(ratio is not None for ratio in found):
+            self._known[result] = tuple(ratio for ratio in found if ratio is not None)
+
+    def rounded(self, op: str, inputs: Sequence[Value], type_: TensorType) -> list[Dim] | None:
+        """The elements of a result that rounds ratios; None if it is none, or is not certain."""
+        ratios = self._known.get(inputs[0]) if inputs else None
+        if ratios is None:
+            return None
+        if op == "ceil":
+            return [ceil_quotient(*ratio) for ratio in ratios]
+        if op == "floor":
+            return [quotient(*ratio) for ratio in ratios]
+        # A cast rounds towards zero.
+        if op == "cast" and type_.dtype in (INT32, INT64) and all(_natural(r) for r in ratios):
+            return [quotient(*ratio) for ratio in ratios]
+        return None
+
+    def _ratios(self, value: Value, type_: TensorType) -> list[_Ratio] | None:
+        """The elements of an operand, broadcast to the type of the result; None if one is none."""
+        found = self._known.get(value)
+        if found is None:
+            integers = elements_of(value)
+            if integers is not None:
+                found = tuple(_Ratio(element, 1) for element in integers.ravel())
+            elif value.constant is not None:
+                found = _constant_ratios(value)
+        if found is None:
+            return None
+        places = np.arange(len(found)).reshape(static(value.shape))
+        return [found[n] for n in np.broadcast_to(places, static(type_.shape)).ravel()]
+
+
+def _natural(ratio: _Ratio) -> bool:
+    return sign_of(ratio.above) > 0
+
+
+def _constant_ratios(value: Value) -> tuple[_Ratio, ...] | None:
+    array = value.constant
+    assert array is not None
+    if array.dtype.kind != "f" or array.size > MAX_FOLLOWED or not np.isfinite(array).all():
+        return None
+    found = [_Ratio(*float(x).as_integer_ratio()) for x in array.ravel()]
+    exact = all(isinstance(r.below, int) and r.below <= MOST_PARTS for r in found)
+    return tuple(found) if exact else None
+
+
+def _sum(x: _Ratio, y: _Ratio) -> _Ratio:
+    if x.below == y.below:
+        return _Ratio(x.above + y.above, x.below)
+    return _Ratio(x.above * y.below + y.above * x.below, x.below * y.below)
+
+
+def _product(x: _Ratio, y: _Ratio) -> _Ratio:
+    return _Ratio(x.above * y.above, x.below * y.below)
+
+
+def _quotient(x: _Ratio, y: _Ratio) -> _Ratio | None:
+    least = least_value(y.above)
+    if least is None or least < 1:
+        return None
+    return _product(x, _Ratio(y.below, y.above))
+
+
+_ARITHMETIC: Mapping[str, Callable[[_Ratio, _Ratio], _Ratio | None]] = {
+    "add": _sum,
+    "subtract": lambda x, y: _sum(x, _Ratio(-y.above, y.below)),
+    "multiply": _product,
+    "divide": _quotient,
+}

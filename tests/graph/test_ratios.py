@@ -1,0 +1,122 @@
+"""Floats that are ratios of dims become dims again where they are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.graph.graphs import B, Maker, S
+
+from ftuner.core.dim import Dim, ceil_quotient, maximum, quotient
+from ftuner.core.dtype import FLOAT32, FLOAT64, INT64
+from ftuner.graph.builder import Builder
+from ftuner.graph.ir import Value
+from ftuner.graph.ratios import MOST_PARTS
+from ftuner.runtime.reference import run_reference
+
+
+def floats(builder: Builder, *dims: Dim) -> Value:
+    return builder.add("cast", builder.dims(dims), to=FLOAT32)
+
+
+def number(builder: Builder, value: float) -> Value:
+    return builder.constant(np.float32(value))
+
+
+def same_padding(b: Builder, x: Value) -> Value:
+    """What TensorFlow pads before a window of 3 and stride 2, as exporters write it."""
+    count = b.add("ceil", b.add("divide", x, number(b, 2)))
+    reach = b.add("multiply", b.add("subtract", count, number(b, 1)), number(b, 2))
+    pad = b.add("subtract", b.add("add", reach, number(b, 3)), x)
+    return b.add("divide", b.add("maximum", pad, number(b, 0)), number(b, 2))
+
+
+ROUNDED: tuple[tuple[Callable[[Builder, Value], Value], Callable[[Dim], Dim]], ...] = (
+    # What is done to floats, and to an extent. The result is cast to integers.
+    (lambda b, x: b.add("ceil", b.add("divide", x, number(b, 2))), lambda n: ceil_quotient(n, 2)),
+    (lambda b, x: b.add("floor", b.add("divide", x, number(b, 3))), lambda n: quotient(n, 3)),
+    (lambda b, x: b.add("divide", x, number(b, 4)), lambda n: quotient(n, 4)),
+    (lambda b, x: b.add("floor", b.add("multiply", x, number(b, 0.75))),
+     lambda n: quotient(3 * n, 4)),
+    (lambda b, x: b.add("floor", b.add("multiply", number(b, 2), x)), lambda n: 2 * n),
+    (lambda b, x: b.add("floor", b.add("add", b.add("divide", b.add("subtract", x, number(b, 5)),
+                                                    number(b, 2)), number(b, 1))),
+     lambda n: quotient(n - 3, 2)),
+    (same_padding, lambda n: quotient(maximum(2 * ceil_quotient(n, 2) + 1 - n, 0), 2)),
+    (lambda b, x: b.add("rint", b.add("negative", b.add("negative", x))), lambda n: n),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("row", range(len(ROUNDED)))
+def test_rounded_ratios_are_dims(row: int) -> None:
+    body, expected = ROUNDED[row]
+    builder = Builder()
+    found = builder.add("cast", body(builder, floats(builder, B, S)), to=INT64)
+    assert found.dims == (expected(B), expected(S))
+
+
+def test_what_is_not_certain_is_computed() -> None:
+    builder = Builder()
+    x = floats(builder, B)
+    third = number(builder, 1 / 3)
+    parts = number(builder, 1 / (2 * MOST_PARTS))
+    for y in (
+        builder.add("multiply", x, third),  # Not a third.
+        builder.add("multiply", x, parts),
+        builder.add("divide", x, floats(builder, S)),  # S may be zero.
+        builder.add("divide", x, number(builder, -2)),
+        builder.add("multiply", x, number(builder, np.inf)),
+        builder.add("sqrt", x),
+    ):
+        assert builder.add("floor", y).dims is None
+    # A cast rounds towards zero, and floor does not.
+    half = builder.add("divide", builder.add("subtract", x, number(builder, 3)), number(builder, 2))
+    assert builder.add("floor", half).dims == (quotient(B - 3, 2),)
+    assert builder.add("cast", half, to=INT64).dims is None
+
+
+def test_large_floats_are_no_integers() -> None:
+    builder = Builder()
+    most = number(builder, np.finfo(np.float32).max)
+    assert builder.add("minimum", floats(builder, B), most).dims is None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["add", "subtract", "multiply", "divide", "maximum", "minimum"]),
+            st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 7.0]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from(["ceil", "floor", "cast"]),
+    st.sampled_from([FLOAT32, FLOAT64]),
+    st.integers(0, 40),
+    st.integers(1, 3000),
+)  # fmt: skip
+def test_followed_or_computed_the_result_is_the_same(
+    steps: list[tuple[str, float, bool]], rounding: str, dtype: Any, b: int, s: int
+) -> None:
+    maker = Maker()
+    maker.given("x", B, S)
+    value = maker.add("cast", maker.dims([B, S]), to=dtype)
+    array = np.array([b, s], dtype.name)
+    of_numpy: dict[str, Any] = {name: getattr(np, name) for name, *_ in steps}
+    for op, given_number, left in steps:
+        constant = np.array(given_number, dtype.name)
+        operands = [maker.constant(constant), value] if left else [value, maker.constant(constant)]
+        arrays = [constant, array] if left else [array, constant]
+        if op == "divide" and not np.all(arrays[1]):
+            continue
+        value, array = maker.add(op, *operands), of_numpy[op](*arrays)
+    if rounding != "cast":
+        value, array = maker.add(rounding, value), getattr(np, rounding)(array)
+    graph = maker.made(maker.add("cast", value, to=INT64))
+    (found,) = run_reference(graph, [np.zeros((b, s), np.float32)])
+    assert np.array_equal(found, array.astype(np.int64)), (steps, b, s)
