@@ -40,6 +40,15 @@ def test_what_has_no_times_is_named() -> None:
     assert "| odd | refused | no kernel |" in text
 
 
+def test_what_the_reference_cannot_run_is_right_without_times() -> None:
+    document = _document(1, 1.0)
+    large = document["results"][0] | {"label": "large", "why": "no memory", "cases": []}
+    document["results"].append(large)
+    text = page([document])
+    assert "1 thread: 2 of 3 are right at every shape" in text
+    assert "| large | right | no memory |" in text
+
+
 def test_without_results_there_is_only_the_introduction() -> None:
     assert page([]).startswith("# Architectures")
     assert "###" not in page([])

@@ -24,7 +24,7 @@ AROUND = ("nest", "top_k")
 def measured(name: str, files: Exported, threads: int, settings: Settings,
              peers: tuple[str, ...]) -> dict[str, Any]:  # fmt: skip
     """The times of a file at each shape, as JSON. An engine that does not take the file is left
-    out, and the reason is kept."""
+    out, and the reason is kept; without the reference nothing is timed."""
     began = time.perf_counter()
     model = importlib.import_module("ftuner").load(files.model, threads=threads)
     load_s = time.perf_counter() - began
@@ -55,12 +55,18 @@ def measured(name: str, files: Exported, threads: int, settings: Settings,
                 unavailable[f"{engine}, shape {shape}"] = str(error).strip().partition("\n")[0]
                 continue
             calls[engine] = [call]
+        if REFERENCE not in calls:
+            continue
         label, by_torch = f"{name}, shape {shape}", files.wanted(shape)[0]
         found = run_agreeing(calls, REFERENCE, 0, settings, label, None, exact=by_torch)
         extents = {given_name: list(x.shape) for given_name, x in given.items()}
         cases.append({"label": label, "extents": extents, "first_s": first_s[shape],
                       "share_around": around[shape]} | found)  # fmt: skip
-    return {"load_s": load_s, "kinds": dict(kinds), "unavailable": unavailable, "cases": cases}
+    costs = {"load_s": load_s, "kinds": dict(kinds), "unavailable": unavailable, "cases": cases}
+    if not cases:
+        reasons = (why for what, why in unavailable.items() if what.startswith(REFERENCE))
+        costs["why"] = f"{REFERENCE} cannot be timed: {next(reasons)}"
+    return costs
 
 
 def share_around(model: Any, feeds: Feeds) -> float:

@@ -18,14 +18,10 @@ from math import ceil
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
-    I32,
-    PTR,
-    VOID,
     add_chains,
     at,
     const,
     in_order,
-    intrinsic,
     maximum,
     opaque,
     pointer_slot,
@@ -35,22 +31,13 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.ir.multiply_add import emitter_of
+from ftuner.codegen.llvm.ir.prefetching import L1, L2, prefetch
 from ftuner.codegen.llvm.kernels.widen import widened
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import COLUMN, ROW, STRIDED, UKernel
 from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning
-
-L1, L2 = 3, 2
-"""Where a prefetch puts its line, as LLVM's locality."""
-
-
-def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
-    """Ask for the cache line at an address, which need not exist."""
-    function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
-    locality, data = ir.Constant(I32, level), ir.Constant(I32, 1)
-    builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
 
 
 def steps_of_round(kernel: UKernel, isa: InstructionSet, tuning: KLoopTuning) -> int:

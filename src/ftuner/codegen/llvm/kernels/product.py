@@ -31,8 +31,9 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.prefetching import L1, prefetch
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
-from ftuner.codegen.llvm.kernels.k_loop import L1, emit_k_loop, prefetch
+from ftuner.codegen.llvm.kernels.k_loop import emit_k_loop
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import WINDOW, UKernel
@@ -67,7 +68,7 @@ def emit_ukernel(
     tile_step = slot(builder, context, Context.A_TILE_STRIDE)
     window = None
     if kernel.a_layout == WINDOW:
-        window = WindowRows(builder, context, a, row, kernel.mr)
+        window = WindowRows(builder, context, a, row, kernel.mr, kernel.types.a.itemsize)
     parts = const(kernel.tile.parts)
     with counted_loop(builder, const(0), builder.mul(tiles, parts)) as number:
         tile, part = builder.udiv(number, parts), builder.urem(number, parts)

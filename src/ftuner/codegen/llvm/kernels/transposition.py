@@ -17,7 +17,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.kernels.k_loop import L1, prefetch
+from ftuner.codegen.llvm.ir.prefetching import L1, prefetch
 from ftuner.codegen.llvm.kernels.nest_values import Frame
 from ftuner.core.access import Access
 

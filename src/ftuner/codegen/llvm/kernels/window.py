@@ -30,6 +30,7 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.prefetching import L1, prefetch
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context, Window
 
 _FAR = 1 << 62
@@ -40,9 +41,11 @@ class WindowRows:
     """The rows of the current tile, and where the current element of their windows is."""
 
     def __init__(
-        self, builder: ir.IRBuilder, context: ir.Value, a: ir.Value, row: ir.Value, mr: int
-    ) -> None:
-        """`row`: the number of the first row of the first tile; `a`: the address of x."""
+        self, builder: ir.IRBuilder, context: ir.Value, a: ir.Value, row: ir.Value, mr: int,
+        item_bytes: int,
+    ) -> None:  # fmt: skip
+        """`row`: the number of the first row of the first tile; `a`: the address of x;
+        `item_bytes`: of an element of x."""
         self._builder, self._mr = builder, mr
         record = pointer_slot(builder, context, Context.WINDOW)
 
@@ -55,6 +58,12 @@ class WindowRows:
         self._bytes = three(Window.AXIS_BYTES)
         self._image_bytes = slot(builder, record, Window.IMAGE_BYTES)
         self.run = slot(builder, record, Window.RUN)
+        run_bytes = builder.mul(self.run, const(item_bytes))
+        self._scattered = builder.icmp_signed(">", self._bytes[-1], run_bytes)
+        """Whether neighbouring elements of the window are apart in memory, as those of a group of
+        channels are: the hardware's prefetcher does not follow them."""
+        self._tile_bytes = builder.mul(const(mr), builder.mul(self._strides[-1], self._bytes[-1]))
+        """From a row to the same row of the next tile, if that is on the same line."""
         zeros = pointer_slot(builder, record, Window.ZEROS)
         self._zeros = builder.sub(builder.ptrtoint(zeros, I64), builder.ptrtoint(a, I64))
         lanes = 1 << (mr - 1).bit_length()
@@ -226,6 +235,10 @@ class WindowRows:
             self._check(offsets, moved)
         # Opaque, or LLVM would keep all distances in vectors and take elements out of them.
         self._current = opaque(builder, builder.select(all_inside, self._base, self._distances))
+        with builder.if_then(builder.and_(self._scattered, all_inside)):
+            later = at(builder, a, builder.add(moved, self._tile_bytes))
+            for row in range(self._mr):
+                prefetch(builder, at(builder, later, self[row]), L1)
         self._next_tap(taps)
         return at(builder, a, builder.select(all_inside, moved, const(0))), all_outside
 
