@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.at_once import at_once
 
 from ftuner.core.recently_used import RecentlyUsed
 
@@ -85,9 +86,6 @@ def test_several_threads() -> None:
             if turn % 100 == 0:
                 assert all(0 <= value < 150 for value in table.values())
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in (1, 7, 11, 13)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(table) <= 64 + len(threads)
+    seeds = (1, 7, 11, 13)
+    at_once(*(partial(work, seed) for seed in seeds))
+    assert len(table) <= 64 + len(seeds)

@@ -7,7 +7,6 @@ import logging
 import re
 import subprocess
 import sys
-import threading
 import warnings
 from functools import partial
 from importlib import import_module
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from tests.at_once import at_once
 from tests.ort import member_table, models
 from tests.ort.scripts import CPU, feeds, session_of
 from tests.ort.test_scripts import expect_same
@@ -134,11 +134,7 @@ def test_runs_from_several_threads() -> None:
         for _ in range(20):
             found[number] = session.run(["z"], {**feeds(number), "weight": weight})
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, number) for number in range(1, 5)))
     for number in range(1, 5):
         given = feeds(number)
         expect_same(found[number], [number * (given["x"] + given["y"])])

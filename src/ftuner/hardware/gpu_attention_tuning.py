@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ftuner.hardware.constants import UNMEASURED, constant
 
@@ -10,6 +11,11 @@ _ATTENTION = (
     "fitted on what ptxas reports for some 400 attention kernels compiled by Triton 3.9 for sm_80 "
     "and sm_90: bfloat16, tf32 and float32, 32 to 256 elements, 16 to 128 rows"
 )
+
+
+def _registers(default: float, meaning: str) -> Any:
+    """A field: registers of a thread."""
+    return constant(default, "registers", meaning, _ATTENTION)
 
 
 @dataclass(frozen=True)
@@ -49,87 +55,69 @@ class AttentionTuning:
         2560, "elements", "Largest block of keys without matrix units: products over longer blocks "
         "are unrolled whole and spill at any height", _ATTENTION,
     )  # fmt: skip
-    wgmma_base_registers: float = constant(
-        28.0, "registers", "Registers that do not depend on the tile, wgmma", _ATTENTION,
+    wgmma_base_registers: float = _registers(
+        28.0, "Registers that do not depend on the tile, wgmma"
+    )
+    wgmma_registers_per_accumulator: float = _registers(
+        0.85, "For each accumulator of a thread, wgmma"
+    )
+    wgmma_registers_per_score: float = _registers(2.1, "For each score of a thread, wgmma")
+    wgmma_registers_per_query_register: float = _registers(
+        0.4, "For each register that a thread's part of the query fills, wgmma"
+    )
+    copied_base_registers: float = _registers(
+        45.0, "Registers that do not depend on the tile, copied"
+    )
+    copied_registers_per_accumulator: float = _registers(
+        1.0, "For each accumulator of a thread, copied"
+    )
+    copied_registers_per_score: float = _registers(3.3, "For each score of a thread, copied")
+    copied_registers_per_query_register: float = _registers(
+        0.5, "For each register that a thread's part of the query fills, copied"
+    )
+    pointer_base_registers: float = _registers(
+        45.0, "Registers that do not depend on the tile, pointer"
+    )
+    pointer_registers_per_accumulator: float = _registers(
+        1.5, "For each accumulator of a thread, pointer"
+    )
+    pointer_registers_per_score: float = _registers(1.7, "For each score of a thread, pointer")
+    pointer_registers_per_query_register: float = _registers(
+        0.75, "For each register that a thread's part of the query fills, pointer"
+    )
+    vector_base_registers: float = _registers(
+        27.0, "Registers that do not depend on the tile, vector"
+    )
+    vector_registers_per_accumulator: float = _registers(
+        2.13, "For each accumulator of a thread, vector"
+    )
+    vector_registers_per_score: float = _registers(6.2, "For each score of a thread, vector")
+    vector_registers_per_query_register: float = _registers(
+        2.13, "For each register that a thread's part of the query fills, vector"
+    )
+    address_registers: float = _registers(
+        1.6, "For each register of a 64-bit address of what a thread loads at once"
+    )
+    transposed_registers: float = _registers(
+        1.5, "For each 4-byte value of a block that a warpgroup transposes: "
+        "wgmma takes only 2-byte values in either order",
     )  # fmt: skip
-    wgmma_registers_per_accumulator: float = constant(
-        0.85, "registers", "For each accumulator of a thread, wgmma", _ATTENTION,
+    wide_fragment_registers: float = _registers(
+        1.1, "For each 4-byte value of a block that threads load by pointers and "
+        "multiply as fragments",
     )  # fmt: skip
-    wgmma_registers_per_score: float = constant(
-        2.1, "registers", "For each score of a thread, wgmma", _ATTENTION,
-    )  # fmt: skip
-    wgmma_registers_per_query_register: float = constant(
-        0.4, "registers", "For each register that a thread's part of the query fills, wgmma",
-        _ATTENTION,
-    )  # fmt: skip
-    copied_base_registers: float = constant(
-        45.0, "registers", "Registers that do not depend on the tile, copied", _ATTENTION,
-    )  # fmt: skip
-    copied_registers_per_accumulator: float = constant(
-        1.0, "registers", "For each accumulator of a thread, copied", _ATTENTION,
-    )  # fmt: skip
-    copied_registers_per_score: float = constant(
-        3.3, "registers", "For each score of a thread, copied", _ATTENTION,
-    )  # fmt: skip
-    copied_registers_per_query_register: float = constant(
-        0.5, "registers", "For each register that a thread's part of the query fills, copied",
-        _ATTENTION,
-    )  # fmt: skip
-    pointer_base_registers: float = constant(
-        45.0, "registers", "Registers that do not depend on the tile, pointer", _ATTENTION,
-    )  # fmt: skip
-    pointer_registers_per_accumulator: float = constant(
-        1.5, "registers", "For each accumulator of a thread, pointer", _ATTENTION,
-    )  # fmt: skip
-    pointer_registers_per_score: float = constant(
-        1.7, "registers", "For each score of a thread, pointer", _ATTENTION,
-    )  # fmt: skip
-    pointer_registers_per_query_register: float = constant(
-        0.75, "registers", "For each register that a thread's part of the query fills, pointer",
-        _ATTENTION,
-    )  # fmt: skip
-    vector_base_registers: float = constant(
-        27.0, "registers", "Registers that do not depend on the tile, vector", _ATTENTION,
-    )  # fmt: skip
-    vector_registers_per_accumulator: float = constant(
-        2.13, "registers", "For each accumulator of a thread, vector", _ATTENTION,
-    )  # fmt: skip
-    vector_registers_per_score: float = constant(
-        6.2, "registers", "For each score of a thread, vector", _ATTENTION,
-    )  # fmt: skip
-    vector_registers_per_query_register: float = constant(
-        2.13, "registers", "For each register that a thread's part of the query fills, vector",
-        _ATTENTION,
-    )  # fmt: skip
-    address_registers: float = constant(
-        1.6, "registers", "For each register of a 64-bit address of what a thread loads at once",
-        _ATTENTION,
-    )  # fmt: skip
-    transposed_registers: float = constant(
-        1.5, "registers", "For each 4-byte value of a block that a warpgroup transposes: "
-        "wgmma takes only 2-byte values in either order", _ATTENTION,
-    )  # fmt: skip
-    wide_fragment_registers: float = constant(
-        1.1, "registers", "For each 4-byte value of a block that threads load by pointers and "
-        "multiply as fragments", _ATTENTION,
-    )  # fmt: skip
-    second_block_registers: float = constant(
-        2.0, "registers", "For each key of a block where warps are along keys and there is a "
-        "second block of columns", _ATTENTION,
+    second_block_registers: float = _registers(
+        2.0, "For each key of a block where warps are along keys and there is a "
+        "second block of columns",
     )  # fmt: skip
     second_block_keys: int = constant(
         64, "keys", "Keys that second_block_registers counts at most", _ATTENTION,
     )  # fmt: skip
-    mask_base_registers: float = constant(
-        20.0, "registers", "For an aligned mask with a value for each score", _ATTENTION,
-    )  # fmt: skip
-    mask_registers_per_score: float = constant(
-        1.2, "registers", "For each score under an aligned mask", _ATTENTION,
-    )  # fmt: skip
-    mask_registers_per_address: float = constant(
-        12.0, "registers", "For each score under a mask whose values are loaded one by one",
-        _ATTENTION,
-    )  # fmt: skip
+    mask_base_registers: float = _registers(20.0, "For an aligned mask with a value for each score")
+    mask_registers_per_score: float = _registers(1.2, "For each score under an aligned mask")
+    mask_registers_per_address: float = _registers(
+        12.0, "For each score under a mask whose values are loaded one by one"
+    )
     split_sum_loads: int = constant(
         4, "parts", "Parts of split keys that are loaded together by the reduction", "assumed",
     )  # fmt: skip

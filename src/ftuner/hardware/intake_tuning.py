@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
+from typing import Any
 
 from ftuner.hardware.constants import constant
 
@@ -39,6 +40,17 @@ class Intake:
         )
 
 
+def _alone(default: Intake, where: str) -> Any:
+    """A field: how B is taken in by some tiles, from a level, where no other worker reads it."""
+    return constant(default, "", f"How B is taken in: {where}", _ZEN4)
+
+
+def _shared(default: Intake, where: str) -> Any:
+    """The same where all workers do."""
+    where = f"{where}, all workers at once"
+    return constant(default, "", f"How B is taken in: {where}", _AS_ALONE)
+
+
 @dataclass(frozen=True)
 class IntakeTuning:
     """How tiles take in a B from after L2, by the tiles that share a panel, by the level, and by
@@ -48,86 +60,24 @@ class IntakeTuning:
         3, "rows", "Greatest height of a low tile, whose multiply-adds hide little of its loads",
         _ZEN3,
     )  # fmt: skip
-    low_l3: Intake = constant(
-        Intake(4, 2048, 0.9, 3.0), "",
-        "How B is taken in: a low tile alone, B from L3",
-        _ZEN4,
-    )  # fmt: skip
-    low_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "",
-        "How B is taken in: a low tile alone, B from DRAM",
-        _ZEN4,
-    )  # fmt: skip
-    tall_l3: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "",
-        "How B is taken in: a taller tile alone, B from L3",
-        _ZEN4,
-    )  # fmt: skip
-    tall_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "",
-        "How B is taken in: a taller tile alone, B from DRAM",
-        _ZEN4,
-    )  # fmt: skip
-    parts_l3: Intake = constant(
-        Intake(1, 4096, 0.7, 3.0), "",
-        "How B is taken in: a tile in parts, B from L3",
-        _ZEN4,
-    )  # fmt: skip
-    parts_dram: Intake = constant(
-        Intake(4, 16384, 0.6, 1.5), "",
-        "How B is taken in: a tile in parts, B from DRAM",
-        _ZEN4,
-    )  # fmt: skip
-    several_l3: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "",
-        "How B is taken in: several tiles, B from L3",
-        _ZEN4,
-    )  # fmt: skip
-    several_dram: Intake = constant(
-        Intake(1, 8192, 0.9, 1.8), "",
-        "How B is taken in: several tiles, B from DRAM",
-        _ZEN4,
-    )  # fmt: skip
-    low_l3_shared: Intake = constant(
-        Intake(4, 2048, 0.9, 3.0), "",
-        "How B is taken in: a low tile alone, B from L3, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    low_dram_shared: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "",
-        "How B is taken in: a low tile alone, B from DRAM, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    tall_l3_shared: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "",
-        "How B is taken in: a taller tile alone, B from L3, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    tall_dram_shared: Intake = constant(
-        Intake(1, 8192, 0.9, 4.0), "",
-        "How B is taken in: a taller tile alone, B from DRAM, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    parts_l3_shared: Intake = constant(
-        Intake(1, 4096, 0.7, 3.0), "",
-        "How B is taken in: a tile in parts, B from L3, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    parts_dram_shared: Intake = constant(
-        Intake(4, 16384, 0.6, 1.5), "",
-        "How B is taken in: a tile in parts, B from DRAM, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    several_l3_shared: Intake = constant(
-        Intake(1, 4096, 0.9, 3.0), "",
-        "How B is taken in: several tiles, B from L3, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
-    several_dram_shared: Intake = constant(
-        Intake(1, 8192, 0.9, 1.8), "",
-        "How B is taken in: several tiles, B from DRAM, all workers at once",
-        _AS_ALONE,
-    )  # fmt: skip
+    low_l3: Intake = _alone(Intake(4, 2048, 0.9, 3.0), "a low tile alone, B from L3")
+    low_dram: Intake = _alone(Intake(1, 8192, 0.9, 4.0), "a low tile alone, B from DRAM")
+    tall_l3: Intake = _alone(Intake(1, 4096, 0.9, 3.0), "a taller tile alone, B from L3")
+    tall_dram: Intake = _alone(Intake(1, 8192, 0.9, 4.0), "a taller tile alone, B from DRAM")
+    parts_l3: Intake = _alone(Intake(1, 4096, 0.7, 3.0), "a tile in parts, B from L3")
+    parts_dram: Intake = _alone(Intake(4, 16384, 0.6, 1.5), "a tile in parts, B from DRAM")
+    several_l3: Intake = _alone(Intake(1, 4096, 0.9, 3.0), "several tiles, B from L3")
+    several_dram: Intake = _alone(Intake(1, 8192, 0.9, 1.8), "several tiles, B from DRAM")
+    low_l3_shared: Intake = _shared(Intake(4, 2048, 0.9, 3.0), "a low tile alone, B from L3")
+    low_dram_shared: Intake = _shared(Intake(1, 8192, 0.9, 4.0), "a low tile alone, B from DRAM")
+    tall_l3_shared: Intake = _shared(Intake(1, 4096, 0.9, 3.0), "a taller tile alone, B from L3")
+    tall_dram_shared: Intake = _shared(
+        Intake(1, 8192, 0.9, 4.0), "a taller tile alone, B from DRAM"
+    )
+    parts_l3_shared: Intake = _shared(Intake(1, 4096, 0.7, 3.0), "a tile in parts, B from L3")
+    parts_dram_shared: Intake = _shared(Intake(4, 16384, 0.6, 1.5), "a tile in parts, B from DRAM")
+    several_l3_shared: Intake = _shared(Intake(1, 4096, 0.9, 3.0), "several tiles, B from L3")
+    several_dram_shared: Intake = _shared(Intake(1, 8192, 0.9, 1.8), "several tiles, B from DRAM")
     l2_share: float = constant(
         0.8, "", "Share of L2's bandwidth that a panel arrives with from there", _ZEN4, most=2,
     )  # fmt: skip

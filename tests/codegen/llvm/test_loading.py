@@ -8,11 +8,11 @@ import os
 import platform
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.at_once import at_once
 from tests.codegen.llvm.objects import TARGETS, object_of
 
 from ftuner.codegen.llvm.objects.jit import Engine
@@ -114,22 +114,12 @@ def test_what_cannot_be_loaded() -> None:
 
 @ELF
 def test_several_threads_load() -> None:
-    failures: list[BaseException] = []
-
     def work() -> None:
-        try:
-            for _ in range(20):
-                loaded = LoadedObject(objects(), ["scaled"])
-                check(loaded.addresses["scaled"])
-        except BaseException as error:
-            failures.append(error)
+        for _ in range(20):
+            loaded = LoadedObject(objects(), ["scaled"])
+            check(loaded.addresses["scaled"])
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(*[work] * 4)
 
 
 @ELF

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
+from functools import partial
 
 import numpy as np
 import onnxruntime
 import pytest
+from tests.at_once import at_once
 from tests.graph.graphs import Maker, S, T, graph_of
 from tests.runtime.cpu.appending import (
     PLAIN,
@@ -287,20 +288,14 @@ def test_threads_that_continue_one_past(widest: CpuBackend, copying: Model) -> N
     kept = {name: x.copy() for name, x in past.items()}
     count, length = 6, 12
     results: list[list[Feeds]] = [[] for _ in range(count)]
-    begin = threading.Barrier(count)
 
     def go_on(number: int) -> None:
         at = past
-        begin.wait()
         for token in range(length):
             results[number].append(model(ids=tokens(100 * number + token), **at))
             at = PLAIN.continued(results[number][-1])
 
-    threads = [threading.Thread(target=go_on, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(go_on, number) for number in range(count)))
     assert sum(all(in_place(PLAIN, past, found[0])) for found in results) <= 1
     for number, found in enumerate(results):
         at: Feeds = kept

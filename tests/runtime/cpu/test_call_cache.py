@@ -7,15 +7,16 @@ import gc
 import os
 import resource
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.apart import apart
+from tests.at_once import at_once
 from tests.reference import Array, assert_product, uniform
 from tests.runtime.cpu.holding import held_elsewhere
 from tests.runtime.interrupting import is_free
@@ -335,11 +336,7 @@ def test_several_threads(matmul: _Counted, backend: CpuBackend) -> None:
             if not np.allclose(matmul(a, b), wanted[number], rtol=1e-4, atol=1e-4):
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, first) for first in range(4)))
     assert not wrong
 
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import S, T
+from tests.graph.graphs import Maker, S, T
 from tests.runtime.cpu.attention_cases import SCALE, assert_attention
 from tests.runtime.cpu.decoders import Decoder
 from tests.runtime.cpu.test_appending import compiled, tokens
 from tests.runtime.cpu.test_attention_visibility import P, graph_of, inputs_of
 
 from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.dtype import FLOAT32
+from ftuner.core.dtype import FLOAT32, INT64
+from ftuner.graph.passes.pipeline import optimised
 from ftuner.planner.cpu.planner import Planner
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dealing import MAX_DEALT, StepDealing
@@ -83,6 +84,41 @@ def test_a_second_text_plans_nothing_at_other_lengths(
     for rows in (82, 84, 86):
         model(ids=tokens(rows), **decoder.empty(1, rows))
     assert planned.lengths == []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_experts_do_not_plan_each_length(
+    threads: int, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokens of a mixture of experts are as many for each length of the text."""
+    g = Maker()
+    x, index = g.given("x", S, 24), g.given("index", S, 2, dtype=INT64)
+    weight = g.weight(5, 24, 40)
+    products = g.add("expert_matmul", x, weight, index, transposed=False, node="experts")
+    past = g.given("past", T, 16)
+    graph = g.graph(g.inputs, [("y", products), ("z", g.add("softmax", past, axis=1, log=False))])
+    model = Model(optimised(graph, halves=False), widest, threads=threads)
+    assert "experts" in [step.kind for step in model.steps]
+    random = np.random.default_rng(0)
+
+    def check(tokens: int, rows: int) -> None:
+        rows_of_x = random.standard_normal((tokens, 24)).astype(np.float32)
+        chosen = random.integers(0, 5, (tokens, 2))
+        past = random.standard_normal((rows, 16)).astype(np.float32)
+        found = model(x=rows_of_x, index=chosen, past=past)
+        assert weight.constant is not None
+        wanted = np.einsum("tk,tskn->tsn", rows_of_x, weight.constant[chosen].astype(np.float64))
+        np.testing.assert_allclose(found["y"], wanted, rtol=1e-4, atol=1e-4)
+        assert found["z"].shape == past.shape
+
+    check(1, 65)
+    check(1, 66)
+    planned = Planned(monkeypatch)
+    for rows in range(67, 129):
+        check(1, rows)
+    assert planned.lengths == []
+    check(7, 90)
+    assert planned.lengths
 
 
 @pytest.mark.parametrize("threads", [1, 2])

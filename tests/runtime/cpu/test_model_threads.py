@@ -6,8 +6,10 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
+from tests.at_once import at_once
 from tests.runtime.cpu.small_models import LAYER, assert_right, small
 
 from ftuner.graph.ir import Graph
@@ -31,27 +33,15 @@ def test_thread_counts(widest: CpuBackend, encoder: Model, threads: int) -> None
 def test_several_threads_call_at_once(widest: CpuBackend, encoder: Model, sums: Model) -> None:
     """One model from several threads, and two models, which have one pool of workers."""
     widest.threads = 2
-    wrong: list[str] = []
 
     def call(model: Model, graph: Graph, seed: int) -> None:
         source = random.Random(seed)
-        try:
-            for _ in range(40):
-                b, s = source.randint(1, 4), source.randint(1, 40)
-                assert_right(model, graph, seed, B=b, S=s)
-        except Exception as error:  # The assertion must reach the main thread.
-            wrong.append(f"{type(error).__name__}: {error}")
+        for _ in range(40):
+            b, s = source.randint(1, 4), source.randint(1, 40)
+            assert_right(model, graph, seed, B=b, S=s)
 
-    callers = [
-        threading.Thread(target=call, args=(model, graph, seed))
-        for seed in range(3)
-        for model, graph in ((encoder, LAYER), (sums, small()))
-    ]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert wrong == []
+    models = ((encoder, LAYER), (sums, small()))
+    at_once(*(partial(call, *model, seed) for seed in range(3) for model in models))
 
 
 def in_a_child(body: Callable[[], None], seconds: int = 60) -> int:

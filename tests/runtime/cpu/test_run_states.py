@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.at_once import at_once
 from tests.graph.graphs import assert_close, inputs_of, layer, reference
 
 from ftuner.graph.passes.pipeline import optimised
@@ -20,25 +20,6 @@ from ftuner.runtime.cpu.run_states import MAX_PROGRAM_BYTES, RunStates
 from ftuner.runtime.model import Model
 
 LAYER = optimised(layer())
-
-
-def at_once(*works: Callable[[], Any]) -> None:
-    """Call functions in threads of their own; raises what one of them raises."""
-    failed: list[BaseException] = []
-
-    def run(work: Callable[[], Any]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
 
 
 def test_one_caller_has_one_state() -> None:

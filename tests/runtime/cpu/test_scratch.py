@@ -6,9 +6,11 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
+from tests.at_once import at_once
 from tests.reference import assert_product, uniform
 
 from ftuner.codegen.llvm.native.records import FreeWorkspaces
@@ -108,11 +110,7 @@ def test_many_threads(workspaces: Workspaces) -> None:
                 wrong.append(number)
             workspaces.give_back(address)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, number) for number in range(6)))
     assert not wrong
     assert len(workspaces._kept) <= 6
 
@@ -126,23 +124,17 @@ def test_layers_and_products_share_them(
     shapes = [(n, k) for n in (40, 130, 256) for k in (300, 700)]
     layers = [Dense(uniform(1, (n, k), "float32"), session=backend) for n, k in shapes]
     matmul = Matmul(backend)
-    barrier = threading.Barrier(3)
 
-    def work(number: int) -> None:
-        for turn in range(4):
-            barrier.wait()
-            for layer, (n, k) in zip(layers, shapes, strict=True):
-                # A column layout that has to be packed, and a product that packs B.
-                x = uniform(number, (k, 3, 9), "float32")[:, 1].T
-                layer(x)
-                b = uniform(turn, (k, n), "float32")
-                assert_product(matmul(x, b), x, b)
+    def work(number: int, turn: int) -> None:
+        for layer, (n, k) in zip(layers, shapes, strict=True):
+            # A column layout that has to be packed, and a product that packs B.
+            x = uniform(number, (k, 3, 9), "float32")[:, 1].T
+            layer(x)
+            b = uniform(turn, (k, n), "float32")
+            assert_product(matmul(x, b), x, b)
 
-    callers = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    for turn in range(4):
+        at_once(*(partial(work, number, turn) for number in range(3)))
     assert 1 <= len(shared._kept) <= 3
     assert not shared._others
 

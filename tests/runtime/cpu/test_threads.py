@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.at_once import at_once
 from tests.reference import assert_product, uniform
 from tests.runtime.cpu.holding import held_elsewhere
 
@@ -39,26 +41,15 @@ def test_many_callers_at_once(several: CpuBackend) -> None:
     weight = uniform(0, (150, 90), "float32")
     layer = Dense(weight, session=several)
     matmul = Matmul(several)
-    failures: list[str] = []
-    start = threading.Barrier(6)
 
     def call(caller: int) -> None:
-        start.wait()
         for turn in range(40):
             rows = 1 + (17 * caller + 7 * turn) % 60
             x = uniform(1000 * caller + turn, (rows, 90), "float32")
-            try:
-                assert_product(layer(x), x, weight.T)
-                assert_product(matmul(x, weight.T), x, weight.T)
-            except AssertionError as error:
-                failures.append(f"caller {caller}, turn {turn}: {error}")
+            assert_product(layer(x), x, weight.T)
+            assert_product(matmul(x, weight.T), x, weight.T)
 
-    callers = [threading.Thread(target=call, args=(i,)) for i in range(6)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert failures == []
+    at_once(*(partial(call, caller) for caller in range(6)))
 
 
 def test_a_caller_without_the_workers_goes_on(several: CpuBackend) -> None:

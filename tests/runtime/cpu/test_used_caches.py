@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from onnx import helper
+from tests.at_once import at_once
 from tests.runtime.cpu import cache_files as files
 from tests.runtime.cpu.appending import address, assert_same, compiled, tokens
 from tests.runtime.cpu.cache_files import GROUPS, SIZE
@@ -98,22 +97,12 @@ def test_threads_that_copy_one_cache() -> None:
     full = GROUPED.continued(appending(**new, **full))
     more = GROUPED.new(2, 1, 1, 128, "float32")
     wanted = copying(**more, **{name: x.copy() for name, x in full.items()})
-    begin, failed = threading.Barrier(2), []
 
     def go() -> None:
-        for _ in range(20):
-            begin.wait()
-            try:
-                assert_same(appending(**more, **full), wanted)
-            except BaseException as error:
-                failed.append(error)
+        assert_same(appending(**more, **full), wanted)
 
-    threads = [threading.Thread(target=go) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    for _ in range(20):
+        at_once(go, go)
 
 
 def test_threads_that_continue_one_cache() -> None:
@@ -121,21 +110,15 @@ def test_threads_that_continue_one_cache() -> None:
     appending, _ = both(SCATTERED)
     new = SCATTERED.new(0, 1, 1, 0, "float32")
     past = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
-    begin = threading.Barrier(6)
     results: list[object] = []
 
     def go_on() -> None:
-        begin.wait()
         try:
             results.append(appending(**new, **past))
         except InputError as error:
             results.append(error)
 
-    threads = [threading.Thread(target=go_on) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[go_on] * 6)
     assert sum(isinstance(x, dict) for x in results) <= 1
     assert len(results) == 6
 

@@ -1,4 +1,5 @@
-"""What the kernels of Winograd's products share: vectors of channels, and the epilogue."""
+"""What the kernels of Winograd's products share: a worker's memory, vectors of channels, and the
+epilogue."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, scalar_type, slot, splat
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
+from ftuner.codegen.llvm.kernels.panel_product import product_context
+from ftuner.codegen.llvm.native.kernel_records import Filtering
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
 
@@ -27,11 +30,18 @@ class FilterEmission:
         self._multiply_add = EMITTERS["fused" if fused else "separate"]
         self._size = dtype.itemsize
         self._vector = ir.VectorType(scalar_type(dtype), lanes)
-        buffers, self._dims, _, self._worker, self._begin, self._end = function.args
+        buffers, self._dims, _, worker, self._begin, self._end = function.args
         self._operands, self._operands_slot = operands(epilogue), operands_slot
         self._x, *self._read, self._out = (
             pointer_slot(builder, buffers, i) for i in range(2 + len(self._operands))
         )
+        own = pointer_slot(builder, self._dims, Filtering.WORKSPACE)
+        own = at(builder, own, builder.mul(worker, self._dim(Filtering.WORKER_BYTES)))
+        self._transformed = own
+        """The transformed inputs of a task."""
+        self._sums = at(builder, own, self._dim(Filtering.SUMS_OFFSET))
+        self._patch = at(builder, own, self._dim(Filtering.PATCH_OFFSET))
+        self._context = product_context(builder)
 
     def _dim(self, index: int) -> ir.Value:
         return slot(self._builder, self._dims, index)

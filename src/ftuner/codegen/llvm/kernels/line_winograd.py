@@ -20,7 +20,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.filtering import FilterEmission
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
+from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
@@ -49,14 +49,8 @@ class _Emission(FilterEmission):
         builder = self._builder
         self._transforms = line_transforms(taps)
         self._outputs, self._points = len(self._transforms.sums), len(self._transforms.inputs)
-        own = pointer_slot(builder, self._dims, LineWinograd.WORKSPACE)
-        own = at(builder, own, builder.mul(self._worker, self._dim(LineWinograd.WORKER_BYTES)))
-        self._inputs = own
-        self._sums = at(builder, own, self._dim(LineWinograd.SUMS_OFFSET))
-        self._patch = at(builder, own, self._dim(LineWinograd.PATCH_OFFSET))
         self._row_bytes = builder.mul(self._dim(LineWinograd.RUN), const(self._size))
         """Of the transformed inputs of a row at one point, and of one step of the line."""
-        self._context = product_context(builder)
 
     def emit(self) -> None:
         builder, dim = self._builder, self._dim
@@ -104,7 +98,7 @@ class _Emission(FilterEmission):
                 self._copy_patch(line, exists, left, last)
             here = at(builder, line, builder.mul(left, dim(LineWinograd.X_PIXEL)))
             here = builder.select(inside, here, self._patch)
-            target = at(builder, self._inputs, builder.mul(row, self._row_bytes))
+            target = at(builder, self._transformed, builder.mul(row, self._row_bytes))
             self._transform_row(here, target)
 
     def _transform_row(self, source: ir.Value, target: ir.Value) -> None:
@@ -182,7 +176,7 @@ class _Emission(FilterEmission):
         weight = pointer_slot(builder, self._dims, LineWinograd.WEIGHT)
         weight = at(builder, weight, builder.mul(builder.mul(column, k), size))
         with counted_loop(builder, 0, const(self._points)) as point:
-            a = at(builder, self._inputs, builder.mul(point, dim(LineWinograd.INPUTS_BYTES)))
+            a = at(builder, self._transformed, builder.mul(point, dim(LineWinograd.INPUTS_BYTES)))
             b = at(builder, weight, builder.mul(point, dim(LineWinograd.WEIGHT_BYTES)))
             c = at(builder, self._sums, builder.mul(point, dim(LineWinograd.SUMS_BYTES)))
             emit_panel(builder, self._context, cover, a, a_row, b, c, c_row, k)

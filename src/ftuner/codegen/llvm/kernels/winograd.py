@@ -25,7 +25,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.filtering import FilterEmission
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
+from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import Winograd
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
@@ -51,15 +51,9 @@ class _Emission(FilterEmission):
         fused: bool,
     ) -> None:  # fmt: skip
         super().__init__(function, dtype, epilogue, lanes, fused, Winograd.OPERANDS)
-        builder, worker = self._builder, self._worker
         self._outputs, self._inputs = outputs, outputs + WINDOW - 1
-        own = pointer_slot(builder, self._dims, Winograd.WORKSPACE)
-        own = at(builder, own, builder.mul(worker, self._dim(Winograd.WORKER_BYTES)))
-        self._tiles = own
-        self._sums = at(builder, own, self._dim(Winograd.SUMS_OFFSET))
-        self._patch = at(builder, own, self._dim(Winograd.PATCH_OFFSET))
-        self._weight = at(builder, own, self._dim(Winograd.WEIGHT_OFFSET))
-        self._context = product_context(builder)
+        own, offset = self._transformed, self._dim(Winograd.WEIGHT_OFFSET)
+        self._weight = at(self._builder, own, offset)
 
     def emit(self) -> None:
         builder = self._builder
@@ -115,7 +109,7 @@ class _Emission(FilterEmission):
         row_bytes = builder.select(inside, row_bytes, patch_row)
         pixel_bytes = builder.select(inside, pixel_bytes, patch_pixel)
         matrix = builder.mul(patch_pixel, self._dim(Winograd.BLOCK))
-        target = at(builder, self._tiles, builder.mul(tile, patch_pixel))
+        target = at(builder, self._transformed, builder.mul(tile, patch_pixel))
 
         def vector(offset: ir.Value, mask: ir.Value | None) -> None:
             here = at(builder, corner, offset)
@@ -226,7 +220,7 @@ class _Emission(FilterEmission):
             self._transform_weight(weight, channel, some, padded, matrix)
             goes_on = builder.icmp_signed(">", channel, const(0))
             set_slot(builder, self._context, Context.ACCUMULATE, builder.zext(goes_on, I64))
-            a_block = at(builder, self._tiles, builder.mul(channel, size))
+            a_block = at(builder, self._transformed, builder.mul(channel, size))
             with counted_loop(builder, 0, const(self._inputs**2)) as i:
                 a = at(builder, a_block, builder.mul(i, tiles))
                 b = at(builder, self._weight, builder.mul(i, matrix))

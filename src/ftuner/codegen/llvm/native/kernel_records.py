@@ -66,99 +66,78 @@ class Attention:
     AXIS_SIZE = 7
 
 
-class Winograd:
-    """Parameters of the Winograd kernel besides addresses; distances in bytes. After the last slot
-    follow the distances between rows of each operand of the epilogue."""
-
-    TILES = 0
-    """Tiles of all images."""
-    TILE_ROWS = 1
-    """Rows of tiles in an image."""
-    TILE_COLUMNS = 2
-    HEIGHT = 3
-    WIDTH = 4
-    CHANNELS = 5
-    OUT_HEIGHT = 6
-    OUT_WIDTH = 7
-    OUT_CHANNELS = 8
-    BEGIN_Y = 9
-    """Padding before the first row."""
-    BEGIN_X = 10
-    X_IMAGE = 11
-    X_ROW = 12
-    X_PIXEL = 13
-    OUT_IMAGE = 14
-    OUT_ROW = 15
-    OUT_PIXEL = 16
-    BLOCK = 17
-    """Tiles in a task."""
-    WORKSPACE = 18
-    WORKER_BYTES = 19
-    """Bytes of the workspace for each worker. It begins with the transformed tiles; offsets of the
-    rest follow."""
-    SUMS_OFFSET = 20
-    PATCH_OFFSET = 21
-    PANEL = 22
-    """Columns of a full panel."""
-    WEIGHT = 23
-    """Address of the weight in panels, one row for each element of the window and channel."""
-    WEIGHT_OFFSET = 24
-    """Of a panel's transformed weight, for `CHANNEL_BLOCK` channels at a time."""
-    CHANNEL_BLOCK = 25
-    COVERS = 26
-    """Row tiles of a block: for full panels, for the last one; then the same for the last block.
-    Each `MAX_SEGMENTS` segments, unused ones without tiles."""
-    OPERANDS = COVERS + 4 * 3 * MAX_SEGMENTS
-
-
-class LineWinograd:
-    """Parameters of the kernel of Winograd's products along one axis, besides addresses; distances
-    in bytes. After the last slot follow the distances between rows of each operand of the
+class Filtering:
+    """Parameters that both kernels of Winograd's products have besides addresses; distances in
+    bytes. After the last slot of each follow the distances between rows of each operand of the
     epilogue."""
 
-    ROW_BLOCKS = 0
-    """Blocks of rows of an image."""
-    LINES = 1
-    """Lines of a row."""
-    BLOCK = 2
-    """Rows of the result in a task, which has one line of each; the last one may have fewer."""
-    HEIGHT = 3
-    WIDTH = 4
-    RUN = 5
-    """Elements of x that follow each other in all phases: channels by the stride."""
-    KERNEL_ROWS = 6
-    STRIDE_Y = 7
-    STRIDE_X = 8
-    BEGIN_Y = 9
+    HEIGHT = 0
+    WIDTH = 1
+    BEGIN_Y = 2
     """Padding before the first row."""
-    BEGIN_X = 10
-    X_IMAGE = 11
-    X_ROW = 12
-    X_PIXEL = 13
-    OUT_HEIGHT = 14
-    OUT_WIDTH = 15
-    OUT_CHANNELS = 16
-    OUT_IMAGE = 17
-    OUT_ROW = 18
-    OUT_PIXEL = 19
-    WORKSPACE = 20
-    WORKER_BYTES = 21
+    BEGIN_X = 3
+    X_IMAGE = 4
+    X_ROW = 5
+    X_PIXEL = 6
+    OUT_HEIGHT = 7
+    OUT_WIDTH = 8
+    OUT_CHANNELS = 9
+    OUT_IMAGE = 10
+    OUT_ROW = 11
+    OUT_PIXEL = 12
+    BLOCK = 13
+    """Tiles, or rows of a line, in a task."""
+    WORKSPACE = 14
+    WORKER_BYTES = 15
     """Bytes of the workspace for each worker. It begins with the transformed inputs; offsets of the
     rest follow."""
-    SUMS_OFFSET = 22
-    PATCH_OFFSET = 23
-    INPUTS_BYTES = 24
-    """Between the transformed inputs of successive points, as the next two."""
-    SUMS_BYTES = 25
-    WEIGHT_BYTES = 26
-    WEIGHT = 27
-    """Address of the transformed weights, each in panels."""
-    PANEL = 28
+    SUMS_OFFSET = 16
+    PATCH_OFFSET = 17
+    PANEL = 18
     """Columns of a full panel."""
-    COVERS = 29
+    WEIGHT = 19
+    """Address of the weight in panels."""
+    COVERS = 20
     """Row tiles of a block: for full panels, for the last one; then the same for the last block.
     Each `MAX_SEGMENTS` segments, unused ones without tiles."""
-    OPERANDS = COVERS + 4 * 3 * MAX_SEGMENTS
+    OWN = COVERS + 4 * 3 * MAX_SEGMENTS
+    """The first slot that only one of the kernels has."""
+
+
+class Winograd(Filtering):
+    """Parameters of the kernel of Winograd's products of tiles. Its weight has one row for each
+    element of the window and channel."""
+
+    TILES = Filtering.OWN
+    """Tiles of all images."""
+    TILE_ROWS = TILES + 1
+    """Rows of tiles in an image."""
+    TILE_COLUMNS = TILES + 2
+    CHANNELS = TILES + 3
+    WEIGHT_OFFSET = TILES + 4
+    """Of a panel's transformed weight, for `CHANNEL_BLOCK` channels at a time."""
+    CHANNEL_BLOCK = TILES + 5
+    OPERANDS = TILES + 6
+
+
+class LineWinograd(Filtering):
+    """Parameters of the kernel of Winograd's products along one axis. Its weights are transformed,
+    each in panels."""
+
+    ROW_BLOCKS = Filtering.OWN
+    """Blocks of rows of an image."""
+    LINES = ROW_BLOCKS + 1
+    """Lines of a row."""
+    RUN = ROW_BLOCKS + 2
+    """Elements of x that follow each other in all phases: channels by the stride."""
+    KERNEL_ROWS = ROW_BLOCKS + 3
+    STRIDE_Y = ROW_BLOCKS + 4
+    STRIDE_X = ROW_BLOCKS + 5
+    INPUTS_BYTES = ROW_BLOCKS + 6
+    """Between the transformed inputs of successive points, as the next two."""
+    SUMS_BYTES = ROW_BLOCKS + 7
+    WEIGHT_BYTES = ROW_BLOCKS + 8
+    OPERANDS = ROW_BLOCKS + 9
 
 
 class Depthwise:

@@ -28,23 +28,22 @@ from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps import line_winograd, winograd
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
+from ftuner.runtime.cpu.steps.filtering import FilterChoice
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
 from ftuner.runtime.cpu.tasks import Condition, Task, Unless
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import Operands
 
-_Choice = winograd.WinogradChoice | line_winograd.LineChoice
-
 
 @dataclass(frozen=True)
 class _WinogradIsFaster(Condition):
-    choice: _Choice
+    choice: FilterChoice
     extents: tuple[int, ...]
     """The numbers of the dims of images, rows and positions."""
 
     def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
         images, rows, positions = (values[n] for n in self.extents)
-        return self.choice.is_faster(images, rows, positions, workers)
+        return self.choice.plan(images, rows, positions, workers) is not None
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ def _strides(c_row: int, *operands: int) -> Strides:
     return Strides(0, 0, 0, 0, c_row, (), operands, False)
 
 
-def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> _Choice:
+def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> FilterChoice:
     window, x, columns = step.window, step.a, step.b.shape[-1]
     if step.winograd == WinogradStep.kind:
         weight = (window.run, columns)
@@ -145,7 +144,7 @@ class ConvolutionKind(ProductKind[ConvolutionStep]):
             positions = (step.a.shape[0], *step.window.extents)
             images, rows, columns = (evaluate(n, extents) for n in positions)
             choice = _choice_of(step, machine.hardware, machine.isa)
-            if choice.is_faster(images, rows, columns, machine.workers):
+            if choice.plan(images, rows, columns, machine.workers) is not None:
                 return StepReport("nothing: the step before does it", no_cost(machine))
         return super().report(step, extents, machine, resident_bytes)
 
