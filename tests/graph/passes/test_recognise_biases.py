@@ -191,6 +191,49 @@ def test_addends_that_do_not_replace_scores(number: float) -> None:
     assert "attention" not in ops(recognise_attention(graph))
 
 
+def without_weight(g: Maker, number: float = LOWEST, contrary: bool = False) -> Value:
+    """As files of DeBERTa have it: the weights of what is hidden are zeros, in each row."""
+    shown = padding(g, True)
+    biased = g.add("add", scores(g), g.given("bias", H, S, T))
+    low, zero, mask = g.number(number), g.number(0), g.add("logical_not", shown)
+    masked = [biased, low] if contrary else [low, biased]
+    masked = g.add("where", shown if contrary else mask, *masked)
+    weights = g.add("softmax", masked, axis=3, log=False)
+    kept = [weights, zero] if contrary else [zero, weights]
+    (v,) = [given for given in g.inputs if given.name == "v"]
+    return g.add("matmul", g.add("where", shown if contrary else mask, *kept), v)
+
+
+@pytest.mark.parametrize("number", [LOWEST, -65504.0])
+@pytest.mark.parametrize("contrary", [False, True])
+def test_weights_of_hidden_scores(widest: CpuBackend, number: float, contrary: bool) -> None:
+    graph = graph_of(lambda g: without_weight(g, number, contrary))
+    found = applied(graph)
+    assert attention_of(found).attributes["safe"]
+    assert "softmax" not in ops(found)
+    for bindings in MORE:
+        inputs = inputs_of(graph, bindings)
+        inputs["shown"][0, :, 0] = False
+        assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+
+
+def of_another_mask(g: Maker) -> Value:
+    masked = g.add("where", padding(g, True), scores(g), g.number(LOWEST))
+    weights = g.add("softmax", masked, axis=3, log=False)
+    other = g.given("other", B, 1, S, T, dtype=BOOL)
+    (v,) = [given for given in g.inputs if given.name == "v"]
+    return g.add("matmul", g.add("where", other, weights, g.number(0)), v)
+
+
+def of_high_numbers(g: Maker) -> Value:
+    return without_weight(g, -3.0)
+
+
+@pytest.mark.parametrize("body", [of_another_mask, of_high_numbers])
+def test_weights_of_other_scores(body: Body) -> None:
+    assert "attention" not in ops(recognise_attention(graph_of(body)))
+
+
 def within_a_triangle(g: Maker) -> Value:
     """As T5's decoder has it: the bias is part of the mask."""
     bias = g.given("bias", 1, H, S, T)

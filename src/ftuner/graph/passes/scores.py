@@ -67,10 +67,14 @@ class ScoresReader:
         self._numbers: dict[tuple[DType, float], Value] = {}
         self._limits = True
         """Whether triangles become causal limits."""
+        self._without_weight: Node | None = None
+        """The choice whose hidden scores have no weight, whatever their number."""
 
-    def read(self, value: Value) -> Scores | None:
+    def read(self, value: Value, no_weight: bool = False) -> Scores | None:
         """The value as scores, if it has no other reader. A triangle is a causal limit, or a mask
-        like others if that is exact and a limit is not."""
+        like others if that is exact and a limit is not. `no_weight`: the value is a choice, and
+        what it hides has no weight even where it hides a whole row."""
+        self._without_weight = self._around.producer(value, "where") if no_weight else None
         self._limits = True
         found = self._read(value, MAX_CHANGES)
         if found is None:
@@ -192,6 +196,8 @@ class ScoresReader:
             inner = None if number is None else self._read(value, most)
             if number is None or inner is None or not self._whole(value, node):
                 continue
+            if node is self._without_weight:
+                number = -math.inf
             seen = self._masks.seen(mask, shown)
             limited = seen and self._limited(inner, value, mask, seen, number, False)
             if limited:
