@@ -195,6 +195,20 @@ def _affine(maker: Maker) -> None:
             return
 
 
+@row("choice by zeros and ones", 0.6, idiom=True)
+def _choice(maker: Maker) -> None:
+    x = _operand(maker)
+    if not x.rank or not x.shape[-1].static:
+        raise DeclinedError("no columns")
+    ones = maker.random().random(x.shape[-1].at[0]) < 0.5
+    mask = maker.constant(ones.astype(x.dtype))
+    kept = _apply(maker, "Mul", x, mask)
+    one = maker.constant(np.array(1, x.dtype), share=True)
+    contrary = maker.add("Sub", [one, mask], mask.shape, mask.dtype, 0, 1)
+    other = _apply(maker, "Mul", contrary, maker.draws.pick((-1e4, 2.0, 1.0)))
+    _apply(maker, maker.draws.pick(("Add", "Sub")), kept, other)
+
+
 @row("outer product", 0.6, idiom=True)
 def _outer(maker: Maker) -> None:
     """A product over an axis of one element."""

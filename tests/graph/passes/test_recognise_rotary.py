@@ -133,6 +133,20 @@ def other_orders_of_pairs(g: Maker) -> Value:
     return joined(g, real, imaginary, HALVES)
 
 
+def test_rotary_with_a_product_before_its_transposition() -> None:
+    """As ONNX Runtime moves the transposition of heads."""
+
+    def body(g: Maker) -> Value:
+        x, (cosine, sine) = g.given("x", B, S, H, D), tables(g, 1, 1, S, D)
+        there = g.add("transpose", x, perm=(0, 2, 1, 3))
+        straight = g.add("multiply", x, g.add("transpose", cosine, perm=(0, 2, 1, 3)))
+        straight = g.add("transpose", straight, perm=(0, 2, 1, 3))
+        return g.add("add", straight, g.add("multiply", turned(g, there, NEIGHBOURS), sine))
+
+    graph = applied(recognise_rotary, graph_of(body))
+    assert [op for op in ops(graph) if op != "reshape"] == ["transpose", "rotary"]
+
+
 def back_by_elements(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
     first, second = (neighbours if interleaved else halves)(g, x)
     other = joined(g, second, g.add("negative", first), interleaved)

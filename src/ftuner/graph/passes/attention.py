@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ftuner.core.dim import Shape
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.batch_axes import together
+from ftuner.graph.passes.biases import NEVER_SEEN
 from ftuner.graph.passes.scores import Scores, ScoresReader
 from ftuner.graph.passes.shared_heads import apart, reshaped, shared, taken
 from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar, scaled
@@ -14,8 +15,9 @@ from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar, scaled
 
 def recognise_attention(graph: Graph) -> Graph:
     """Replace `softmax(cap(q @ k * scale) + mask) @ v` by one node. k is already transposed. Zeros
-    may replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`. A
-    column of the scores may have no key: its weights are cut off."""
+    may replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`, or
+    the weights of hidden scores, as in DeBERTa. A column of the scores may have no key: its weights
+    are cut off."""
     found = _Recognition(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -43,7 +45,8 @@ class _Recognition:
         """The product of weights and values, and the nodes that replace it; none if it is no
         attention."""
         guarded = _without_nan(self.around, softmax.output)
-        value, weights = softmax.inputs[0], guarded or softmax.output
+        zeroed = self._zeroed(softmax)
+        value, weights = softmax.inputs[0], guarded or zeroed or softmax.output
         sinks = self._sinks(value)
         if sinks is not None:
             value, cut = sinks[0], self.around.only_consumer(weights)
@@ -53,7 +56,7 @@ class _Recognition:
         last = self._product(weights)
         if last is None:
             return None, []
-        scores = self.reader.read(value)
+        scores = self.reader.read(value, zeroed is not None)
         scores = scores and self.reader.with_axes(scores, last.output.shape[:-2])
         if scores is None:
             return last, []
@@ -63,7 +66,21 @@ class _Recognition:
             sink = self._viewed(sinks[1], value.shape[:-2], scores.batch)
             if sink is None:
                 return last, []
-        return last, self._nodes(scores, last, guarded is not None, sink)
+        return last, self._nodes(scores, last, guarded is not None, sink, zeroed is not None)
+
+    def _zeroed(self, softmax: Node) -> Value | None:
+        """Weights with zeros for the scores that a choice replaces by a low number."""
+        hiding = self.around.producer(softmax.inputs[0], "where")
+        zeroing = self.around.only_consumer(softmax.output)
+        if hiding is None or zeroing is None or zeroing.op != "where":
+            return None
+        if zeroing.inputs[0] is not hiding.inputs[0] or zeroing.output.type != softmax.output.type:
+            return None
+        for hidden, seen in ((1, 2), (2, 1)):
+            low, zero = scalar(hiding.inputs[hidden]), scalar(zeroing.inputs[hidden])
+            if zeroing.inputs[seen] is softmax.output and zero == 0:
+                return zeroing.output if low is not None and low <= NEVER_SEEN else None
+        return None
 
     def _sinks(self, value: Value) -> tuple[Value, Value] | None:
         """The scores, and the column without a key that is concatenated to them."""
@@ -90,9 +107,10 @@ class _Recognition:
 
     def _nodes(
         self, scores: Scores, last: Node, hides_nan: bool,
-        sink: tuple[Value, Sequence[Node]] | None,
+        sink: tuple[Value, Sequence[Node]] | None, hides_all: bool,
     ) -> list[Node]:  # fmt: skip
-        """The nodes that replace the last product."""
+        """The nodes that replace the last product. `hides_all`: rows without a seen score are
+        zeros."""
         (q, q_scale), (k, k_scale) = (scaled(self.around, x) for x in scores.product.inputs)
         before, after = (node.output.shape[:-2] for node in (scores.product, last))
         operands: list[Value] = []
@@ -124,7 +142,7 @@ class _Recognition:
         name = f"{last.output.name}_attention"
         type_ = TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
         node = made("attention", operands, type_, name, scale=scores.scale * q_scale * k_scale,
-                    causal=scores.causal, hidden=scores.hidden,
+                    causal=scores.causal, hidden=scores.hidden, safe=hides_all,
                     hides_nan=hides_nan, softcap=scores.softcap,
                     sinks=sink is not None)  # fmt: skip
         nodes.append(node)

@@ -11,6 +11,7 @@ from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, recognise_mish
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
+from ftuner.graph.passes.choices import write_choices
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
@@ -38,6 +39,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     drop_whole_indices,
     normalise,
+    write_choices,
     # Before transpositions are moved into what is written out around a softmax.
     plain_softmax,
     # So that transpositions can move.

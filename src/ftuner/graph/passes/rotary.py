@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ftuner.core.dim import Dim, Shape
@@ -92,7 +92,7 @@ def _of_elements(around: Surroundings, add: Node) -> _Rotation | None:
             if first is None or second is None:
                 continue
             x = _parted(around, joined._replace(first=first, second=second))
-            for other, cosine in _factors(around, straight):
+            for other, cosine in (*_factors(around, straight), *_turned(around, straight)):
                 if other is x:
                     return _Rotation(x, cosine, sine, second.shape[-1], joined.interleaved, back)
     return None
@@ -133,6 +133,27 @@ def _factors(around: Surroundings, value: Value) -> Iterator[tuple[Value, Value]
         x, y = product.inputs
         yield x, y
         yield y, x
+
+
+def _turned(around: Surroundings, value: Value) -> Iterator[tuple[Value, Value]]:
+    """The operands of a product that is transposed, as they are after the transposition: one has
+    other readers there, and one comes from there. ONNX Runtime moves transpositions so."""
+    moved = around.producer(value, "transpose")
+    product = None if moved is None else around.producer(moved.inputs[0], "multiply")
+    if moved is None or product is None:
+        return
+    perm = moved.attributes["perm"]
+    for x, y in (product.inputs, product.inputs[::-1]):
+        back = around.producer(y, "transpose")
+        if back is None or back.attributes["perm"] != _inverse(perm) or y.rank != len(perm):
+            continue
+        for reader in around.consumers(x):
+            if reader.op == "transpose" and reader.attributes["perm"] == perm:
+                yield reader.output, back.inputs[0]
+
+
+def _inverse(perm: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(perm)), key=perm.__getitem__))
 
 
 def _negated(around: Surroundings, value: Value) -> Value | None:

@@ -23,11 +23,10 @@ from ftuner.core.dtype import BOOL, DType
 from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.batch_axes import parts_of, together, view_shape
+from ftuner.graph.passes.biases import NEVER_SEEN, OUTWEIGHING, is_of_scores, leaves_or_replaces
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
 from ftuner.graph.rewriting import Surroundings, constant, made, scaled
 
-NEVER_SEEN = -1e4
-"""Scores this low have no weight beside others; GPT-2 masks with this value."""
 ABSORBING = -1e30
 """Sums of a number this low and a score are the number, up to scores of 1e22 in float32."""
 MAX_CHANGES = 6
@@ -66,9 +65,25 @@ class ScoresReader:
         self._masks = Masks(graph)
         self._made: dict[tuple[object, ...], Node] = {}
         self._numbers: dict[tuple[DType, float], Value] = {}
+        self._limits = True
+        """Whether triangles become causal limits."""
+        self._without_weight: Node | None = None
+        """The choice whose hidden scores have no weight, whatever their number."""
 
-    def read(self, value: Value, most: int = MAX_CHANGES) -> Scores | None:
-        """The value as scores after at most `most` changes, if it has no other reader."""
+    def read(self, value: Value, no_weight: bool = False) -> Scores | None:
+        """The value as scores, if it has no other reader. A triangle is a causal limit, or a mask
+        like others if that is exact and a limit is not. `no_weight`: the value is a choice, and
+        what it hides has no weight even where it hides a whole row."""
+        self._without_weight = self._around.producer(value, "where") if no_weight else None
+        self._limits = True
+        found = self._read(value, MAX_CHANGES)
+        if found is None:
+            self._limits = False
+            found = self._read(value, MAX_CHANGES)
+        return found
+
+    def _read(self, value: Value, most: int) -> Scores | None:
+        """The value as scores after at most `most` changes."""
         if self._around.only_consumer(value) is None:
             return None
         rules = (("where", self._chosen), ("add", self._added), ("reshape", self._reshaped))
@@ -78,7 +93,7 @@ class ScoresReader:
                 return rule(node, most - 1) if most else None
         base, scale = self._factor(value)
         if base is not value and self._around.producer(base, "add") is not None:
-            biased = self.read(base, most - 1) if most else None
+            biased = self._read(base, most - 1) if most else None
             return biased and self._scaled(biased, scale)
         softcap, bent = 0.0, self._around.producer(base, "tanh")
         if bent is not None and self._around.only_consumer(base) is not None:
@@ -158,7 +173,7 @@ class ScoresReader:
         x, y = node.inputs[0], node.output
         if x.shape[-2:] != y.shape[-2:] or y.rank < 3:
             return None
-        inner = self.read(x, most)
+        inner = self._read(x, most)
         return inner and self.with_axes(inner, y.shape[:-2])
 
     def _scaled(self, inner: Scores, factor: float) -> Scores | None:
@@ -178,9 +193,11 @@ class ScoresReader:
         mask, first, second = node.inputs
         for shown, value, other in ((True, first, second), (False, second, first)):
             number = self._masks.uniform(other)
-            inner = None if number is None else self.read(value, most)
+            inner = None if number is None else self._read(value, most)
             if number is None or inner is None or not self._whole(value, node):
                 continue
+            if node is self._without_weight:
+                number = -math.inf
             seen = self._masks.seen(mask, shown)
             limited = seen and self._limited(inner, value, mask, seen, number, False)
             if limited:
@@ -199,7 +216,7 @@ class ScoresReader:
     def _added(self, node: Node, most: int) -> Scores | None:
         """Scores plus an addend."""
         for value, addend in (node.inputs, node.inputs[::-1]):
-            inner = self.read(value, most)
+            inner = self._read(value, most)
             if inner is None or not self._whole(value, node):
                 continue
             hiding = self._hiding(addend)
@@ -220,7 +237,12 @@ class ScoresReader:
         if first is None:
             return replace(inner, mask=shown, hidden=number, made=(*inner.made, *nodes))
         if first.dtype != BOOL:
-            return self._where(inner, shown, first, number, nodes)
+            if number <= NEVER_SEEN and is_of_scores(self._around, first):
+                # In half precision the lowest number does not absorb scores.
+                number = min(number, lowest(first))
+            if number > ABSORBING:
+                return None
+            return self._where(inner, shown, first, self._number(first, number), nodes)
         if number != inner.hidden:
             return None
         both = self._node("logical_and", [first, shown], together(first.shape, shown.shape))
@@ -231,28 +253,39 @@ class ScoresReader:
         nodes = self.viewed(addend, value.shape[:-2], inner.batch)
         if nodes is None or inner.beyond > lowest(addend):
             return None
+        number = inner.hidden
+        if number <= NEVER_SEEN and self._leaves_or_replaces(addend):
+            number = min(number, ABSORBING)
         addend, first = nodes[-1].output if nodes else addend, inner.mask
         if first is None:
             if addend.rank == 0 or addend.shape[-1] == 1:
                 return None
             return replace(inner, mask=addend, made=(*inner.made, *nodes))
         if first.dtype == BOOL:
-            return self._where(inner, first, addend, inner.hidden, nodes)
+            if number > ABSORBING:
+                return None
+            low = self._node("add", [addend, self._number(addend, number)], addend.shape)
+            return self._where(inner, first, addend, low.output, (*nodes, low))
         if first.dtype != addend.dtype:
             return None
         total = self._node("add", [first, addend], together(first.shape, addend.shape))
         return replace(inner, mask=total.output, made=(*inner.made, *nodes, total))
 
     def _where(
-        self, inner: Scores, shown: Value, addend: Value, number: float, nodes: Sequence[Node]
-    ) -> Scores | None:
-        """Scores plus an addend where a mask is true, and a number elsewhere."""
-        if number > ABSORBING:
-            return None
-        low = self._number(addend, number)
+        self, inner: Scores, shown: Value, addend: Value, low: Value, nodes: Sequence[Node]
+    ) -> Scores:
+        """Scores plus an addend where a mask is true, and plus `low` elsewhere, which absorbs
+        scores."""
         one = self._node("where", [shown, addend, low], together(shown.shape, addend.shape), addend)
         made_ = (*inner.made, *nodes, one)
         return replace(inner, mask=one.output, hidden=-math.inf, made=made_)
+
+    def _leaves_or_replaces(self, addend: Value) -> bool:
+        """Whether sums of an addend and a number down to `ABSORBING` are one of the two."""
+        choice = self._masks.choice(addend)
+        if choice is None:
+            return leaves_or_replaces(self._around, addend)
+        return all(n == 0 or abs(n) >= OUTWEIGHING for n in (choice.first, choice.second))
 
     def _whole(self, value: Value, node: Node) -> bool:
         """Whether a node leaves the shape of the scores unchanged."""
@@ -308,6 +341,8 @@ class ScoresReader:
         it, and `bias` is added to others."""
         first = None if seen.offset is None else least_value(seen.offset)
         if first is None or first < 0 or inner.causal is not None or not number <= NEVER_SEEN:
+            return None
+        if not self._limits:
             return None
         if not self._around.alike(mask.shape[-2:], inner.product.output.shape[-2:]):
             return None
