@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.tensors import array_of, is_tensor
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.random_keys import RandomKeys
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,15 +62,20 @@ class LateModel(Model):
 
     def __init__(
         self, imported: Import, compiled: Compile, need: RunTimeNumberError,
-        outputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec], random_seed: SupportsIndex | None = None,
     ) -> None:  # fmt: skip
-        """`need`: the first one. `outputs`: as the file declares them."""
+        """`need`: the first one. `outputs`: as the file declares them. `random_seed`: as of
+        `Model`."""
         self._import, self._compile = imported, compiled
+        self._keys = RandomKeys(random_seed)
+        self._draws = True
         self._lock = fork_safe_lock()
         self._outputs = list(outputs)
         self._names = [spec.name for spec in self._outputs]
         self._reads: frozenset[str] = frozenset()
         """Those of all questions so far."""
+        self._random = False
+        """Whether the answer to a question so far depends on random numbers."""
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
         self._recorded = True
         self._left = MAX_PREPARED
@@ -82,6 +88,7 @@ class LateModel(Model):
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
         found = _Question(need, self._compile(need.computed()), before)
         self._reads |= found.reads
+        self._random |= found.model._draws
         self._prepare(found, need.value)
         return found
 
@@ -140,49 +147,54 @@ class LateModel(Model):
     def _current(self) -> Model:
         return self._last or self._first.model
 
-    def _run(self, feeds: Feeds) -> list[Any]:
+    def _run(self, feeds: Feeds, key: Array | None) -> list[Any]:
         """As `Model.run`.
 
         Raises:
             UnsupportedOperatorError, GraphError: what the file computes of such numbers.
         """
-        model, given = self._resolved(feeds)
-        return model._run(given)
+        model, given = self._resolved(feeds, key)
+        return model._run(given, key)
 
     def record(self, wanted: bool) -> None:
         self._recorded = wanted
         if self._last is not None:
             self._last.record(wanted)
 
-    def step_seconds(self, feeds: Feeds) -> list[float]:
-        model, given = self._resolved(feeds)
-        return model.step_seconds(given)
+    def _step_seconds(self, feeds: Feeds, key: Array | None) -> list[float]:
+        model, given = self._resolved(feeds, key)
+        return model._step_seconds(given, key)
 
-    def memory(self, feeds: Feeds) -> Memory:
-        model, given = self._resolved(feeds)
-        return model.memory(given)
+    def _memory(self, feeds: Feeds, key: Array | None) -> Memory:
+        model, given = self._resolved(feeds, key)
+        return model._memory(given, key)
 
-    def _resolved(self, feeds: Feeds) -> tuple[Model, Feeds]:
-        """The model for the numbers in some feeds, and the feeds with the sizes of its symbols."""
-        key = _key_of(feeds, self._reads)
-        known = None if key is None else self._known.get(key)
+    def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+        """The model for the numbers in some feeds, and the feeds with the sizes of its symbols.
+        `key`: of the random numbers on which these may depend."""
+        decides = self._decided_by(feeds)
+        known = None if decides is None else self._known.get(decides)
         if known is None:
-            known = self._asked(feeds)
-            key = _key_of(feeds, self._reads)
-            if key is not None:
-                self._known.add(key, known)
+            known = self._asked(feeds, key)
+            decides = self._decided_by(feeds)
+            if decides is not None:
+                self._known.add(decides, known)
         model, sizes = known
         if model is not self._last:
             model.record(self._recorded)
             self._last = model
         return model, {**feeds, **sizes}
 
-    def _asked(self, feeds: Feeds) -> tuple[Model, Feeds]:
+    def _decided_by(self, feeds: Feeds) -> object | None:
+        """What decides all answers to some feeds; None if that is much, or random."""
+        return None if self._random else _key_of(feeds, self._reads)
+
+    def _asked(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
         """The same, of which all numbers are computed; the sizes alone."""
         sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
         while isinstance(at, _Question):
-            (found,) = at.model._run({**feeds, **sizes})
+            (found,) = at.model._run({**feeds, **sizes}, key)
             elements = _on_host(found)
             if elements.size > MOST_EXACT:
                 raise UnsupportedOperatorError(

@@ -37,6 +37,7 @@ from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.quantised import QUANTISED
 from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
 from ftuner.frontends.onnx.quantised_products import QUANTISED_PRODUCTS
+from ftuner.frontends.onnx.random_numbers import RANDOM_NUMBERS
 from ftuner.frontends.onnx.reading import (
     NO_WEIGHTS,
     Source,
@@ -88,7 +89,7 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
-    **RECURRENT, **SEQUENCES,
+    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)
