@@ -54,8 +54,9 @@ def philox(counter: Array, key: Array) -> Array:
 
 def uniform(bits: Array, digits: int, dtype: DType) -> Array:
     """Multiples of `2 ** -digits` from 0 below 1, all equally likely, of the upper bits."""
-    found: Array = (bits >> np.uint64(64 - digits)).astype(dtype.name)
-    return found * found.dtype.type(2.0**-digits)
+    whole: Array = (bits >> np.uint64(64 - digits)).astype(dtype.name)
+    found: Array = whole * whole.dtype.type(2.0**-digits)
+    return found
 
 
 def drawn(bits: Array, others: Array, dtype: DType) -> tuple[Array, Array]:

@@ -202,14 +202,14 @@ class LateModel(Model):
                 )
             answer, found_sizes = answered(at.name, at.exact, elements)
             sizes.update((input_name(at.name, i), sized(n)) for i, n in enumerate(found_sizes))
-            key = key_of(answer)
-            after = at.next.get(key)
+            decided = key_of(answer)
+            after = at.next.get(decided)
             if after is None:
                 with self._lock:
-                    after = at.next.get(key)
+                    after = at.next.get(decided)
                     if after is None:
                         after = self._after(at, answer)
-                        at.next.add(key, after)
+                        at.next.add(decided, after)
             at = after
         return at, sizes
 

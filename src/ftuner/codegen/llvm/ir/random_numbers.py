@@ -36,8 +36,8 @@ def philox(builder: ir.IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
 def normal(builder: ir.IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
     """Normal numbers of two words of 64 random bits in each lane."""
 
-    def emit(inner: ir.IRBuilder, *words: ir.Value) -> ir.Value:
-        return _normal(inner, *words, dtype)
+    def emit(inner: ir.IRBuilder, bits: ir.Value, others: ir.Value) -> ir.Value:
+        return _normal(inner, bits, others, dtype)
 
     result = _lanes_of(bits.type, scalar_type(dtype))
     return _called(builder, f"normal_{dtype}", [bits, others], result, emit)

@@ -128,9 +128,9 @@ class Values:
         if step.op == "checked":
             return self._checked(number, arguments[0], arguments[1], str(step.payload))
         if step.op == "philox":
-            return random_numbers.philox(builder, *arguments)
+            return random_numbers.philox(builder, arguments[0], arguments[1])
         if step.op == "normal":
-            return random_numbers.normal(builder, *arguments, step.dtype)
+            return random_numbers.normal(builder, arguments[0], arguments[1], step.dtype)
         return elements.apply(builder, step.op, arguments, source, self._frame.fused)
 
     def _index(self, axis: int) -> ir.Value:
