@@ -59,7 +59,9 @@ class _Presumption(NamedTuple):
 class Builder:
     """The nodes and constraints of a graph so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, answered: Mapping[str, tuple[Dim, ...]] | None = None) -> None:
+        """`answered`: the elements, as dims, of computed tensors, by their names; see `answers`."""
+        self._answered = {} if answered is None else answered
         self.nodes: list[Node] = []
         self.constraints: dict[tuple[Dim, Dim, bool], Constraint] = {}
         self.where = ""
@@ -78,7 +80,7 @@ class Builder:
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""
-        found = Builder()
+        found = Builder(self._answered)
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
         found._presumed, found.uniform = self._presumed, self.uniform
         found._streams, found._make_key = self._streams, self._random_key
@@ -198,6 +200,9 @@ class Builder:
             self.nodes.append(Node(op, inputs, found, attributes, binds))
             if presumed is not None:
                 self._presumed[found[0]] = presumed
+            for value in found:
+                if value.name in self._answered:
+                    self.presume(value, self._answered[value.name])
             element = self.uniform.element(inputs[0]) if op == "broadcast" else None
             if element is not None:
                 self.uniform.add(found[0], element)

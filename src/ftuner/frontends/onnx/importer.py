@@ -71,11 +71,11 @@ from ftuner.frontends.onnx.transposed import TRANSPOSED
 from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.answers import (
     Answer,
-    Answers,
     RunTimeNumberError,
     dims_of_pattern,
     input_name,
 )
+from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, TensorType, Value
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     """
     exact: dict[str, Array] = {}
     dims: dict[str, tuple[Dim, ...]] = {}
-    context = Context(answers=Answers(exact, dims))
+    context = Context(Builder(dims), exact)
     scope: Scope = {"": None}
     inputs = []
     for record in _distinct(model):
@@ -229,6 +229,9 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
             name = input_name(answer.name, number)
             inputs.append(context.builder.input(name, INT8, (symbols[-1],)))
         dims[answer.name] = dims_of_pattern(answer, symbols)
+        asked = scope.get(answer.name)
+        if isinstance(asked, Value):
+            context.builder.presume(asked, dims[answer.name])
     try:
         _import_graph(context, model.graph, scope, model.opsets)
     except RunTimeNumberError as need:
