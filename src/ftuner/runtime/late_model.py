@@ -30,7 +30,7 @@ MAX_MODELS = 32
 MAX_KNOWN = 256
 """Inputs of which it is kept which model they lead to."""
 MAX_PREPARED = 8
-"""Models that are compiled when a model is loaded, for the values of its conditions."""
+"""Models that are compiled when a model is loaded, for the values of its conditions and extents."""
 MOST_EXACT = 4096
 """Elements that a graph may be made for: axes, scales, positions, but no weights."""
 MOST_READ = 64
@@ -57,8 +57,9 @@ class _Question:
 
 class LateModel(Model):
     """A model whose graph depends on numbers that are known only at run time. It has the interface
-    of `Model`. The models for both values of a condition are compiled when it is loaded; the model
-    for other numbers is compiled in the call that brings them, and kept."""
+    of `Model`. The models for both values of a condition, and the one for an extent above one, are
+    compiled when it is loaded; the model for other numbers is compiled in the call that brings
+    them, and kept."""
 
     def __init__(
         self, imported: Import, compiled: Compile, need: RunTimeNumberError,
@@ -93,20 +94,20 @@ class LateModel(Model):
         return found
 
     def _prepare(self, question: _Question, value: Value) -> None:
-        """Compile what follows for both values of a condition, as long as models are left."""
-        if value.dtype != BOOL or not question.exact or any(n != 1 for n in value.shape):
+        """Compile what follows for both values of a condition, or for an extent of two or more, as
+        long as models are left."""
+        if any(n != 1 for n in value.shape) or (question.exact and value.dtype != BOOL):
             return
-        for holds in (True, False):
+        for element in (True, False) if question.exact else (2,):
             if self._left == 0:
                 return
             self._left -= 1
-            elements = np.full((1,) * value.rank, holds)
-            answer, _ = answered(question.name, True, elements)
+            answer, _ = answered(question.name, question.exact, np.full((1,) * value.rank, element))
             try:
                 question.next.add(key_of(answer), self._after(question, answer))
             except FTunerError as error:
                 # Only a call that takes this branch is refused.
-                _LOG.info("%s: not compiled for %s: %s", question.what, holds, error)
+                _LOG.info("%s: not compiled for %s: %s", question.what, element, error)
 
     @property
     def inputs(self) -> list[TensorSpec]:

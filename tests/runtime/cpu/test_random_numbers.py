@@ -181,7 +181,7 @@ def test_measured_and_explained(widest: CpuBackend) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("seed", [None, 8])
 def test_after_a_fork(seed: int | None, widest: CpuBackend) -> None:
-    """A child goes on with the numbers of a seed, as its parent does, and without one has others."""
+    """A child goes on with the numbers of a seed, as its parent does; without one it has others."""
     model, x = Model(noise(), widest, 1, random_seed=seed), zeros(2, 50)
     model(x=x)
     reading, writing = os.pipe()
