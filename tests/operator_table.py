@@ -14,14 +14,7 @@ from ftuner.frontends.onnx.records import MICROSOFT
 
 PATH = Path(__file__).parent.parent / "docs" / "operators.md"
 TEXT = "on strings, which no tensor of ftuner holds"
-RANDOM = "random numbers of their own in each run, for training and in generators such as VITS"
 LEFT_OUT = {
-    "Bernoulli": RANDOM,
-    "Multinomial": RANDOM,
-    "RandomNormal": RANDOM,
-    "RandomNormalLike": RANDOM,
-    "RandomUniform": RANDOM,
-    "RandomUniformLike": RANDOM,
     "ImageDecoder": "decodes files of pictures: a library for pictures does",
     "RegexFullMatch": TEXT,
     "StringConcat": TEXT,

@@ -28,6 +28,7 @@ from ftuner.runtime.shown_progress import Progress
 def load(
     model: Source, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
+    random_seed: SupportsIndex | None = None,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -56,6 +57,10 @@ def load(
             refused if it is given again. Attention has the same bits as without. `Model.appended`
             names these inputs and outputs. An output keeps all of its memory alive, with the rows
             that were appended later.
+        random_seed: of the operators that draw random numbers, from 0 below 2 ** 64. The n-th run
+            of a model then draws the same numbers in each process, with any number of threads. By
+            default they are new in each run. Either way, successive and concurrent runs draw
+            others.
 
     Returns:
         The model: call it with arrays by name, or use its `run`. A model that was loaded from a
@@ -67,17 +72,18 @@ def load(
         MissingFileError: there is no such file; also a `FileNotFoundError`.
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
-            an unknown `dtype`, or any on a CPU; `append_in_place` on a GPU.
+            an unknown `dtype`, or any on a CPU; `append_in_place` on a GPU; a `random_seed` that is
+            no such number.
         HardwareError: a GPU that kernels cannot run on.
     """
     found = compile_record(
         read_model(model), threads=threads, progress=progress, device=device, dtype=dtype,
-        append_in_place=append_in_place,
+        append_in_place=append_in_place, random_seed=random_seed,
     )  # fmt: skip
     if isinstance(model, str | PathLike):
         found.made_by = partial(
             load, os.path.abspath(model), threads=threads, device=device, dtype=dtype,
-            append_in_place=append_in_place,
+            append_in_place=append_in_place, random_seed=random_seed,
         )  # fmt: skip
     return found
 
@@ -85,6 +91,7 @@ def load(
 def compile_record(
     record: ModelRecord, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
+    random_seed: SupportsIndex | None = None,
 ) -> Model:  # fmt: skip
     """Compile a model whose file has been read: `load` after that.
 
@@ -98,12 +105,12 @@ def compile_record(
 
     def compiled(graph: Graph) -> Model:
         graph = optimised(graph, backend.multiplies_halves)
-        return Model(graph, backend, threads, progress, held, append_in_place)
+        return Model(graph, backend, threads, progress, held, append_in_place, random_seed)
 
     try:
         found = compiled(imported(()))
     except RunTimeNumberError as need:
-        found = LateModel(imported, compiled, need, _declared(record))
+        found = LateModel(imported, compiled, need, _declared(record), random_seed)
     give_back_freed()
     return found
 
@@ -119,12 +126,13 @@ def _declared(record: ModelRecord) -> list[TensorSpec]:
 def compile(
     graph: Graph, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
+    random_seed: SupportsIndex | None = None,
 ) -> Model:  # fmt: skip
     """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
 
     Args:
         graph: made by a front end with `ftuner.graph.builder.Builder`; see docs/extending.md.
-        threads, progress, device, dtype, append_in_place: as of `load`.
+        threads, progress, device, dtype, append_in_place, random_seed: as of `load`.
 
     Raises:
         UnsupportedOperatorError: operators that the device does not have; the message lists all of
@@ -139,7 +147,7 @@ def compile(
         if value.dtype.name not in ELEMENT_DTYPES:
             raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
     graph = optimised(graph, backend.multiplies_halves)
-    return Model(graph, backend, threads, progress, held, append_in_place)
+    return Model(graph, backend, threads, progress, held, append_in_place, random_seed)
 
 
 def _target(device: str, dtype: ElementType | None, append: bool) -> tuple[Backend, DType | None]:

@@ -51,7 +51,6 @@ WITHOUT_EFFECT = {
     "disable_telemetry_events": "ftuner sends nothing",
     "enable_telemetry_events": "ftuner sends nothing",
     "set_default_logger_verbosity": _LOGGING,
-    "set_seed": "no operator draws random numbers",
 }
 """Members that take what onnxruntime takes and change nothing, and why."""
 

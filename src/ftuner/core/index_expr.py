@@ -37,7 +37,8 @@ class Step(NamedTuple):
     - `where`: `ABSENT` if its second argument may read outside operands where the condition does
       not hold, so that nothing may be read there; otherwise nothing;
     - otherwise nothing: arithmetic as NumPy's function of the same name, `cast`, or `bit_cast`,
-      the number that memory would hold in the same bits.
+      the number that memory would hold in the same bits; `philox`, of a counter and a key, and
+      `normal`, of two words of random bits, are those of `core.random_numbers`.
     """
 
     op: str

@@ -9,8 +9,7 @@ holds a pattern alone, in which most numbers are symbols, so that one graph serv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,14 +82,6 @@ def input_name(name: str, number: int) -> str:
 def sized(size: int) -> Array:
     """An operand of such an input. Nothing reads its elements."""
     return np.zeros(size, np.int8)
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The answers that a graph is made with."""
-
-    exact: Mapping[str, Array] = field(default_factory=dict)
-    dims: Mapping[str, tuple[Dim, ...]] = field(default_factory=dict)
 
 
 def dims_of_pattern(answer: Answer, symbols: Sequence[Symbolic]) -> tuple[Dim, ...]:

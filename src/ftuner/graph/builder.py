@@ -9,7 +9,7 @@ pass.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,18 @@ from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOp
 from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
 from ftuner.graph.following import MAX_FOLLOWED, follow, followed_elements, sign_of, static
-from ftuner.graph.ir import MAX_RANK, Array, Constraint, Graph, Node, TensorType, Value, live_nodes
+from ftuner.graph.ir import (
+    MAX_RANK,
+    RANDOM_KEY,
+    Array,
+    Constraint,
+    Graph,
+    Node,
+    RandomKey,
+    TensorType,
+    Value,
+    live_nodes,
+)
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ratios import Ratios
 from ftuner.graph.uniform import Uniform
@@ -49,7 +60,9 @@ class _Presumption(NamedTuple):
 class Builder:
     """The nodes and constraints of a graph so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, answered: Mapping[str, tuple[Dim, ...]] | None = None) -> None:
+        """`answered`: the elements, as dims, of computed tensors, by their names; see `answers`."""
+        self._answered = {} if answered is None else answered
         self.nodes: list[Node] = []
         self.constraints: dict[tuple[Dim, Dim, bool], Constraint] = {}
         self.where = ""
@@ -63,14 +76,35 @@ class Builder:
         self.uniform = Uniform(self.add, self.constant)
         self.ratios = Ratios()
         self.folding = Folding()
+        self._streams = itertools.count()
+        self._key: Value | None = None
+        self._make_key: Callable[[], Value] = lambda: RandomKey(self.name(), RANDOM_KEY)
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""
-        found = Builder()
+        found = Builder(self._answered)
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
         found._presumed, found.uniform = self._presumed, self.uniform
         found.ratios = self.ratios
+        found._streams, found._make_key = self._streams, self._random_key
         return found
+
+    def random_stream(self, seed: int | None = None) -> Value:
+        """A stream of random numbers, for operators that draw them: of all nodes its own or, with a
+        seed, that of the seed. Graphs that are built alike have the same streams."""
+        number = 0 if seed is not None else next(self._streams)
+        return self.add("random_stream", self._random_key(), number=number, seed=seed)
+
+    def _random_key(self) -> Value:
+        if self._key is None:
+            self._key = self._make_key()
+        return self._key
+
+    def repeat(self, number: Value) -> None:
+        """Have this builder, of a graph that a loop runs, draw other random numbers in each
+        iteration. `number`: that of the iteration, which the graph reads."""
+        outer, loop = self._make_key, next(self._streams)
+        self._make_key = lambda: self.add("random_key", outer(), number, number=loop)
 
     def name(self) -> str:
         name = f"v{next(self._numbers)}"
@@ -170,6 +204,9 @@ class Builder:
             if presumed is not None:
                 self._presumed[found[0]] = presumed
             self.ratios.note(op, given, found[0])
+            for value in found:
+                if value.name in self._answered:
+                    self.presume(value, self._answered[value.name])
             element = self.uniform.element(inputs[0]) if op == "broadcast" else None
             if element is not None:
                 self.uniform.add(found[0], element)
@@ -289,9 +326,13 @@ class Builder:
         return (Value(self.name(), type_, None, tuple(followed)),)
 
     def graph(self, inputs: Sequence[Value], outputs: Sequence[tuple[str, Value]]) -> Graph:
-        """The graph of what the outputs depend on."""
+        """The graph of what the outputs depend on. If random numbers are among that, their key is
+        the last input."""
         made = tuple((name, self.materialised(value)) for name, value in outputs)
         nodes = live_nodes(self.nodes, [value for _, value in made])
+        key = self._key
+        if isinstance(key, RandomKey) and any(key in node.inputs for node in nodes):
+            inputs = (*inputs, key)
         return Graph(tuple(inputs), made, nodes, tuple(self.constraints.values()))
 
 

@@ -3,14 +3,14 @@ views, reductions that keep their axes, products of vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, INT64, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
-from ftuner.graph.answers import Answers, RunTimeNumberError
+from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.builder import Builder
 from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Array, Value
@@ -23,8 +23,9 @@ class Composer:
     """Adds operators, and compositions of them, to a builder."""
 
     builder: Builder = field(default_factory=Builder)
-    answers: Answers = field(default_factory=Answers)
-    """What is known by now of numbers that come at run time."""
+    answers: Mapping[str, Array] = field(default_factory=dict)
+    """The elements that are known by now of tensors which come at run time, by their names; of
+    those that are extents the builder has the dims."""
     _scalars: dict[tuple[object, DType], Value] = field(default_factory=dict)
 
     def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
@@ -101,9 +102,7 @@ class Composer:
             size = value.constant.size
             raise self.unsupported(f"{what} has {size} elements; at most {MAX_FOLLOWED}")
         if value.dims is None:
-            found = self.answers.dims.get(value.name)
-            if found is None:
-                found = self.builder.presumed(value)
+            found = self.builder.presumed(value)
             if found is None:
                 raise self.needed(value, what, exact=False)
             return found
@@ -135,7 +134,7 @@ class Composer:
             integers = tuple(n for n in dims if isinstance(n, int))
             if len(integers) == len(dims):
                 return integers
-        found = self.answers.exact.get(value.name)
+        found = self.answers.get(value.name)
         if found is None:
             raise self.needed(value, what, exact=True)
         return tuple(map(int, found.ravel()))
@@ -160,7 +159,7 @@ class Composer:
         """The elements of a constant."""
         if value.constant is not None:
             return value.constant
-        found = self.answers.exact.get(value.name)
+        found = self.answers.get(value.name)
         if found is None:
             raise self.needed(value, what, exact=True)
         return found

@@ -25,6 +25,8 @@ MAX_REPEATED_STEPS = 8
 @cache
 def is_expensive(function: str) -> bool:
     """Whether a step of a nest is a scalar function that is too expensive to compute twice."""
+    if function in ("philox", "normal"):
+        return True
     row = SCALAR_FUNCTIONS.get(function)
     if row is None or function in ("remainder", "fmod"):
         # Remainders are mostly of indices, which are integers.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ftuner.core.dim import Dim, Shape, Symbolic
 from ftuner.core.dim_symbols import UsedSymbols
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import UINT64, DType
 
 Array = npt.NDArray[Any]
 MAX_RANK = 64
@@ -61,6 +61,16 @@ class Value:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}"
+
+
+RANDOM_KEY = TensorType(UINT64, (2,))
+"""A key of random numbers: where they come from, and the number of the run."""
+
+
+@dataclass(frozen=True, eq=False)
+class RandomKey(Value):
+    """The last input of a graph that draws random numbers: each run of a model has a new one, which
+    callers do not give; see `graph.ops.random_numbers`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.ordering import ORDERING
 from ftuner.graph.ops.pointwise import POINTWISE, pointwise
+from ftuner.graph.ops.random_numbers import RANDOM_NUMBERS
 from ftuner.graph.ops.recurrence import RECURRENCE
 from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.resampling import RESAMPLING
@@ -42,6 +43,7 @@ _TABLE: dict[str, Operator] = {
         *EXPERTS,
         *ATTENTION,
         *RECURRENCE,
+        *RANDOM_NUMBERS,
         *ROTARY,
         *RESAMPLING,
         *SUPPRESSION,

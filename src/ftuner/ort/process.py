@@ -58,9 +58,20 @@ def set_global_thread_pool_sizes(
         set_num_threads(threads)
 
 
+class _Seed:
+    """The seed of sessions that are made from now on; None for new numbers in each run."""
+
+    value: int | None = None
+
+
 def set_seed(seed: int, /) -> None:
-    """No effect: no operator of ftuner draws random numbers."""
-    _integer(seed, "seed")
+    """Set the seed of operators that draw random numbers, of sessions that are made afterwards."""
+    _Seed.value = _integer(seed, "seed") % 2**64
+
+
+def random_seed() -> int | None:
+    """What `set_seed` was given last."""
+    return _Seed.value
 
 
 def enable_telemetry_events() -> None:

@@ -20,6 +20,7 @@ from ftuner.ort.description import NodeArg, described
 from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, translated
 from ftuner.ort.feeds import usable
 from ftuner.ort.options import RunOptions, SessionOptions
+from ftuner.ort.process import random_seed
 from ftuner.ort.profiling import Profile
 from ftuner.ort.providers import Chosen, Given, chosen
 from ftuner.ort.values import OrtValue
@@ -76,6 +77,7 @@ class InferenceSession:
         if self._options.optimized_model_filepath:
             refuse("SessionOptions.optimized_model_filepath")
         self._fallback = bool(int(str(kwargs.get("enable_fallback", 1))))
+        self._seed = random_seed()
         self._profile = (
             Profile(self._options.profile_file_prefix) if self._options.enable_profiling else None
         )
@@ -130,6 +132,7 @@ class InferenceSession:
         return compile_record(
             record, threads=threads if threads > 0 else None, device=picked.device,
             append_in_place=self._options.append_in_place and picked.device == CPU,
+            random_seed=self._seed,
         )  # fmt: skip
 
     def run(

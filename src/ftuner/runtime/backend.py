@@ -15,7 +15,7 @@ from ftuner.runtime.shown_progress import Progress
 
 if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
-    from ftuner.graph.ir import Graph, Node, Value
+    from ftuner.graph.ir import Array, Graph, Node
     from ftuner.graph.steps import Lowered
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
@@ -109,8 +109,12 @@ class Boundary(ABC):
         executables."""
 
     @abstractmethod
-    def constant(self, value: Value) -> Any:
-        """A constant as an operand of executables."""
+    def moved(self, array: Array, dtype: DType) -> Any:
+        """An array of the host, as `graph.arrays` holds a dtype, as an operand of executables.
+
+        Raises:
+            UnsupportedKernelError: a CUDA graph is being captured.
+        """
 
     @abstractmethod
     def stacked(self, operands: Sequence[Any]) -> Any:

@@ -58,8 +58,9 @@ class Chain:
                 between = _Between(
                     part.node.inputs, part.node.outputs, _evaluation(part.node, boundary, chain)
                 )
-                known = [v for v in part.node.inputs if v.constant is not None]
-                self._constants.update((v, boundary.constant(v)) for v in known)
+                for value in part.node.inputs:
+                    if value.constant is not None:
+                        self._constants[value] = boundary.moved(value.constant, value.dtype)
             # An executable checks the extents that it is given.
             checks = Binding(part.graph) if executable is None else None
             self._links.append(_Link(part.graph.inputs, executable, checks, outputs, between))

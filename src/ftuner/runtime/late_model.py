@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.tensors import array_of, is_tensor
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.random_keys import RandomKeys
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ MAX_MODELS = 32
 MAX_KNOWN = 256
 """Inputs of which it is kept which model they lead to."""
 MAX_PREPARED = 8
-"""Models that are compiled when a model is loaded, for the values of its conditions."""
+"""Models that are compiled when a model is loaded, for the values of its conditions and extents."""
 MOST_EXACT = 4096
 """Elements that a graph may be made for: axes, scales, positions, but no weights."""
 MOST_READ = 64
@@ -56,20 +57,26 @@ class _Question:
 
 class LateModel(Model):
     """A model whose graph depends on numbers that are known only at run time. It has the interface
-    of `Model`. The models for both values of a condition are compiled when it is loaded; the model
-    for other numbers is compiled in the call that brings them, and kept."""
+    of `Model`. The models for both values of a condition, and the one for an extent above one, are
+    compiled when it is loaded; the model for other numbers is compiled in the call that brings
+    them, and kept."""
 
     def __init__(
         self, imported: Import, compiled: Compile, need: RunTimeNumberError,
-        outputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec], random_seed: SupportsIndex | None = None,
     ) -> None:  # fmt: skip
-        """`need`: the first one. `outputs`: as the file declares them."""
+        """`need`: the first one. `outputs`: as the file declares them. `random_seed`: as of
+        `Model`."""
         self._import, self._compile = imported, compiled
+        self._keys = RandomKeys(random_seed)
+        self._draws = True
         self._lock = fork_safe_lock()
         self._outputs = list(outputs)
         self._names = [spec.name for spec in self._outputs]
         self._reads: frozenset[str] = frozenset()
         """Those of all questions so far."""
+        self._random = False
+        """Whether the answer to a question so far depends on random numbers."""
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
         self._recorded = True
         self._left = MAX_PREPARED
@@ -82,24 +89,25 @@ class LateModel(Model):
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
         found = _Question(need, self._compile(need.computed()), before)
         self._reads |= found.reads
+        self._random |= found.model._draws
         self._prepare(found, need.value)
         return found
 
     def _prepare(self, question: _Question, value: Value) -> None:
-        """Compile what follows for both values of a condition, as long as models are left."""
-        if value.dtype != BOOL or not question.exact or any(n != 1 for n in value.shape):
+        """Compile what follows for both values of a condition, or for an extent of two or more, as
+        long as models are left."""
+        if any(n != 1 for n in value.shape) or (question.exact and value.dtype != BOOL):
             return
-        for holds in (True, False):
+        for element in (True, False) if question.exact else (2,):
             if self._left == 0:
                 return
             self._left -= 1
-            elements = np.full((1,) * value.rank, holds)
-            answer, _ = answered(question.name, True, elements)
+            answer, _ = answered(question.name, question.exact, np.full((1,) * value.rank, element))
             try:
                 question.next.add(key_of(answer), self._after(question, answer))
             except FTunerError as error:
                 # Only a call that takes this branch is refused.
-                _LOG.info("%s: not compiled for %s: %s", question.what, holds, error)
+                _LOG.info("%s: not compiled for %s: %s", question.what, element, error)
 
     @property
     def inputs(self) -> list[TensorSpec]:
@@ -140,49 +148,54 @@ class LateModel(Model):
     def _current(self) -> Model:
         return self._last or self._first.model
 
-    def _run(self, feeds: Feeds) -> list[Any]:
+    def _run(self, feeds: Feeds, key: Array | None) -> list[Any]:
         """As `Model.run`.
 
         Raises:
             UnsupportedOperatorError, GraphError: what the file computes of such numbers.
         """
-        model, given = self._resolved(feeds)
-        return model._run(given)
+        model, given = self._resolved(feeds, key)
+        return model._run(given, key)
 
     def record(self, wanted: bool) -> None:
         self._recorded = wanted
         if self._last is not None:
             self._last.record(wanted)
 
-    def step_seconds(self, feeds: Feeds) -> list[float]:
-        model, given = self._resolved(feeds)
-        return model.step_seconds(given)
+    def _step_seconds(self, feeds: Feeds, key: Array | None) -> list[float]:
+        model, given = self._resolved(feeds, key)
+        return model._step_seconds(given, key)
 
-    def memory(self, feeds: Feeds) -> Memory:
-        model, given = self._resolved(feeds)
-        return model.memory(given)
+    def _memory(self, feeds: Feeds, key: Array | None) -> Memory:
+        model, given = self._resolved(feeds, key)
+        return model._memory(given, key)
 
-    def _resolved(self, feeds: Feeds) -> tuple[Model, Feeds]:
-        """The model for the numbers in some feeds, and the feeds with the sizes of its symbols."""
-        key = _key_of(feeds, self._reads)
-        known = None if key is None else self._known.get(key)
+    def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+        """The model for the numbers in some feeds, and the feeds with the sizes of its symbols.
+        `key`: of the random numbers on which these may depend."""
+        decides = self._decided_by(feeds)
+        known = None if decides is None else self._known.get(decides)
         if known is None:
-            known = self._asked(feeds)
-            key = _key_of(feeds, self._reads)
-            if key is not None:
-                self._known.add(key, known)
+            known = self._asked(feeds, key)
+            decides = self._decided_by(feeds)
+            if decides is not None:
+                self._known.add(decides, known)
         model, sizes = known
         if model is not self._last:
             model.record(self._recorded)
             self._last = model
         return model, {**feeds, **sizes}
 
-    def _asked(self, feeds: Feeds) -> tuple[Model, Feeds]:
+    def _decided_by(self, feeds: Feeds) -> object | None:
+        """What decides all answers to some feeds; None if that is much, or random."""
+        return None if self._random else _key_of(feeds, self._reads)
+
+    def _asked(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
         """The same, of which all numbers are computed; the sizes alone."""
         sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
         while isinstance(at, _Question):
-            (found,) = at.model._run({**feeds, **sizes})
+            (found,) = at.model._run({**feeds, **sizes}, key)
             elements = _on_host(found)
             if elements.size > MOST_EXACT:
                 raise UnsupportedOperatorError(
@@ -190,14 +203,14 @@ class LateModel(Model):
                 )
             answer, found_sizes = answered(at.name, at.exact, elements)
             sizes.update((input_name(at.name, i), sized(n)) for i, n in enumerate(found_sizes))
-            key = key_of(answer)
-            after = at.next.get(key)
+            decided = key_of(answer)
+            after = at.next.get(decided)
             if after is None:
                 with self._lock:
-                    after = at.next.get(key)
+                    after = at.next.get(decided)
                     if after is None:
                         after = self._after(at, answer)
-                        at.next.add(key, after)
+                        at.next.add(decided, after)
             at = after
         return at, sizes
 

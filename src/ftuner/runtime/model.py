@@ -14,13 +14,14 @@ from ftuner.core.units import count
 from ftuner.errors import PickleError
 from ftuner.graph.appending import Appended, Copied
 from ftuner.graph.growing import grown_outputs
-from ftuner.graph.ir import Graph
+from ftuner.graph.ir import RANDOM_KEY, Array, Graph, RandomKey
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
 from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
+from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.shown_progress import Progress
 
 
@@ -46,21 +47,25 @@ class Model(Shown):
     def __init__(
         self, graph: Graph, backend: Backend, threads: SupportsIndex | None = None,
         progress: Progress | None = None, held: DType | None = None,
-        append_in_place: bool = False,
+        append_in_place: bool = False, random_seed: SupportsIndex | None = None,
     ) -> None:  # fmt: skip
         """Compile a graph; `threads` and `held` are those of `Backend.compile`.
         `append_in_place`: whether outputs append to inputs in place, where the back end can and
-        the graph is one part.
+        the graph is one part. `random_seed`: of its random numbers; see `RandomKeys`.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for.
-            ConfigurationError: a number of threads out of range.
+            ConfigurationError: a number of threads or a seed out of range.
             HardwareError: an element type that the device does not multiply.
         """
         self._backend = backend
         self._names = [name for name, _ in graph.outputs]
+        self._keys = RandomKeys(random_seed)
         parts = split(graph)
-        self._graph = replace(graph, nodes=())
+        given = tuple(v for v in graph.inputs if not isinstance(v, RandomKey))
+        self._draws = len(given) < len(graph.inputs)
+        """Whether a run draws random numbers."""
+        self._graph = replace(graph, inputs=given, nodes=())
         in_parts = len(parts) > 1
         self._grown = grown_outputs(graph)
         self._not_in_place = ""
@@ -155,7 +160,7 @@ class Model(Shown):
     def __call__(self, **inputs: AnyTensor) -> dict[str, AnyTensor]: ...
     def __call__(self, **inputs: object) -> dict[str, Any]:
         """Run the model on arrays given by name; returns the outputs by name."""
-        return dict(zip(self._names, self._run(inputs), strict=True))
+        return dict(zip(self._names, self._run(inputs, self._new_key()), strict=True))
 
     @overload
     def run(self, feeds: Mapping[str, Foreign]) -> list[npt.NDArray[Any]]: ...
@@ -182,11 +187,22 @@ class Model(Shown):
             UnsupportedKernelError: a CUDA graph is being captured, and the run would wait for the
                 GPU: inputs are arrays, an extent depends on data, or there is a loop.
         """
-        return self._run(feeds)
+        return self._run(feeds, self._new_key())
 
-    def _run(self, feeds: Mapping[str, object]) -> list[Any]:
+    def _run(self, feeds: Mapping[str, object], key: Array | None) -> list[Any]:
+        """As `run`. `key`: of the random numbers that the run draws."""
+        return self._boundary.delivered(self._chain.run(self._operands(feeds, key)), feeds)
+
+    def _new_key(self) -> Array | None:
+        """The key of the next run; None if it draws no random numbers."""
+        return self._keys.next() if self._draws else None
+
+    def _operands(self, feeds: Mapping[str, object], key: Array | None) -> list[Any]:
         operands = self._boundary.admitted(feeds)
-        return self._boundary.delivered(self._chain.run(operands), feeds)
+        if self._draws:
+            assert key is not None
+            operands.append(self._boundary.moved(key, RANDOM_KEY.dtype))
+        return operands
 
     def record(self, wanted: bool) -> None:
         """Whether shapes that come again are recorded as CUDA graphs, as they are by default on a
@@ -202,13 +218,16 @@ class Model(Shown):
             InputError, ShapeError, IndexRangeError: as `run`.
             UnsupportedKernelError: a CUDA graph is being captured.
         """
+        return self._step_seconds(feeds, self._new_key())
+
+    def _step_seconds(self, feeds: Mapping[str, object], key: Array | None) -> list[float]:
         times: list[float] = []
 
         def run(part: Executable, operands: list[Any]) -> list[Any]:
             times.extend(part.step_seconds(operands))
             return part.run(operands) if part is not self.parts[-1] else []
 
-        self._chain.through(self._boundary.admitted(feeds), run)
+        self._chain.through(self._operands(feeds, key), run)
         return times
 
     def memory(self, feeds: Mapping[str, object]) -> Memory:
@@ -221,13 +240,16 @@ class Model(Shown):
             IndexRangeError: an index in the data that is out of range.
             UnsupportedKernelError: a CUDA graph is being captured.
         """
+        return self._memory(feeds, self._new_key())
+
+    def _memory(self, feeds: Mapping[str, object], key: Array | None) -> Memory:
         found: list[Memory] = []
 
         def run(part: Executable, operands: list[Any]) -> list[Any]:
             found.append(part.memory(operands))
             return part.run(operands) if part is not self.parts[-1] else []
 
-        self._chain.through(self._boundary.admitted(feeds), run)
+        self._chain.through(self._operands(feeds, key), run)
         return together(found)
 
 

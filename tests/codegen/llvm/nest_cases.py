@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from tests.codegen.llvm.nest_running import (
 from tests.codegen.llvm.window_cases import window_cases
 
 from ftuner.core.dim import Dim, minimum
-from ftuner.core.dtype import TENSOR_DTYPES
+from ftuner.core.dtype import FLOAT32, FLOAT64, TENSOR_DTYPES
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.operators import OPERATORS
 
@@ -341,13 +341,38 @@ def _size_of_turn(x: Array, cosine: Array, sine: Array, axis: int) -> Array:
     return size
 
 
+def _random_cases() -> list[Case]:
+    """Of any stream, and of the least and the most digits that numbers have."""
+
+    def words(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        high = np.iinfo(dtype).max if dtype.kind == "u" else 1 << 40
+        return random.integers(0, high, shape, dtype, endpoint=True)
+
+    makes: tuple[Callable[..., Make], ...] = (lambda bindings: words,)
+    stream, key = (("uint64", ()),), (("uint64", (2,)),)
+    found = [
+        Case("random_stream", key, {"number": number, "seed": seed}, makes)
+        for number, seed in ((0, None), (3, 0), (2**32 + 5, 2**64 - 1))
+    ]
+    found.append(Case("random_key", (*key, ("int64", ())), {"number": 7}, makes))
+    for dtype, digits in ((FLOAT32, 8), (FLOAT32, 24), (FLOAT64, 53)):
+        for shape in ((), (A, B, C), (A, 1, C, 1)):
+            extents = (*EXTENTS, LARGE) if dtype == FLOAT32 else EXTENTS
+            given = {"dtype": dtype, "shape": shape}
+            attributes = given | {"digits": digits}
+            found.append(Case("random_uniform", stream, attributes, makes, 0, None, extents))
+            if digits > 8:
+                found.append(Case("random_normal", stream, given, makes, 8.0, None, extents))
+    return found
+
+
 def _cases() -> dict[str, list[Case]]:
     """By operator; pytest runs each of them on each ISA."""
     found = {name: _scalar_cases(name) for name in SCALAR_FUNCTIONS}
     every = [
         *_cast_cases(), *_bit_cast_cases(), *_reduce_cases(), *_arg_cases(), *_softmax_cases(),
         *_norm_cases(), *_matmul_cases(), *_layout_cases(), *_index_cases(), *_rotary_cases(),
-        *_expert_cases(), *window_cases(),
+        *_expert_cases(), *_random_cases(), *window_cases(),
     ]  # fmt: skip
     for case in every:
         found.setdefault(case.op, []).append(case)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from ftuner.codegen import coefficients
+from ftuner.codegen.triton import random_numbers
 from ftuner.codegen.triton import vector_math as elementary
 from ftuner.codegen.triton.scaled_product import ScaledFunctions, scaled_bodies
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
@@ -116,6 +117,15 @@ class Functions:
         if source.kind == "float" and register(target) != target:
             text += f".to({LANGUAGE_TYPES[target.name]}).to({type_text(target)})"
         return text
+
+    def philox(self, counter: str, key: str) -> str:
+        """Returns 64 random bits for each counter and key."""
+        return f"{self._helper('philox', 'x, y', random_numbers.PHILOX)}({counter}, {key})"
+
+    def normal(self, bits: str, others: str, dtype: DType) -> str:
+        """Returns normal numbers of two words of random bits each."""
+        helper = self._helper(f"normal_{dtype}", "x, y", random_numbers.normal(dtype))
+        return f"{helper}({bits}, {others})"
 
     def combine(self, kind: str, x: str, y: str, dtype: DType) -> str:
         """Returns one step of a reduction."""

@@ -149,6 +149,10 @@ class Values:
             text = frame.functions.cast(names[0], source, step.dtype)
         elif step.op == "bit_cast":
             text = functions.bit_cast(names[0], source, step.dtype)
+        elif step.op == "philox":
+            text = frame.functions.philox(*names)
+        elif step.op == "normal":
+            text = frame.functions.normal(names[0], names[1], step.dtype)
         else:
             text = frame.functions.apply(step.op, names, source)
         return self._named(number, text, along)

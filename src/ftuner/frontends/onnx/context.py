@@ -188,7 +188,7 @@ class Context(Composer):
         """
         known = value.dims is not None or value.constant is not None
         count = value.shape[0] if value.rank == 1 else 0
-        given = value.name in self.answers.dims or self.builder.presumed(value) is not None
+        given = self.builder.presumed(value) is not None
         if known or given or not isinstance(count, int) or count < 1 or value.dtype.kind != "int":
             return self.dims_of(value, what)
         for node in self.builder.nodes:

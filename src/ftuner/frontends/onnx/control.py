@@ -38,7 +38,7 @@ FOREVER = 1 << 62
 
 def _if(context: Context, node: NodeView) -> Sequence[Operand]:
     condition = node.input(0)
-    known = condition.constant is not None or condition.name in context.answers.exact
+    known = condition.constant is not None or condition.name in context.answers
     branches = [node.graph(name) for name in ("then_branch", "else_branch")]
     if context.nested and not known:
         results = chosen(

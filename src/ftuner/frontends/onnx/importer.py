@@ -37,6 +37,7 @@ from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.quantised import QUANTISED
 from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
 from ftuner.frontends.onnx.quantised_products import QUANTISED_PRODUCTS
+from ftuner.frontends.onnx.random_numbers import RANDOM_NUMBERS
 from ftuner.frontends.onnx.reading import (
     NO_WEIGHTS,
     Source,
@@ -70,11 +71,11 @@ from ftuner.frontends.onnx.transposed import TRANSPOSED
 from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.answers import (
     Answer,
-    Answers,
     RunTimeNumberError,
     dims_of_pattern,
     input_name,
 )
+from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, TensorType, Value
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
-    **RECURRENT, **SEQUENCES,
+    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)
@@ -209,7 +210,7 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     """
     exact: dict[str, Array] = {}
     dims: dict[str, tuple[Dim, ...]] = {}
-    context = Context(answers=Answers(exact, dims))
+    context = Context(Builder(dims), exact)
     scope: Scope = {"": None}
     inputs = []
     for record in _distinct(model):
@@ -228,6 +229,9 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
             name = input_name(answer.name, number)
             inputs.append(context.builder.input(name, INT8, (symbols[-1],)))
         dims[answer.name] = dims_of_pattern(answer, symbols)
+        asked = scope.get(answer.name)
+        if isinstance(asked, Value):
+            context.builder.presume(asked, dims[answer.name])
     try:
         _import_graph(context, model.graph, scope, model.opsets)
     except RunTimeNumberError as need:

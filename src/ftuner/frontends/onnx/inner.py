@@ -48,6 +48,7 @@ def looped(
     ones. Extents of carried values may change from iteration to iteration.
 
     Args:
+        initial: the carried values before the first iteration, of which the first is its number.
         optional: how many of the first carried values are left out, with their results, if
             iterations do not read them.
 
@@ -59,6 +60,7 @@ def looped(
     while True:
         inner = context.within()
         given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
+        inner.builder.repeat(given[0])
         try:
             step = body(inner, given)
         except RunTimeNumberError as need:

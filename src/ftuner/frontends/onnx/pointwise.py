@@ -134,18 +134,6 @@ def _clip(context: Context, node: NodeView) -> Sequence[Value]:
     return [x]
 
 
-def _dropout(context: Context, node: NodeView) -> Sequence[Value]:
-    """At inference, which drops nothing."""
-    x, ratio, training = node.input(0), node.optional(1), node.optional(2)
-    for given in (ratio, training):
-        if given is not None and given.shape not in ((), (1,)):
-            raise context.malformed(f"ratio or training_mode {given.type}; expected a scalar")
-    trains = training is not None and context.array_of(training, "training_mode").any()
-    if trains and (ratio is None or context.array_of(ratio, "ratio").any()):
-        raise context.unsupported("dropping elements, as training does")
-    return [x, context.broadcast(context.scalar(True, BOOL), x.shape)]
-
-
 def _bit_shift(context: Context, node: NodeView) -> Sequence[Value]:
     direction = node.text("direction")
     if direction not in ("LEFT", "RIGHT"):
@@ -166,7 +154,6 @@ _OTHERS: dict[str, Importer] = {
     "Cast": _cast,
     "CastLike": _cast_like,
     "Clip": _clip,
-    "Dropout": _dropout,
     "Greater": _exchanged("less"),
     "GreaterOrEqual": _exchanged("less_equal"),
     "IsInf": _is_infinite,

@@ -197,9 +197,11 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
     for one in (n for v in (start, limit, delta) for n in v.shape):
         context.builder.require(one, 1, what)
     first = math.nan if start.constant is None else float(start.constant.item())
-    if start.dtype.kind == "float" and limit.dims and math.isfinite(first) and _is_one(delta):
+    counts = start.dtype.kind == "float" and math.isfinite(first) and _is_one(delta)
+    known = (limit.dims or context.builder.presumed(limit)) if counts else None
+    if known:
         # From a number to an extent.
-        extent: Dim = maximum(limit.dims[0] - math.floor(first), 0)
+        extent: Dim = maximum(known[0] - math.floor(first), 0)
     elif start.dtype.kind == "float":
         first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
         steps = float(last - first) / float(step) if step else math.nan

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.dtype import DType
 from ftuner.errors import DTypeError, InputError, OperandError
 from ftuner.graph.appending import Appended
-from ftuner.graph.ir import Graph, Node, Value
+from ftuner.graph.ir import Graph, Node
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import Array, as_array
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
@@ -63,8 +64,8 @@ class CpuBoundary(Boundary):
             np.asarray(x, numpy_dtype(v.dtype)) for x, v in zip(results, node.outputs, strict=True)
         ]
 
-    def constant(self, value: Value) -> Array:
-        return np.asarray(value.constant, numpy_dtype(value.dtype), order="C")
+    def moved(self, array: Array, dtype: DType) -> Array:
+        return np.asarray(array, numpy_dtype(dtype), order="C")
 
     def stacked(self, operands: Sequence[Array]) -> Array:
         return np.stack(operands)

@@ -60,15 +60,16 @@ class GpuBoundary(Boundary):
     def evaluated(self, node: Node, operands: Sequence[Tensor]) -> list[Tensor]:
         known = [x.float() if x.dtype == torch.bfloat16 else x for x in operands]
         results = node_results(node, [x.cpu().numpy() for x in known])
-        return [self._moved(x, v.dtype) for x, v in zip(results, node.outputs, strict=True)]
-
-    def constant(self, value: Value) -> Tensor:
-        return self._moved(value.constant, value.dtype)
+        return [self.moved(x, v.dtype) for x, v in zip(results, node.outputs, strict=True)]
 
     def stacked(self, operands: Sequence[Tensor]) -> Tensor:
         return torch.stack(tuple(operands))
 
-    def _moved(self, array: Array | None, dtype: DType) -> Tensor:
+    def moved(self, array: Array, dtype: DType) -> Tensor:
+        if is_capturing(self._device):
+            raise UnsupportedKernelError(
+                "cannot be captured in a CUDA graph: each run has new numbers from the host"
+            )
         # A copy: the array may be read-only, which torch warns of.
         found = torch.as_tensor(np.array(array), device=self._device)
         return found.to(TORCH_DTYPES[dtype.name])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir import random_numbers
 from ftuner.codegen.llvm.ir.builder import (
     I32,
     I64,
@@ -126,6 +127,10 @@ class Values:
             return elements.bit_cast(builder, arguments[0], source, step.dtype)
         if step.op == "checked":
             return self._checked(number, arguments[0], arguments[1], str(step.payload))
+        if step.op == "philox":
+            return random_numbers.philox(builder, arguments[0], arguments[1])
+        if step.op == "normal":
+            return random_numbers.normal(builder, arguments[0], arguments[1], step.dtype)
         return elements.apply(builder, step.op, arguments, source, self._frame.fused)
 
     def _index(self, axis: int) -> ir.Value:

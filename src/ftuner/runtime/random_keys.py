@@ -1,0 +1,43 @@
+"""The keys of random numbers: each run of a model has its own."""
+
+from __future__ import annotations
+
+import os
+from typing import SupportsIndex
+
+import numpy as np
+
+from ftuner.core.forks import fork_safe_lock
+from ftuner.core.integers import checked_integer
+from ftuner.errors import ConfigurationError
+from ftuner.graph.ir import Array
+
+_SEED_BYTES = 8
+
+
+class RandomKeys:
+    """The keys of one model's runs, one after the other. Safe to use from several threads."""
+
+    def __init__(self, seed: SupportsIndex | None) -> None:
+        """Without a seed each key is new to the system, so that two models, two processes and the
+        child of a fork have others. With one, the n-th key is always the same.
+
+        Raises:
+            ConfigurationError: no integer of 64 bits.
+        """
+        self._seed = None if seed is None else checked_integer(
+            seed, "random_seed", 0, 1 << 64, ConfigurationError,
+            "None or an integer from 0 below 2 ** 64",
+        )  # fmt: skip
+        self._runs = 0
+        self._lock = fork_safe_lock()
+
+    def next(self) -> Array:
+        """The key of the next run."""
+        with self._lock:
+            run = self._runs
+            self._runs += 1
+        origin = self._seed
+        if origin is None:
+            origin = int.from_bytes(os.urandom(_SEED_BYTES), "little")
+        return np.array([origin, run], np.uint64)
