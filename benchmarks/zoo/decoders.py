@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.zoo.architecture import Architecture, Fields, Input, Size
@@ -15,11 +16,12 @@ CONTINUED = {
 
 def decoder(
     name: str, prefix: str, past: bool = True, shared: bool = True, window: int | None = None,
-    config: str = "", **others: Any,
+    config: str = "", inputs: Mapping[str, Input] = TOKENS, **others: Any,
 ) -> tuple[Architecture, ...]:  # fmt: skip
     """The rows of a decoder: without, and if it has any with keys and values of earlier tokens.
     `shared`: whether several heads share keys and values. `window`: how many tokens are seen.
-    `config`: the class of the configuration, if it is called otherwise than the network."""
+    `config`: the class of the configuration, if it is called otherwise than the network.
+    `inputs`: those of the row without a past."""
 
     def fields(size: Size, window: int | None = window) -> Fields:
         groups = {"num_key_value_heads": size.shared, "head_dim": size.depth} if shared else {}
@@ -31,7 +33,7 @@ def decoder(
         return fields(size, None if window is None else POSITIONS)
 
     named = (f"{prefix}ForCausalLM", config or f"{prefix}Config")
-    whole = Architecture(name, "decoder", *named, fields, TOKENS, ("logits",),
+    whole = Architecture(name, "decoder", *named, fields, inputs, ("logits",),
                          given={"use_cache": False})  # fmt: skip
     if not past:
         return (whole,)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.core.access import Kernel, kernel_of
+from ftuner.core.access import Access, Kernel, kernel_of
 from ftuner.core.dim import Dim, quotient, row_major_strides, symbol
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT64
 from ftuner.core.evaluation import evaluate
@@ -412,3 +412,23 @@ def test_kernels_are_numbered_by_parameters() -> None:
     static = kernel(4, 9)
     assert static.numbered() != one.numbered()
     assert static.numbered() != kernel(4, symbol("9")).numbered()
+
+
+def test_the_code_of_a_kernel_is_that_of_any_node() -> None:
+    """Texts of checks belong to a node of a model; code has their numbers."""
+
+    def kernel(first: str, second: str) -> Kernel:
+        outer, inner = (Access(0, (1,), ()) for _ in range(2))
+        steps = (
+            Step("load", INT64, (), 0), Step("dim", INT64, (), S),
+            Step("checked", INT64, (0, 1), first), Step("checked", INT64, (2, 1), second),
+            Step("load", FLOAT32, (), 1),
+        )  # fmt: skip
+        accesses = (outer, None, None, None, Access(0, (0,), ((3, 1),)))
+        return Kernel((B,), (), steps, accesses, (), (4,), (inner,), (False,))
+
+    one, other = kernel("b", "a"), kernel("c", "d")
+    assert one.checks() == ("b", "a")
+    assert one.numbered() == other.numbered()
+    assert len(one.numbered().checks()) == 2
+    assert kernel("a", "a").numbered() != one.numbered()

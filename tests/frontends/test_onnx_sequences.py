@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 from tests.frontends.test_onnx_control import (
@@ -19,9 +20,10 @@ from tests.frontends.test_onnx_control import (
     value,
 )
 
-from ftuner.errors import IndexRangeError
+from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.late_model import LateModel
 
 X, Y = value("x", ["n", 3]), value("y", ["m", 3])
 ONE, BACK = stored("one", np.int64(1)), stored("back", np.int64(-1))
@@ -66,8 +68,83 @@ def test_splits(widest: CpuBackend, split: Any) -> None:
     )  # fmt: skip
     given = [{"x": floats(5, 3), "at": np.array(at)} for at in (0, 2, -1)]
     expect_agreement(model, *given)
-    with pytest.raises(IndexRangeError, match=r"SequenceAt node .* position 5"):
+    with pytest.raises(IndexRangeError, match=r"SequenceAt node .* (position 5|out of range)"):
         load(model).run({"x": floats(5, 3), "at": np.array(5)})
+
+
+def taken_at(position: int) -> onnx.ModelProto:
+    nodes = [
+        NODE("SplitToSequence", ["x"], ["s"], axis=0, keepdims=0),
+        NODE("SequenceAt", ["s", "at"], ["out"]),
+    ]
+    return model_of(nodes, [X], [value("out", [3])], [stored("at", np.int64(position))])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("split", "keepdims"), [(None, 0), (None, 1), (1, 1), (2, 1)])
+def test_one_model_takes_any_number_of_pieces(
+    widest: CpuBackend, axis: int, split: int | None, keepdims: int
+) -> None:
+    """Of an axis of any extent, which an exporter takes apart and puts together again."""
+    names, constants = ["x"], [ONE, BACK]
+    if split is not None:
+        names.append("split")
+        constants.append(stored("split", np.int64(split)))
+    kept = bool(keepdims)
+    nodes = [
+        NODE("SplitToSequence", names, ["s"], axis=axis, keepdims=keepdims),
+        NODE("SequenceAt", ["s", "one"], ["second"]),
+        NODE("SequenceAt", ["s", "back"], ["last"]),
+        NODE("SequenceLength", ["s"], ["count"]),
+        NODE("ConcatFromSequence", ["s"], ["whole"], axis=axis if kept else 1, new_axis=not kept),
+    ]
+    outputs = [value(name, ["a", "b"] if kept else ["a"]) for name in ("second", "last")]
+    outputs += [value("count", [], INT64), value("whole", ["c", "d"])]
+    model = model_of(nodes, [value("x", ["n", "m"])], outputs, constants)
+    assert not isinstance(load(model), LateModel)
+    expect_agreement(model, *({"x": floats(n, n + 1)} for n in (4, 9, 3)))
+
+
+def test_a_piece_at_a_computed_position_is_in_the_same_model(widest: CpuBackend) -> None:
+    nodes = [
+        NODE("SplitToSequence", ["x"], ["s"], axis=0),
+        NODE("SequenceAt", ["s", "at"], ["out"]),
+    ]
+    model = model_of(nodes, [X, value("at", [], INT64)], [value("out", [1, 3])])
+    assert not isinstance(load(model), LateModel)
+    expect_agreement(
+        model, *({"x": floats(n, 3), "at": np.array(at)} for n, at in ((4, 3), (9, 0), (2, -2)))
+    )
+
+
+@pytest.mark.parametrize("position", [2, -3])
+def test_positions_beyond_a_sequence_of_any_length(widest: CpuBackend, position: int) -> None:
+    expect_agreement(taken_at(position), *({"x": floats(n, 3)} for n in (3, 8)))
+    with pytest.raises(ShapeError, match=f"SequenceAt node .* lacks for position {position}"):
+        load(taken_at(position)).run({"x": floats(2, 3)})
+
+
+def test_several_positions_at_once_are_refused(widest: CpuBackend) -> None:
+    nodes = [
+        NODE("SplitToSequence", ["x"], ["s"], axis=0),
+        NODE("SequenceAt", ["s", "at"], ["out"]),
+    ]
+    model = model_of(nodes, [X, value("at", [2, 1], INT64)], [value("out", [1, 3])])
+    with pytest.raises(GraphError, match=r"SequenceAt node .* expected one element"):
+        load(model)
+
+
+def test_pieces_are_changed_as_a_sequence(widest: CpuBackend) -> None:
+    """Such a sequence must be of known length: one model for each."""
+    nodes = [
+        NODE("SplitToSequence", ["x"], ["s"], axis=0),
+        NODE("SequenceErase", ["s", "one"], ["fewer"]),
+        NODE("ConcatFromSequence", ["fewer"], ["out"], axis=0),
+    ]
+    expect_agreement(
+        model_of(nodes, [X], [value("out", ["k", 3])], [ONE]),
+        *({"x": floats(n, 3)} for n in (3, 5)),
+    )
 
 
 @pytest.mark.parametrize("new_axis", [0, 1])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto, helper
 from tests.random_graphs.drawing import DeclinedError
-from tests.random_graphs.extents import static
+from tests.random_graphs.extents import ONE, static
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
 from tests.random_graphs.tensors import DTYPES, FLOATS, Tensor
@@ -111,16 +111,26 @@ _enter("SequenceMap", 17, _mapped)
 
 @row("SplitToSequence", 0.15, since=11)
 def _split(maker: Maker) -> None:
+    """A tensor of an axis of any extent, taken from its pieces or put together of them again."""
     x = maker.operand(dtypes_of(maker, "Identity", DTYPES), (1, 2, 3))
     axis = maker.draws.below(x.rank)
-    if not x.shape[axis].static or x.shape[axis].most < 1:
+    whole = x.shape[axis]
+    if min(whole.at) < 1:
         raise DeclinedError("as many tensors as run time says")
     name = maker.name("s")
-    node = helper.make_node("SplitToSequence", [x.name], [name], axis=axis, keepdims=0)
+    keepdims = maker.draws.below(2)
+    node = helper.make_node("SplitToSequence", [x.name], [name], axis=axis, keepdims=keepdims)
     maker.nodes.append(node)
-    element = (*x.shape[:axis], *x.shape[axis + 1 :])
-    count = x.shape[axis].most
-    _taken(maker, name, [maker.new(element, x.dtype, x.low, x.high)] * count)
+    rest = (*x.shape[:axis], *x.shape[axis + 1 :])
+    if maker.draws.chance(0.4):
+        at = axis if keepdims else maker.draws.below(x.rank)
+        shape = (*rest[:at], whole, *rest[at:])
+        maker.add("ConcatFromSequence", [], shape, x.dtype, x.low, x.high,
+                  axis=at, new_axis=1 - keepdims)  # fmt: skip
+        maker.nodes[-1].input.append(name)
+        return
+    element = (*x.shape[:axis], ONE, *x.shape[axis + 1 :]) if keepdims else rest
+    _taken(maker, name, [maker.new(element, x.dtype, x.low, x.high)] * min(whole.at))
 
 
 @row("Optional", 0.1, since=15)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.zoo.architecture import Architecture
 from benchmarks.zoo.decoders import EXPERTS, decoder
 from benchmarks.zoo.text import TOKENS, usual
@@ -9,6 +11,9 @@ from benchmarks.zoo.text import TOKENS, usual
 ONE_OF_EACH = {"mamba_n_heads": 6, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 32,
                "mamba_chunk_size": 16}  # fmt: skip
 """Layers with a state space beside those with attention."""
+OF_ONE_LENGTH = {name: replace(given, dims=("batch", 20)) for name, given in TOKENS.items()}
+"""For networks that loop over their tokens. Exporters unroll that: a file takes texts of the length
+that it was exported with."""
 
 ROWS = (
     Architecture("openai-gpt", "decoder", "OpenAIGPTLMHeadModel", "OpenAIGPTConfig", usual, TOKENS,
@@ -28,7 +33,7 @@ ROWS = (
     *decoder("vaultgemma", "VaultGemma", window=32),
     *decoder("nanochat", "NanoChat"),
     *decoder("minimax", "MiniMax", past=False, num_local_experts=4, block_size=16,
-             layer_types=["linear_attention", "full_attention"]),
+             layer_types=["linear_attention", "full_attention"], inputs=OF_ONE_LENGTH),
     *decoder("dbrx", "Dbrx", past=False, shared=False, d_model=192, n_heads=3, n_layers=2,
              max_seq_len=512,
              attn_config={"kv_n_heads": 1, "rope_theta": 10000.0, "clip_qkv": 8.0},
@@ -48,16 +53,17 @@ ROWS = (
              moe_intermediate_size=256),
     *decoder("jamba", "Jamba", past=False, num_experts=4, attn_layer_period=2, attn_layer_offset=1,
              expert_layer_period=2, expert_layer_offset=1, use_mamba_kernels=False,
-             mamba_d_state=16, mamba_d_conv=4),
+             mamba_d_state=16, mamba_d_conv=4, inputs=OF_ONE_LENGTH),
     *decoder("bamba", "Bamba", past=False, attn_layer_indices=[1], **ONE_OF_EACH),
     *decoder("zamba2", "Zamba2", past=False, shared=False, layers_block_type=["mamba", "hybrid"],
              mamba_ngroups=1, mamba_d_state=32, chunk_size=16, num_mem_blocks=1,
              n_mamba_heads=6, mamba_headdim=64),
     *decoder("recurrent-gemma", "RecurrentGemma", past=False,
-             block_types=["recurrent", "attention"], attention_window_size=32, lru_width=192),
+             block_types=["recurrent", "attention"], attention_window_size=32, lru_width=192,
+             inputs=OF_ONE_LENGTH),
     *decoder("qwen3-next", "Qwen3Next", past=False,
              layer_types=["linear_attention", "full_attention"], linear_key_head_dim=32,
              linear_value_head_dim=32, linear_num_key_heads=2, linear_num_value_heads=4,
              shared_expert_intermediate_size=256, **EXPERTS),
-    *decoder("xlstm", "xLSTM", past=False, shared=False, num_heads=3),
+    *decoder("xlstm", "xLSTM", past=False, shared=False, num_heads=3, inputs=OF_ONE_LENGTH),
 )  # fmt: skip

@@ -18,6 +18,9 @@ from benchmarks.zoo.senses import (
 from benchmarks.zoo.text import TARGETS, TOKENS, translator, usual
 
 PIECES = ("pred_boxes", "logits")
+TWO_PICTURES = {"pixel_values": Input((2, 3, "height", "width"), "normal")}
+"""For networks that loop over their pictures. Exporters unroll that: a file takes as many pictures
+as it was exported with."""
 VIDEO = {"pixel_values": Input(("batch", 4, 3, 96, 96), "normal")}
 
 
@@ -124,14 +127,15 @@ ROWS = (
     seen("dinov3-convnext", "DINOv3ConvNext", lambda s: {
          "hidden_sizes": pyramid(s)["widths"], "depths": [1, 1, 1, 1]}),
     seen("aimv2-vision", "Aimv2Vision", inputs=square(96)),
-    seen("pixtral-vision", "PixtralVision"),
+    seen("pixtral-vision", "PixtralVision", inputs=TWO_PICTURES),
     seen("glpn", "GLPN", glpn, model="ForDepthEstimation", outputs=("predicted_depth",)),
     seen("zoedepth", "ZoeDepth", zoedepth, model="ForDepthEstimation",
          outputs=("predicted_depth",), inputs=square(96)),
     seen("rt-detr", "RTDetr", rt_detr, model="ForObjectDetection", outputs=PIECES,
          inputs=square(128)),
     seen("sam-vision", "SamVision", sam_vision, inputs=square(128)),
-    seen("superpoint", "SuperPoint", model="ForKeypointDetection", outputs=("keypoints",)),
+    seen("superpoint", "SuperPoint", model="ForKeypointDetection", outputs=("keypoints",),
+         inputs=TWO_PICTURES),
     Architecture("imagegpt", "vision", "ImageGPTForCausalImageModeling", "ImageGPTConfig", usual,
                  {"input_ids": TOKENS["input_ids"]}, LOGITS, given={"use_cache": False}),
     Architecture("trocr", "decoder", "TrOCRForCausalLM", "TrOCRConfig", trocr,

@@ -65,12 +65,26 @@ class Kernel:
                 found.setdefault(dim)
         return tuple(found)
 
-    def numbered(self) -> Kernel:
-        """The kernel that code is made of: each parameter is a symbol with its number for a name.
+    def checks(self) -> tuple[str, ...]:
+        """The texts of checked indices, each once: the status of the n-th that fails is n + 1."""
+        return tuple(dict.fromkeys(str(s.payload) for s in self.steps if s.op == "checked"))
 
-        Kernels that only compute their parameters differently have the same code.
+    def numbered(self) -> Kernel:
+        """The kernel that code is made of: each parameter is a symbol with its number for a name,
+        and the text of each check is its number.
+
+        Kernels that only compute their parameters differently, or belong to other nodes of a model,
+        have the same code.
         """
         symbols = {dim: symbol(f"p{i}") for i, dim in enumerate(self.parameters())}
+        texts = {text: str(i) for i, text in enumerate(self.checks())}
+
+        def step_of(step: Step) -> Step:
+            if step.op == "dim":
+                return step._replace(payload=named(step.payload))  # type: ignore[arg-type]
+            if step.op == "checked":
+                return step._replace(payload=texts[str(step.payload)])
+            return step
 
         def named(dim: Dim) -> Dim:
             return dim if isinstance(dim, int) else symbols[dim]
@@ -84,10 +98,7 @@ class Kernel:
             self,
             kept=tuple(map(named, self.kept)),
             reduced=tuple(map(named, self.reduced)),
-            steps=tuple(
-                s._replace(payload=named(s.payload)) if s.op == "dim" else s  # type: ignore[arg-type]
-                for s in self.steps
-            ),
+            steps=tuple(map(step_of, self.steps)),
             accesses=tuple(None if a is None else access_of(a) for a in self.accesses),
             targets=tuple(map(access_of, self.targets)),
         )

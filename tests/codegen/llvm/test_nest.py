@@ -34,7 +34,7 @@ from tests.conftest import HOST_ISAS
 from tests.guarded import Guard, Side, guarded
 from tests.wild_products import assert_product, wild_matrix
 
-from ftuner.core.cpu.schedule import checks, schedule_of, task_count
+from ftuner.core.cpu.schedule import schedule_of, task_count
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import INT64, TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
@@ -180,7 +180,7 @@ def test_indices_out_of_range_are_told(isa: str) -> None:
     elements = Case("gather_elements", (("float32", (A, C)), ("int64", (A, C))),
                     {"axis": 1, "node": "there"})  # fmt: skip
     functions = Functions(isa, [case.kernel(), elements.kernel()])
-    assert [checks(k) for k in functions.kernels] == [["here"], ["there"]]
+    assert [k.checks() for k in functions.kernels] == [("here",), ("there",)]
     bindings = {"A": 5, "B": 9, "C": 37}
     x, indices = case.arrays(bindings, 0)
     for wrong in (5, -6, 2**62, -(2**63)):

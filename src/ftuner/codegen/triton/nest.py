@@ -21,7 +21,7 @@ from ftuner.codegen.triton.nest_values import Frame, Values
 from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
 from ftuner.core.access import POSITIONAL, Kernel
 from ftuner.core.cached_attribute import cached_attribute
-from ftuner.core.cpu.schedule import checks, operand_numbers
+from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
 from ftuner.core.gpu.schedule import Schedule, schedules_of
@@ -63,7 +63,7 @@ class NestKernel:
     def checks(self) -> tuple[str, ...]:
         """Descriptions of the index checks. If there are any, the status word, an int32 that is
         zero before the launch, is set to the number of a failed check, counted from one."""
-        return tuple(checks(self.kernel))
+        return self.kernel.checks()
 
     @cached_attribute
     def parameters(self) -> tuple[Dim, ...]:

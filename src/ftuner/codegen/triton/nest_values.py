@@ -9,7 +9,7 @@ from ftuner.codegen.triton import functions
 from ftuner.codegen.triton.functions import Functions
 from ftuner.codegen.triton.lines import Lines
 from ftuner.core.access import Access, Kernel
-from ftuner.core.cpu.schedule import checks, operand_numbers
+from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
 from ftuner.core.gpu.schedule import Schedule
@@ -43,7 +43,7 @@ class Frame:
         self.parameters = {dim: f"n{i}" for i, dim in enumerate(kernel.parameters())}
         self.operands = {n: f"x{i}" for i, n in enumerate(operand_numbers(kernel))}
         self.results = [f"y{i}" for i in range(len(kernel.values))]
-        self.checks = checks(kernel)
+        self.checks = kernel.checks()
         self.inner = inner_steps(kernel)
         self.guards = guards(kernel)
         self._constants: dict[int, Term] = {}

@@ -133,11 +133,6 @@ def task_count(kernel: Kernel, schedule: Schedule) -> Dim:
     return ceil_quotient(kernel.axes[schedule.vector], schedule.block)
 
 
-def checks(kernel: Kernel) -> list[str]:
-    """The texts of a kernel's checks: the status of the n-th that fails is n + 1."""
-    return sorted({str(s.payload) for s in kernel.steps if s.op == "checked"})
-
-
 def operand_numbers(kernel: Kernel) -> list[int]:
     """The operands of the nest that the kernel still reads, in the order of their buffers."""
     return sorted({int(s.payload) for s in kernel.steps if s.op == "load"})  # type: ignore[arg-type]

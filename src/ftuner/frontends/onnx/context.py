@@ -28,11 +28,23 @@ class Items:
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """A sequence of the pieces of a tensor along an axis. Their number may be a symbol."""
+
+    x: Value
+    axis: int
+    step: int
+    """Extent of each piece; the last one may be shorter."""
+    keepdims: bool
+    """Whether pieces of extent 1 keep the axis."""
+
+
+@dataclass(frozen=True)
 class Nothing:
     """An optional without an element. One with an element is the element itself."""
 
 
-Operand = Value | Items | Nothing
+Operand = Value | Items | Pieces | Nothing
 Importer = Callable[["Context", "NodeView"], Sequence[Operand]]
 Inner = Callable[["Context", GraphRecord, Sequence[Operand]], list[Operand]]
 """Imports a graph that a node has as an attribute, for some inputs; returns its outputs."""
@@ -68,10 +80,10 @@ class NodeView:
         """An input of any kind."""
         return self.inputs[number] if number < len(self.inputs) else None
 
-    def items(self, number: int) -> Items:
+    def sequence(self, number: int) -> Items | Pieces:
         """A required sequence."""
         found = self.operand(number)
-        if not isinstance(found, Items):
+        if not isinstance(found, (Items, Pieces)):
             raise GraphError(f"{self.record.label}: input {number} is no sequence")
         return found
 

@@ -20,7 +20,14 @@ from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorErr
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
-from ftuner.frontends.onnx.context import Context, Importer, Items, NodeView, Operand, Table
+from ftuner.frontends.onnx.context import (
+    Context,
+    Importer,
+    NodeView,
+    Nothing,
+    Operand,
+    Table,
+)
 from ftuner.frontends.onnx.contractions import CONTRACTIONS
 from ftuner.frontends.onnx.control import CONTROL
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
@@ -276,7 +283,7 @@ def _output(scope: Scope, name: str) -> Operand:
 def _tensor(scope: Scope, name: str) -> Value:
     found = _output(scope, name)
     if not isinstance(found, Value):
-        kind = "sequence" if isinstance(found, Items) else "optional"
+        kind = "optional" if isinstance(found, Nothing) else "sequence"
         raise GraphError(f"output {name!r}: type {kind} is not supported")
     return found
 

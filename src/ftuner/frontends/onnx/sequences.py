@@ -1,16 +1,24 @@
 """Sequences and optionals. They are known while a graph is made, which has tensors alone: where
-their lengths or positions are known only at run time, other ones make another graph."""
+their lengths or positions are known only at run time, other ones make another graph. The pieces of
+a tensor stay one tensor as long as it can be read in place of them; one graph then serves any
+number of pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from ftuner.core.dim import Dim, ceil_quotient
+from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum
 from ftuner.core.dtype import BOOL
 from ftuner.errors import IndexRangeError
-from ftuner.frontends.onnx.context import Context, Items, NodeView, Nothing, Operand, Table
+from ftuner.frontends.onnx.context import (
+    Context,
+    Items,
+    NodeView,
+    Nothing,
+    Operand,
+    Pieces,
+    Table,
+)
 from ftuner.graph.ir import Value
 
 MOST_PIECES = 4096
@@ -31,10 +39,31 @@ def _empty(context: Context, node: NodeView) -> Sequence[Operand]:
     return [Items(())]
 
 
-def _position(context: Context, node: NodeView, number: int, most: int) -> int:
+def _values(context: Context, sequence: Items | Pieces) -> tuple[Value, ...]:
+    """The tensors of a sequence whose length must be known now."""
+    if isinstance(sequence, Items):
+        return sequence.values
+    x, axis, step = sequence.x, sequence.axis, sequence.step
+    whole = x.shape[axis]
+    (count,) = context.known([_count(sequence)], "the number of pieces")
+    if count > MOST_PIECES:
+        raise context.unsupported(f"a sequence of {count} tensors; at most {MOST_PIECES}")
+    extents: list[Dim] = [step] * (count - 1)
+    extents += [whole - step * (count - 1)] if count else []
+    return tuple(_shaped(context, sequence, p) for p in context.pieces(x, axis, extents))
+
+
+def _count(pieces: Pieces) -> Dim:
+    return ceil_quotient(pieces.x.shape[pieces.axis], pieces.step)
+
+
+def _shaped(context: Context, pieces: Pieces, piece: Value) -> Value:
+    return piece if pieces.keepdims else context.squeeze(piece, [pieces.axis])
+
+
+def _position(context: Context, position: Value, length: int, most: int) -> int:
     """A position from the front, at most `most`."""
-    given = context.integer_of(node.input(number), "the position")
-    length = len(node.items(0).values)
+    given = context.integer_of(position, "the position")
     if not -length <= given <= most:
         raise IndexRangeError(
             f"{context.builder.where}: position {given} of a sequence of {length} tensors"
@@ -43,56 +72,87 @@ def _position(context: Context, node: NodeView, number: int, most: int) -> int:
 
 
 def _insert(context: Context, node: NodeView) -> Sequence[Operand]:
-    values = list(node.items(0).values)
-    at = len(values) if node.optional(2) is None else _position(context, node, 2, len(values))
+    values, position = list(_values(context, node.sequence(0))), node.optional(2)
+    length = len(values)
+    at = length if position is None else _position(context, position, length, length)
     values.insert(at, node.input(1))
     return [_of_one_dtype(context, values)]
 
 
 def _erase(context: Context, node: NodeView) -> Sequence[Operand]:
-    values = list(node.items(0).values)
+    values, position = list(_values(context, node.sequence(0))), node.optional(1)
     if not values:
         raise context.malformed("nothing to erase from an empty sequence")
-    del values[-1 if node.optional(1) is None else _position(context, node, 1, len(values) - 1)]
+    length = len(values)
+    del values[-1 if position is None else _position(context, position, length, length - 1)]
     return [Items(tuple(values))]
 
 
 def _at(context: Context, node: NodeView) -> Sequence[Operand]:
-    values = node.items(0).values
-    return [values[_position(context, node, 1, len(values) - 1)]]
+    sequence, position = node.sequence(0), node.input(1)
+    if isinstance(sequence, Pieces):
+        return [_piece(context, sequence, position)]
+    length = len(sequence.values)
+    return [sequence.values[_position(context, position, length, length - 1)]]
+
+
+def _piece(context: Context, pieces: Pieces, position: Value) -> Value:
+    """The piece at a position, which may be computed where all pieces have extent 1."""
+    x, axis, step, count = pieces.x, pieces.axis, pieces.step, _count(pieces)
+    if position.dtype.kind == "int" and position.constant is None and step == 1:
+        if position.rank > 1:
+            raise context.malformed(f"the position is {position.type}; expected one element")
+        position = context.squeeze(position, range(position.rank))
+        piece = context.add("gather", x, position, axis=axis, node=context.builder.where)
+        return context.unsqueeze(piece, [axis]) if pieces.keepdims else piece
+    start: Dim
+    if isinstance(count, int):
+        start = step * _position(context, position, count, count - 1)
+    else:
+        given = context.integer_of(position, "the position")
+        least = given + 1 if given >= 0 else -given
+        what = f"tensors that a sequence lacks for position {given}"
+        context.builder.require(maximum(least - count, 0), 0, what)
+        start = step * (given if given >= 0 else count + given)
+    # The last piece may be shorter.
+    extent = step if step == 1 else minimum(step, x.shape[axis] - start)
+    return _shaped(context, pieces, context.slice(x, axis, start, extent))
 
 
 def _length(context: Context, node: NodeView) -> Sequence[Operand]:
-    return [context.builder.constant(np.int64(len(node.items(0).values)))]
+    sequence = node.sequence(0)
+    length = len(sequence.values) if isinstance(sequence, Items) else _count(sequence)
+    return [context.builder.dims([length], ())]
 
 
 def _split(context: Context, node: NodeView) -> Sequence[Operand]:
     x, split = node.input(0), node.optional(1)
     axis = context.axis(node.integer("axis", 0), x.rank)
-    whole = x.shape[axis]
     if split is not None and split.rank == 1:
         extents: list[Dim] = list(context.extents_of(split, "the split"))
         total: Dim = 0
         for extent in extents:
             total = total + extent
-        context.builder.require(total, whole, f"extents of the pieces of {x.type}")
-    else:
-        step = 1 if split is None else context.integer_of(split, "the split")
-        if step < 1:
-            raise context.malformed(f"a split into pieces of {step}")
-        (count,) = context.known([ceil_quotient(whole, step)], "the number of pieces")
-        if count > MOST_PIECES:
-            raise context.unsupported(f"a sequence of {count} tensors; at most {MOST_PIECES}")
-        extents = [step] * (count - 1)
-        extents += [whole - step * (count - 1)] if count else []
-    pieces = context.pieces(x, axis, extents)
-    if split is None and not node.flag("keepdims", True):
-        pieces = [context.squeeze(piece, [axis]) for piece in pieces]
-    return [Items(tuple(pieces))]
+        context.builder.require(total, x.shape[axis], f"extents of the pieces of {x.type}")
+        return [Items(tuple(context.pieces(x, axis, extents)))]
+    step = 1 if split is None else context.integer_of(split, "the split")
+    if step < 1:
+        raise context.malformed(f"a split into pieces of {step}")
+    return [Pieces(x, axis, step, split is not None or node.flag("keepdims", True))]
 
 
 def _concat(context: Context, node: NodeView) -> Sequence[Operand]:
-    values, axis = node.items(0).values, node.integer("axis")
+    sequence, axis = node.sequence(0), node.integer("axis")
+    if isinstance(sequence, Pieces) and sequence.keepdims != node.flag("new_axis"):
+        x = sequence.x
+        axis = context.axis(axis, x.rank)
+        if sequence.keepdims and axis == sequence.axis:
+            return [x]
+        if not sequence.keepdims:
+            order = [n for n in range(x.rank) if n != sequence.axis]
+            order.insert(axis, sequence.axis)
+            return [context.transpose(x, order)]
+    values = _values(context, sequence)
     if not values:
         raise context.malformed("nothing to concatenate in an empty sequence")
     if node.flag("new_axis"):
@@ -102,13 +162,20 @@ def _concat(context: Context, node: NodeView) -> Sequence[Operand]:
 
 
 def _map(context: Context, node: NodeView) -> Sequence[Operand]:
-    graph, count = node.graph("body"), len(node.items(0).values)
+    graph = node.graph("body")
+    inputs = [
+        Items(_values(context, given)) if isinstance(given, Pieces) else given
+        for given in node.inputs
+    ]
+    if not inputs or not isinstance(inputs[0], Items):
+        raise context.malformed("input 0 is no sequence")
+    count = len(inputs[0].values)
     results: list[list[Value]] = [[] for _ in graph.outputs]
     for number in range(count):
         if not context.repeats.take(graph):
             raise context.unsupported("too many tensors of a sequence to map")
         operands: list[Operand] = []
-        for given in node.inputs:
+        for given in inputs:
             if isinstance(given, Items):
                 if len(given.values) != count:
                     raise context.malformed(f"sequences of {count} and {len(given.values)} tensors")

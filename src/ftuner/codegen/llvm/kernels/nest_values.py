@@ -24,7 +24,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.core.access import Access, Kernel
-from ftuner.core.cpu.schedule import Schedule, checks, operand_numbers
+from ftuner.core.cpu.schedule import Schedule, operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
 from ftuner.core.guards import guards
@@ -169,7 +169,7 @@ class Values:
         if guard is not None:
             wrong = builder.and_(*elements.widened(builder, [wrong, guard]))
         with builder.if_then(any_lane(self._builder, wrong), likely=False):
-            status = checks(self._kernel).index(text) + 1
+            status = self._kernel.checks().index(text) + 1
             builder.store(const(status), self._frame.status)
         return builder.select(inside, index, none)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.cpu.schedule import Schedule, checks, schedule_of, task_count
+from ftuner.core.cpu.schedule import Schedule, schedule_of, task_count
 from ftuner.core.dim import Shape
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
@@ -39,7 +39,7 @@ class NestKind(StepKind[NestStep]):
     ) -> CompiledStep:
         nest = step.kernel
         tasks = task_count(nest, _schedule_of(step, loaded.hardware, loaded.isa))
-        return CompiledKernel(step, kernel, nest.parameters(), tasks, tuple(checks(nest)))
+        return CompiledKernel(step, kernel, nest.parameters(), tasks, nest.checks())
 
     def report(
         self, step: NestStep, extents: Extents, machine: Machine, resident_bytes: int
