@@ -105,6 +105,45 @@ def test_ranges_of_floats_to_an_extent(first: float) -> None:
     agrees(data, *((1, m) for m in range(9)))
 
 
+@pytest.mark.parametrize("step", [-1, -2, -3])
+def test_ranges_of_floats_between_extents(step: int) -> None:
+    """The distances of positions, as a Conformer counts them: from t - 1 down to 1 - t."""
+    data = model_of(
+        [
+            node("Shape", "x", y="shape", start=1, end=2), node("Squeeze", "shape", y="scalar"),
+            node("Cast", "scalar", y="t", to=TensorProto.FLOAT),
+            node("Sub", "t", "one", y="first"), node("Neg", "t", y="limit"),
+            node("Range", "first", "limit", "step", y="y"),
+        ],
+        {"y": 1}, one=np.float32(1), step=np.float32(step),
+    )  # fmt: skip
+    agrees(data, *((1, m) for m in range(9)))
+
+
+def test_padding_that_is_computed_in_floats() -> None:
+    """As much as TensorFlow pads before a window of 3 and stride 2: max(2 * (ceil(m / 2) - 1) + 3 -
+    m, 0), half of it at the beginning."""
+    floating = [("Div", "t", "two"), ("Ceil", "0"), ("Sub", "1", "one"), ("Mul", "2", "two"),
+                ("Add", "3", "three"), ("Sub", "4", "t"), ("Max", "5", "zero")]  # fmt: skip
+    data = model_of(
+        [
+            node("Shape", "x", y="shape", start=1, end=2), node("Squeeze", "shape", y="scalar"),
+            node("Cast", "scalar", y="t", to=TensorProto.FLOAT),
+            *(node(*step, y=str(n)) for n, step in enumerate(floating)),
+            node("Div", "6", "two", y="half"), node("Cast", "half", y="low", to=TensorProto.INT64),
+            node("Cast", "low", y="begin", to=TensorProto.FLOAT),
+            node("Sub", "6", "begin", y="end"),
+            node("Unsqueeze", "begin", "axis", y="begins"),
+            node("Unsqueeze", "end", "axis", y="ends"),
+            node("Concat", "none", "begins", "none", "ends", y="widths", axis=0),
+            node("Cast", "widths", y="pads", to=TensorProto.INT64), node("Pad", "x", "pads", y="y"),
+        ],
+        {"y": 2}, zero=np.float32(0), one=np.float32(1), two=np.float32(2), three=np.float32(3),
+        none=np.zeros(1, np.float32), axis=np.array([0]),
+    )  # fmt: skip
+    agrees(data, *((2, m) for m in range(1, 12)))
+
+
 @pytest.mark.parametrize("language", [0.0, 1.0, 2.0])
 def test_rows_are_chosen_by_a_number_that_all_have(language: float) -> None:
     """Rows of x of either language, changed and written back, as torch exports

@@ -83,6 +83,20 @@ def scan_forwards(g: Maker) -> Value:
     return g.add("multiply", y, g.weight(8))
 
 
+def resampled_and_turned(g: Maker) -> Value:
+    """Vectors lie along the channels of the rows that are looked up."""
+    tables = [g.given("at", 2, T, dtype=INT64), g.given("w", 2, T)]
+    y = g.add("resample", x_of(g), *tables, axes=(1,))
+    return g.add("transpose", y, perm=(0, 2, 1))
+
+
+def resampled_lines_turned(g: Maker) -> Value:
+    """Each element is looked up along the last axis: the order of axes does not matter."""
+    tables = [g.given("at", 2, T, dtype=INT64), g.given("w", 2, T)]
+    y = g.add("resample", x_of(g), *tables, axes=(2,))
+    return g.add("transpose", y, perm=(0, 2, 1))
+
+
 def gathered(g: Maker) -> Value:
     rows = g.add("gather", g.weight(3, 8), g.given("at", B, S, dtype=INT64), axis=0)
     return g.add("add", rows, g.weight(8))
@@ -179,6 +193,8 @@ NESTS: tuple[tuple[Body, list[str]], ...] = (
     (scan, ["negative + cumulative_sum", "add"]),
     (scan_forwards, ["cumulative_sum + multiply"]),
     (gathered, ["gather + add"]),
+    (resampled_and_turned, ["resample", "copy"]),
+    (resampled_lines_turned, ["resample + transpose"]),
     (scattered, ["exp", "scatter_elements"]),
     (scattered_into_an_input, ["copy", "negative + scatter_elements"]),
     (reshaped_and_turned, ["copy", "negative"]),

@@ -11,7 +11,7 @@ from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Apply, composed_steps
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
-from ftuner.core.index_expr import Body, Index, Nest, Step, Store, Writer
+from ftuner.core.index_expr import Body, Index, Nest, Payload, Step, Store, Writer
 from ftuner.graph.buffers import View
 from ftuner.graph.steps import NestStep
 
@@ -52,6 +52,21 @@ class FusedNest:
     @property
     def expensive(self) -> bool:
         return any(is_expensive(s.op) for s in self.nest.steps)
+
+    @property
+    def looks_up_rows(self) -> bool:
+        """Whether each element is made of several elements of one operand, in rows that data
+        chooses, at its own index along the last axis. Vectors along another axis would gather
+        them."""
+        if not self.nest.axes:
+            return False
+        last, found, rows = index_steps(self.nest)[-1], set[int](), list[Payload]()
+        for number, step in enumerate(self.nest.steps):
+            if step.op == "load" and step.arguments[-1:] == (last,):
+                rows += [step.payload] * (not found.isdisjoint(step.arguments))
+            if step.op == "load" or not found.isdisjoint(step.arguments):
+                found.add(number)
+        return len(rows) > len(set(rows))
 
     def step(self, target: View) -> NestStep:
         """The step that computes the value to a target."""

@@ -10,6 +10,7 @@ import numpy as np
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, product, quotient
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.graph.following import elements_of
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.views import slice_extent
 
@@ -189,6 +190,16 @@ def _is_one(value: Value) -> bool:
     return value.constant is not None and bool(value.constant.item() == 1)
 
 
+def _whole_range(start: Value, limit: Value, delta: Value) -> tuple[Dim, Dim, int] | None:
+    """The ends and the step of a range of floats, if they are integers: positions between extents,
+    such as the distances from t - 1 down to 1 - t. None if they are not known to be."""
+    begin, end, width = (elements_of(value) for value in (start, limit, delta))
+    if begin is None or end is None or width is None:
+        return None
+    step = width.item()
+    return (begin.item(), end.item(), step) if isinstance(step, int) and step else None
+
+
 def _range(context: Context, node: NodeView) -> Sequence[Value]:
     start, limit, delta = (node.input(i) for i in range(3))
     what = f"a range from {start.type} to {limit.type} by {delta.type}"
@@ -202,6 +213,8 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
     if known:
         # From a number to an extent.
         extent: Dim = maximum(known[0] - math.floor(first), 0)
+    elif start.dtype.kind == "float" and (whole := _whole_range(start, limit, delta)) is not None:
+        extent = slice_extent(*whole)
     elif start.dtype.kind == "float":
         first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
         steps = float(last - first) / float(step) if step else math.nan

@@ -141,8 +141,12 @@ def _lower_transpose(node: Node, placement: Placement) -> tuple[View] | None:
             target = placement.place(node.output)
             placement.store(pending, permuted(target, [perm.index(a) for a in range(len(perm))]))
             return (target,)
-        if pending.fused is not None and pending.fused.injective:
-            return None
+        fused = pending.fused
+        if fused is not None and fused.injective:
+            # Vectors lie along the rows that it looks up; the result is transposed afterwards.
+            turns_rows = perm[-1] != len(perm) - 1 and fused.looks_up_rows
+            if not turns_rows or not placement.read_once(value):
+                return None
     return (permuted(placement.view(value), perm),)
 
 
