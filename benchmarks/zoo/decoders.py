@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.zoo.architecture import Architecture, Fields, Input, Size
@@ -12,6 +13,10 @@ CONTINUED = {
     "input_ids": Input(("batch", "new"), "tokens"),
     "attention_mask": Input(("batch", "past+new"), "mask"),
 }
+
+OF_ONE_LENGTH = {name: replace(given, dims=("batch", 20)) for name, given in TOKENS.items()}
+"""For networks that loop over their tokens. Exporters unroll that: a file takes texts of the length
+that it was exported with."""
 
 
 def decoder(
@@ -101,9 +106,9 @@ ROWS = (
     *decoder("diffllama", "DiffLlama", past=False, num_key_value_heads=2, num_attention_heads=4,
              shared=False),
     *decoder("lfm2", "Lfm2", past=False, layer_types=["conv", "full_attention"]),
-    *decoder("mamba", "Mamba", past=False, shared=False),
+    *decoder("mamba", "Mamba", past=False, shared=False, inputs=OF_ONE_LENGTH),
     Architecture("mamba2", "decoder", "Mamba2ForCausalLM", "Mamba2Config", _of_heads, TOKENS,
                  ("logits",), given={"use_cache": False}),
-    *decoder("falcon-mamba", "FalconMamba", past=False, shared=False),
-    *decoder("rwkv", "Rwkv", past=False, shared=False),
+    *decoder("falcon-mamba", "FalconMamba", past=False, shared=False, inputs=OF_ONE_LENGTH),
+    *decoder("rwkv", "Rwkv", past=False, shared=False, inputs=OF_ONE_LENGTH),
 )  # fmt: skip

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from benchmarks.zoo.architecture import Architecture
-from benchmarks.zoo.decoders import EXPERTS, decoder
+from benchmarks.zoo.decoders import EXPERTS, OF_ONE_LENGTH, decoder
 from benchmarks.zoo.text import TOKENS, usual
 
 ONE_OF_EACH = {"mamba_n_heads": 6, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 32,
                "mamba_chunk_size": 16}  # fmt: skip
 """Layers with a state space beside those with attention."""
-OF_ONE_LENGTH = {name: replace(given, dims=("batch", 20)) for name, given in TOKENS.items()}
-"""For networks that loop over their tokens. Exporters unroll that: a file takes texts of the length
-that it was exported with."""
 
 ROWS = (
     Architecture("openai-gpt", "decoder", "OpenAIGPTLMHeadModel", "OpenAIGPTConfig", usual, TOKENS,
