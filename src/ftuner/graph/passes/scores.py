@@ -197,6 +197,8 @@ class ScoresReader:
             if number is None or inner is None or not self._whole(value, node):
                 continue
             if node is self._without_weight:
+                if not self._all_seen(inner):
+                    return None
                 number = -math.inf
             seen = self._masks.seen(mask, shown)
             limited = seen and self._limited(inner, value, mask, seen, number, False)
@@ -279,6 +281,12 @@ class ScoresReader:
         one = self._node("where", [shown, addend, low], together(shown.shape, addend.shape), addend)
         made_ = (*inner.made, *nodes, one)
         return replace(inner, mask=one.output, hidden=-math.inf, made=made_)
+
+    def _all_seen(self, inner: Scores) -> bool:
+        """Whether scores have no mask yet that may hide some."""
+        if inner.causal is not None:
+            return False
+        return inner.mask is None or is_of_scores(self._around, inner.mask)
 
     def _leaves_or_replaces(self, addend: Value) -> bool:
         """Whether sums of an addend and a number down to `ABSORBING` are one of the two."""
