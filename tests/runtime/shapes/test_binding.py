@@ -93,3 +93,23 @@ def test_what_contradicts_the_inputs_is_named() -> None:
         binding([(3, 4), (2, 6)])
     with pytest.raises(ShapeError, match=r"y.* was given \(2,\)"):
         binding([(3, 4), (2,)])
+
+
+def test_names_of_any_length() -> None:
+    """The text of a dim is cut; the name of a symbol is not."""
+    names = ["rows" * 100, "rows" * 100 + "_2"]
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol(names[0]), symbol(names[1]), symbol(names[0])))
+    binding = Binding(builder.graph([x], [("y", builder.add("exp", x))]))
+    assert binding.names == names
+    assert binding([(3, 4, 3)]) == [3, 4]
+    with pytest.raises(ShapeError, match="is 3 elsewhere"):
+        binding([(3, 4, 5)])
+
+
+def test_extents_that_follow_from_others() -> None:
+    """An input may have an extent that is computed from another one's."""
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (N, quotient(N, 2)))
+    binding = Binding(builder.graph([x], [("y", builder.add("exp", x))]))
+    assert binding([(7, 3)])[0] == 7

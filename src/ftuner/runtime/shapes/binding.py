@@ -82,9 +82,10 @@ def _reader(
     for value in inputs:
         axes = []
         for dim in value.shape:
-            number = numbers.get(str(dim)) if isinstance(dim, Symbolic) else None
-            if isinstance(dim, Symbolic) and number is None:
-                axes.append(f"s{numbers.setdefault(str(dim), len(numbers))}")
+            name = _name(dim) if isinstance(dim, Symbolic) else None
+            number = None if name is None else numbers.get(name)
+            if name is not None and number is None:
+                axes.append(f"s{numbers.setdefault(name, len(numbers))}")
                 continue
             axes.append(f"x{len(contradictions)}")
             known = dim if number is None else f"s{number}"
@@ -100,6 +101,14 @@ def _reader(
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
     return scope["made"], list(numbers)
+
+
+def _name(dim: Symbolic) -> str:
+    """The name of a symbol, whose text is cut if it is long; the text of any other dim."""
+    (monomial, factor), *others = dim.terms
+    if not others and factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+        return monomial[0].name
+    return str(dim)
 
 
 def _equal_symbols(constraints: Iterable[Constraint]) -> dict[str, str]:
