@@ -20,7 +20,8 @@ from ftuner.frontends.onnx.sequences import SEQUENCES
 from ftuner.graph.operators import OPERATORS
 
 ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_matmul",
-             "extents", "random_stream", "random_uniform", "random_normal", "random_key"}  # fmt: skip
+             "extents", "random_stream", "random_uniform", "random_normal",
+             "random_key"}  # fmt: skip
 """Operators of graphs that only passes make, of several nodes, or that an attribute or data asks
 for which the first node of an operator lacks: their own tests have them."""
 OF_SEQUENCES = set(SEQUENCES) - {
