@@ -106,18 +106,20 @@ def test_ranges_of_floats_to_an_extent(first: float) -> None:
 
 
 @pytest.mark.parametrize("step", [-1, -2, -3])
-def test_ranges_of_floats_between_extents(step: int) -> None:
+@pytest.mark.parametrize("less", [0, -1])
+def test_ranges_of_floats_between_extents(less: int, step: int) -> None:
     """The distances of positions, as a Conformer counts them: from t - 1 down to 1 - t."""
     data = model_of(
         [
-            node("Shape", "x", y="shape", start=1, end=2), node("Squeeze", "shape", y="scalar"),
+            *COUNT, node("Squeeze", "windows", y="scalar"),
             node("Cast", "scalar", y="t", to=TensorProto.FLOAT),
             node("Sub", "t", "one", y="first"), node("Neg", "t", y="limit"),
             node("Range", "first", "limit", "step", y="y"),
         ],
-        {"y": 1}, one=np.float32(1), step=np.float32(step),
+        {"y": 1}, less=np.array([less]), stride=np.array([2]), one=np.float32(1),
+        step=np.float32(step),
     )  # fmt: skip
-    agrees(data, *((1, m) for m in range(9)))
+    agrees(data, *((1, m) for m in range(-less, 9)))
 
 
 def test_padding_that_is_computed_in_floats() -> None:

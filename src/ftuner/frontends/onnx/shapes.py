@@ -190,14 +190,21 @@ def _is_one(value: Value) -> bool:
     return value.constant is not None and bool(value.constant.item() == 1)
 
 
-def _whole_range(start: Value, limit: Value, delta: Value) -> tuple[Dim, Dim, int] | None:
-    """The ends and the step of a range of floats, if they are integers: positions between extents,
+def _whole(context: Context, value: Value) -> Dim | None:
+    """The element of a float, if it is known to be an integer."""
+    elements = elements_of(value)
+    found = context.builder.presumed(value) if elements is None else tuple(elements.ravel())
+    return None if found is None else found[0]
+
+
+def _whole_range(context: Context, ends: Sequence[Value], delta: Value) -> Dim | None:
+    """The number of elements of a range of floats, if they are integers: positions between extents,
     such as the distances from t - 1 down to 1 - t. None if they are not known to be."""
-    begin, end, width = (elements_of(value) for value in (start, limit, delta))
-    if begin is None or end is None or width is None:
+    begin, end = (_whole(context, value) for value in ends)
+    step = _whole(context, delta)
+    if begin is None or end is None or not isinstance(step, int) or step == 0:
         return None
-    step = width.item()
-    return (begin.item(), end.item(), step) if isinstance(step, int) and step else None
+    return slice_extent(begin, end, step)
 
 
 def _range(context: Context, node: NodeView) -> Sequence[Value]:
@@ -213,8 +220,11 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
     if known:
         # From a number to an extent.
         extent: Dim = maximum(known[0] - math.floor(first), 0)
-    elif start.dtype.kind == "float" and (whole := _whole_range(start, limit, delta)) is not None:
-        extent = slice_extent(*whole)
+    elif (
+        start.dtype.kind == "float"
+        and (whole := _whole_range(context, (start, limit), delta)) is not None
+    ):
+        extent = whole
     elif start.dtype.kind == "float":
         first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
         steps = float(last - first) / float(step) if step else math.nan
