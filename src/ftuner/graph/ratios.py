@@ -3,7 +3,7 @@ extent again. Networks that pad as TensorFlow does ask so for `ceil(h / 2)`.
 
 A float has an error where the ratio's denominator is no power of two. Ratios are followed only as
 long as those that are integers have none: `h / 3 * 2` is an integer if `h / 3` is one. It is not so
-with `h / 49 * 49`, which is 26 for h = 27 in float32, nor need it be so with sums of two such ratios.
+with `h / 49 * 49`, which is less than 27 for h = 27 in float32, and with `h / 3 - w / 3`.
 """
 
 from __future__ import annotations

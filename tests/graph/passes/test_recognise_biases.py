@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -189,6 +190,47 @@ def test_addends_that_leave_scores_or_replace_them(widest: CpuBackend, addend: B
 def test_addends_that_do_not_replace_scores(number: float) -> None:
     graph = graph_of(lambda g: ahead_then_padded(g, padded(g, number)))
     assert "attention" not in ops(recognise_attention(graph))
+
+
+def then_biased(g: Maker, masked: Value) -> Value:
+    return g.add("add", masked, g.given("late", H, S, T))
+
+
+def then_hidden(g: Maker, masked: Value) -> Value:
+    return g.add("add", masked, hiding(g, g.given("choice", B, 1, 1, T, dtype=BOOL)))
+
+
+def then_chosen(g: Maker, masked: Value) -> Value:
+    return g.add("where", g.given("choice", S, T, dtype=BOOL), masked, g.number(LOWEST))
+
+
+def then_scaled(g: Maker, masked: Value) -> Value:
+    return g.add("multiply", masked, g.number(2.0))
+
+
+@pytest.mark.parametrize("last", [then_biased, then_hidden, then_chosen, then_scaled])
+@pytest.mark.parametrize("of_products", [True, False])
+def test_numbers_that_change_after_they_hide(
+    last: Callable[[Maker, Value], Value], of_products: bool
+) -> None:
+    """A row that is hidden whole has the softmax of what comes after the number."""
+
+    def body(g: Maker) -> Value:
+        if of_products:
+            hidden = g.add("add", scores(g), gathered(g))
+            hidden = g.add("where", padding(g), hidden, g.number(-1e4))
+        else:
+            hidden = g.add("where", triangle(g), scores(g), g.number(-1e4))
+            hidden = g.add("add", hidden, padded(g))
+        return values(g, last(g, hidden))
+
+    graph = graph_of(body)
+    found = applied(graph)
+    assert "attention" not in ops(found)
+    for bindings in MORE:
+        inputs = inputs_of(graph, bindings)
+        inputs["shown" if of_products else "seen"][0] = 0
+        assert_close(reference(optimised(graph), inputs), reference(graph, inputs))
 
 
 def without_weight(g: Maker, number: float = LOWEST, contrary: bool = False) -> Value:

@@ -53,6 +53,8 @@ class Scores:
     hidden: float = -math.inf
     made: tuple[Node, ...] = ()
     """The nodes that compute the mask. Scores that share masks share nodes."""
+    lowered: bool = False
+    """Whether the mask has lower numbers than the graph, which only a softmax makes equal."""
     factor: Value | None = None
     """A factor of the product's rows and columns for each matrix, such as one for each head."""
 
@@ -93,7 +95,7 @@ class ScoresReader:
                 return rule(node, most - 1) if most else None
         base, scale = self._factor(value)
         if base is not value and self._around.producer(base, "add") is not None:
-            biased = self._read(base, most - 1) if most else None
+            biased = self._changeable(base, most - 1) if most else None
             return biased and self._scaled(biased, scale)
         softcap, bent = 0.0, self._around.producer(base, "tanh")
         if bent is not None and self._around.only_consumer(base) is not None:
@@ -109,6 +111,12 @@ class ScoresReader:
         if found is None or self._around.only_consumer(base) is None:
             return None
         return Scores(found, base.shape[:-2], scale, softcap, factor=factor)
+
+    def _changeable(self, value: Value, most: int) -> Scores | None:
+        """The value as scores that a node may change: what it does to a number that the graph has
+        is not what it does to a lower one."""
+        found = self._read(value, most)
+        return None if found is None or found.lowered else found
 
     def with_axes(self, found: Scores, batch: Shape) -> Scores | None:
         """The scores with batch axes that are at least as fine as `batch`."""
@@ -193,7 +201,7 @@ class ScoresReader:
         mask, first, second = node.inputs
         for shown, value, other in ((True, first, second), (False, second, first)):
             number = self._masks.uniform(other)
-            inner = None if number is None else self._read(value, most)
+            inner = None if number is None else self._changeable(value, most)
             if number is None or inner is None or not self._whole(value, node):
                 continue
             if node is self._without_weight:
@@ -216,7 +224,7 @@ class ScoresReader:
     def _added(self, node: Node, most: int) -> Scores | None:
         """Scores plus an addend."""
         for value, addend in (node.inputs, node.inputs[::-1]):
-            inner = self._read(value, most)
+            inner = self._changeable(value, most)
             if inner is None or not self._whole(value, node):
                 continue
             hiding = self._hiding(addend)
@@ -237,12 +245,14 @@ class ScoresReader:
         if first is None:
             return replace(inner, mask=shown, hidden=number, made=(*inner.made, *nodes))
         if first.dtype != BOOL:
+            low = number
             if number <= NEVER_SEEN and is_of_scores(self._around, first):
                 # In half precision the lowest number does not absorb scores.
-                number = min(number, lowest(first))
-            if number > ABSORBING:
+                low = min(number, lowest(first))
+            if low > ABSORBING:
                 return None
-            return self._where(inner, shown, first, self._number(first, number), nodes)
+            inner = replace(inner, lowered=low < number)
+            return self._where(inner, shown, first, self._number(first, low), nodes)
         if number != inner.hidden:
             return None
         both = self._node("logical_and", [first, shown], together(first.shape, shown.shape))
@@ -256,6 +266,7 @@ class ScoresReader:
         number = inner.hidden
         if number <= NEVER_SEEN and self._leaves_or_replaces(addend):
             number = min(number, ABSORBING)
+        lowered = number < inner.hidden
         addend, first = nodes[-1].output if nodes else addend, inner.mask
         if first is None:
             if addend.rank == 0 or addend.shape[-1] == 1:
@@ -265,6 +276,7 @@ class ScoresReader:
             if number > ABSORBING:
                 return None
             low = self._node("add", [addend, self._number(addend, number)], addend.shape)
+            inner = replace(inner, lowered=lowered)
             return self._where(inner, first, addend, low.output, (*nodes, low))
         if first.dtype != addend.dtype:
             return None
