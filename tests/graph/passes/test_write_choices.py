@@ -106,7 +106,7 @@ def repeated(g: Maker) -> Value:
 
 def infinite(g: Maker) -> Value:
     """NaN where x is kept, too: as files are whose numbers half precision does not hold."""
-    return first_gpt(g, of_constant(g), -np.inf)
+    return first_gpt(g, of_booleans(g), -np.inf)
 
 
 @pytest.mark.parametrize(
