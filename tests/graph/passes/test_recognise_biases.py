@@ -233,10 +233,13 @@ def test_numbers_that_change_after_they_hide(
         assert_close(reference(optimised(graph), inputs), reference(graph, inputs))
 
 
-def without_weight(g: Maker, number: float = LOWEST, contrary: bool = False) -> Value:
+def without_weight(
+    g: Maker, number: float = LOWEST, contrary: bool = False, biased: Value | None = None
+) -> Value:
     """As files of DeBERTa have it: the weights of what is hidden are zeros, in each row."""
     shown = padding(g, True)
-    biased = g.add("add", scores(g), g.given("bias", H, S, T))
+    if biased is None:
+        biased = g.add("add", scores(g), gathered(g))
     low, zero, mask = g.number(number), g.number(0), g.add("logical_not", shown)
     masked = [biased, low] if contrary else [low, biased]
     masked = g.add("where", shown if contrary else mask, *masked)
@@ -257,6 +260,28 @@ def test_weights_of_hidden_scores(widest: CpuBackend, number: float, contrary: b
         inputs = inputs_of(graph, bindings)
         inputs["shown"][0, :, 0] = False
         assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+
+
+def added_to(g: Maker) -> Value:
+    return g.add("add", scores(g), g.given("bias", H, S, T))
+
+
+def padded_before(g: Maker) -> Value:
+    return g.add("add", scores(g), padded(g))
+
+
+def chosen_before(g: Maker) -> Value:
+    choice = g.given("choice", B, 1, 1, T, dtype=BOOL)
+    return g.add("where", choice, scores(g), g.number(-math.inf))
+
+
+@pytest.mark.parametrize("before", [added_to, padded_before, chosen_before])
+@pytest.mark.parametrize("number", [LOWEST, -65504.0, -math.inf])
+def test_scores_that_are_lower_than_those_without_weight(before: Body, number: float) -> None:
+    """Scores that another mask hides have no weights beside those that lose theirs."""
+    graph = graph_of(lambda g: without_weight(g, number, biased=before(g)))
+    found = applied(graph)
+    assert "attention" not in ops(found)
 
 
 def of_another_mask(g: Maker) -> Value:

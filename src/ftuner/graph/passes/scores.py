@@ -53,6 +53,8 @@ class Scores:
     hidden: float = -math.inf
     made: tuple[Node, ...] = ()
     """The nodes that compute the mask. Scores that share masks share nodes."""
+    hides: bool = False
+    """Whether something else than scores was added, or replaced scores: it may hide some."""
     lowered: bool = False
     """Whether the mask has lower numbers than the graph, which only a softmax makes equal."""
     factor: Value | None = None
@@ -75,7 +77,8 @@ class ScoresReader:
     def read(self, value: Value, no_weight: bool = False) -> Scores | None:
         """The value as scores, if it has no other reader. A triangle is a causal limit, or a mask
         like others if that is exact and a limit is not. `no_weight`: the value is a choice, and
-        what it hides has no weight even where it hides a whole row."""
+        what it hides has no weight even where it hides a whole row. Other masks may leave it the
+        largest scores of a row, which are no scores of attention then."""
         self._without_weight = self._around.producer(value, "where") if no_weight else None
         self._limits = True
         found = self._read(value, MAX_CHANGES)
@@ -192,6 +195,7 @@ class ScoresReader:
         number = self._number(first, factor)
         scaled_mask = self._node("multiply", [first, number], first.shape)
         return replace(inner, scale=inner.scale * factor, mask=scaled_mask.output,
+                       hides=inner.hides or abs(factor) > 1,
                        made=(*inner.made, scaled_mask))  # fmt: skip
 
     # Masks.
@@ -205,6 +209,8 @@ class ScoresReader:
             if number is None or inner is None or not self._whole(value, node):
                 continue
             if node is self._without_weight:
+                if inner.hides:
+                    return None
                 number = -math.inf
             seen = self._masks.seen(mask, shown)
             limited = seen and self._limited(inner, value, mask, seen, number, False)
@@ -243,10 +249,11 @@ class ScoresReader:
             return None
         shown, first = nodes[-1].output if nodes else shown, inner.mask
         if first is None:
-            return replace(inner, mask=shown, hidden=number, made=(*inner.made, *nodes))
+            return replace(inner, mask=shown, hidden=number, hides=True,
+                           made=(*inner.made, *nodes))  # fmt: skip
         if first.dtype != BOOL:
             low = number
-            if number <= NEVER_SEEN and is_of_scores(self._around, first):
+            if number <= NEVER_SEEN and not inner.hides:
                 # In half precision the lowest number does not absorb scores.
                 low = min(number, lowest(first))
             if low > ABSORBING:
@@ -267,6 +274,7 @@ class ScoresReader:
         if number <= NEVER_SEEN and self._leaves_or_replaces(addend):
             number = min(number, ABSORBING)
         lowered = number < inner.hidden
+        inner = replace(inner, hides=inner.hides or not is_of_scores(self._around, addend))
         addend, first = nodes[-1].output if nodes else addend, inner.mask
         if first is None:
             if addend.rank == 0 or addend.shape[-1] == 1:
@@ -290,7 +298,7 @@ class ScoresReader:
         scores."""
         one = self._node("where", [shown, addend, low], together(shown.shape, addend.shape), addend)
         made_ = (*inner.made, *nodes, one)
-        return replace(inner, mask=one.output, hidden=-math.inf, made=made_)
+        return replace(inner, mask=one.output, hidden=-math.inf, hides=True, made=made_)
 
     def _leaves_or_replaces(self, addend: Value) -> bool:
         """Whether sums of an addend and a number down to `ABSORBING` are one of the two."""
@@ -363,7 +371,7 @@ class ScoresReader:
             least = lowest(inner.product.output) if added and not seen.rest else -math.inf
             if number > least:
                 return None
-        found: Scores | None = replace(inner, causal=seen.offset, beyond=number)
+        found: Scores | None = replace(inner, causal=seen.offset, beyond=number, hides=True)
         for rest in seen.rest:
             found = found and self._choosing(found, value, rest, -math.inf)
         return found and self._adding(found, value, bias) if bias is not None else found
