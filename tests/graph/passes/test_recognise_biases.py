@@ -22,7 +22,7 @@ from tests.graph.passes.recognised_attention import (
 )
 from tests.graph.passes.test_recognise_attention import positions, scores, triangle, values
 
-from ftuner.core.dtype import BOOL, FLOAT32, INT64
+from ftuner.core.dtype import BOOL, FLOAT16, FLOAT32, INT64
 from ftuner.errors import GraphError
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.attention import recognise_attention
@@ -190,6 +190,25 @@ def test_addends_that_leave_scores_or_replace_them(widest: CpuBackend, addend: B
 def test_addends_that_do_not_replace_scores(number: float) -> None:
     graph = graph_of(lambda g: ahead_then_padded(g, padded(g, number)))
     assert "attention" not in ops(recognise_attention(graph))
+
+
+def test_numbers_that_half_precision_does_not_hold() -> None:
+    """Rows whose seen scores are padded have the weights of what is ahead, and are not NaN."""
+
+    def body(g: Maker) -> Value:
+        q, k = g.given("q", B, H, S, D, dtype=FLOAT16), g.given("k", B, H, D, T, dtype=FLOAT16)
+        v, choice = g.given("v", B, H, T, D, dtype=FLOAT16), g.given("choice", T, dtype=BOOL)
+        low, zero, none = (g.constant(np.float16(n)) for n in (-1e4, 0, -math.inf))
+        masked = g.add("where", triangle(g), g.add("matmul", q, k), low)
+        masked = g.add("add", masked, g.add("where", choice, zero, none))
+        return g.add("matmul", g.add("softmax", masked, axis=3, log=False), v)
+
+    graph = graph_of(body)
+    inputs = inputs_of(graph, {"B": 2, "S": 5, "T": 7})
+    inputs["choice"] = np.arange(7) >= 2
+    (found,) = reference(recognise_attention(graph), inputs)
+    assert np.isfinite(found).all()
+    assert_close([found], reference(graph, inputs))
 
 
 def then_biased(g: Maker, masked: Value) -> Value:

@@ -271,7 +271,9 @@ class ScoresReader:
         if nodes is None or inner.beyond > lowest(addend):
             return None
         number = inner.hidden
-        if number <= NEVER_SEEN and self._leaves_or_replaces(addend):
+        holds = lowest(addend) <= ABSORBING
+        if number <= NEVER_SEEN and holds and self._leaves_or_replaces(addend):
+            # In half precision the number would be infinite.
             number = min(number, ABSORBING)
         lowered = number < inner.hidden
         inner = replace(inner, hides=inner.hides or not is_of_scores(self._around, addend))
