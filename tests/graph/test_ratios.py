@@ -79,6 +79,45 @@ def test_what_is_not_certain_is_computed() -> None:
     assert builder.add("cast", half, to=INT64).dims is None
 
 
+def test_what_floats_round_twice_is_computed() -> None:
+    """`h / 49 * 49` is 26 for h = 27 in float32, and below 1 for h = 1 in float64."""
+    builder = Builder()
+    x, y = floats(builder, B), floats(builder, S)
+    part = builder.add("divide", x, number(builder, 49))
+    one = builder.add("add", y, number(builder, 1))
+    for unknown in (
+        builder.add("multiply", part, number(builder, 49)),
+        builder.add("multiply", part, number(builder, 3.5)),
+        builder.add("multiply", part, y),
+        builder.add("multiply", builder.add("divide", x, one), number(builder, 3)),
+        builder.add("divide", y, builder.add("divide", one, number(builder, 49))),
+        builder.add("subtract", part, builder.add("divide", y, number(builder, 49))),
+    ):
+        assert builder.add("floor", unknown).dims is None
+    for known, expected in (
+        (builder.add("multiply", part, number(builder, 5)), quotient(5 * B, 49)),
+        (builder.add("multiply", builder.add("divide", x, one), number(builder, 4)),
+         quotient(4 * B, S + 1)),
+        (builder.add("add", part, number(builder, 0.5)), quotient(2 * B + 49, 98)),
+        (builder.add("divide", part, number(builder, 3)), quotient(B, 147)),
+    ):  # fmt: skip
+        assert builder.add("floor", known).dims == (expected,)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+def test_parts_times_their_number_are_as_floats_have_them(dtype: Any) -> None:
+    maker = Maker()
+    maker.given("x", B)
+    x = maker.add("cast", maker.dims([B]), to=dtype)
+    number_of_parts = maker.constant(np.array(49, dtype.name))
+    value = maker.add("multiply", maker.add("divide", x, number_of_parts), number_of_parts)
+    graph = maker.made(maker.add("cast", maker.add("floor", value), to=INT64))
+    for b in (1, 27, 49):
+        (found,) = run_reference(graph, [np.zeros(b, np.float32)])
+        array = np.array(b, dtype.name)
+        assert found == np.floor(array / array.dtype.type(49) * array.dtype.type(49))
+
+
 def test_large_floats_are_no_integers() -> None:
     builder = Builder()
     most = number(builder, np.finfo(np.float32).max)

@@ -1,8 +1,14 @@
 """Floats that are ratios of dims: exporters divide extents as floats, and round the quotient to an
-extent again. Networks that pad as TensorFlow does ask so for `ceil(h / 2)`."""
+extent again. Networks that pad as TensorFlow does ask so for `ceil(h / 2)`.
+
+A float has an error where the ratio's denominator is no power of two. Ratios are followed only as
+long as those that are integers have none: `h / 3 * 2` is an integer if `h / 3` is one. It is not so
+with `h / 49 * 49`, which is less than 27 for h = 27 in float32, and with `h / 3 - w / 3`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -89,21 +95,48 @@ def _constant_ratios(value: Value) -> tuple[_Ratio, ...] | None:
     return tuple(found) if exact else None
 
 
-def _sum(x: _Ratio, y: _Ratio) -> _Ratio:
+def _is_binary(ratio: _Ratio) -> bool:
+    """Whether a float holds the number without an error."""
+    return isinstance(ratio.below, int) and _odd(ratio.below) == 1
+
+
+def _odd(number: int) -> int:
+    """A number other than zero without its factors of two."""
+    return number // (number & -number)
+
+
+def _sum(x: _Ratio, y: _Ratio) -> _Ratio | None:
+    if not (_is_binary(x) or _is_binary(y)):
+        return None
     if x.below == y.below:
         return _Ratio(x.above + y.above, x.below)
     return _Ratio(x.above * y.below + y.above * x.below, x.below * y.below)
 
 
-def _product(x: _Ratio, y: _Ratio) -> _Ratio:
+def _product(x: _Ratio, y: _Ratio) -> _Ratio | None:
+    exact = _is_binary(x) and _is_binary(y)
+    if not (exact or _keeps_exact(x, y) or _keeps_exact(y, x)):
+        return None
+    return _times(x, y)
+
+
+def _keeps_exact(x: _Ratio, factor: _Ratio) -> bool:
+    """Whether x times a constant is an integer only if x has no error."""
+    if not (_is_binary(factor) and isinstance(factor.above, int) and factor.above):
+        return False
+    above = _odd(factor.above)
+    return abs(above) == 1 or (isinstance(x.below, int) and math.gcd(above, x.below) == 1)
+
+
+def _times(x: _Ratio, y: _Ratio) -> _Ratio:
     return _Ratio(x.above * y.above, x.below * y.below)
 
 
 def _quotient(x: _Ratio, y: _Ratio) -> _Ratio | None:
     least = least_value(y.above)
-    if least is None or least < 1:
+    if least is None or least < 1 or not _is_binary(y):
         return None
-    return _product(x, _Ratio(y.below, y.above))
+    return _times(x, _Ratio(y.below, y.above))
 
 
 _ARITHMETIC: Mapping[str, Callable[[_Ratio, _Ratio], _Ratio | None]] = {

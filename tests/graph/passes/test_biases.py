@@ -4,6 +4,7 @@ scores, or to leave or replace them."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,9 +21,10 @@ from tests.graph.passes.recognised_attention import (
 from tests.graph.passes.test_recognise_attention import scores, triangle, values
 from tests.graph.passes.test_recognise_biases import MORE, hiding, padding
 
-from ftuner.core.dtype import BOOL, FLOAT32, INT64
+from ftuner.core.dtype import BOOL, FLOAT16, FLOAT32, INT64
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.attention import recognise_attention
+from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
@@ -111,12 +113,73 @@ def test_addends_that_do_not_replace_scores(number: float) -> None:
     assert "attention" not in ops(recognise_attention(graph))
 
 
+def test_numbers_that_half_precision_does_not_hold() -> None:
+    """Rows whose seen scores are padded have the weights of what is ahead, and are not NaN."""
+
+    def body(g: Maker) -> Value:
+        q, k = g.given("q", B, H, S, D, dtype=FLOAT16), g.given("k", B, H, D, T, dtype=FLOAT16)
+        v, choice = g.given("v", B, H, T, D, dtype=FLOAT16), g.given("choice", T, dtype=BOOL)
+        low, zero, none = (g.constant(np.float16(n)) for n in (-1e4, 0, -math.inf))
+        masked = g.add("where", triangle(g), g.add("matmul", q, k), low)
+        masked = g.add("add", masked, g.add("where", choice, zero, none))
+        return g.add("matmul", g.add("softmax", masked, axis=3, log=False), v)
+
+    graph = graph_of(body)
+    inputs = inputs_of(graph, {"B": 2, "S": 5, "T": 7})
+    inputs["choice"] = np.arange(7) >= 2
+    (found,) = reference(recognise_attention(graph), inputs)
+    assert np.isfinite(found).all()
+    assert_close([found], reference(graph, inputs))
+
+
+def then_biased(g: Maker, masked: Value) -> Value:
+    return g.add("add", masked, g.given("late", H, S, T))
+
+
+def then_hidden(g: Maker, masked: Value) -> Value:
+    return g.add("add", masked, hiding(g, g.given("choice", B, 1, 1, T, dtype=BOOL)))
+
+
+def then_chosen(g: Maker, masked: Value) -> Value:
+    return g.add("where", g.given("choice", S, T, dtype=BOOL), masked, g.number(LOWEST))
+
+
+def then_scaled(g: Maker, masked: Value) -> Value:
+    return g.add("multiply", masked, g.number(2.0))
+
+
+@pytest.mark.parametrize("last", [then_biased, then_hidden, then_chosen, then_scaled])
+@pytest.mark.parametrize("of_products", [True, False])
+def test_numbers_that_change_after_they_hide(
+    last: Callable[[Maker, Value], Value], of_products: bool
+) -> None:
+    """A row that is hidden whole has the softmax of what comes after the number."""
+
+    def body(g: Maker) -> Value:
+        if of_products:
+            hidden = g.add("add", scores(g), gathered(g))
+            hidden = g.add("where", padding(g), hidden, g.number(-1e4))
+        else:
+            hidden = g.add("where", triangle(g), scores(g), g.number(-1e4))
+            hidden = g.add("add", hidden, padded(g))
+        return values(g, last(g, hidden))
+
+    graph = graph_of(body)
+    found = applied(graph)
+    assert "attention" not in ops(found)
+    for bindings in MORE:
+        inputs = inputs_of(graph, bindings)
+        inputs["shown" if of_products else "seen"][0] = 0
+        assert_close(reference(optimised(graph), inputs), reference(graph, inputs))
+
+
 def without_weight(
-    g: Maker, number: float = LOWEST, contrary: bool = False, bias: Body = gathered
+    g: Maker, number: float = LOWEST, contrary: bool = False, biased: Value | None = None
 ) -> Value:
     """As files of DeBERTa have it: the weights of what is hidden are zeros, in each row."""
     shown = padding(g, True)
-    biased = g.add("add", scores(g), bias(g))
+    if biased is None:
+        biased = g.add("add", scores(g), gathered(g))
     low, zero, mask = g.number(number), g.number(0), g.add("logical_not", shown)
     masked = [biased, low] if contrary else [low, biased]
     masked = g.add("where", shown if contrary else mask, *masked)
@@ -139,6 +202,28 @@ def test_weights_of_hidden_scores(widest: CpuBackend, number: float, contrary: b
         assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
 
 
+def added_to(g: Maker) -> Value:
+    return g.add("add", scores(g), g.given("bias", H, S, T))
+
+
+def padded_before(g: Maker) -> Value:
+    return g.add("add", scores(g), padded(g))
+
+
+def chosen_before(g: Maker) -> Value:
+    choice = g.given("choice", B, 1, 1, T, dtype=BOOL)
+    return g.add("where", choice, scores(g), g.number(-math.inf))
+
+
+@pytest.mark.parametrize("before", [added_to, padded_before, chosen_before])
+@pytest.mark.parametrize("number", [LOWEST, -65504.0, -math.inf])
+def test_scores_that_are_lower_than_those_without_weight(before: Body, number: float) -> None:
+    """Scores that another mask hides have no weights beside those that lose theirs."""
+    graph = graph_of(lambda g: without_weight(g, number, biased=before(g)))
+    found = applied(graph)
+    assert "attention" not in ops(found)
+
+
 def of_another_mask(g: Maker) -> Value:
     masked = g.add("where", padding(g, True), scores(g), g.number(LOWEST))
     weights = g.add("softmax", masked, axis=3, log=False)
@@ -153,7 +238,7 @@ def of_high_numbers(g: Maker) -> Value:
 
 def of_other_addends(g: Maker) -> Value:
     """If they hide all seen scores, the others take a part of the weights, but add nothing."""
-    return without_weight(g, bias=hiding_itself)
+    return without_weight(g, biased=g.add("add", scores(g), hiding_itself(g)))
 
 
 @pytest.mark.parametrize("body", [of_another_mask, of_high_numbers, of_other_addends])

@@ -57,6 +57,14 @@ def test_choices(body: Body, mask: Body) -> None:
     assert not {"multiply", "add", "subtract"} & {*ops(graph)}
 
 
+def test_infinite_constants_beside_zeros() -> None:
+    def body(g: Maker) -> Value:
+        low = g.constant(np.where(TRIANGLE == 1, np.float32(0), np.float32(-np.inf)))
+        return g.add("add", kept(g, of_constant(g)), low)
+
+    assert ops(applied(write_choices, graph_of(body))) == ["where"]
+
+
 def test_layers_share_their_booleans() -> None:
     def body(g: Maker) -> Value:
         mask = of_part(g)
@@ -96,8 +104,13 @@ def repeated(g: Maker) -> Value:
     return g.add("add", g.add("multiply", x, mask), low)
 
 
+def infinite(g: Maker) -> Value:
+    """NaN where x is kept, too: as files are whose numbers half precision does not hold."""
+    return first_gpt(g, of_booleans(g), -np.inf)
+
+
 @pytest.mark.parametrize(
-    "body", [of_other_numbers, of_an_input, of_another_mask, minus_two, repeated]
+    "body", [of_other_numbers, of_an_input, of_another_mask, minus_two, repeated, infinite]
 )
 def test_what_is_no_choice(body: Body) -> None:
     assert_left_alone(write_choices, body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ftuner.core.dtype import BOOL
@@ -100,5 +102,8 @@ def _number(around: Surroundings, rest: Value, mask: Value) -> float | None:
     contrary, factor = scaled(around, rest)
     difference = around.producer(contrary, "subtract")
     if difference is None or scalar(difference.inputs[0]) != 1:
+        return None
+    if not math.isfinite(factor):
+        # Zero times it is NaN where x is kept.
         return None
     return factor if difference.inputs[1] is mask else None

@@ -53,6 +53,10 @@ class Scores:
     hidden: float = -math.inf
     made: tuple[Node, ...] = ()
     """The nodes that compute the mask. Scores that share masks share nodes."""
+    hides: bool = False
+    """Whether something else than scores was added, or replaced scores: it may hide some."""
+    lowered: bool = False
+    """Whether the mask has lower numbers than the graph, which only a softmax makes equal."""
     factor: Value | None = None
     """A factor of the product's rows and columns for each matrix, such as one for each head."""
 
@@ -73,7 +77,8 @@ class ScoresReader:
     def read(self, value: Value, no_weight: bool = False) -> Scores | None:
         """The value as scores, if it has no other reader. A triangle is a causal limit, or a mask
         like others if that is exact and a limit is not. `no_weight`: the value is a choice, and
-        what it hides has no weight even where it hides a whole row."""
+        what it hides has no weight even where it hides a whole row. Other masks may leave it the
+        largest scores of a row, which are no scores of attention then."""
         self._without_weight = self._around.producer(value, "where") if no_weight else None
         self._limits = True
         found = self._read(value, MAX_CHANGES)
@@ -93,7 +98,7 @@ class ScoresReader:
                 return rule(node, most - 1) if most else None
         base, scale = self._factor(value)
         if base is not value and self._around.producer(base, "add") is not None:
-            biased = self._read(base, most - 1) if most else None
+            biased = self._changeable(base, most - 1) if most else None
             return biased and self._scaled(biased, scale)
         softcap, bent = 0.0, self._around.producer(base, "tanh")
         if bent is not None and self._around.only_consumer(base) is not None:
@@ -109,6 +114,12 @@ class ScoresReader:
         if found is None or self._around.only_consumer(base) is None:
             return None
         return Scores(found, base.shape[:-2], scale, softcap, factor=factor)
+
+    def _changeable(self, value: Value, most: int) -> Scores | None:
+        """The value as scores that a node may change: what it does to a number that the graph has
+        is not what it does to a lower one."""
+        found = self._read(value, most)
+        return None if found is None or found.lowered else found
 
     def with_axes(self, found: Scores, batch: Shape) -> Scores | None:
         """The scores with batch axes that are at least as fine as `batch`."""
@@ -184,6 +195,7 @@ class ScoresReader:
         number = self._number(first, factor)
         scaled_mask = self._node("multiply", [first, number], first.shape)
         return replace(inner, scale=inner.scale * factor, mask=scaled_mask.output,
+                       hides=inner.hides or abs(factor) > 1,
                        made=(*inner.made, scaled_mask))  # fmt: skip
 
     # Masks.
@@ -193,11 +205,11 @@ class ScoresReader:
         mask, first, second = node.inputs
         for shown, value, other in ((True, first, second), (False, second, first)):
             number = self._masks.uniform(other)
-            inner = None if number is None else self._read(value, most)
+            inner = None if number is None else self._changeable(value, most)
             if number is None or inner is None or not self._whole(value, node):
                 continue
             if node is self._without_weight:
-                if not self._all_seen(inner):
+                if inner.hides:
                     return None
                 number = -math.inf
             seen = self._masks.seen(mask, shown)
@@ -218,7 +230,7 @@ class ScoresReader:
     def _added(self, node: Node, most: int) -> Scores | None:
         """Scores plus an addend."""
         for value, addend in (node.inputs, node.inputs[::-1]):
-            inner = self._read(value, most)
+            inner = self._changeable(value, most)
             if inner is None or not self._whole(value, node):
                 continue
             hiding = self._hiding(addend)
@@ -237,14 +249,17 @@ class ScoresReader:
             return None
         shown, first = nodes[-1].output if nodes else shown, inner.mask
         if first is None:
-            return replace(inner, mask=shown, hidden=number, made=(*inner.made, *nodes))
+            return replace(inner, mask=shown, hidden=number, hides=True,
+                           made=(*inner.made, *nodes))  # fmt: skip
         if first.dtype != BOOL:
-            if number <= NEVER_SEEN and is_of_scores(self._around, first):
+            low = number
+            if number <= NEVER_SEEN and not inner.hides:
                 # In half precision the lowest number does not absorb scores.
-                number = min(number, lowest(first))
-            if number > ABSORBING:
+                low = min(number, lowest(first))
+            if low > ABSORBING:
                 return None
-            return self._where(inner, shown, first, self._number(first, number), nodes)
+            inner = replace(inner, lowered=low < number)
+            return self._where(inner, shown, first, self._number(first, low), nodes)
         if number != inner.hidden:
             return None
         both = self._node("logical_and", [first, shown], together(first.shape, shown.shape))
@@ -256,8 +271,12 @@ class ScoresReader:
         if nodes is None or inner.beyond > lowest(addend):
             return None
         number = inner.hidden
-        if number <= NEVER_SEEN and self._leaves_or_replaces(addend):
+        holds = lowest(addend) <= ABSORBING
+        if number <= NEVER_SEEN and holds and self._leaves_or_replaces(addend):
+            # In half precision the number would be infinite.
             number = min(number, ABSORBING)
+        lowered = number < inner.hidden
+        inner = replace(inner, hides=inner.hides or not is_of_scores(self._around, addend))
         addend, first = nodes[-1].output if nodes else addend, inner.mask
         if first is None:
             if addend.rank == 0 or addend.shape[-1] == 1:
@@ -267,6 +286,7 @@ class ScoresReader:
             if number > ABSORBING:
                 return None
             low = self._node("add", [addend, self._number(addend, number)], addend.shape)
+            inner = replace(inner, lowered=lowered)
             return self._where(inner, first, addend, low.output, (*nodes, low))
         if first.dtype != addend.dtype:
             return None
@@ -280,13 +300,7 @@ class ScoresReader:
         scores."""
         one = self._node("where", [shown, addend, low], together(shown.shape, addend.shape), addend)
         made_ = (*inner.made, *nodes, one)
-        return replace(inner, mask=one.output, hidden=-math.inf, made=made_)
-
-    def _all_seen(self, inner: Scores) -> bool:
-        """Whether scores have no mask yet that may hide some."""
-        if inner.causal is not None:
-            return False
-        return inner.mask is None or is_of_scores(self._around, inner.mask)
+        return replace(inner, mask=one.output, hidden=-math.inf, hides=True, made=made_)
 
     def _leaves_or_replaces(self, addend: Value) -> bool:
         """Whether sums of an addend and a number down to `ABSORBING` are one of the two."""
@@ -359,7 +373,7 @@ class ScoresReader:
             least = lowest(inner.product.output) if added and not seen.rest else -math.inf
             if number > least:
                 return None
-        found: Scores | None = replace(inner, causal=seen.offset, beyond=number)
+        found: Scores | None = replace(inner, causal=seen.offset, beyond=number, hides=True)
         for rest in seen.rest:
             found = found and self._choosing(found, value, rest, -math.inf)
         return found and self._adding(found, value, bias) if bias is not None else found
