@@ -314,6 +314,7 @@ BAD = {
     "like integers": (of_x("RandomUniformLike", INT64), "random numbers of int64"),
     "no dtype": (of_x("RandomNormalLike", dtype=99), "attribute dtype.*99"),
     "no width": (of_x("RandomUniformLike", low=-3e38, high=float("inf")), "attribute high is inf"),
+    "a width beyond float32": (of_x("RandomUniformLike", low=-3e38, high=3e38), "from -3.*to 3"),
     "no shape": (model_of([NODE("RandomNormal", [], ["y"])], {}, ["y"]), "shape"),
     "a negative shape": (
         model_of([NODE("RandomNormal", [], ["y"], shape=[2, -1])], {}, ["y"]), r"shape is \[2, -1]"
