@@ -286,6 +286,21 @@ def test_extents_that_are_drawn() -> None:
     assert counts == set(range(2, 9))
 
 
+def test_explaining_leaves_the_numbers_of_later_runs() -> None:
+    """Also where the explained graph depends on numbers of the run."""
+    nodes = [
+        NODE("RandomUniform", [], ["u"], shape=[1], low=2.0, high=9.0),
+        NODE("Cast", ["u"], ["count"], to=INT64), NODE("ConstantOfShape", ["count"], ["zeros"]),
+        NODE("Add", ["x", "zeros"], ["y"]),
+    ]  # fmt: skip
+    given = model_of(nodes, {"x": (FLOAT, [1])}, ["u", "y"])
+    model, again = seeded(given), seeded(given)
+    assert isinstance(model, LateModel)
+    for _ in range(5):
+        model.explain(x=X[0, :1])
+        np.testing.assert_array_equal(model(x=X[0, :1])["u"], again(x=X[0, :1])["u"])
+
+
 def test_as_onnxruntime_where_nothing_is_left_to_chance() -> None:
     nodes = [
         NODE("RandomNormalLike", ["x"], ["noise"]), NODE("Mul", ["noise", "none"], ["nothing"]),

@@ -37,6 +37,13 @@ class RandomKeys:
         with self._lock:
             run = self._runs
             self._runs += 1
+        return self._key(run)
+
+    def coming(self) -> Array:
+        """The key that the next run will have, if there is a seed; else another."""
+        return self._key(self._runs)
+
+    def _key(self, run: int) -> Array:
         origin = self._seed
         if origin is None:
             origin = int.from_bytes(os.urandom(_SEED_BYTES), "little")
