@@ -93,8 +93,8 @@ class Builder:
         return found
 
     def random_stream(self, seed: int | None = None) -> Value:
-        """A stream of random numbers, for operators that draw them: of all nodes its own or, with a
-        seed, that of the seed. Graphs that are built alike have the same streams."""
+        """A stream of random numbers, for an operator that draws them: a new one or, with a seed,
+        the one of that seed. Graphs that are built alike have the same streams."""
         number = 0 if seed is not None else next(self._streams)
         return self.add("random_stream", self._random_key(), number=number, seed=seed)
 

@@ -19,11 +19,11 @@ class RandomKeys:
     """The keys of one model's runs, one after the other. Safe to use from several threads."""
 
     def __init__(self, seed: SupportsIndex | None) -> None:
-        """Without a seed each key is new to the system, so that two models, two processes and the
-        child of a fork have others. With one, the n-th key is always the same.
+        """Without a seed each key has random bits of the system, so that two models, two processes
+        and the child of a fork have different keys. With one, the n-th key is always the same.
 
         Raises:
-            ConfigurationError: no integer of 64 bits.
+            ConfigurationError: the seed is no integer from 0 below 2 ** 64.
         """
         self._seed = None if seed is None else checked_integer(
             seed, "random_seed", 0, 1 << 64, ConfigurationError,
