@@ -60,7 +60,7 @@ def load(
         random_seed: of the operators that draw random numbers, from 0 below 2 ** 64. The n-th run
             of a model then draws the same numbers in each process, with any number of threads. By
             default they are new in each run. Either way, successive and concurrent runs draw
-            others.
+            different numbers.
 
     Returns:
         The model: call it with arrays by name, or use its `run`. A model that was loaded from a

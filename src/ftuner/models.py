@@ -83,7 +83,7 @@ class LateModel(late_model.LateModel, Model):
         of the model of the last run."""
         inputs = {**(given or {}), **by_name}
         if inputs.keys() == {t.name for t in self.inputs} and all(map(_is_array, inputs.values())):
-            found, sizes = self._resolved(inputs, self._new_key())
+            found, sizes = self._resolved(inputs, self._coming_key())
             inputs |= {name: np.asarray(n) for name, n in sizes.items() if name not in inputs}
         else:
             found = self._current

@@ -213,10 +213,9 @@ def test_each_iteration_draws_other_numbers(seed: float | None, trips: int) -> N
     last, every = model.run({"x": x})
     assert every.shape == (trips, 20, 50)
     np.testing.assert_allclose(last, every.sum(0), 1e-4, 1e-4)
-    if seed is None or trips > 8:
-        assert_normal(every)
-        assert len(np.unique(every[:, 0, 0])) == trips
-        assert_independent(every[0], every[1])
+    assert_normal(every)
+    assert len(np.unique(every[:, 0, 0])) == trips
+    assert_independent(every[0], every[1])
     again = model.run({"x": x})[1]
     assert_independent(every, again)
     outer = body_of([
@@ -226,8 +225,24 @@ def test_each_iteration_draws_other_numbers(seed: float | None, trips: int) -> N
     nested = NODE("Loop", ["trips", "", "x"], ["last", "all"], body=outer)
     given = model_of([nested], inputs, ["all"], trips=np.int64(trips), first=np.array([0]))
     every = seeded(given)(x=x)["all"]
-    if seed is None or trips > 8:
-        assert len(np.unique(every[:, 0, 0])) == trips
+    assert len(np.unique(every[:, 0, 0])) == trips
+
+
+@pytest.mark.parametrize("seed", [None, 1.0])
+def test_each_tensor_of_a_sequence_draws_other_numbers(seed: float | None) -> None:
+    attributes = {} if seed is None else {"seed": seed}
+    ends = [helper.make_tensor_value_info(name, FLOAT, None) for name in ("row", "noise")]
+    draws = NODE("RandomNormalLike", ["row"], ["noise"], **attributes)
+    nodes = [
+        NODE("SplitToSequence", ["x"], ["rows"], axis=0),
+        NODE("SequenceMap", ["rows"], ["all"],
+             body=helper.make_graph([draws], "body", ends[:1], ends[1:])),
+        NODE("ConcatFromSequence", ["all"], ["y"], axis=0),
+    ]  # fmt: skip
+    model = seeded(model_of(nodes, {"x": (FLOAT, ["n", "m"])}, ["y"]))
+    found = model(x=X[:4])["y"]
+    assert_normal(found)
+    assert_independent(found[0], found[1])
 
 
 def test_branches_draw() -> None:
@@ -271,6 +286,21 @@ def test_extents_that_are_drawn() -> None:
     assert counts == set(range(2, 9))
 
 
+def test_explaining_leaves_the_numbers_of_later_runs() -> None:
+    """Also where the explained graph depends on numbers of the run."""
+    nodes = [
+        NODE("RandomUniform", [], ["u"], shape=[1], low=2.0, high=9.0),
+        NODE("Cast", ["u"], ["count"], to=INT64), NODE("ConstantOfShape", ["count"], ["zeros"]),
+        NODE("Add", ["x", "zeros"], ["y"]),
+    ]  # fmt: skip
+    given = model_of(nodes, {"x": (FLOAT, [1])}, ["u", "y"])
+    model, again = seeded(given), seeded(given)
+    assert isinstance(model, LateModel)
+    for _ in range(5):
+        model.explain(x=X[0, :1])
+        np.testing.assert_array_equal(model(x=X[0, :1])["u"], again(x=X[0, :1])["u"])
+
+
 def test_as_onnxruntime_where_nothing_is_left_to_chance() -> None:
     nodes = [
         NODE("RandomNormalLike", ["x"], ["noise"]), NODE("Mul", ["noise", "none"], ["nothing"]),
@@ -299,6 +329,7 @@ BAD = {
     "like integers": (of_x("RandomUniformLike", INT64), "random numbers of int64"),
     "no dtype": (of_x("RandomNormalLike", dtype=99), "attribute dtype.*99"),
     "no width": (of_x("RandomUniformLike", low=-3e38, high=float("inf")), "attribute high is inf"),
+    "a width beyond float32": (of_x("RandomUniformLike", low=-3e38, high=3e38), "from -3.*to 3"),
     "no shape": (model_of([NODE("RandomNormal", [], ["y"])], {}, ["y"]), "shape"),
     "a negative shape": (
         model_of([NODE("RandomNormal", [], ["y"], shape=[2, -1])], {}, ["y"]), r"shape is \[2, -1]"

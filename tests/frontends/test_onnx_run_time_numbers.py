@@ -177,7 +177,7 @@ def test_numbers_that_came_before_are_not_computed_again(monkeypatch: pytest.Mon
     runs: list[object] = []
     real = type(first)._run
     monkeypatch.setattr(
-        type(first), "_run", lambda self, feeds, key: runs.append(self) or real(self, feeds, key)
+        type(first), "_run", lambda self, *given: runs.append(self) or real(self, *given)
     )
     for _ in range(3):
         for shape in ((6, 5, 7), (10, 3, 7)):
@@ -198,7 +198,7 @@ def test_numbers_in_tensors_are_computed_once(monkeypatch: pytest.MonkeyPatch) -
     runs: list[object] = []
     real = type(first)._run
     monkeypatch.setattr(
-        type(first), "_run", lambda self, feeds, key: runs.append(self) or real(self, feeds, key)
+        type(first), "_run", lambda self, *given: runs.append(self) or real(self, *given)
     )
     x = torch.from_numpy(X)
     for _ in range(3):

@@ -23,9 +23,10 @@ MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 INCREMENTS = 0x9E3779B9, 0xBB67AE85
 """What each round adds to the words of the key: parts of the golden ratio and of sqrt(3)."""
 RADIUS_BITS = {"float32": 31, "float64": 52}
-"""Bits of a normal number's radius, by dtype: adding 1/2 to so many is exact but for the largest.
-They are the upper bits of a word of 64; the angle is of the lower 32, or of all 64 of another."""
+"""Upper bits of a 64-bit word that give the radius of a normal number, by dtype. 1/2 is added to
+them, so that the logarithm is never of 0."""
 ANGLE_BITS = {"float32": 32, "float64": 64}
+"""Bits that give its angle: the lower ones of the same word, or all of another word."""
 
 
 def philox4x32(counter: Words, key: tuple[Any, Any]) -> Words:

@@ -9,7 +9,8 @@ pass.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,8 +78,10 @@ class Builder:
         self.ratios = Ratios()
         self.folding = Folding()
         self._streams = itertools.count()
-        self._key: Value | None = None
-        self._make_key: Callable[[], Value] = lambda: RandomKey(self.name(), RANDOM_KEY)
+        self._key: RandomKey | None = None
+        self._around: Builder | None = None
+        self._repeated: list[tuple[int, Value]] = []
+        """The loops that run what is built now, each with the number of the iteration."""
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""
@@ -86,25 +89,36 @@ class Builder:
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
         found._presumed, found.uniform = self._presumed, self.uniform
         found.ratios = self.ratios
-        found._streams, found._make_key = self._streams, self._random_key
+        found._streams, found._around = self._streams, self
         return found
 
     def random_stream(self, seed: int | None = None) -> Value:
-        """A stream of random numbers, for operators that draw them: of all nodes its own or, with a
-        seed, that of the seed. Graphs that are built alike have the same streams."""
+        """A stream of random numbers, for an operator that draws them: a new one or, with a seed,
+        the one of that seed. Graphs that are built alike have the same streams."""
         number = 0 if seed is not None else next(self._streams)
         return self.add("random_stream", self._random_key(), number=number, seed=seed)
 
     def _random_key(self) -> Value:
-        if self._key is None:
-            self._key = self._make_key()
-        return self._key
+        key: Value
+        if self._around is not None:
+            key = self._around._random_key()
+        else:
+            if self._key is None:
+                self._key = RandomKey(self.name(), RANDOM_KEY)
+            key = self._key
+        for loop, number in self._repeated:
+            key = self.add("random_key", key, number, number=loop)
+        return key
 
-    def repeat(self, number: Value) -> None:
-        """Have this builder, of a graph that a loop runs, draw other random numbers in each
-        iteration. `number`: that of the iteration, which the graph reads."""
-        outer, loop = self._make_key, next(self._streams)
-        self._make_key = lambda: self.add("random_key", outer(), number, number=loop)
+    @contextmanager
+    def repeated(self, number: Value) -> Iterator[None]:
+        """Have what is built meanwhile, an iteration of a loop, draw other random numbers than the
+        other iterations. `number`: that of the iteration."""
+        self._repeated.append((next(self._streams), number))
+        try:
+            yield
+        finally:
+            self._repeated.pop()
 
     def name(self) -> str:
         name = f"v{next(self._numbers)}"
@@ -331,7 +345,7 @@ class Builder:
         made = tuple((name, self.materialised(value)) for name, value in outputs)
         nodes = live_nodes(self.nodes, [value for _, value in made])
         key = self._key
-        if isinstance(key, RandomKey) and any(key in node.inputs for node in nodes):
+        if key is not None and any(key in node.inputs for node in nodes):
             inputs = (*inputs, key)
         return Graph(tuple(inputs), made, nodes, tuple(self.constraints.values()))
 

@@ -197,6 +197,10 @@ class Model(Shown):
         """The key of the next run; None if it draws no random numbers."""
         return self._keys.next() if self._draws else None
 
+    def _coming_key(self) -> Array | None:
+        """The same for what is measured: runs draw the same numbers as without it."""
+        return self._keys.coming() if self._draws else None
+
     def _operands(self, feeds: Mapping[str, object], key: Array | None) -> list[Any]:
         operands = self._boundary.admitted(feeds)
         if self._draws:
@@ -218,7 +222,7 @@ class Model(Shown):
             InputError, ShapeError, IndexRangeError: as `run`.
             UnsupportedKernelError: a CUDA graph is being captured.
         """
-        return self._step_seconds(feeds, self._new_key())
+        return self._step_seconds(feeds, self._coming_key())
 
     def _step_seconds(self, feeds: Mapping[str, object], key: Array | None) -> list[float]:
         times: list[float] = []
@@ -240,7 +244,7 @@ class Model(Shown):
             IndexRangeError: an index in the data that is out of range.
             UnsupportedKernelError: a CUDA graph is being captured.
         """
-        return self._memory(feeds, self._new_key())
+        return self._memory(feeds, self._coming_key())
 
     def _memory(self, feeds: Mapping[str, object], key: Array | None) -> Memory:
         found: list[Memory] = []

@@ -19,11 +19,11 @@ class RandomKeys:
     """The keys of one model's runs, one after the other. Safe to use from several threads."""
 
     def __init__(self, seed: SupportsIndex | None) -> None:
-        """Without a seed each key is new to the system, so that two models, two processes and the
-        child of a fork have others. With one, the n-th key is always the same.
+        """Without a seed each key has random bits of the system, so that two models, two processes
+        and the child of a fork have different keys. With one, the n-th key is always the same.
 
         Raises:
-            ConfigurationError: no integer of 64 bits.
+            ConfigurationError: the seed is no integer from 0 below 2 ** 64.
         """
         self._seed = None if seed is None else checked_integer(
             seed, "random_seed", 0, 1 << 64, ConfigurationError,
@@ -37,6 +37,13 @@ class RandomKeys:
         with self._lock:
             run = self._runs
             self._runs += 1
+        return self._key(run)
+
+    def coming(self) -> Array:
+        """The key that the next run will have, if there is a seed; else another."""
+        return self._key(self._runs)
+
+    def _key(self, run: int) -> Array:
         origin = self._seed
         if origin is None:
             origin = int.from_bytes(os.urandom(_SEED_BYTES), "little")

@@ -171,3 +171,14 @@ def test_scaled_queries_are_merged_with_keys() -> None:
         return [query, g.linear(x, 8)]
 
     assert ops(applied(optimised, graph_of(body))) == ["matmul", "add", "slice", "slice"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_constants_stay_without_a_warning() -> None:
+    """Dropout of all elements scales by infinity."""
+
+    def body(g: Maker) -> Value:
+        x = g.given("x", B, S)
+        return chain(g, x, ("multiply", g.number(np.inf)), ("multiply", g.number(2)))
+
+    assert_left_alone(fold_affine, body)

@@ -60,9 +60,9 @@ def looped(
     while True:
         inner = context.within()
         given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
-        inner.builder.repeat(given[0])
         try:
-            step = body(inner, given)
+            with inner.builder.repeated(given[0]):
+                step = body(inner, given)
         except RunTimeNumberError as need:
             _hoist(context, inner, need.value, given, varying)
             raise
@@ -103,7 +103,7 @@ def unrolled(
     optional: int, asks: bool,
 ) -> list[Operand] | None:  # fmt: skip
     """The results of a loop whose iterations follow each other in the graph; see `looped`. None if
-    a condition is known only at run time, unless one `asks` for it."""
+    a condition is known only at run time, unless one `asks` for it. `initial`: as of `looped`."""
     values = list(initial)
     parts: list[list[Value]] = []
     for _ in range(trips):
@@ -111,7 +111,10 @@ def unrolled(
             return None
         if not context.array_of(going, "the condition").all():
             break
-        step = body(context, values)
+        number = values[0]
+        assert isinstance(number, Value)
+        with context.builder.repeated(number):
+            step = body(context, values)
         values = list(step.carried)
         parts.append([_tensor(context, v) for v in step.stacked])
         going = going if step.condition is None else _tensor(context, step.condition)

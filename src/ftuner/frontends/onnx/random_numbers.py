@@ -6,9 +6,10 @@ as in onnxruntime, whose operators also continue it from run to run.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Sequence
+
+import numpy as np
 
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, INT64, DType
@@ -41,7 +42,7 @@ def _uniform(context: Context, stream: Value, dtype: DType, shape: Shape) -> Val
 def _drawn_uniform(context: Context, node: NodeView, dtype: DType, shape: Shape) -> Value:
     low, high = node.number("low", 0.0), node.number("high", 1.0)
     width = high - low
-    if not math.isfinite(width):
+    if abs(width) > float(np.finfo(_computed_in(dtype).name).max):
         raise context.unsupported(f"random numbers from {low} to {high}")
     x = context.scaled(_uniform(context, _stream(context, node), dtype, shape), width)
     return context.cast(context.add_to(x, low) if low else x, dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum
-from ftuner.core.dtype import BOOL
+from ftuner.core.dtype import BOOL, INT64
 from ftuner.errors import IndexRangeError
 from ftuner.frontends.onnx.context import (
     Context,
@@ -183,7 +183,9 @@ def _map(context: Context, node: NodeView) -> Sequence[Operand]:
             if given is None:
                 raise context.malformed("an input is missing")
             operands.append(given)
-        for found, value in zip(results, node.inner(context, graph, operands), strict=True):
+        with context.builder.repeated(context.scalar(number, INT64)):
+            made = node.inner(context, graph, operands)
+        for found, value in zip(results, made, strict=True):
             if not isinstance(value, Value):
                 raise context.malformed("a sequence of sequences")
             found.append(value)

@@ -97,7 +97,7 @@ def _reference_uniform(stream: Any, dtype: DType, shape: tuple[int, ...], digits
 
 
 def _words(stream: Any, shape: tuple[int, ...]) -> Any:
-    """The words of as many elements."""
+    """A 64-bit word for each element of a shape."""
     count = np.prod(shape, dtype=np.int64)
     return numbers.philox(np.arange(count, dtype=np.uint64).reshape(shape), stream)
 
