@@ -213,10 +213,9 @@ def test_each_iteration_draws_other_numbers(seed: float | None, trips: int) -> N
     last, every = model.run({"x": x})
     assert every.shape == (trips, 20, 50)
     np.testing.assert_allclose(last, every.sum(0), 1e-4, 1e-4)
-    if seed is None or trips > 8:
-        assert_normal(every)
-        assert len(np.unique(every[:, 0, 0])) == trips
-        assert_independent(every[0], every[1])
+    assert_normal(every)
+    assert len(np.unique(every[:, 0, 0])) == trips
+    assert_independent(every[0], every[1])
     again = model.run({"x": x})[1]
     assert_independent(every, again)
     outer = body_of([
@@ -226,8 +225,28 @@ def test_each_iteration_draws_other_numbers(seed: float | None, trips: int) -> N
     nested = NODE("Loop", ["trips", "", "x"], ["last", "all"], body=outer)
     given = model_of([nested], inputs, ["all"], trips=np.int64(trips), first=np.array([0]))
     every = seeded(given)(x=x)["all"]
-    if seed is None or trips > 8:
-        assert len(np.unique(every[:, 0, 0])) == trips
+    assert len(np.unique(every[:, 0, 0])) == trips
+
+
+@pytest.mark.parametrize("attributes", [{}, {"seed": 1.0}])
+def test_iterations_draw_the_same_as_nodes_and_as_a_graph(attributes: dict[str, float]) -> None:
+    """A constant number of three makes nodes of iterations, an input a graph that is repeated."""
+    body = body_of([
+        NODE("RandomNormalLike", ["x"], ["each"], **attributes),
+        NODE("Add", ["before", "each"], ["after"]),
+    ])  # fmt: skip
+    nodes = [
+        NODE("Loop", ["trips", "", "x"], ["last", "all"], body=body),
+        NODE("RandomNormalLike", ["x"], ["other"], **attributes),
+    ]
+    inputs, outputs = {"x": (FLOAT, ["n", "m"])}, ["all", "other"]
+    known = seeded(model_of(nodes, inputs, outputs, trips=np.int64(3)))
+    given = seeded(model_of(nodes, {**inputs, "trips": (INT64, [])}, outputs))
+    x = X[:20, :50]
+    wanted = known.run({"x": x})
+    for found, y in zip(given.run({"x": x, "trips": np.int64(3)}), wanted, strict=True):
+        np.testing.assert_array_equal(found, y)
+    assert_independent(wanted[1], wanted[0][0])
 
 
 def test_branches_draw() -> None:

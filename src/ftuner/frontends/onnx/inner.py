@@ -60,7 +60,6 @@ def looped(
     while True:
         inner = context.within()
         given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
-        inner.builder.repeat(given[0])
         try:
             step = body(inner, given)
         except RunTimeNumberError as need:

@@ -28,7 +28,9 @@ class _Affine(NamedTuple):
     shift: Array
 
     def then(self, other: _Affine) -> _Affine:
-        return _Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
+        # What is not finite does not fit.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return _Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
 
     def by_channel(self) -> bool:
         return _by_channel(np.broadcast_shapes(self.scale.shape, self.shift.shape))
