@@ -245,6 +245,27 @@ def test_each_tensor_of_a_sequence_draws_other_numbers(seed: float | None) -> No
     assert_independent(found[0], found[1])
 
 
+@pytest.mark.parametrize("attributes", [{}, {"seed": 1.0}])
+def test_iterations_draw_the_same_as_nodes_and_as_a_graph(attributes: dict[str, float]) -> None:
+    """A constant number of three makes nodes of iterations, an input a graph that is repeated."""
+    body = body_of([
+        NODE("RandomNormalLike", ["x"], ["each"], **attributes),
+        NODE("Add", ["before", "each"], ["after"]),
+    ])  # fmt: skip
+    nodes = [
+        NODE("Loop", ["trips", "", "x"], ["last", "all"], body=body),
+        NODE("RandomNormalLike", ["x"], ["other"], **attributes),
+    ]
+    inputs, outputs = {"x": (FLOAT, ["n", "m"])}, ["all", "other"]
+    known = seeded(model_of(nodes, inputs, outputs, trips=np.int64(3)))
+    given = seeded(model_of(nodes, {**inputs, "trips": (INT64, [])}, outputs))
+    x = X[:20, :50]
+    wanted = known.run({"x": x})
+    for found, y in zip(given.run({"x": x, "trips": np.int64(3)}), wanted, strict=True):
+        np.testing.assert_array_equal(found, y)
+    assert_independent(wanted[1], wanted[0][0])
+
+
 def test_branches_draw() -> None:
     def branch(name: str, mean: float) -> Any:
         node = NODE("RandomNormalLike", ["x"], [name], mean=mean)

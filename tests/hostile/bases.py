@@ -22,11 +22,14 @@ from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET
 from ftuner.frontends.onnx.reading import domain_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.following import MAX_FOLLOWED
+from ftuner.graph.ir import Graph, RandomKey
 from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
 Key = tuple[str, str]
 """Domain and type of an operator, as the registry has them."""
+KEY = np.array([3, 1], np.uint64)
+"""Of the random numbers of all nodes."""
 MOST_ELEMENTS = 20_000
 """Of all inputs of a node."""
 LATEST_OPSET = 24
@@ -95,6 +98,16 @@ class Node:
         return dims
 
 
+def draws(graph: Graph) -> bool:
+    """Whether a graph draws random numbers."""
+    return any(isinstance(v, RandomKey) for v in graph.inputs)
+
+
+def operands(graph: Graph, node: Node) -> list[Array]:
+    """What the inputs of the graph of a node hold."""
+    return [KEY if isinstance(v, RandomKey) else node.feeds[v.name] for v in graph.inputs]
+
+
 def bases(most: int = 2) -> dict[Key, list[Node]]:
     """Up to so many nodes of each operator, that differ in their attributes or element types."""
     found: dict[Key, list[Node]] = {}
@@ -156,7 +169,7 @@ def _fixed(node: Node) -> frozenset[int] | None:
         changed = replace(node, fixed=frozenset(fixed))
         try:
             graph = import_model(changed.model()).graph
-            run_reference(graph, [changed.feeds[v.name] for v in graph.inputs])
+            run_reference(graph, operands(graph, changed))
         except FTunerError:
             continue
         return changed.fixed
@@ -188,7 +201,15 @@ def _own() -> Iterator[tuple[Key, Node]]:
     joint, joint_bias, heads = floats(8, 12), floats(12), {"num_heads": 2}
     tables = [random.integers(0, 256, n, np.uint8) for n in ((5, 8), (4, 8), (2, 8), 8, 8)]
     blocks = {"K": 8, "N": 5, "bits": 4, "block_size": 16}
+    chances, drops = random.random((2, 8), np.float32), [x, np.float32(0.25), np.array(True)]
     for domain, op, inputs, attributes in (
+        ("", "RandomNormal", [], {"shape": [2, 3], "mean": 1.0}),
+        ("", "RandomNormalLike", [x], {"scale": 2.0}),
+        ("", "RandomUniform", [], {"shape": [2, 3], "seed": 1.0}),
+        ("", "RandomUniformLike", [x], {"high": 2.0}),
+        ("", "Bernoulli", [chances], {}),
+        ("", "Multinomial", [chances], {"sample_size": 3}),
+        ("", "Dropout", drops, {"seed": 1}),
         ("", "SimplifiedLayerNormalization", [x, row], {"axis": -1, "epsilon": 1e-5}),
         ("", "GlobalLpPool", [image], {"p": 3}),
         ("", "MaxRoiPool", [image, region], {"pooled_shape": [2, 2]}),

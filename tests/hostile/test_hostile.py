@@ -15,13 +15,11 @@ from tests.hostile.judging import EXPLAINED
 from tests.hostile.sweeping import sweep
 
 from ftuner.frontends.onnx.importer import IMPORTERS
-from ftuner.frontends.onnx.random_numbers import RANDOM_NUMBERS
 from ftuner.frontends.onnx.sequences import SEQUENCES
 from ftuner.graph.operators import OPERATORS
 
 ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_matmul",
-             "extents", "random_stream", "random_uniform", "random_normal",
-             "random_key"}  # fmt: skip
+             "extents", "random_key"}  # fmt: skip
 """Operators of graphs that only passes make, of several nodes, or that an attribute or data asks
 for which the first node of an operator lacks: their own tests have them."""
 OF_SEQUENCES = set(SEQUENCES) - {
@@ -35,7 +33,7 @@ OF_SEQUENCES = set(SEQUENCES) - {
 @pytest.mark.alone
 def test_every_importer_is_changed_and_no_answer_is_wrong() -> None:
     nodes = bases(1)
-    assert set(nodes) | OF_SEQUENCES | set(RANDOM_NUMBERS) == set(IMPORTERS)
+    assert set(nodes) | OF_SEQUENCES == set(IMPORTERS)
     found = sweep([node for of in nodes.values() for node in of], every=False, jobs=2)
     assert not found.findings, "\n".join(found.findings[:20])
     assert set(OPERATORS) - found.operators <= ELSEWHERE

@@ -20,6 +20,7 @@ from tests.random_graphs.checking import CPU, GPU, GUARDED, checked
 from tests.random_graphs.generating import seeded
 from tests.random_graphs.reports import Report, crashed_in_peer
 from tests.random_graphs.shrinking import Shrinker, signature
+from tests.random_graphs.table import named
 
 LIMITS = Limits(seconds=240.0, grown_bytes=2 << 30)
 """Of one graph: compiling a library that no graph before had takes ten seconds, and longer on a
@@ -42,6 +43,8 @@ class Options:
     """Whether pages that fault lie around all memory."""
     gpu_share: float = 0.0
     """Of graphs that run by the kernels for a GPU, interpreted."""
+    row: str = ""
+    """The row that graphs begin with; any if it is empty."""
     stop: int = 50
     """Findings after which it ends."""
     shrunk: int = 10
@@ -130,11 +133,14 @@ class Summary:
         return {**self.__dict__, **counters, "findings": findings}
 
 
-def attempt(payload: tuple[int, str, bool]) -> tuple[Report, tuple[str, ...]]:
+Payload = tuple[int, str, bool, str]
+
+
+def attempt(payload: Payload) -> tuple[Report, tuple[str, ...]]:
     """Make and check the graph of a seed: what the child processes do. The last of the payload:
-    whether peers run it too."""
-    seed, place, peers = payload
-    made = seeded(seed, small=place == GPU)
+    whether peers run it too, and the row that it begins with."""
+    seed, place, peers, row = payload
+    made = seeded(seed, named(row), small=place == GPU)
     return checked(made.case, place, peers), made.rows
 
 
@@ -168,16 +174,17 @@ def run(options: Options, show: Show = print) -> Summary:
     crashed: list[int] = []
     """Seeds of graphs that ended a peer: they are run again without it."""
 
-    def again() -> Iterator[tuple[int, str, bool]]:
-        return ((seed, options.place(seed), False) for seed in crashed)
+    def again() -> Iterator[Payload]:
+        return ((seed, options.place(seed), False, options.row) for seed in crashed)
 
-    def payloads() -> Iterator[tuple[int, str, bool]]:
+    def payloads() -> Iterator[Payload]:
         number = 0
         while options.graphs is None or number < options.graphs:
             late = options.seconds is not None and time.monotonic() - began > options.seconds
             if late or len(summary.findings) >= options.stop:
                 return
-            yield options.seed + number, options.place(options.seed + number), True
+            seed = options.seed + number
+            yield seed, options.place(seed), True, options.row
             number += 1
 
     with ExitStack() as stack:
@@ -229,7 +236,7 @@ def _save(
     """Make some findings of different signatures smaller, and save them."""
     first = {finding.kind: finding for finding in reversed(summary.findings)}
     for finding in list(first.values())[: options.shrunk]:
-        made = seeded(finding.seed, small=finding.place == GPU)
+        made = seeded(finding.seed, named(options.row), small=finding.place == GPU)
         with Shrinker(finding.kind, finding.place, environment, LIMITS) as shrinker:
             case = shrinker.shrunk(made.script, made.case)
         name = re.sub(r"\W+", "-", f"{finding.kind}-{finding.seed}").lower()

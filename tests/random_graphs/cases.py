@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 from tests.random_graphs.tensors import Array
 
+from ftuner.graph.ir import Graph, RandomKey
+
 Feeds = Mapping[str, Array]
 SAVED = Path(__file__).parent / "saved"
 
@@ -28,6 +30,15 @@ class Case:
     @property
     def proto(self) -> onnx.ModelProto:
         return onnx.ModelProto.FromString(self.model)
+
+    def key(self, number: int) -> Array:
+        """The key of the random numbers that a run draws."""
+        return np.array([self.seed, number], np.uint64)
+
+    def operands(self, graph: Graph, number: int) -> Feeds:
+        """What the inputs of a graph hold in a run, by name: the key as well if it draws."""
+        keys = {v.name: self.key(number) for v in graph.inputs if isinstance(v, RandomKey)}
+        return {**self.runs[number], **keys}
 
     def write(self, folder: Path, name: str, note: str = "") -> Path:
         """Save the model, with what it is about, and its inputs. Returns the path of the model."""

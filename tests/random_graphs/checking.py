@@ -109,12 +109,12 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     pairs = [pair for part in model.parts for pair in part.lowered.appended]
     appended = {model.inputs[pair.input].name: pair for pair in pairs}
 
-    def run(threads: int, feeds: Feeds) -> list[Array]:
+    def run(threads: int, feeds: Feeds, key: Array) -> list[Array]:
         backend.threads = threads
         arrays = {name: given(x) for name, x in feeds.items()}
         for name, pair in appended.items():
             arrays[name] = _with_room(arrays[name], pair)
-        results = model.run(arrays)
+        results: list[Array] = model._run(arrays, key)
         for name, x in feeds.items():
             if name in appended and appended[name].writes:
                 continue
@@ -148,7 +148,7 @@ def _check_freed(agreement: Agreement, report: Report) -> None:
             if agreement.refusal(number) is not None or agreement.is_wild(number):
                 continue
             wrong = agreement.wrong(
-                number, model.run(feeds), finite=not all_finite(agreement.case.runs[number])
+                number, model._run(feeds, case.key(number)), finite=not all_finite(feeds)
             )
             if wrong:
                 report.found("wrong", f"run {number}, with constants as inputs: {wrong}")
@@ -172,7 +172,9 @@ def _check_on_gpu(agreement: Agreement, report: Report) -> None:
     if model is None:
         return
     runs = [(1, n) for n in range(len(agreement.case.runs))]
-    _run_all(agreement, report, [*runs, *runs[:2]], lambda threads, feeds: model.run(feeds), True)
+    _run_all(
+        agreement, report, [*runs, *runs[:2]], lambda _, feeds, key: model._run(feeds, key), True
+    )
 
 
 def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any], halves: bool) -> Any:
@@ -192,16 +194,17 @@ def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any], ha
 
 def _run_all(
     agreement: Agreement, report: Report, order: Sequence[tuple[int, int]],
-    run: Callable[[int, Feeds], list[Array]], hides: bool,
+    run: Callable[[int, Feeds, Array], list[Array]], hides: bool,
 ) -> None:  # fmt: skip
-    """Run inputs by number with numbers of threads, in an order; the first failure ends it."""
+    """Run inputs by number with numbers of threads, in an order; the first failure ends it.
+    `run`: is given the key of the random numbers, too, which is the same for the same inputs."""
     known: dict[tuple[int, int], list[Array]] = {}
     report.runs = len({number for _, number in order})
     for threads, number in order:
         feeds, refusal = agreement.case.runs[number], agreement.refusal(number)
         where = f"run {number}, {threads} threads"
         try:
-            results = run(threads, feeds)
+            results = run(threads, feeds, agreement.case.key(number))
         except FTunerError as error:
             if refusal is None:
                 report.found("refused", f"{where}: {type(error).__name__}: {error}")

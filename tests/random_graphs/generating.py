@@ -20,6 +20,7 @@ from tests.random_graphs import (  # noqa: F401
     pointwise_rows,
     quantised_product_rows,
     quantised_rows,
+    random_number_rows,
     recurrent_rows,
     reduction_rows,
     selecting_rows,

@@ -355,23 +355,6 @@ def _clip(maker: Maker) -> None:
     maker.add("Clip", [x], x.shape, x.dtype, x.low, x.high, **limits)
 
 
-@row("Dropout", 0.4)
-def _dropout(maker: Maker) -> None:
-    x = maker.operand(FLOATS)
-    result = maker.new(x.shape, x.dtype, x.low, x.high)
-    # Before version 12 it is not said what a mask holds where nothing is dropped.
-    mask = (
-        maker.new(x.shape, "bool", 0, 1) if maker.opset >= 12 and maker.draws.chance(0.3) else None
-    )
-    results = [result, mask] if mask is not None else [result]
-    if maker.opset < 12:
-        maker.node("Dropout", [x], results, ratio=0.25)
-        return
-    ratio = maker.constant(np.float32(0.25)) if maker.draws.chance(0.5) else None
-    training = maker.constant(np.array(False)) if maker.draws.chance(0.3) else None
-    maker.node("Dropout", [x, ratio, training], results)
-
-
 @row("Identity", 0.3)
 def _identity(maker: Maker) -> None:
     x = maker.operand(DTYPES)

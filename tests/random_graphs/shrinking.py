@@ -265,7 +265,8 @@ def _values(
     proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     try:
         graph = import_model(proto).graph
-        results = [run_reference(graph, [f[v.name] for v in graph.inputs]) for f in case.runs]
+        feeds = [case.operands(graph, number) for number in range(len(case.runs))]
+        results = [run_reference(graph, [f[v.name] for v in graph.inputs]) for f in feeds]
     except Exception:  # Inputs that are refused have no such values.
         return None
     found = {}

@@ -54,6 +54,11 @@ def row(
     return enter
 
 
+def named(name: str) -> Row | None:
+    """The row of a name; None for the empty one."""
+    return {row.name: row for row in ROWS}[name] if name else None
+
+
 SYMBOL = re.compile(r"n\d+")
 
 

@@ -47,10 +47,10 @@ def test_saved_case(path: Path, place: str, replaying: Workers) -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("first", SEEDS)
 def test_graphs_of_fixed_seeds(first: int, attempting: Workers) -> None:
-    seeds = [(seed, CPU, True) for seed in range(first, first + GRAPHS)]
+    seeds = [(seed, CPU, True, "") for seed in range(first, first + GRAPHS)]
     results = list(attempting.run(seeds))
     crashed = [n for n, result in results if crashed_in_peer(result)]
-    again = attempting.run((*seeds[n][:2], False) for n in crashed)
+    again = attempting.run((*seeds[n][:2], False, "") for n in crashed)
     results = [(n, result) for n, result in results if n not in crashed]
     results += [(crashed[i], result) for i, result in again]
     for number, result in results:

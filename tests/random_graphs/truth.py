@@ -58,7 +58,8 @@ MOVES = frozenset({
 GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})
 SELECTIONS = frozenset({
     "maximum", "minimum", "absolute", "negative", "sign", "floor", "ceil", "rint", "isnan", "isinf",
-    "equal", "less", "less_equal", "arg_reduce", "bit_cast",
+    "equal", "less", "less_equal", "arg_reduce", "bit_cast", "random_stream", "random_uniform",
+    "random_key",
 })  # fmt: skip
 """Operators that compute nothing that is rounded: exact operands are read as they are."""
 LIMITED = frozenset({"gelu", "gelu_tanh", "silu", "swish", "mish", "hard_swish"})

@@ -9,7 +9,7 @@ pass.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -58,6 +58,21 @@ class _Presumption(NamedTuple):
     dividends: tuple[Dim, ...]
 
 
+class _Drawing:
+    """Where nodes have their random numbers from: a key, which is made for the first one, and the
+    numbers of streams."""
+
+    def __init__(self, make_key: Callable[[], Value]) -> None:
+        self.numbers = itertools.count()
+        self._make_key = make_key
+        self._key: Value | None = None
+
+    def key(self) -> Value:
+        if self._key is None:
+            self._key = self._make_key()
+        return self._key
+
+
 class Builder:
     """The nodes and constraints of a graph so far."""
 
@@ -77,11 +92,7 @@ class Builder:
         self.uniform = Uniform(self.add, self.constant)
         self.ratios = Ratios()
         self.folding = Folding()
-        self._streams = itertools.count()
-        self._key: RandomKey | None = None
-        self._around: Builder | None = None
-        self._repeated: list[tuple[int, Value]] = []
-        """The loops that run what is built now, each with the number of the iteration."""
+        self._drawing = _Drawing(lambda: RandomKey(self.name(), RANDOM_KEY))
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""
@@ -89,36 +100,30 @@ class Builder:
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
         found._presumed, found.uniform = self._presumed, self.uniform
         found.ratios = self.ratios
-        found._streams, found._around = self._streams, self
+        found._drawing = self._drawing
         return found
 
     def random_stream(self, seed: int | None = None) -> Value:
-        """A stream of random numbers, for an operator that draws them: a new one or, with a seed,
-        the one of that seed. Graphs that are built alike have the same streams."""
-        number = 0 if seed is not None else next(self._streams)
-        return self.add("random_stream", self._random_key(), number=number, seed=seed)
+        """A stream of random numbers, for operators that draw them: of all nodes its own or, with a
+        seed, that of the seed. Graphs that are built alike have the same streams."""
+        number = 0 if seed is not None else self.random_number()
+        return self.add("random_stream", self._drawing.key(), number=number, seed=seed)
 
-    def _random_key(self) -> Value:
-        key: Value
-        if self._around is not None:
-            key = self._around._random_key()
-        else:
-            if self._key is None:
-                self._key = RandomKey(self.name(), RANDOM_KEY)
-            key = self._key
-        for loop, number in self._repeated:
-            key = self.add("random_key", key, number, number=loop)
-        return key
+    def random_number(self) -> int:
+        """A number that no other stream, and no other loop, has."""
+        return next(self._drawing.numbers)
 
     @contextmanager
-    def repeated(self, number: Value) -> Iterator[None]:
-        """Have what is built meanwhile, an iteration of a loop, draw other random numbers than the
-        other iterations. `number`: that of the iteration."""
-        self._repeated.append((next(self._streams), number))
+    def iteration(self, loop: int, number: Value) -> Iterator[None]:
+        """Have nodes draw the random numbers of an iteration of a loop: the same, with and without
+        a seed, whether the graph is of all iterations or of one. `loop`: its `random_number`.
+        `number`: that of the iteration."""
+        outer = self._drawing
+        self._drawing = _Drawing(lambda: self.add("random_key", outer.key(), number, number=loop))
         try:
             yield
         finally:
-            self._repeated.pop()
+            self._drawing = outer
 
     def name(self) -> str:
         name = f"v{next(self._numbers)}"
@@ -344,10 +349,8 @@ class Builder:
         the last input."""
         made = tuple((name, self.materialised(value)) for name, value in outputs)
         nodes = live_nodes(self.nodes, [value for _, value in made])
-        key = self._key
-        if key is not None and any(key in node.inputs for node in nodes):
-            inputs = (*inputs, key)
-        return Graph(tuple(inputs), made, nodes, tuple(self.constraints.values()))
+        keys = {v for node in nodes for v in node.inputs if isinstance(v, RandomKey)}
+        return Graph((*inputs, *keys), made, nodes, tuple(self.constraints.values()))
 
 
 def _wrapped(value: Dim, bits: int) -> Dim:

@@ -93,11 +93,19 @@ def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
 
 
 def _repeated(
-    context: Context, trips: Value, going: Value, initial: Sequence[Operand], body: Body,
+    context: Context, trips: Value, going: Value, initial: Sequence[Operand], step: Body,
     optional: int, nodes: int,
 ) -> Sequence[Operand]:  # fmt: skip
     """The results of a loop, without the `optional` first carried values. `nodes`: how many nodes
     an iteration has."""
+    loop = context.builder.random_number()
+
+    def body(inner: Context, values: Sequence[Operand]) -> Step:
+        number = values[0]
+        assert isinstance(number, Value)
+        with inner.builder.iteration(loop, number):
+            return step(inner, values)
+
     known = None if trips.constant is None else int(trips.constant.item())
     sequences = not all(isinstance(v, Value) for v in initial)
     if not sequences and known is not None and known <= min(FEW_TRIPS, FEW_NODES // (nodes + 1)):

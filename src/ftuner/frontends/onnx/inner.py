@@ -61,8 +61,7 @@ def looped(
         inner = context.within()
         given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
         try:
-            with inner.builder.repeated(given[0]):
-                step = body(inner, given)
+            step = body(inner, given)
         except RunTimeNumberError as need:
             _hoist(context, inner, need.value, given, varying)
             raise
@@ -111,10 +110,7 @@ def unrolled(
             return None
         if not context.array_of(going, "the condition").all():
             break
-        number = values[0]
-        assert isinstance(number, Value)
-        with context.builder.repeated(number):
-            step = body(context, values)
+        step = body(context, values)
         values = list(step.carried)
         parts.append([_tensor(context, v) for v in step.stacked])
         going = going if step.condition is None else _tensor(context, step.condition)

@@ -171,6 +171,7 @@ def _map(context: Context, node: NodeView) -> Sequence[Operand]:
         raise context.malformed("input 0 is no sequence")
     count = len(inputs[0].values)
     results: list[list[Value]] = [[] for _ in graph.outputs]
+    loop = context.builder.random_number()
     for number in range(count):
         if not context.repeats.take(graph):
             raise context.unsupported("too many tensors of a sequence to map")
@@ -183,7 +184,7 @@ def _map(context: Context, node: NodeView) -> Sequence[Operand]:
             if given is None:
                 raise context.malformed("an input is missing")
             operands.append(given)
-        with context.builder.repeated(context.scalar(number, INT64)):
+        with context.builder.iteration(loop, context.scalar(number, INT64)):
             made = node.inner(context, graph, operands)
         for found, value in zip(results, made, strict=True):
             if not isinstance(value, Value):
