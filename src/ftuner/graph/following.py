@@ -182,4 +182,6 @@ def _is_whole(array: Array) -> bool:
     """Whether the elements are integers, and such that a float's arithmetic on them is exact."""
     if array.dtype.kind != "f":
         return array.dtype.kind in "iub"
-    return bool(np.all(np.abs(array) <= MOST_EXACT) and np.all(array == np.rint(array)))
+    most = min(MOST_EXACT, 2 << np.finfo(array.dtype).nmant)
+    wide = array.astype(np.float64)
+    return bool(np.all(np.abs(wide) <= most) and np.all(wide == np.rint(wide)))
