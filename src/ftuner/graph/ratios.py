@@ -1,9 +1,9 @@
 """Floats that are ratios of dims: exporters divide extents as floats, and round the quotient to an
 extent again. Networks that pad as TensorFlow does ask so for `ceil(h / 2)`.
 
-A float has an error where the ratio's denominator is no power of two. Ratios are followed only as
-long as those that are integers have none: `h / 3 * 2` is an integer if `h / 3` is one. It is not so
-with `h / 49 * 49`, which is less than 27 for h = 27 in float32, and with `h / 3 - w / 3`.
+A float has an error where the ratio's denominator is not a power of two. Ratios are followed only
+as long as those that are integers have none: `h / 3 * 2` is an integer if `h / 3` is one. It is not
+so with `h / 49 * 49`, which is less than 27 for h = 27 in float32, and with `h / 3 - w / 3`.
 """
 
 from __future__ import annotations

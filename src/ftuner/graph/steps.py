@@ -89,8 +89,8 @@ class Window:
     """Positions of the window."""
 
     def whole_kernel(self, channels: Dim) -> tuple[int, ...]:
-        """The extents of the window in positions of x, where x has so many channels without gaps: a
-        run may hold several positions."""
+        """The extents of the window in positions of x, whose `channels` have no gaps between
+        positions: a run may hold several positions."""
         assert isinstance(channels, int)
         return (*self.kernel[:-1], self.kernel[-1] * self.run // channels)
 

@@ -23,7 +23,7 @@ class RandomKeys:
         and the child of a fork have different keys. With one, the n-th key is always the same.
 
         Raises:
-            ConfigurationError: the seed is no integer from 0 below 2 ** 64.
+            ConfigurationError: the seed is not an integer from 0 below 2 ** 64.
         """
         self._seed = None if seed is None else checked_integer(
             seed, "random_seed", 0, 1 << 64, ConfigurationError,

@@ -84,7 +84,7 @@ class NodeView:
         """A required sequence."""
         found = self.operand(number)
         if not isinstance(found, (Items, Pieces)):
-            raise GraphError(f"{self.record.label}: input {number} is no sequence")
+            raise GraphError(f"{self.record.label}: input {number} is not a sequence")
         return found
 
     def present(self) -> list[Value]:

@@ -168,7 +168,7 @@ def _map(context: Context, node: NodeView) -> Sequence[Operand]:
         for given in node.inputs
     ]
     if not inputs or not isinstance(inputs[0], Items):
-        raise context.malformed("input 0 is no sequence")
+        raise context.malformed("input 0 is not a sequence")
     count = len(inputs[0].values)
     results: list[list[Value]] = [[] for _ in graph.outputs]
     loop = context.builder.random_number()

@@ -98,7 +98,7 @@ class RecordLayout:
         self, at: int, function: int, arrays: Sequence[tuple[Buffer, Dim]], slots: int
     ) -> int:
         """Let the step whose slots begin at `at` call a kernel with the addresses of elements of
-        buffers, and with so many slots of parameters, which hold 0; returns the first of these."""
+        buffers, and with `slots` parameters, which hold 0; returns the slot of the first."""
         self.constant(at + Step.FUNCTION, function)
         argument = self.reserve(len(arrays))
         self.point(at + Step.ARGUMENT, argument)

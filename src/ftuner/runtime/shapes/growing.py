@@ -13,7 +13,7 @@ RANGE = 64
 """Values of a growing symbol that share places. Assumed: few enough that the memory is used."""
 MAX_SHARE, MAX_BYTES = 0.25, 256 << 10
 """Bytes that places for the upper end of a range may take beyond those for the extents themselves:
-this share of them, or so many. Assumed: memory that no step writes takes no cache."""
+a share of them, and a number. Assumed: memory that no step writes takes no cache."""
 
 
 class Places(NamedTuple):
