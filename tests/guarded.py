@@ -234,9 +234,9 @@ def _records(code: str, words: Sequence[int], at: Side) -> Array:
 def _packs(pack: Callable[..., Panels], at: Side) -> Callable[..., Panels]:
     """Packs a guarded weight, in panels that cannot be written to afterwards."""
 
-    def packs(products: Products, weight: Array, width: int, footprint_bytes: int = 0) -> Panels:
+    def packs(products: Products, weight: Array, width: int) -> Panels:
         kept = guarded(weight, at, read_only=True)
-        panels = pack(products, kept, width, footprint_bytes)
+        panels = pack(products, kept, width)
         base: Any = panels.packed
         while not isinstance(base, Guard):
             base = base.base

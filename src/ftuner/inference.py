@@ -22,6 +22,7 @@ from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import TensorSpec
+from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 
 
@@ -103,14 +104,15 @@ def compile_record(
     def imported(answers: Sequence[Answer]) -> Graph:
         return import_record(record, answers).graph
 
-    def compiled(graph: Graph) -> Model:
+    def compiled(graph: Graph, shared: SharedWeights | None = None) -> Model:
         graph = optimised(graph, backend.multiplies_halves)
-        return Model(graph, backend, threads, progress, held, append_in_place, random_seed)
+        return Model(graph, backend, threads, progress, held, append_in_place, random_seed, shared)
 
     try:
         found = compiled(imported(()))
     except RunTimeNumberError as need:
-        found = LateModel(imported, compiled, need, _declared(record), random_seed)
+        one_of_several = partial(compiled, shared=SharedWeights())
+        found = LateModel(imported, one_of_several, need, _declared(record), random_seed)
     give_back_freed()
     return found
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
     from ftuner.runtime.memory_use import Memory
+    from ftuner.runtime.shared_weights import SharedWeights
     from ftuner.ukernels.cpu.library import Library
     from ftuner.ukernels.gpu.library import GpuLibrary
 
@@ -200,6 +201,7 @@ class Backend(ABC):
     def compile(
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
+        shared: SharedWeights | None = None,
     ) -> Executable:  # fmt: skip
         """Compile a graph without data-dependent shapes.
 
@@ -207,6 +209,7 @@ class Backend(ABC):
             threads: of the CPU, that a run uses; by default those of the process.
             held: one of `held_dtypes`, in which float32 is held; by default float32 itself.
             appended: the outputs that append to an input in place.
+            shared: weights that are shared with other graphs; by default none are.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for; all are listed.

@@ -16,6 +16,7 @@ from ftuner.graph.ops.control import MAX_TRIPS, Host
 from ftuner.graph.splitting import Part, split
 from ftuner.runtime.backend import Backend, Boundary, Executable
 from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 
 MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
@@ -33,17 +34,17 @@ class Chain:
     def __init__(
         self, parts: Sequence[Part], backend: Backend, boundary: Boundary,
         threads: SupportsIndex | None, held: DType | None, progress: Progress | None,
-        appended: Sequence[Appended] = (),
+        appended: Sequence[Appended] = (), shared: SharedWeights | None = None,
     ) -> None:  # fmt: skip
-        """Compile parts; `threads` and `held` are those of `Backend.compile`, and so is `appended`,
-        of the one part of a graph.
+        """Compile parts; `threads`, `held` and `shared` are those of `Backend.compile`, and so is
+        `appended`, of the one part of a graph.
 
         Raises:
             UnsupportedOperatorError, ConfigurationError, HardwareError: as `Backend.compile`.
         """
 
         def chain(graph: Graph) -> Chain:
-            return Chain(split(graph), backend, boundary, threads, held, progress)
+            return Chain(split(graph), backend, boundary, threads, held, progress, (), shared)
 
         self._inputs = parts[0].graph.inputs
         self._constants: dict[Value, Any] = {}
@@ -52,7 +53,7 @@ class Chain:
             outputs = tuple(value for _, value in part.graph.outputs)
             executable = None
             if outputs or part.node is None:
-                executable = backend.compile(part.graph, threads, held, progress, appended)
+                executable = backend.compile(part.graph, threads, held, progress, appended, shared)
             between = None
             if part.node is not None:
                 between = _Between(

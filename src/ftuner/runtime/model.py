@@ -22,6 +22,7 @@ from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
 from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
 from ftuner.runtime.random_keys import RandomKeys
+from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 
 
@@ -48,8 +49,9 @@ class Model(Shown):
         self, graph: Graph, backend: Backend, threads: SupportsIndex | None = None,
         progress: Progress | None = None, held: DType | None = None,
         append_in_place: bool = False, random_seed: SupportsIndex | None = None,
+        shared: SharedWeights | None = None,
     ) -> None:  # fmt: skip
-        """Compile a graph; `threads` and `held` are those of `Backend.compile`.
+        """Compile a graph; `threads`, `held` and `shared` are those of `Backend.compile`.
         `append_in_place`: whether outputs append to inputs in place, where the back end can and
         the graph is one part. `random_seed`: of its random numbers; see `RandomKeys`.
 
@@ -79,7 +81,9 @@ class Model(Shown):
             found for found in self._grown if isinstance(found, Appended)
         )  # fmt: skip
         self._boundary = backend.boundary(self._graph, in_parts, self._appended)
-        self._chain = Chain(parts, backend, self._boundary, threads, held, progress, self._appended)
+        self._chain = Chain(
+            parts, backend, self._boundary, threads, held, progress, self._appended, shared
+        )
         self.parts = self._chain.executables
         """Executables that run one after the other: several where an extent depends on data, or
         around a loop. The graphs within loops have others."""

@@ -25,6 +25,7 @@ from ftuner.ukernels.cpu.library import Library
 if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Graph
+    from ftuner.runtime.shared_weights import SharedWeights
 
 
 CALIBRATION_S: Mapping[Effort, float] = {"default": 1.8, "thorough": 30.0}
@@ -81,12 +82,13 @@ class CpuBackend(CpuSession, Backend):
     def compile(
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
+        shared: SharedWeights | None = None,
     ) -> Executable:  # fmt: skip
         assert held is None, "the CPU holds float32 as it is"
         if threads is not None:
             threads = checked_threads(threads)
         room = import_undivided("ftuner.runtime.cpu.executable")
-        found: Executable = room.CompiledGraph(graph, self, threads, progress, appended)
+        found: Executable = room.CompiledGraph(graph, self, threads, progress, appended, shared)
         return found
 
     def boundary(self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()) -> Boundary:

@@ -30,6 +30,7 @@ from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
 from ftuner.runtime.cpu.steps.kinds import kind_of, runs
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import LibraryName
 
@@ -45,9 +46,11 @@ class CompiledGraph(Executable):
         threads: int | None = None,
         progress: Progress | None = None,
         appended: Sequence[Appended] = (),
+        shared: SharedWeights | None = None,
     ) -> None:
         """Lower, compile and pack a graph. `threads`: threads of a run, by default the session's.
-        `appended`: the outputs that append to an input in place.
+        `appended`: the outputs that append to an input in place. `shared`: as of
+        `Backend.compile`.
 
         Raises:
             UnsupportedOperatorError: an operator without a schedule.
@@ -56,7 +59,7 @@ class CompiledGraph(Executable):
         self._threads = threads
         self._binding = Binding(graph)
         lowered = lower(graph, runs=runs, appended=appended)
-        compiled = self._compile(lowered, progress)
+        compiled = self._compile(lowered, progress, shared)
         # The originals of packed weights are not kept.
         steps = tuple(step.step for step in compiled)
         self.lowered = replace(lowered, graph=replace(graph, nodes=()), steps=steps)
@@ -79,7 +82,9 @@ class CompiledGraph(Executable):
     def weights_bytes(self) -> int:
         return self._weights_bytes
 
-    def _compile(self, lowered: Lowered, progress: Progress | None) -> list[CompiledStep]:
+    def _compile(
+        self, lowered: Lowered, progress: Progress | None, shared: SharedWeights | None
+    ) -> list[CompiledStep]:
         """All steps, with what is compiled for them and with packed weights."""
         session, steps = self._session, lowered.steps
         kernels, hardware = session.kernels, session.hardware
@@ -102,7 +107,7 @@ class CompiledGraph(Executable):
 
         constants = {id(b.array): b.array for step in steps for b in step.reads}
         weights_bytes = sum(x.nbytes for x in constants.values() if x is not None)
-        loaded = Loaded(hardware, isa, products, kernel, self.threads, weights_bytes)
+        loaded = Loaded(hardware, isa, products, kernel, self.threads, weights_bytes, shared)
         addresses = [0 if bundle is None else kernel(bundle) for bundle in bundles]
         return [
             kind.compiled(step, needed, address, loaded)

@@ -54,15 +54,13 @@ def unpacked(panels: Panels, lanes: int) -> Array:
     return found
 
 
-def pack(products: Products, weight: Array, width: int, footprint_bytes: int = 0) -> Panels:
+def pack(products: Products, weight: Array, width: int) -> Panels:
     """Pack a weight of (n, k), any strides, in panels of `width` vectors, one of the library's.
-    Elements are as wide as the library reads them. `footprint_bytes`: as in `Panels`."""
-    return pack_several(products, weight[None], width, footprint_bytes)
+    Elements are as wide as the library reads them."""
+    return pack_several(products, weight[None], width)
 
 
-def pack_several(
-    products: Products, weights: Array, width: int, footprint_bytes: int = 0
-) -> Panels:
+def pack_several(products: Products, weights: Array, width: int) -> Panels:
     """Pack weights of (count, n, k) as `pack` does, one after the other: `n` and `k` are those of
     one."""
     count, n, k = weights.shape
@@ -73,7 +71,7 @@ def pack_several(
     packed = memory[: count * padded * k * weights.itemsize].view(weights.dtype)
     for weight, target in zip(weights, packed.reshape(count, padded * k), strict=True):
         _pack_to(products, weight, width, target)
-    return Panels(packed, width, n, k, footprint_bytes)
+    return Panels(packed, width, n, k)
 
 
 def _pack_to(products: Products, weight: Array, width: int, packed: Array) -> None:

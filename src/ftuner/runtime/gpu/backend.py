@@ -28,6 +28,7 @@ from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession, keep_calibrated, known_gpu
 from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.ops.layer import Activation
+from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 
 
@@ -78,10 +79,11 @@ class GpuBackend(GpuSession, Backend):
     def compile(
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
+        shared: SharedWeights | None = None,
     ) -> Executable:  # fmt: skip
         """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
         assert not appended, "a GPU appends nothing in place"
-        return CompiledGraph(graph, self, progress, held)
+        return CompiledGraph(graph, self, progress, held, shared)
 
     def boundary(
         self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()

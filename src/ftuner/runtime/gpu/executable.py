@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, islice, product
 from typing import Any
 
@@ -25,7 +26,7 @@ from ftuner.errors import (
     UnsupportedOperatorError,
 )
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.ir import Graph
+from ftuner.graph.ir import Array, Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.few_channels import pad_channels
 from ftuner.graph.precision import held_types
@@ -49,6 +50,7 @@ from ftuner.runtime.shapes.evaluation import (
     loops_of,
     picked,
 )
+from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 
 MAX_LAUNCHES = 1 << 18
@@ -72,10 +74,11 @@ class CompiledGraph(Executable):
 
     def __init__(
         self, graph: Graph, session: GpuSession, progress: Progress | None = None,
-        dtype: DType | None = None,
+        dtype: DType | None = None, shared: SharedWeights | None = None,
     ) -> None:  # fmt: skip
         """Lowers a graph, compiles its kernels and moves its constants. `dtype`: the dtype that
-        float32 is held in, by default float32; see `graph.precision`.
+        float32 is held in, by default float32; see `graph.precision`. `shared`: as of
+        `Backend.compile`.
 
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU; all of them are listed.
@@ -92,7 +95,7 @@ class CompiledGraph(Executable):
             session.library(element)
         self._dims = Dims()
         self._layouts = Layouts(self._dims)
-        self._constants = _moved_constants(self.lowered, session.device)
+        self._constants = _moved_constants(self.lowered, session.device, shared)
         setting = Setting(session, self._tf32, self._dims, self._layouts)
         self._steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
         lifetimes = self.lowered.lifetimes()
@@ -347,14 +350,22 @@ def _expect_supported(lowered: Lowered) -> list[DType]:
     return list(dtypes)
 
 
-def _moved_constants(lowered: Lowered, device: torch.device) -> Mapping[Buffer, Tensor]:
+def _moved_constants(
+    lowered: Lowered, device: torch.device, shared: SharedWeights | None
+) -> Mapping[Buffer, Tensor]:
     """Returns the constants on the device, each once, in the dtypes that they are held in."""
+
+    def moved_to(array: Array, dtype: DType) -> Tensor:
+        flat = torch.from_numpy(array.copy()).reshape(-1)
+        return flat.to(device, TORCH_DTYPES[dtype.name])
+
     moved: dict[Buffer, Tensor] = {}
     for step in lowered.steps:
         for buffer in step.reads:
-            if buffer.array is not None and buffer not in moved:
-                flat = torch.from_numpy(buffer.array.copy()).reshape(-1)
-                moved[buffer] = flat.to(device, TORCH_DTYPES[buffer.dtype.name])
+            array, dtype = buffer.array, buffer.dtype
+            if array is not None and buffer not in moved:
+                make = partial(moved_to, array, dtype)
+                moved[buffer] = make() if shared is None else shared.get(array, dtype, make)
     return moved
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
@@ -11,14 +11,16 @@ from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.cost.step import Machine, StepCost, estimate_of
+from ftuner.graph.following import static
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.packed_weights import Panels, pack
+from ftuner.runtime.cpu.packed_weights import Panels, pack_several
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.ukernels.cpu.library import LibraryName
 
 S = TypeVar("S", bound=Step)
@@ -40,20 +42,42 @@ class Loaded:
     """Workers of a run."""
     weights_bytes: int
     """Bytes of all constants of the graph."""
-    packed: dict[tuple[int, Shape, int], Panels] = field(default_factory=dict)
-    """Packed weights by identity of the array, shape and panel width in vectors. Steps that read
-    one weight with one width share them."""
+    shared: SharedWeights | None = None
+    """Packed weights of other graphs, too; None if they share none."""
+    packed: dict[Hashable, Panels] = field(default_factory=dict)
+    """Packed weights by identity of the array, what is packed of it, and how. Steps that read one
+    weight with one width share them."""
 
 
 def packed_once(
     array: Array, shape: Shape, products: Products, width: int, loaded: Loaded
 ) -> Panels:
     """A weight of (k, n) in panels of `width` vectors, which steps share."""
-    key = (id(array), shape, width)
+    k, n = static(shape)
+    return packed_as(
+        array, "k by n", (n, k), lambda: array.reshape(k, n).T[None], products, width, loaded
+    )
+
+
+def packed_as(
+    array: Array, form: Hashable, extents: tuple[int, int], matrices: Callable[[], Array],
+    products: Products, width: int, loaded: Loaded,
+) -> Panels:  # fmt: skip
+    """Matrices that are made of an array, in panels of `width` vectors, one matrix after the other;
+    steps that make the same matrices share them. `form`: names what is made of the array, for equal
+    `extents`. `extents`: n and k of each matrix. `matrices`: makes them, of (count, n, k)."""
+    n, k = extents
+    library = products.compiled.library
+    form = (form, n, k, width, library.lanes, library.types.b)
+    key = (id(array), form)
     panels = loaded.packed.get(key)
     if panels is None:
-        weight = array.reshape(shape)
-        panels = loaded.packed[key] = pack(products, weight.T, width, loaded.weights_bytes)
+
+        def make() -> Array:
+            return pack_several(products, matrices(), width).packed
+
+        packed = make() if loaded.shared is None else loaded.shared.get(array, form, make)
+        panels = loaded.packed[key] = Panels(packed, width, n, k, loaded.weights_bytes)
     return panels
 
 

@@ -22,7 +22,7 @@ from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.covers import panel_covers
-from ftuner.runtime.cpu.packed_weights import Panels, pack_several
+from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -34,6 +34,7 @@ from ftuner.runtime.cpu.steps.contract import (
     StepKind,
     StepReport,
     no_cost,
+    packed_as,
 )
 from ftuner.runtime.cpu.steps.views import addressed, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, most_chunks, nothing_to_do
@@ -178,7 +179,11 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
         weights = given.reshape(step.weight.shape)
         if not step.transposed:
             weights = weights.swapaxes(1, 2)
-        panels = pack_several(products, weights, required.width, loaded.weights_bytes)
+        experts, k, n = step.extents
+        panels = packed_as(
+            given, ("experts", experts, step.transposed), (n, k), lambda: weights,
+            products, required.width, loaded,
+        )  # fmt: skip
         weight = replace(step.weight, buffer=replace(step.weight.buffer, array=None))
         covers = panel_covers(products, panels, ROW)
         return CompiledExperts(replace(step, weight=weight), kernel, products, covers, panels)

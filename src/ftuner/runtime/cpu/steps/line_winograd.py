@@ -26,10 +26,9 @@ from ftuner.planner.cpu.line_winograd import LinePlan, faster_lines
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.winograd import epilogue_cycles_of
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.packed_weights import pack_several
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
-from ftuner.runtime.cpu.steps.contract import Loaded
+from ftuner.runtime.cpu.steps.contract import Loaded, packed_as
 from ftuner.runtime.cpu.steps.filtering import (
     CompiledFilter,
     FilterCut,
@@ -171,12 +170,12 @@ class LineWinogradKind(FilterKind[LineWinogradStep, LineChoice]):
         array = step.weight.buffer.array
         assert array is not None
         weight = array.reshape(*choice.kernel, choice.channels, choice.columns)
-        key = (id(array), (*weight.shape, *step.strides), choice.width)
-        panels = loaded.packed.get(key)
-        if panels is None:
-            panels = loaded.packed[key] = pack_several(
-                products, transformed(weight, step.strides[1]), choice.width, loaded.weights_bytes
-            )
+        stride = step.strides[1]
+        k = choice.kernel[0] * stride * choice.channels
+        panels = packed_as(
+            array, ("lines", *weight.shape, stride), (choice.columns, k),
+            lambda: transformed(weight, stride), products, choice.width, loaded,
+        )  # fmt: skip
         packed = View(replace(step.weight.buffer, array=None), step.weight.layout)
         return CompiledFilter(
             replace(step, weight=packed), kernel, products, choice, LineTask, panels

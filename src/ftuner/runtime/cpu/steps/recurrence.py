@@ -23,7 +23,7 @@ from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
 from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
-from ftuner.runtime.cpu.packed_weights import Panels, pack
+from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
@@ -34,6 +34,7 @@ from ftuner.runtime.cpu.steps.contract import (
     StepKind,
     StepReport,
     no_cost,
+    packed_as,
 )
 from ftuner.runtime.cpu.steps.views import addressed, strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
@@ -189,7 +190,10 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
             assert isinstance(offset, int)
             columns, hidden = _columns(step), step.hidden
             matrix = array.ravel()[offset : offset + columns * hidden].reshape(columns, hidden)
-            panels = pack(products, matrix, required.width, loaded.weights_bytes)
+            panels = packed_as(
+                array, ("recurrence", offset), (columns, hidden), lambda: matrix[None],
+                products, required.width, loaded,
+            )  # fmt: skip
             step = replace(step, weight=View(replace(weight.buffer, array=None), weight.layout))
         return CompiledRecurrence(step, kernel, products, required.width, panels)
 
