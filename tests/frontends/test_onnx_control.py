@@ -100,15 +100,21 @@ def test_carried_extents_grow(widest: CpuBackend) -> None:
     expect_agreement(growing(), *feeds)
 
 
-def test_a_body_is_compiled_once(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = []
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that are compiled from now on."""
+    found = []
     compile_ = CpuBackend.compile
 
     def counted(self: CpuBackend, *args: Any) -> Any:
-        compiled.append(args[0])
+        found.append(args[0])
         return compile_(self, *args)
 
     monkeypatch.setattr(CpuBackend, "compile", counted)
+    return found
+
+
+def test_a_body_is_compiled_once(widest: CpuBackend, compiled: list[Any]) -> None:
     model = load(growing())
     count = len(compiled)
     assert count <= 3
@@ -272,8 +278,9 @@ def test_a_branch_on_data_within_a_loop(widest: CpuBackend) -> None:
     assert type(loaded) is Model
 
 
-def test_numbers_that_a_loop_carries(widest: CpuBackend) -> None:
-    """A body that slices at what it carries differs from iteration to iteration."""
+def test_numbers_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) -> None:
+    """A body that slices at what it carries has other extents in each iteration, which are bound
+    when they are known."""
     nodes = [
         NODE("Slice", ["x", "begin", "end"], ["piece"]),
         NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
@@ -301,6 +308,159 @@ def test_numbers_that_a_loop_carries(widest: CpuBackend) -> None:
         [stored("zero", np.array([0])), stored("one", np.array([1]))],
     )
     expect_agreement(model, *({"n": np.array(n), "x": floats(30)} for n in (3, 12, 0)))
+    count = len(compiled)
+    loaded = load(model)
+    assert type(loaded) is Model
+    assert len(compiled) == 2 * count
+
+
+def sliced(bounds: Sequence[str], axes: Sequence[int], steps: Sequence[int], trips: Any) -> Any:
+    """A loop whose iteration i slices x by row i of the inputs `starts` and `ends`. `bounds`: which
+    of these are inputs; the others are constants."""
+    nodes = [
+        NODE("Gather", ["starts", "i"], ["start"], axis=0),
+        NODE("Gather", ["ends", "i"], ["end"], axis=0),
+        NODE("Slice", ["x", "start", "end", "axes", "steps"], ["piece"]),
+        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
+        NODE("Concat", ["c", "piece_flat"], ["c_next"], axis=0),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    nodes.insert(3, NODE("Reshape", ["piece", "flat"], ["piece_flat"]))
+    outputs = [value("go_next", [], BOOL), value("c_next", ["p"]), value("sum", [])]
+    body = body_of(nodes, [value("c", ["p"])], outputs)
+    rows = "n" if trips is None else trips
+    inputs = [value(name, [rows, len(axes)], INT64) for name in bounds]
+    known = trips is not None
+    prologue = [] if known else [
+        NODE("Shape", [bounds[0]], ["shape"]), NODE("Gather", ["shape", "first"], ["trips"]),
+    ]  # fmt: skip
+    constants = [stored("trips", np.int64(trips))] if known else [stored("first", np.int64(0))]
+    for name, end in (("starts", 1), ("ends", 30)):
+        if name not in bounds:
+            constants.append(stored(name, np.full((64, len(axes)), end)))
+    return model_of(
+        [*prologue, NODE("Loop", ["trips", "", "none"], ["all", "sums"], body=body)],
+        [value("x", ["a", "b"]), *inputs],
+        [value("all", ["q"]), value("sums", ["k"])],
+        [
+            stored("axes", np.array(axes)), stored("steps", np.array(steps)),
+            stored("flat", np.array([-1])), stored("none", np.zeros(0, np.float32)), *constants,
+        ],
+    )  # fmt: skip
+
+
+FAR = 2**63 - 2
+"""Backwards, ONNX Runtime takes the largest number as the beginning."""
+BOUNDS = np.array(
+    [[0, 3], [2, 2], [5, 2], [-3, FAR], [-99, 99], [99, -99], [-FAR - 1, -1], [3, -FAR], [7, 8]]
+)
+
+
+@pytest.mark.parametrize("trips", [None, 9])
+@pytest.mark.parametrize("step", [1, 3, -1, -2])
+@pytest.mark.parametrize("given", [("starts", "ends"), ("starts",), ("ends",)])
+def test_slices_by_data_within_a_loop(
+    widest: CpuBackend, compiled: list[Any], given: Sequence[str], step: int, trips: int | None
+) -> None:
+    model = sliced(given, [1], [step], trips)
+    feeds = [
+        {"x": floats(a, b), "starts": BOUNDS[:n, :1], "ends": BOUNDS[:n, 1:]}
+        for a, b, n in ((2, 9, 9), (3, 1, 9), (1, 0, 9), (2, 9, 9 if trips else 4))
+    ]
+    feeds = [{k: v for k, v in f.items() if k == "x" or k in given} for f in feeds]
+    count = len(compiled)
+    loaded = load(model)
+    count = len(compiled) - count
+    assert type(loaded) is Model
+    expect_agreement(model, *feeds)
+    # Loading it again compiled as much; the calls compiled nothing.
+    assert len(compiled) == 2 * count
+
+
+def test_slices_of_several_axes_within_a_loop(widest: CpuBackend) -> None:
+    model = sliced(("starts", "ends"), [-1, 0], [1, -2], None)
+    starts, ends = BOUNDS[:, :1].repeat(2, 1), BOUNDS[::-1, 1:].repeat(2, 1)
+    starts[:, 1], ends[:, 1] = BOUNDS[::-1, 1], BOUNDS[:, 0]
+    feeds = [{"x": floats(a, b), "starts": starts, "ends": ends} for a, b in ((4, 9), (9, 2))]
+    loaded = expect_agreement(model, *feeds)
+    assert type(loaded) is Model
+
+
+def test_other_extents_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) -> None:
+    """A range, a filled tensor, repetitions and the largest elements, as many as an input says for
+    each iteration."""
+    nodes = [
+        NODE("Gather", ["counts", "i"], ["count"], axis=0),
+        NODE("Unsqueeze", ["count", "first"], ["counted"]),
+        NODE("Range", ["one", "count", "two"], ["range"]),
+        NODE("Cast", ["range"], ["numbers"], to=FLOAT),
+        NODE("ConstantOfShape", ["counted"], ["filled"], value=stored("v", np.ones(1, np.float32))),
+        NODE("Tile", ["x", "counted"], ["tiled"]),
+        NODE("Min", ["counted", "three"], ["k"]),
+        NODE("TopK", ["x", "k"], ["largest", "at"]),
+        NODE("Concat", ["numbers", "filled", "tiled", "largest"], ["row"], axis=0),
+        NODE("Concat", ["c", "row"], ["c_next"], axis=0),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("c_next", ["p"])]
+    body = body_of(nodes, [value("c", ["p"])], outputs)
+    model = model_of(
+        [
+            NODE("Size", ["counts"], ["trips"]),
+            NODE("Loop", ["trips", "", "none"], ["all"], body=body),
+        ],
+        [value("x", [5]), value("counts", ["n"], INT64)],
+        [value("all", ["q"])],
+        [
+            stored("first", np.array([0])), stored("one", np.int64(1)), stored("two", np.int64(2)),
+            stored("three", np.array([3])), stored("none", np.zeros(0, np.float32)),
+        ],
+    )  # fmt: skip
+    feeds = [{"x": floats(5), "counts": np.array(c)} for c in ([3, 0, 1, 8], [2], [7, 7, 2, 9, 4])]
+    loaded = expect_agreement(model, *feeds)
+    assert type(loaded) is Model
+    count = len(compiled)
+    for given in feeds:
+        loaded.run(given)
+    assert len(compiled) == count
+    with pytest.raises(ShapeError, match="extents"):
+        loaded.run({"x": floats(5), "counts": np.array([2, -1])})
+
+
+def test_slices_by_data_within_two_loops(widest: CpuBackend) -> None:
+    """The inner loop slices by what the outer one carries, and by its own position."""
+    inner = body_of(
+        [
+            NODE("Add", ["i", "start"], ["from"]),
+            NODE("Slice", ["x", "from", "o_stop"], ["part"]),
+            NODE("ReduceSum", ["part"], ["sum"], keepdims=0),
+            NODE("Identity", ["go"], ["go_next"]),
+        ],
+        [], [value("go_next", [], BOOL), value("sum", [])],
+    )  # fmt: skip
+    outer = helper.make_graph(
+        [
+            NODE("Gather", ["stops", "o"], ["stop"], axis=0),
+            NODE("Unsqueeze", ["stop", "first"], ["o_stop"]),
+            NODE("Loop", ["stop", ""], ["sums"], body=inner),
+            NODE("ReduceSum", ["sums"], ["total"], keepdims=0),
+            NODE("Identity", ["o_go"], ["o_go_next"]),
+        ],
+        "outer", [value("o", [], INT64), value("o_go", [], BOOL)],
+        [value("o_go_next", [], BOOL), value("total", [])],
+    )  # fmt: skip
+    model = model_of(
+        [
+            NODE("Size", ["stops"], ["trips"]),
+            NODE("Loop", ["trips", ""], ["totals"], body=outer),
+        ],
+        [value("x", ["m"]), value("stops", ["n"], INT64)],
+        [value("totals", ["n"])],
+        [stored("first", np.array([0])), stored("start", np.array([1]))],
+    )
+    feeds = [{"x": floats(12), "stops": np.array(s)} for s in ([3, 12, 1], [5], [2, 2, 9, 30])]
+    loaded = expect_agreement(model, *feeds)
+    assert type(loaded) is Model
 
 
 SCANS = {
@@ -403,3 +563,66 @@ def test_extents_that_do_not_fit(widest: CpuBackend) -> None:
     model.run({"n": np.array(1), "x": floats(3)})
     with pytest.raises(ShapeError, match="Add node"):
         model.run({"n": np.array(2), "x": floats(3)})
+
+
+def embedding_bag(weighted: bool) -> Any:
+    """Sums of the rows of a table, of bags of indices that begin at `offsets`: as PyTorch's older
+    exporter writes `nn.EmbeddingBag`."""
+    weighing = [
+        NODE("Slice", ["weights", "from", "to", "zero"], ["own"]),
+        NODE("Unsqueeze", ["own", "one"], ["column"]),
+        NODE("Mul", ["rows", "column"], ["weighted"]),
+    ]
+    body = helper.make_graph(
+        [
+            NODE("Gather", ["begins", "i"], ["begin"], axis=0),
+            NODE("Gather", ["ends", "i"], ["end"], axis=0),
+            NODE("Unsqueeze", ["begin", "zero"], ["from"]),
+            NODE("Unsqueeze", ["end", "zero"], ["to"]),
+            NODE("Slice", ["ids", "from", "to", "zero"], ["bag"]),
+            NODE("Gather", ["table", "bag"], ["rows"], axis=0),
+            *(weighing if weighted else []),
+            NODE("ReduceSum", ["weighted" if weighted else "rows", "zero"], ["sum"], keepdims=0),
+            NODE("Cast", ["always"], ["go_next"], to=BOOL),
+        ],
+        "body", [value("i", [], INT64), value("go", [], BOOL)],
+        [value("go_next", [], BOOL), value("sum", ["d"])],
+    )  # fmt: skip
+    return model_of(
+        [
+            NODE("Shape", ["ids"], ["count"]),
+            NODE("Concat", ["offsets", "count"], ["begins"], axis=0),
+            NODE("Slice", ["begins", "one", "far", "zero", "one"], ["ends"]),
+            NODE("Shape", ["ends"], ["bags"]),
+            NODE("Gather", ["bags", "first"], ["trips"], axis=0),
+            NODE("Loop", ["trips", "always"], ["y"], body=body),
+        ],
+        [
+            value("ids", ["n"], INT64), value("offsets", ["bags"], INT64),
+            *([value("weights", ["n"])] if weighted else []),
+        ],
+        [value("y", ["bags", "d"])],
+        [
+            stored("zero", np.array([0])), stored("one", np.array([1])),
+            stored("far", np.array([2**63 - 1])), stored("first", np.int64(0)),
+            stored("always", np.array(True)), stored("table", floats(50, 8)),
+        ],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bags_of_rows(widest: CpuBackend, compiled: list[Any], weighted: bool) -> None:
+    feeds = [
+        {
+            "ids": RNG.integers(0, 50, n), "offsets": np.array(offsets),
+            **({"weights": floats(n)} if weighted else {}),
+        }
+        for n, offsets in ((9, [0, 4, 5]), (20, [0, 0, 7, 19, 20]), (3, [0]), (30, [*range(30)]))
+    ]  # fmt: skip
+    model = embedding_bag(weighted)
+    loaded = expect_agreement(model, *feeds)
+    assert type(loaded) is Model
+    # Another load compiles as much as the load and the calls so far.
+    count = len(compiled)
+    load(model)
+    assert len(compiled) == 2 * count

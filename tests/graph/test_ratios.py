@@ -104,6 +104,27 @@ def test_what_floats_round_twice_is_computed() -> None:
         assert builder.add("floor", known).dims == (expected,)
 
 
+def test_ratios_are_followed_where_they_move() -> None:
+    builder = Builder()
+    ratios = builder.add("divide", floats(builder, B, S), floats(builder, S, 3 * B))
+    one = number(builder, 1.5)
+    joined = builder.add("concat", builder.add("reshape", one, shape=(1,)), ratios, axis=0)
+    wide = builder.add("cast", joined, to=FLOAT64)
+    last = builder.add("gather", wide, builder.constant(np.array([2, 0])), axis=0)
+    part = builder.add("slice", wide, starts=(1,), steps=(1,), shape=(1,))
+    assert builder.ratios.of(joined) == ((3, 2), (B, S), (S, 3 * B))
+    assert builder.ratios.of(last) == ((S, 3 * B), (3, 2))
+    assert builder.ratios.of(part) == ((B, S),)
+    # Extents may be zero: what is divided by them is no extent.
+    assert builder.add("floor", part).dims is None
+    chosen = builder.add("gather", wide, builder.input("at", INT64, (1,)), axis=0)
+    assert builder.ratios.of(chosen) is None
+    # Neither is a number that is no ratio, nor one of which another one is made.
+    third = builder.add("concat", ratios, builder.constant(np.float32([1 / 3])), axis=0)
+    assert builder.ratios.of(third) is None
+    assert builder.ratios.of(builder.add("sqrt", ratios)) is None
+
+
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_parts_times_their_number_are_as_floats_have_them(dtype: Any) -> None:
     maker = Maker()

@@ -222,7 +222,7 @@ class Builder:
             self.nodes.append(Node(op, inputs, found, attributes, binds))
             if presumed is not None:
                 self._presumed[found[0]] = presumed
-            self.ratios.note(op, given, found[0])
+            self.ratios.note(op, given, attributes, found[0])
             for value in found:
                 if value.name in self._answered:
                     self.presume(value, self._answered[value.name])

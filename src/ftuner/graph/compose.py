@@ -82,6 +82,11 @@ class Composer:
 
     # Known elements of tensors.
 
+    def has_dims(self, value: Value) -> bool:
+        """Whether the elements of a tensor of integers are numbers or dims, or presumed to be."""
+        known = value.dims is not None or value.constant is not None
+        return known or self.builder.presumed(value) is not None
+
     def dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of a vector of integers, as numbers or as dims.
 

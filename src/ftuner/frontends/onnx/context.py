@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError
@@ -175,12 +177,17 @@ class Context(Composer):
     repeats: Repeats = field(default_factory=Repeats)
     nested: bool = False
     """Whether this is of a graph that a node runs."""
+    counted: bool = False
+    """Whether extents that data decides are bound when they are known, rather than asked for. So
+    they are in a loop whose iterations have other ones."""
 
-    def within(self) -> Context:
-        """The context of a graph within a node."""
+    def within(self, counted: bool = False) -> Context:
+        """The context of a graph within a node. `counted`: as of the context, which passes it
+        on."""
         return Context(
-            self.builder.within(), self.answers, names=self.names, repeats=self.repeats, nested=True
-        )
+            self.builder.within(), self.answers, names=self.names, repeats=self.repeats,
+            nested=True, counted=counted or self.counted,
+        )  # fmt: skip
 
     def non_zero(self, x: Value, name: str) -> Value:
         """The position of each element that is not zero, one in each column. A node that gives
@@ -198,16 +205,33 @@ class Context(Composer):
             RunTimeNumberError: their number is not known now.
             GraphError: the value has another number of axes.
         """
-        known = value.dims is not None or value.constant is not None
         count = value.shape[0] if value.rank == 1 else 0
-        given = self.builder.presumed(value) is not None
-        if known or given or not isinstance(count, int) or count < 1 or value.dtype.kind != "int":
+        known = self.has_dims(value) or value.dtype.kind != "int"
+        if known or not isinstance(count, int) or count < 1:
             return self.dims_of(value, what)
         for node in self.builder.nodes:
             if node.op == "extents" and node.inputs[0] is value:
                 return tuple(found.shape[0] for found in node.outputs)
         counts = tuple(str(self.names.fresh(f"{value.name}_{i}")) for i in range(count))
         return tuple(x.shape[0] for x in self.builder.add_many("extents", value, counts=counts))
+
+    def shape_of(self, value: Value, what: str) -> tuple[Dim, ...]:
+        """The elements of a vector of integers, none of which may be negative, as dims; see
+        `dims_of` for errors."""
+        return self.extents_of(value, what) if self.counted else self.dims_of(value, what)
+
+    def extents_between(self, first: Value, stop: Value, steps: Sequence[int]) -> tuple[Dim, ...]:
+        """For vectors of int64 numbers, how many others are from `first` to before `stop` by each
+        step: extents that data decides."""
+        signs, sizes = (
+            self.builder.constant(np.array(numbers, np.int64))
+            for numbers in ([1 if n > 0 else -1 for n in steps], [abs(n) for n in steps])
+        )
+        distance = self.add("multiply", self.add("subtract", stop, first), signs)
+        whole = self.add("add", distance, self.add_to(sizes, -1))
+        # Rounded towards zero, which does not matter below it.
+        counts = self.at_least(self.add("divide", whole, sizes), 0)
+        return self.extents_of(counts, "the number of elements")
 
     def condition_of(self, value: Value) -> Value | None:
         """The boolean tensor whose elements a tensor has as zeros and ones, in any shape; None if

@@ -2,7 +2,10 @@
 
 A graph that is taken for certain, and few iterations, become nodes of the graph around. Other loops
 run a graph that is compiled once. Where such a graph would differ from iteration to iteration,
-because it needs numbers that the loop carries, the iterations become nodes, however many they are.
+because it needs numbers that the loop carries, the iterations become nodes, however many they are,
+if that makes the numbers known, such as the position of an iteration. Otherwise extents that the
+loop carries are bound in each iteration; what cannot be bound makes the iterations nodes all the
+same.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from ftuner.frontends.onnx.inner import (
     unrolled,
 )
 from ftuner.frontends.onnx.records import GraphRecord
+from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Value
 
 FEW_TRIPS = 8
@@ -114,14 +118,28 @@ def _repeated(
             return found
     if not sequences:
         tensors = [v for v in initial if isinstance(v, Value)]
-        try:
-            return looped(context, trips, going, tensors, body, optional)
-        except CarriedNumberError:
-            pass
+        for counted in (False, True):
+            few = known is not None and known <= MOST_TRIPS
+            if counted and few and _becomes_known(context, tensors, body):
+                break
+            try:
+                return looped(context, trips, going, tensors, body, optional, counted)
+            except CarriedNumberError:
+                pass
     count = context.integer_of(trips, "the number of iterations")
     found = unrolled(context, min(count, MOST_TRIPS + 1), going, initial, body, optional, asks=True)
     assert found is not None
     return found
+
+
+def _becomes_known(context: Context, initial: Sequence[Value], body: Body) -> bool:
+    """Whether the numbers that an iteration needs are known where it is part of the graph around,
+    as the position of an iteration is: the first one needs none that comes at run time."""
+    try:
+        body(context.within(), initial)
+    except RunTimeNumberError:
+        return False
+    return True
 
 
 def _expect_few(context: Context, graph: GraphRecord) -> None:

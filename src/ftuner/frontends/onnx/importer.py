@@ -74,6 +74,7 @@ from ftuner.frontends.onnx.selecting import SELECTING
 from ftuner.frontends.onnx.sequences import SEQUENCES
 from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.frontends.onnx.signals import SIGNALS
+from ftuner.frontends.onnx.slicing import SLICING
 from ftuner.frontends.onnx.transposed import TRANSPOSED
 from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.answers import (
@@ -91,9 +92,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _TABLE: dict[tuple[str, str], Importer] = {
-    **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **REDUCTIONS, **CONTRACTIONS, **ATTENTION,
-    **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING, **REARRANGING,
-    **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
+    **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **SLICING, **REDUCTIONS, **CONTRACTIONS,
+    **ATTENTION, **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING,
+    **REARRANGING, **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
     **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS,

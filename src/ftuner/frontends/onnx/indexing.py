@@ -1,4 +1,4 @@
-"""Operators that select elements: by ranges, by run-time indices, by order."""
+"""Operators that select elements: by run-time indices, by order."""
 
 from __future__ import annotations
 
@@ -6,89 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, least_value, maximum, minimum, product
+from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.graph.ir import Value
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.ops.views import slice_extent
 
 _BEYOND = 1 << 62
 """More rows or columns than a matrix has."""
-_UNBOUNDED = 2**31 - 1
-"""A slice end at least this large, positive or negative, means the end of the axis, as ONNX
-specifies."""
-
-
-def _from_front(position: Dim, extent: Dim) -> Dim:
-    """A position counted from the front; a negative one counts from the back."""
-    if isinstance(position, int):
-        return position + extent if position < 0 else position
-    low, below = least_value(position), least_value(-position)
-    if low is not None and low >= 0:
-        return position
-    # 1 if the position is negative, else 0.
-    known = below is not None and below >= 0
-    negative = minimum(-position if known else maximum(-position, 0), 1)
-    return position + extent * negative
-
-
-def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
-    """The first index of a slice along an axis, and the number of elements.
-
-    A start beyond the end of the axis needs no clamp: the slice is then empty.
-    """
-    forward = step > 0
-    open_end = isinstance(end, int) and (end >= _UNBOUNDED if forward else end <= -_UNBOUNDED)
-    if forward:
-        first = maximum(_from_front(start, extent), 0)
-        stop = extent if open_end else minimum(_from_front(end, extent), extent)
-        if step == 1 and stop == extent and isinstance(start, int) and start < 0:
-            count = minimum(-start, extent)
-            return extent - count, count
-    else:
-        first = minimum(maximum(_from_front(start, extent), 0), extent - 1)
-        if isinstance(start, int) and start >= _UNBOUNDED:
-            first = extent - 1
-        stop = -1 if open_end else maximum(_from_front(end, extent), -1)
-    return first, slice_extent(first, stop, step)
-
-
-def _slice(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    starts: Sequence[Dim]
-    ends: Sequence[Dim]
-    if node.opset < 10:
-        starts, ends = node.integers("starts"), node.integers("ends")
-        axes = node.integers("axes", tuple(range(len(starts))))
-        steps: Sequence[int] = [1] * len(starts)
-    else:
-        starts = context.dims_of(node.input(1), "the start")
-        ends = context.dims_of(node.input(2), "the end")
-        given, strides = node.optional(3), node.optional(4)
-        axes = tuple(range(len(starts)))
-        if given is not None:
-            axes = context.integers_of(given, "the axes")
-        steps = [1] * len(starts)
-        if strides is not None:
-            steps = context.integers_of(strides, "the step")
-    if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise context.malformed(
-            f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
-        )
-    first: list[Dim] = [0] * x.rank
-    stride = [1] * x.rank
-    shape = list(x.shape)
-    context.axes(axes, x.rank)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        at = context.axis(axis, x.rank)
-        if step == 0:
-            raise context.malformed("a slice with steps of 0")
-        stride[at] = step
-        first[at], shape[at] = _bounds(start, end, step, x.shape[at])
-    if tuple(shape) == x.shape and all(s == 1 for s in stride) and not any(first):
-        return [x]
-    return [context.add("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
 
 
 def _gather(context: Context, node: NodeView) -> Sequence[Value]:
@@ -225,7 +150,7 @@ def _top_k(context: Context, node: NodeView) -> Sequence[Value]:
         k = node.integer("k")
     else:
         given = node.input(1)
-        (k, *others) = context.dims_of(given, "k") or (0, 0)
+        (k, *others) = context.shape_of(given, "k") or (0, 0)
         if others:
             raise context.malformed(f"k is {given.type}; expected one element")
     largest = node.flag("largest", True)
@@ -264,7 +189,6 @@ INDEXING: Table = {
     ("", "Scatter"): _scatter_elements,
     ("", "ScatterElements"): _scatter_elements,
     ("", "ScatterND"): _scatter_nd,
-    ("", "Slice"): _slice,
     ("", "TopK"): _top_k,
     ("", "Trilu"): _trilu,
 }

@@ -42,7 +42,7 @@ class CarriedNumberError(UnsupportedOperatorError):
 
 def looped(
     context: Context, trips: Value, going: Value, initial: Sequence[Value], body: Body,
-    optional: int,
+    optional: int, counted: bool = False,
 ) -> list[Value]:  # fmt: skip
     """The results of a loop whose graph is compiled once: the last carried values and the stacked
     ones. Extents of carried values may change from iteration to iteration.
@@ -51,6 +51,7 @@ def looped(
         initial: the carried values before the first iteration, of which the first is its number.
         optional: how many of the first carried values are left out, with their results, if
             iterations do not read them.
+        counted: as of `Context`.
 
     Raises:
         CarriedNumberError: the graph differs from iteration to iteration.
@@ -58,7 +59,7 @@ def looped(
     """
     types, varying = [v.type for v in initial], set[str]()
     while True:
-        inner = context.within()
+        inner = context.within(counted)
         given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
         try:
             step = body(inner, given)

@@ -42,7 +42,11 @@ class _Mode:
     excludes: bool
 
 
-def _rounded(context: Context, position: Value, how: str) -> Value:
+def _rounded(context: Context, position: Value, how: str, axis: Axis) -> Value:
+    if how == _OLD_NEAREST:
+        smaller = context.add("less", *axis.scale(context))
+        after, before = (context.add(op, position) for op in ("ceil", "floor"))
+        return context.add("where", smaller, after, before)
     half = context.scalar(0.5, FLOAT64)
     if how == "round_prefer_floor":
         return context.add("ceil", context.add("subtract", position, half))
@@ -51,6 +55,8 @@ def _rounded(context: Context, position: Value, how: str) -> Value:
     return context.add(how, position)
 
 
+_OLD_NEAREST = "before, or after along axes that shrink"
+"""The nearest element before opset 11, as onnxruntime has it."""
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _SUPPORT = {"linear": 1, "cubic": 2}
 """Elements on each side that interpolation reads, unless it is stretched against aliasing."""
@@ -110,7 +116,7 @@ def _resized(
             found = context.add("logical_or", low, high)
             beyond.append(context.unsqueeze(found, range(1, x.rank - axis.number)))
         if mode.kind == "nearest":
-            rounded = _rounded(context, position, mode.nearest)
+            rounded = _rounded(context, position, mode.nearest, axis)
             positions.append(context.unsqueeze(context.cast(rounded, INT64), [0]))
         else:
             at, weight = _weighted(context, axis, position, mode)
@@ -146,15 +152,16 @@ def _fraction(context: Context, scale: float) -> tuple[int, int]:
 
 
 def _by_scales(
-    context: Context, x: Value, axes: Sequence[int], scales: Sequence[float]
+    context: Context, x: Value, axes: Sequence[int], scales: Sequence[tuple[Dim, Dim]]
 ) -> list[Axis]:
+    """`scales`: numerators and denominators."""
     if len(scales) != len(axes):
         raise context.malformed(f"{len(scales)} scales for {len(axes)} axes of {x.type}")
     found = []
-    for axis, scale in zip(axes, scales, strict=True):
-        up, down = _fraction(context, scale)
+    for axis, (up, down) in zip(axes, scales, strict=True):
         extent = x.shape[axis]
-        found.append(Axis(axis, extent, quotient(extent * up, down), ((up, down),)))
+        size = up if down == extent else quotient(extent * up, down)
+        found.append(Axis(axis, extent, size, ((up, down),)))
     return found
 
 
@@ -190,11 +197,14 @@ def _given(node: NodeView, number: int) -> Value | None:
     return None if found is None or found.shape == (0,) else found
 
 
-def _scales(context: Context, scales: Value) -> tuple[float, ...]:
-    array = context.array_of(scales, "the scale")
-    if array.ndim != 1 or array.dtype.kind != "f":
+def _scales(context: Context, scales: Value) -> Sequence[tuple[Dim, Dim]]:
+    """The numerators and denominators of scales: numbers, or extents that a file divides."""
+    if scales.rank != 1 or scales.dtype.kind != "float":
         raise context.malformed(f"scales {scales.type}; expected one axis of floats")
-    return tuple(float(s) for s in array)
+    ratios = None if scales.constant is not None else context.builder.ratios.of(scales)
+    if ratios is not None:
+        return ratios
+    return [_fraction(context, float(s)) for s in context.array_of(scales, "the scale")]
 
 
 def _regions(
@@ -269,24 +279,21 @@ def _resize(context: Context, node: NodeView) -> Sequence[Value]:
     return [_resized(context, x, changed, mode, regions, outside)]
 
 
-def _old(context: Context, node: NodeView, scales: Sequence[float]) -> Sequence[Value]:
-    """Before opset 11: positions are asymmetric. The nearest element is the one before the
-    position, or after it along axes that shrink, as onnxruntime has it."""
+def _old(context: Context, node: NodeView, scales: Sequence[tuple[Dim, Dim]]) -> Sequence[Value]:
+    """Before opset 11: positions are asymmetric."""
     x, kind = node.input(0), node.text("mode", "nearest")
     if kind not in ("nearest", "linear"):
         raise context.malformed(f"mode {kind!r}; expected nearest or linear")
     changed = [axis for axis in _by_scales(context, x, range(x.rank), scales) if axis.changes]
-    for nearest, shrinks in (("floor", False), ("ceil", True)):
-        some = [axis for axis in changed if (axis.ratios[0][0] < axis.ratios[0][1]) == shrinks]  # type: ignore[operator]
-        if some:
-            mode = _Mode(kind, "asymmetric", nearest, 0.0, False, False)
-            x = _resized(context, x, some, mode, {}, 0.0)
-    return [x]
+    if not changed:
+        return [x]
+    mode = _Mode(kind, "asymmetric", _OLD_NEAREST, 0.0, False, False)
+    return [_resized(context, x, changed, mode, {}, 0.0)]
 
 
 def _upsample(context: Context, node: NodeView) -> Sequence[Value]:
     if node.opset < 9:
-        return _old(context, node, tuple(map(float, node.numbers("scales"))))
+        return _old(context, node, [_fraction(context, float(s)) for s in node.numbers("scales")])
     return _old(context, node, _scales(context, node.input(1)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, product, quotient
+from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.following import elements_of
@@ -41,7 +41,7 @@ def _constant(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _constant_of_shape(context: Context, node: NodeView) -> Sequence[Value]:
-    shape = context.dims_of(node.input(0), "the shape")
+    shape = context.shape_of(node.input(0), "the shape")
     if not node.has("value"):
         return [context.broadcast(context.scalar(0, FLOAT32), shape)]
     value = node.tensor("value")
@@ -125,7 +125,7 @@ def _expand(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _tile(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
-    repeats = context.dims_of(node.input(1), "the number of repetitions")
+    repeats = context.shape_of(node.input(1), "the number of repetitions")
     if len(repeats) != x.rank:
         raise context.malformed(f"{len(repeats)} numbers of repetitions for {x.type}")
     return [x if all(n == 1 for n in repeats) else context.add("tile", x, repeats=repeats)]
@@ -197,14 +197,42 @@ def _whole(context: Context, value: Value) -> Dim | None:
     return None if found is None else found[0]
 
 
-def _whole_range(context: Context, ends: Sequence[Value], delta: Value) -> Dim | None:
-    """The number of elements of a range of floats, if they are integers: positions between extents,
-    such as the distances from t - 1 down to 1 - t. None if they are not known to be."""
-    begin, end = (_whole(context, value) for value in ends)
+def _float_range(context: Context, start: Value, limit: Value, delta: Value) -> Dim | None:
+    """The number of elements of a range of floats whose ends are extents, such as the distances
+    from t - 1 down to 1 - t, or from any number up to an extent. None if they are not known to
+    be."""
     step = _whole(context, delta)
-    if begin is None or end is None or not isinstance(step, int) or step == 0:
+    if not isinstance(step, int) or step == 0:
         return None
-    return slice_extent(begin, end, step)
+    begin = _whole(context, start)
+    if begin is None and step == 1 and start.constant is not None:
+        # Up to an integer there are as many elements as from the integer below.
+        first = float(start.constant.item())
+        begin = math.floor(first) if math.isfinite(first) else None
+    end = None if begin is None else _whole(context, limit)
+    return None if begin is None or end is None else slice_extent(begin, end, step)
+
+
+def _known_range(context: Context, start: Value, limit: Value, delta: Value) -> int:
+    """The number of elements of a range of floats, all known now."""
+    first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
+    steps = float(last - first) / float(step) if step else math.nan
+    if not math.isfinite(steps):
+        raise context.malformed(f"a range from {first} to {last} by {step}")
+    return max(math.ceil(steps), 0)
+
+
+def _integer_range(context: Context, start: Value, limit: Value, delta: Value) -> Dim:
+    """The number of elements of a range of integers."""
+    width = context.integer_of(delta, "the step")
+    if width == 0:
+        raise context.malformed("a range with steps of 0")
+    if context.counted and not (context.has_dims(start) and context.has_dims(limit)):
+        first, last = (context.reshape(context.cast(v, INT64), (1,)) for v in (start, limit))
+        (extent,) = context.extents_between(first, last, (width,))
+        return extent
+    begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
+    return slice_extent(begin, end, width)
 
 
 def _range(context: Context, node: NodeView) -> Sequence[Value]:
@@ -214,29 +242,12 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
         raise context.malformed(what)
     for one in (n for v in (start, limit, delta) for n in v.shape):
         context.builder.require(one, 1, what)
-    first = math.nan if start.constant is None else float(start.constant.item())
-    counts = start.dtype.kind == "float" and math.isfinite(first) and _is_one(delta)
-    known = (limit.dims or context.builder.presumed(limit)) if counts else None
-    if known:
-        # From a number to an extent.
-        extent: Dim = maximum(known[0] - math.floor(first), 0)
-    elif (
-        start.dtype.kind == "float"
-        and (whole := _whole_range(context, (start, limit), delta)) is not None
-    ):
-        extent = whole
-    elif start.dtype.kind == "float":
-        first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
-        steps = float(last - first) / float(step) if step else math.nan
-        if not math.isfinite(steps):
-            raise context.malformed(f"a range from {first} to {last} by {step}")
-        extent = max(math.ceil(steps), 0)
+    if start.dtype.kind == "float":
+        extent = _float_range(context, start, limit, delta)
+        if extent is None:
+            extent = _known_range(context, start, limit, delta)
     else:
-        begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
-        width = context.integer_of(delta, "the step")
-        if width == 0:
-            raise context.malformed("a range with steps of 0")
-        extent = slice_extent(begin, end, width)
+        extent = _integer_range(context, start, limit, delta)
     numbers = context.cast(context.iota(extent), start.dtype)
     if not _is_one(delta):
         numbers = context.add("multiply", numbers, context.reshape(delta, ()))
