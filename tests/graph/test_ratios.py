@@ -119,6 +119,8 @@ def test_ratios_are_followed_where_they_move() -> None:
     assert builder.add("floor", part).dims is None
     chosen = builder.add("gather", wide, builder.input("at", INT64, (1,)), axis=0)
     assert builder.ratios.of(chosen) is None
+    beyond = builder.add("gather", wide, builder.constant(np.array([3])), axis=0)
+    assert builder.ratios.of(beyond) is None
     # Neither is a number that is no ratio, nor one of which another one is made.
     third = builder.add("concat", ratios, builder.constant(np.float32([1 / 3])), axis=0)
     assert builder.ratios.of(third) is None

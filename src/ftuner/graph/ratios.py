@@ -92,7 +92,12 @@ class Ratios:
         numbers = [n for a in attributes.values() if isinstance(a, tuple) for n in a]
         if not all(isinstance(n, int) for n in numbers):
             return None
-        return [every[n] for n in OPERATORS[op].reference(*places, **attributes).ravel()]
+        try:
+            moved = OPERATORS[op].reference(*places, **attributes)
+        except IndexError:
+            # A run reports it.
+            return None
+        return [every[n] for n in moved.ravel()]
 
     def rounded(self, op: str, inputs: Sequence[Value], type_: TensorType) -> list[Dim] | None:
         """The elements of a result that rounds ratios; None if it is none, or is not certain."""

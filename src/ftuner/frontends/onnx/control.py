@@ -3,8 +3,8 @@
 A graph that is taken for certain, and few iterations, become nodes of the graph around. Other loops
 run a graph that is compiled once. Where such a graph would differ from iteration to iteration,
 because it needs numbers that the loop carries, the iterations become nodes, however many they are,
-if that makes the numbers known, such as the position of an iteration. Otherwise extents that the
-loop carries are bound in each iteration; what cannot be bound makes the iterations nodes all the
+if that makes the numbers known, such as the position of an iteration. Otherwise extents that data
+decides are bound in each iteration. Where that is not enough, the iterations become nodes all the
 same.
 """
 
