@@ -10,7 +10,11 @@ from ftuner.core.dtype import FLOAT32, INT8, INT32, INT64, DType
 from ftuner.errors import IndexRangeError, ShapeError
 from ftuner.graph.builder import Builder
 from ftuner.graph.folding import (
-    FREE_BYTES, FREE_WORK, MAX_FOLDED_BYTES, MOST_GROWTH, PROPORTION,
+    FREE_BYTES,
+    FREE_WORK,
+    MAX_FOLDED_BYTES,
+    MOST_GROWTH,
+    PROPORTION,
 )  # fmt: skip
 from ftuner.graph.ir import MAX_RANK, Graph, TensorType, Value
 from ftuner.graph.passes.constants import fold_constants
@@ -40,12 +44,19 @@ def test_the_bound_grows_with_what_a_model_holds() -> None:
 
 def test_large_weights_are_folded_however_large() -> None:
     builder = Builder()
-    weight = builder.stored(np.ones((2, MAX_FOLDED_BYTES // 2 + 1), np.int8), INT8)
-    turned = builder.add("transpose", weight, perm=(1, 0))
+    positions = MAX_FOLDED_BYTES // 2 + 1
+    weight = builder.stored(np.ones((1, 2, positions), np.int8), INT8)
+    turned = builder.add("transpose", weight, perm=(2, 1, 0))
     assert turned.constant is not None
-    assert turned.shape == (MAX_FOLDED_BYTES // 2 + 1, 2)
+    assert turned.shape == (positions, 2, 1)
     several = (2 * MOST_GROWTH, *turned.shape)
     assert builder.add("broadcast", turned, shape=several).constant is None
+
+
+def test_a_large_matrix_is_no_copy_of_another() -> None:
+    builder = Builder()
+    weight = builder.stored(np.ones((2, MAX_FOLDED_BYTES // 2 + 1), np.int8), INT8)
+    assert builder.add("transpose", weight, perm=(1, 0)).constant is None
 
 
 def test_what_is_read_again_and_again_has_a_bound() -> None:
