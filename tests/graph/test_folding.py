@@ -9,7 +9,13 @@ from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, INT8, INT32, INT64, DType
 from ftuner.errors import IndexRangeError, ShapeError
 from ftuner.graph.builder import Builder
-from ftuner.graph.folding import FREE_BYTES, FREE_WORK, PROPORTION
+from ftuner.graph.folding import (
+    FREE_BYTES,
+    FREE_WORK,
+    MAX_FOLDED_BYTES,
+    MOST_GROWTH,
+    PROPORTION,
+)  # fmt: skip
 from ftuner.graph.ir import MAX_RANK, Graph, TensorType, Value
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.rewriting import constant, made
@@ -34,6 +40,23 @@ def test_the_bound_grows_with_what_a_model_holds() -> None:
     builder.stored(np.zeros(MEGABYTE, np.int8), INT8)
     values = [_filled(builder, number, MEGABYTE // 4) for number in range(100)]
     assert sum(v.constant is not None for v in values) == FREE_BYTES // MEGABYTE + PROPORTION
+
+
+def test_large_weights_are_folded_however_large() -> None:
+    builder = Builder()
+    positions = MAX_FOLDED_BYTES // 2 + 1
+    weight = builder.stored(np.ones((1, 2, positions), np.int8), INT8)
+    turned = builder.add("transpose", weight, perm=(2, 1, 0))
+    assert turned.constant is not None
+    assert turned.shape == (positions, 2, 1)
+    several = (2 * MOST_GROWTH, *turned.shape)
+    assert builder.add("broadcast", turned, shape=several).constant is None
+
+
+def test_a_large_matrix_is_no_copy_of_another() -> None:
+    builder = Builder()
+    weight = builder.stored(np.ones((2, MAX_FOLDED_BYTES // 2 + 1), np.int8), INT8)
+    assert builder.add("transpose", weight, perm=(1, 0)).constant is None
 
 
 def test_what_is_read_again_and_again_has_a_bound() -> None:

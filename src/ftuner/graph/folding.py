@@ -11,8 +11,11 @@ from ftuner.graph.operator import elements_of, reference_results
 from ftuner.graph.operators import OPERATORS
 
 MAX_FOLDED_BYTES = 64 << 20
-"""Largest constant that folding makes. A model may ask for any size; larger results are computed at
-run time."""
+"""Largest constant that folding makes of small ones. A model may ask for any size; larger results
+are computed at run time."""
+MOST_GROWTH = 4
+"""What is made of large constants may take this many times their bytes: weights of convolutions of
+any size are transposed, and 8-bit integers become float32."""
 FREE_BYTES = 16 << 20
 """Bytes that folding may make in all, in addition to PROPORTION times the model's constants."""
 FREE_WORK = 1 << 27
@@ -54,7 +57,10 @@ class Folding:
         dims = [d for v in attributes.values() if isinstance(v, tuple) for d in v]
         if not all(isinstance(d, int) for d in [*dims, *(n for t in types for n in t.shape)]):
             return None
-        if max(map(_bytes_of, types)) > MAX_FOLDED_BYTES:
+        of_large = MOST_GROWTH * sum(x.nbytes for x in given)
+        if op == "transpose" and types[0].rank == 2:
+            of_large = 0  # Products read a large matrix as it is.
+        if max(map(_bytes_of, types)) > max(MAX_FOLDED_BYTES, of_large):
             return None
         operator = OPERATORS[op]
         work = sum(x.size for x in given) + sum(elements_of(t.shape) for t in types)
