@@ -273,7 +273,7 @@ def test_a_branch_on_data_within_a_loop(widest: CpuBackend) -> None:
 
 
 def test_numbers_that_a_loop_carries(widest: CpuBackend) -> None:
-    """A body that slices at what it carries differs from iteration to iteration."""
+    """A body that slices at what it carries is compiled once."""
     nodes = [
         NODE("Slice", ["x", "begin", "end"], ["piece"]),
         NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
@@ -300,7 +300,39 @@ def test_numbers_that_a_loop_carries(widest: CpuBackend) -> None:
         [value("e", [1], INT64), value("sums", ["k"])],
         [stored("zero", np.array([0])), stored("one", np.array([1]))],
     )
-    expect_agreement(model, *({"n": np.array(n), "x": floats(30)} for n in (3, 12, 0)))
+    loaded = expect_agreement(model, *({"n": np.array(n), "x": floats(30)} for n in (3, 12, 0, 25)))
+    assert type(loaded) is Model
+
+
+@pytest.mark.parametrize("step", [1, 3, -1, -2])
+def test_slices_between_any_bounds_that_a_loop_carries(widest: CpuBackend, step: int) -> None:
+    """Bounds before the first row, after the last, in the wrong order, and open ones."""
+    nodes = [
+        NODE("Gather", ["begins", "i"], ["begin"]),
+        NODE("Gather", ["ends", "i"], ["end"]),
+        NODE("Slice", ["x", "begin", "end", "rows", "step"], ["piece"]),
+        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
+        NODE("Shape", ["piece"], ["shape"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("sum", []), value("shape", [2], INT64)]
+    constants = [stored("rows", np.array([0])), stored("step", np.array([step]))]
+    model = model_of(
+        [NODE("Loop", ["n", ""], ["sums", "shapes"], body=body_of(nodes, [], outputs, constants))],
+        [value("n", [], INT64), value("x", ["m", 3]), *(
+            value(name, ["k", 1], INT64) for name in ("begins", "ends")
+        )],
+        [value("sums", ["k"]), value("shapes", ["k", 2], INT64)],
+    )  # fmt: skip
+    far = np.iinfo(np.int64)
+    bounds = [0, 2, 5, 6, 40, -1, -3, -40, far.min]
+    # Going back, ONNX Runtime takes the largest end for an open one.
+    begins, ends = np.meshgrid([*bounds, far.max], [*bounds, *([far.max] if step > 0 else [])])
+    begins, ends = begins.reshape(-1, 1), ends.reshape(-1, 1)
+    given = {"begins": begins, "ends": ends}
+    count = np.array(begins.size)
+    loaded = expect_agreement(model, *({"n": count, "x": floats(m, 3), **given} for m in (6, 1, 0)))
+    assert type(loaded) is Model
 
 
 SCANS = {

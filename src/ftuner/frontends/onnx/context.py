@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
-from ftuner.errors import GraphError
+from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
@@ -18,6 +18,10 @@ from ftuner.graph.names import Names
 MAX_REPEATED = 1 << 16
 """Most nodes, in all, of graphs that are imported again."""
 T = TypeVar("T")
+
+
+class CarriedNumberError(UnsupportedOperatorError):
+    """Numbers that must be known depend on what a loop carries."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,21 @@ class Pieces:
 
 
 @dataclass(frozen=True)
+class Growing:
+    """A sequence that a loop carries, within the loop: it may only be appended to."""
+
+    number: int
+    """Of the carried value."""
+    appended: tuple[Value, ...] = ()
+    """By the iteration so far."""
+
+
+@dataclass(frozen=True)
 class Nothing:
     """An optional without an element. One with an element is the element itself."""
 
 
-Operand = Value | Items | Pieces | Nothing
+Operand = Value | Items | Pieces | Growing | Nothing
 Importer = Callable[["Context", "NodeView"], Sequence[Operand]]
 Inner = Callable[["Context", GraphRecord, Sequence[Operand]], list[Operand]]
 """Imports a graph that a node has as an attribute, for some inputs; returns its outputs."""
@@ -81,8 +95,14 @@ class NodeView:
         return self.inputs[number] if number < len(self.inputs) else None
 
     def sequence(self, number: int) -> Items | Pieces:
-        """A required sequence."""
+        """A required sequence, to be read.
+
+        Raises:
+            CarriedNumberError: a loop appends to it.
+        """
         found = self.operand(number)
+        if isinstance(found, Growing):
+            raise CarriedNumberError(f"{self.record.label}: a sequence that a loop appends to")
         if not isinstance(found, (Items, Pieces)):
             raise GraphError(f"{self.record.label}: input {number} is not a sequence")
         return found
@@ -190,6 +210,14 @@ class Context(Composer):
                 return node.output
         return self.add("non_zero", x, count=str(self.names.fresh(f"{name}_count")))
 
+    def decided_by_data(self, value: Value) -> bool:
+        """Whether a value is a vector of some integers that are known only at run time."""
+        if value.dims is not None or value.constant is not None:
+            return False
+        count = value.shape[0] if value.rank == 1 else 0
+        some = isinstance(count, int) and count >= 1 and value.dtype.kind == "int"
+        return some and self.builder.presumed(value) is None
+
     def extents_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of a vector of integers as extents. Those that data decides have symbols of
         their own, which are bound when they are known.
@@ -198,11 +226,10 @@ class Context(Composer):
             RunTimeNumberError: their number is not known now.
             GraphError: the value has another number of axes.
         """
-        known = value.dims is not None or value.constant is not None
-        count = value.shape[0] if value.rank == 1 else 0
-        given = self.builder.presumed(value) is not None
-        if known or given or not isinstance(count, int) or count < 1 or value.dtype.kind != "int":
+        if not self.decided_by_data(value):
             return self.dims_of(value, what)
+        (count,) = value.shape
+        assert isinstance(count, int)
         for node in self.builder.nodes:
             if node.op == "extents" and node.inputs[0] is value:
                 return tuple(found.shape[0] for found in node.outputs)

@@ -13,11 +13,18 @@ from functools import partial
 import numpy as np
 
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Operand, Table, node_count
+from ftuner.frontends.onnx.context import (
+    CarriedNumberError,
+    Context,
+    NodeView,
+    Operand,
+    Table,
+    node_count,
+)
 from ftuner.frontends.onnx.inner import (
     Body,
-    CarriedNumberError,
     Step,
+    appended,
     chosen,
     looped,
     starting,
@@ -108,16 +115,17 @@ def _repeated(
 
     known = None if trips.constant is None else int(trips.constant.item())
     sequences = not all(isinstance(v, Value) for v in initial)
-    if not sequences and known is not None and known <= min(FEW_TRIPS, FEW_NODES // (nodes + 1)):
-        found = unrolled(context, known, going, initial, body, optional, asks=False)
+    if known is not None and known <= min(FEW_TRIPS, FEW_NODES // (nodes + 1)):
+        found = unrolled(context, known, going, initial, body, optional, asks=sequences)
         if found is not None:
             return found
-    if not sequences:
+    try:
+        if sequences:
+            return appended(context, trips, going, initial, body, optional)
         tensors = [v for v in initial if isinstance(v, Value)]
-        try:
-            return looped(context, trips, going, tensors, body, optional)
-        except CarriedNumberError:
-            pass
+        return looped(context, trips, going, tensors, body, optional)
+    except CarriedNumberError:
+        pass
     count = context.integer_of(trips, "the number of iterations")
     found = unrolled(context, min(count, MOST_TRIPS + 1), going, initial, body, optional, asks=True)
     assert found is not None

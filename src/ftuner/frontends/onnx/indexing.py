@@ -63,32 +63,107 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
+        if context.nested and _come_as_data(context, node.input(1), node.input(2)):
+            return [_sliced_by_data(context, node)]
         starts = context.dims_of(node.input(1), "the start")
         ends = context.dims_of(node.input(2), "the end")
-        given, strides = node.optional(3), node.optional(4)
-        axes = tuple(range(len(starts)))
-        if given is not None:
-            axes = context.integers_of(given, "the axes")
-        steps = [1] * len(starts)
-        if strides is not None:
-            steps = context.integers_of(strides, "the step")
-    if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise context.malformed(
-            f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
-        )
+        axes, steps = _axes_and_steps(context, node, len(starts))
+    if len(starts) != len(ends) or len(axes) != len(starts):
+        raise context.malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
     first: list[Dim] = [0] * x.rank
     stride = [1] * x.rank
     shape = list(x.shape)
     context.axes(axes, x.rank)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         at = context.axis(axis, x.rank)
-        if step == 0:
-            raise context.malformed("a slice with steps of 0")
         stride[at] = step
         first[at], shape[at] = _bounds(start, end, step, x.shape[at])
     if tuple(shape) == x.shape and all(s == 1 for s in stride) and not any(first):
         return [x]
     return [context.add("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
+
+
+def _axes_and_steps(
+    context: Context, node: NodeView, count: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes and steps of a slice with a number of bounds."""
+    given, strides = node.optional(3), node.optional(4)
+    axes, steps = tuple(range(count)), (1,) * count
+    if given is not None:
+        axes = context.integers_of(given, "the axes")
+    if strides is not None:
+        steps = context.integers_of(strides, "the step")
+    if len(axes) != len(steps):
+        raise context.malformed(f"{len(axes)} axes and {len(steps)} steps")
+    if 0 in steps:
+        raise context.malformed("a slice with steps of 0")
+    return axes, steps
+
+
+def _come_as_data(context: Context, start: Value, end: Value) -> bool:
+    """Whether bounds of a known number of axes are known only at run time."""
+    some = start.rank == 1 and start.shape == end.shape and isinstance(start.shape[0], int)
+    return some and any(context.decided_by_data(v) for v in (start, end))
+
+
+def _sliced_by_data(context: Context, node: NodeView) -> Value:
+    """A slice between bounds that data decides. The nodes around compute its first positions and
+    its extents, which are zero or more. One that ends one after its start has one element, as where
+    it stands for an index; that it is within the axis is checked at run time."""
+    x, bounds = node.input(0), [context.cast(node.input(i), INT64) for i in (1, 2)]
+    (count,) = bounds[0].shape
+    assert isinstance(count, int)
+    axes, steps = _axes_and_steps(context, node, count)
+    if len(axes) != count:
+        raise context.malformed(f"{count} starts and {len(axes)} axes")
+    axes = context.axes(axes, x.rank)
+    forward = context.builder.constant(np.array([step > 0 for step in steps]), BOOL)
+    sizes = context.builder.constant(np.array([abs(step) for step in steps]), INT64)
+    extents = context.builder.dims([x.shape[axis] for axis in axes])
+    zero, one = context.scalar(0, INT64), context.scalar(1, INT64)
+    last = context.add("subtract", extents, one)
+
+    def between(position: Value, least: Value) -> Value:
+        """A position, counted from the front and clamped, where steps go back to `least`."""
+        back = context.add("less", position, zero)
+        position = context.add("where", back, context.add("add", position, extents), position)
+        low = context.add("where", forward, zero, least)
+        high = context.add("where", forward, extents, last)
+        return context.add("minimum", context.add("maximum", position, low), high)
+
+    first, stop = between(bounds[0], zero), between(bounds[1], context.scalar(-1, INT64))
+    length = context.add("subtract", stop, first)
+    length = context.add("where", forward, length, context.add("subtract", first, stop))
+    whole = context.add("divide", context.add("add", context.at_least(length, 0),
+                        context.add("subtract", sizes, one)), sizes)  # fmt: skip
+    found = context.concat([context.at_least(first, 0), whole], 0)
+    numbers = context.extents_of(found, "the bounds of a slice")
+    lengths = list(numbers[count:])
+    if _ends_one_after(context, *bounds) and all(step == 1 for step in steps):
+        for number, length in enumerate(lengths):
+            context.builder.require(length, 1, f"elements of a slice of one of {x.type}")
+            lengths[number] = 1
+    starts: list[Dim] = [0] * x.rank
+    stride, shape = [1] * x.rank, list(x.shape)
+    for axis, start, step, length in zip(axes, numbers, steps, lengths, strict=False):
+        starts[axis], stride[axis], shape[axis] = start, step, length
+    return context.add("slice", x, starts=tuple(starts), steps=tuple(stride), shape=tuple(shape))
+
+
+def _ends_one_after(context: Context, start: Value, end: Value) -> bool:
+    (first, before), (last, after) = (_with_offset(context, v) for v in (start, end))
+    return first is last and after - before == 1
+
+
+def _with_offset(context: Context, value: Value) -> tuple[Value, int]:
+    """A value as another one and a number that is added to each element of it."""
+    total = 0
+    while (node := context.builder.producer(value)) is not None and node.op == "add":
+        x, y = node.inputs if node.inputs[1].constant is not None else node.inputs[::-1]
+        if y.constant is None or y.constant.size != 1 or x.shape != value.shape:
+            break
+        value, total = x, total + int(y.constant.item())
+    return value, total
 
 
 def _gather(context: Context, node: NodeView) -> Sequence[Value]:

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, product, quotient
+from ftuner.core.dim import (
+    Dim,
+    Shape,
+    ceil_quotient,
+    least_value,
+    maximum,
+    minimum,
+    product,
+    quotient,
+)
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.following import elements_of
@@ -233,16 +242,31 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
         extent = max(math.ceil(steps), 0)
     else:
         begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
-        width = context.integer_of(delta, "the step")
-        if width == 0:
-            raise context.malformed("a range with steps of 0")
-        extent = slice_extent(begin, end, width)
+        extent = _elements(context, begin, end, delta)
     numbers = context.cast(context.iota(extent), start.dtype)
     if not _is_one(delta):
         numbers = context.add("multiply", numbers, context.reshape(delta, ()))
     if start.constant is None or start.constant.item() != 0:
         numbers = context.add("add", numbers, context.reshape(start, ()))
     return [numbers]
+
+
+def _is_extent(dim: Dim) -> bool:
+    least = least_value(dim)
+    return least is not None and least >= 0
+
+
+def _elements(context: Context, begin: Dim, end: Dim, delta: Value) -> Dim:
+    """How many elements a range of integers has."""
+    (width,) = delta.dims or (0,)
+    if not isinstance(width, int) and _is_extent(width):
+        # Steps of an extent.
+        context.builder.require(minimum(width, 1), 1, "a range with steps of 0")
+        return maximum(ceil_quotient(end - begin, maximum(width, 1)), 0)
+    width = context.integer_of(delta, "the step")
+    if width == 0:
+        raise context.malformed("a range with steps of 0")
+    return slice_extent(begin, end, width)
 
 
 SHAPES: Table = {
