@@ -138,15 +138,15 @@ def _sliced_by_data(context: Context, node: NodeView) -> Value:
                         context.add("subtract", sizes, one)), sizes)  # fmt: skip
     found = context.concat([context.at_least(first, 0), whole], 0)
     numbers = context.extents_of(found, "the bounds of a slice")
-    lengths = list(numbers[count:])
+    lengths: list[Dim] = list(numbers[count:])
     if _ends_one_after(context, *bounds) and all(step == 1 for step in steps):
-        for number, length in enumerate(lengths):
-            context.builder.require(length, 1, f"elements of a slice of one of {x.type}")
-            lengths[number] = 1
+        for n in lengths:
+            context.builder.require(n, 1, f"elements of a slice of one of {x.type}")
+        lengths = [1] * count
     starts: list[Dim] = [0] * x.rank
     stride, shape = [1] * x.rank, list(x.shape)
-    for axis, start, step, length in zip(axes, numbers, steps, lengths, strict=False):
-        starts[axis], stride[axis], shape[axis] = start, step, length
+    for i, axis in enumerate(axes):
+        starts[axis], stride[axis], shape[axis] = numbers[i], steps[i], lengths[i]
     return context.add("slice", x, starts=tuple(starts), steps=tuple(stride), shape=tuple(shape))
 
 

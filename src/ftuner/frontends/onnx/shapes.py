@@ -241,8 +241,7 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
             raise context.malformed(f"a range from {first} to {last} by {step}")
         extent = max(math.ceil(steps), 0)
     else:
-        begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
-        extent = _elements(context, begin, end, delta)
+        extent = _elements(context, start, limit, delta)
     numbers = context.cast(context.iota(extent), start.dtype)
     if not _is_one(delta):
         numbers = context.add("multiply", numbers, context.reshape(delta, ()))
@@ -256,17 +255,25 @@ def _is_extent(dim: Dim) -> bool:
     return least is not None and least >= 0
 
 
-def _elements(context: Context, begin: Dim, end: Dim, delta: Value) -> Dim:
+def _elements(context: Context, start: Value, limit: Value, delta: Value) -> Dim:
     """How many elements a range of integers has."""
     (width,) = delta.dims or (0,)
-    if not isinstance(width, int) and _is_extent(width):
-        # Steps of an extent.
-        context.builder.require(minimum(width, 1), 1, "a range with steps of 0")
-        return maximum(ceil_quotient(end - begin, maximum(width, 1)), 0)
-    width = context.integer_of(delta, "the step")
-    if width == 0:
+    extent = not isinstance(width, int) and _is_extent(width)
+    step = 0 if extent else context.integer_of(delta, "the step")
+    if not extent and step == 0:
         raise context.malformed("a range with steps of 0")
-    return slice_extent(begin, end, width)
+    ends = [context.reshape(v, (1,)) for v in (start, limit)]
+    if context.nested and not extent and any(context.decided_by_data(v) for v in ends):
+        first, last = ends if step > 0 else ends[::-1]
+        length = context.at_least(context.add("subtract", last, first), 0)
+        last = context.add_to(length, abs(step) - 1)
+        count = context.add("divide", last, context.scalar(abs(step), length.dtype))
+        return context.extents_of(count, "the elements of a range")[0]
+    begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
+    if not extent:
+        return slice_extent(begin, end, step)
+    context.builder.require(minimum(width, 1), 1, "a range with steps of 0")
+    return maximum(ceil_quotient(end - begin, maximum(width, 1)), 0)
 
 
 SHAPES: Table = {
