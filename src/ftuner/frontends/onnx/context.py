@@ -195,11 +195,19 @@ class Context(Composer):
     repeats: Repeats = field(default_factory=Repeats)
     nested: bool = False
     """Whether this is of a graph that a node runs."""
+    presumes_ones: bool = False
+    """Whether slices that end one after their start are taken to have one element, as where they
+    stand for an index. That they are within their axis is then checked at run time."""
 
     def within(self) -> Context:
         """The context of a graph within a node."""
         return Context(
-            self.builder.within(), self.answers, names=self.names, repeats=self.repeats, nested=True
+            self.builder.within(),
+            self.answers,
+            names=self.names,
+            repeats=self.repeats,
+            nested=True,
+            presumes_ones=self.presumes_ones,
         )
 
     def non_zero(self, x: Value, name: str) -> Value:

@@ -8,6 +8,7 @@ because it needs numbers that the loop carries, the iterations become nodes, how
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -119,13 +120,15 @@ def _repeated(
         found = unrolled(context, known, going, initial, body, optional, asks=sequences)
         if found is not None:
             return found
-    try:
-        if sequences:
-            return appended(context, trips, going, initial, body, optional)
-        tensors = [v for v in initial if isinstance(v, Value)]
-        return looped(context, trips, going, tensors, body, optional)
-    except CarriedNumberError:
-        pass
+    tensors = [v for v in initial if isinstance(v, Value)]
+    for presumes_ones in (False, True):
+        given = replace(context, presumes_ones=presumes_ones)
+        try:
+            if sequences:
+                return appended(given, trips, going, initial, body, optional)
+            return looped(given, trips, going, tensors, body, optional)
+        except CarriedNumberError:
+            pass
     count = context.integer_of(trips, "the number of iterations")
     found = unrolled(context, min(count, MOST_TRIPS + 1), going, initial, body, optional, asks=True)
     assert found is not None

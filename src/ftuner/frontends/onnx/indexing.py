@@ -108,8 +108,7 @@ def _come_as_data(context: Context, start: Value, end: Value) -> bool:
 
 def _sliced_by_data(context: Context, node: NodeView) -> Value:
     """A slice between bounds that data decides. The nodes around compute its first positions and
-    its extents, which are zero or more. One that ends one after its start has one element, as where
-    it stands for an index; that it is within the axis is checked at run time."""
+    its extents, which are zero or more, or one; see `Context.presumes_ones`."""
     x, bounds = node.input(0), [context.cast(node.input(i), INT64) for i in (1, 2)]
     (count,) = bounds[0].shape
     assert isinstance(count, int)
@@ -139,7 +138,8 @@ def _sliced_by_data(context: Context, node: NodeView) -> Value:
     found = context.concat([context.at_least(first, 0), whole], 0)
     numbers = context.extents_of(found, "the bounds of a slice")
     lengths: list[Dim] = list(numbers[count:])
-    if _ends_one_after(context, *bounds) and all(step == 1 for step in steps):
+    ones = all(step == 1 for step in steps) and _ends_one_after(context, *bounds)
+    if context.presumes_ones and ones:
         for n in lengths:
             context.builder.require(n, 1, f"elements of a slice of one of {x.type}")
         lengths = [1] * count
