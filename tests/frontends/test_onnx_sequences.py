@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -166,30 +167,157 @@ def test_maps(widest: CpuBackend, new_axis: int) -> None:
     )
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_loop_carries_a_sequence(widest: CpuBackend, known: bool) -> None:
-    """How often it runs may come at run time."""
-    sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
-    body = helper.make_graph(
-        [
-            NODE("Cast", ["i"], ["f"], to=FLOAT),
-            NODE("Add", ["x", "f"], ["sum"]),
-            NODE("SequenceInsert", ["s", "sum"], ["s_next"]),
-            NODE("Identity", ["go"], ["go_next"]),
-        ],
-        "body", [value("i", [], INT64), value("go", [], BOOL), sequence],
-        [value("go_next", [], BOOL), helper.make_tensor_sequence_value_info("s_next", FLOAT, None)],
-    )  # fmt: skip
+def sequence(name: str) -> Any:
+    return helper.make_tensor_sequence_value_info(name, FLOAT, None)
+
+
+def appending(nodes: Sequence[Any]) -> Any:
+    """The body of a loop that carries a sequence `s`."""
+    inputs = [value("i", [], INT64), value("go", [], BOOL), sequence("s")]
+    outputs = [value("go_next", [], BOOL), sequence("s_next")]
+    nodes = [NODE("Identity", ["go"], ["go_next"]), NODE("Cast", ["i"], ["f"], to=FLOAT), *nodes]
+    return helper.make_graph(nodes, "body", inputs, outputs)
+
+
+SUM = NODE("Add", ["x", "f"], ["sum"])
+
+
+@pytest.mark.parametrize("known", [None, 4, 20])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("axis", "new_axis"), [(0, 0), (1, 0), (-1, 0), (0, 1), (2, 1)])
+def test_a_loop_appends_to_a_sequence(
+    widest: CpuBackend, known: int | None, first: bool, axis: int, new_axis: int
+) -> None:
+    """However often it runs, which may come at run time, one model serves."""
+    body = appending([SUM, NODE("SequenceInsert", ["s", "sum"], ["s_next"])])
+    begin = NODE("SequenceConstruct", ["x"], ["first"])
     nodes = [
-        NODE("SequenceConstruct", ["x"], ["first"]),
+        begin if first else NODE("SequenceEmpty", [], ["first"]),
         NODE("Loop", ["n", "", "first"], ["last"], body=body),
-        NODE("ConcatFromSequence", ["last"], ["out"], axis=0),
+        NODE("ConcatFromSequence", ["last"], ["out"], axis=axis, new_axis=new_axis),
+        NODE("SequenceLength", ["last"], ["count"]),
+        NODE("SequenceAt", ["last", "back"], ["end"]),
     ]
-    trips = [] if known else [value("n", [], INT64)]
-    constants = [stored("n", np.int64(4))] if known else []
-    model = model_of(nodes, [X, *trips], [value("out", ["k", 3])], constants)
-    counts = [{}] if known else [{"n": np.array(n)} for n in (3, 0, 6)]
-    expect_agreement(model, *({"x": floats(2, 3), **n} for n in counts))
+    trips = [value("n", [], INT64)] if known is None else []
+    constants = [BACK] if known is None else [BACK, stored("n", np.int64(known))]
+    outputs = [value("out", ["k", "l", "m"][: 2 + new_axis]), value("count", [], INT64)]
+    model = model_of(nodes, [X, *trips], [*outputs, value("end", ["n", 3])], constants)
+    counts = [{"n": np.array(n)} for n in (3, 1, 6)] if known is None else [{}]
+    loaded = expect_agreement(
+        model, *({"x": floats(n, 3), **c} for n, c in zip((2, 5, 4), counts, strict=False))
+    )
+    assert not isinstance(loaded, LateModel)
+
+
+OTHERWISE = {
+    "at a position": [SUM, NODE("SequenceInsert", ["s", "sum", "zero"], ["s_next"])],
+    "two": [
+        SUM,
+        NODE("SequenceInsert", ["s", "sum"], ["more"]),
+        NODE("SequenceInsert", ["more", "x"], ["s_next"]),
+    ],
+    "none": [NODE("Identity", ["s"], ["s_next"])],
+    "of its length": [
+        NODE("SequenceLength", ["s"], ["length"]),
+        NODE("Cast", ["length"], ["f_length"], to=FLOAT),
+        NODE("Add", ["x", "f_length"], ["sum"]),
+        NODE("SequenceInsert", ["s", "sum"], ["s_next"]),
+    ],
+    "of its last": [
+        NODE("SequenceAt", ["s", "back"], ["end"]),
+        NODE("Add", ["end", "f"], ["sum"]),
+        NODE("SequenceInsert", ["s", "sum"], ["s_next"]),
+    ],
+    "less": [
+        SUM,
+        NODE("SequenceErase", ["s"], ["less"]),
+        NODE("SequenceInsert", ["less", "sum"], ["s_next"]),
+    ],
+    "unequal": [
+        NODE("Unsqueeze", ["i", "zeros"], ["rows"]),
+        NODE("Slice", ["x", "zeros", "rows"], ["part"]),
+        NODE("SequenceInsert", ["s", "part"], ["s_next"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("nodes", OTHERWISE.values(), ids=OTHERWISE)
+def test_a_loop_changes_a_sequence_otherwise(widest: CpuBackend, nodes: Sequence[Any]) -> None:
+    """Its iterations become nodes: one model for each number of them."""
+    model = model_of(
+        [
+            NODE("SequenceConstruct", ["x"], ["first"]),
+            NODE("Loop", ["n", "", "first"], ["last"], body=appending(nodes)),
+            NODE("ConcatFromSequence", ["last"], ["out"], axis=0),
+        ],
+        [X, value("n", [], INT64)], [value("out", ["k", 3])],
+        [BACK, stored("zero", np.int64(0)), stored("zeros", np.array([0]))],
+    )  # fmt: skip
+    expect_agreement(model, *({"x": floats(4, 3), "n": np.array(n)} for n in (3, 0, 6)))
+
+
+@pytest.mark.parametrize("before", [["x", "y"], ["y"]])
+def test_a_loop_appends_to_a_sequence_of_other_shapes(
+    widest: CpuBackend, before: Sequence[str]
+) -> None:
+    body = appending([SUM, NODE("SequenceInsert", ["s", "sum"], ["s_next"])])
+    model = model_of(
+        [
+            NODE("SequenceConstruct", before, ["first"]),
+            NODE("Loop", ["n", "", "first"], ["last"], body=body),
+            NODE("ConcatFromSequence", ["last"], ["out"], axis=0),
+        ],
+        [X, Y, value("n", [], INT64)], [value("out", ["k", 3])],
+    )  # fmt: skip
+    expect_agreement(model, *({**given, "n": np.array(4)} for given in feeds(2, 5)))
+
+
+def test_bags_are_summed_in_a_loop(widest: CpuBackend) -> None:
+    """How torch's exporter writes EmbeddingBag: iterations slice rows, some of them none, and
+    append their sum or zeros to a sequence. Any number of bags is one model."""
+    zero = stored("zeros", np.zeros((1, 3), np.float32))
+    branches = {
+        "then_branch": helper.make_graph(
+            [NODE("Identity", ["zeros"], ["empty"])], "then", [], [value("empty", [1, 3])]
+        ),
+        "else_branch": helper.make_graph(
+            [NODE("ReduceSum", ["rows", "along"], ["total"])], "else", [], [value("total", [1, 3])]
+        ),
+    }
+    nodes = [
+        NODE("Reshape", ["at", "minus"], ["first"]),
+        NODE("Add", ["first", "one"], ["second"]),
+        NODE("Add", ["second", "one"], ["third"]),
+        NODE("Slice", ["offsets", "first", "second"], ["begin"]),
+        NODE("Slice", ["offsets", "second", "third"], ["end"]),
+        NODE("Slice", ["x", "begin", "end"], ["rows"]),
+        NODE("Equal", ["begin", "end"], ["none"]),
+        NODE("If", ["none"], ["bag"], **branches),
+        NODE("SequenceInsert", ["s", "bag"], ["s_next"]),
+        NODE("Add", ["at", "step"], ["at_next"]),
+        NODE("Less", ["at_next", "bags"], ["more"]),
+    ]
+    inputs = [value("i", [], INT64), value("go", [], BOOL), sequence("s"), value("at", [], INT64)]
+    outputs = [value("more", [], BOOL), sequence("s_next"), value("at_next", [], INT64)]
+    body = helper.make_graph(nodes, "body", inputs, outputs)
+    model = model_of(
+        [
+            NODE("Size", ["offsets"], ["size"]),
+            NODE("Sub", ["size", "step"], ["bags"]),
+            NODE("SequenceEmpty", [], ["first_s"]),
+            NODE("Less", ["start", "bags"], ["some"]),
+            NODE("Loop", ["", "some", "first_s", "start"], ["last", "at_end"], body=body),
+            NODE("ConcatFromSequence", ["last"], ["out"], axis=0),
+        ],
+        [X, value("offsets", ["k"], INT64)], [value("out", ["b", 3])],
+        [
+            zero, stored("along", np.array([0])), stored("minus", np.array([-1])),
+            stored("one", np.array([1])), stored("step", np.int64(1)), stored("start", np.int64(0)),
+        ],
+    )  # fmt: skip
+    offsets = ([0, 4, 4, 9, 10], [0, 3], [0, 0, 1, 20, 20, 20, 21])
+    given = ({"x": floats(o[-1], 3), "offsets": np.array(o)} for o in offsets)
+    assert not isinstance(expect_agreement(model, *given), LateModel)
 
 
 def test_optionals(widest: CpuBackend) -> None:

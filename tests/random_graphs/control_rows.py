@@ -32,8 +32,8 @@ def _branches(maker: Maker, name: str, x: Tensor) -> dict[str, onnx.GraphProto]:
 
 @row("Loop", 0.4, since=11)
 def _loop(maker: Maker) -> None:
-    """Carries a tensor that it adds another to, and may stack it; some iterations take another
-    branch than others."""
+    """Carries a tensor that it adds another to, and may stack it or append it to a sequence; some
+    iterations take another branch than others, or add a part that their number chooses."""
     x = maker.operand(dtypes_of(maker, "Tanh", FLOATS), (1, 2, 3))
     other = maker.shaped(x.shape, x.dtype)
     number, go, carried, flat, total, after = (maker.name("b") for _ in range(6))
@@ -51,8 +51,15 @@ def _loop(maker: Maker) -> None:
         ]
     else:
         nodes.append(helper.make_node("Identity", [total], [after]))
+    spread = 1.0
+    if maker.opset >= 13 and x.rank and maker.draws.chance(0.3):
+        part = _part(maker, nodes, x, number, flat)
+        spread += max(_sizes(x))
+        before, after = after, maker.name("b")
+        nodes.append(helper.make_node("Add", [before, part], [after]))
     nodes.append(helper.make_node("Identity", [go], [begun]))
     stacks = maker.draws.chance(0.5)
+    appends = maker.opset >= 13 and maker.draws.chance(0.3)
     infos = [helper.make_tensor_value_info(begun, TensorProto.BOOL, []), _info(after, x)]
     inputs = [
         helper.make_tensor_value_info(number, TensorProto.INT64, []),
@@ -62,10 +69,18 @@ def _loop(maker: Maker) -> None:
     if stacks:
         nodes.append(helper.make_node("Neg", [after], [maker.name("b")]))
         infos.append(_info(nodes[-1].output[0], x))
+    if appends:
+        given, grown = (maker.name("s") for _ in range(2))
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(x.dtype))
+        nodes.append(helper.make_node("SequenceInsert", [given, after], [grown]))
+        inputs.append(helper.make_tensor_sequence_value_info(given, element, None))
+        infos.insert(2, helper.make_tensor_sequence_value_info(grown, element, None))
     body = helper.make_graph(nodes, "body", inputs, infos)
-    low, high = other.low - 1, other.high + 1
+    low, high = other.low - spread, other.high + spread
     bound = max(abs(low), abs(high))
     last = maker.new(x.shape, x.dtype, min(-bound, x.low), max(bound, x.high))
+    trips = 0
+    results = []
     if maker.draws.chance(0.5):
         trips = maker.draws.pick((1, 3, MOST_TRIPS))
         count = maker.constant(np.int64(trips))
@@ -73,13 +88,72 @@ def _loop(maker: Maker) -> None:
     else:
         fill = Fill("uniform", (0.0,) * BINDINGS, (float(MOST_TRIPS),) * BINDINGS)
         count = maker.input((), "int64", fill)
-        results = []
     maker.spend(tuple(MOST_TRIPS * n for n in _sizes(x)))
-    maker.node("Loop", [count, None, x], [last, *results], body=body)
+    if not appends:
+        maker.node("Loop", [count, None, x], [last, *results], body=body)
+        loop = maker.nodes[-1]
+    else:
+        before, sequence = maker.name("s"), maker.name("s")
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(x.dtype))
+        if maker.draws.chance(0.5):
+            maker.nodes.append(helper.make_node("SequenceEmpty", [], [before], dtype=element))
+            first = 0
+        else:
+            maker.nodes.append(helper.make_node("SequenceConstruct", [x.name], [before]))
+            first = 1
+        maker.node("Loop", [count, None, x], [last], body=body)
+        loop = maker.nodes[-1]
+        loop.input.append(before)
+        loop.output.append(sequence)
+        loop.output.extend(y.name for y in results)
+        maker.tensors.extend(results)
+        if trips:
+            _joined(maker, sequence, x, trips + first, bound)
     if stacks and not results:
         # Data tells its first extent, so that nothing reads it.
         maker.ends.append(maker.name())
-        maker.nodes[-1].output.append(maker.ends[-1])
+        loop.output.append(maker.ends[-1])
+
+
+def _part(maker: Maker, nodes: list[onnx.NodeProto], x: Tensor, number: str, read: str) -> str:
+    """The sum, along an axis that is kept, of a slice of a tensor of the shape of x, whose bounds
+    are computed from the number of the iteration."""
+    axis, step = maker.draws.below(x.rank), maker.draws.pick((1, 1, 2, -1))
+    row, begin, end, piece, total = (maker.name("b") for _ in range(5))
+    constants = {
+        maker.name("b"): values
+        for values in ([0], [maker.draws.below(5) - 2], [maker.draws.below(7) - 2], [axis], [step])
+    }
+    nodes += [
+        helper.make_node(
+            "Constant", [], [name], value=helper.make_tensor(name, TensorProto.INT64, [1], values)
+        )
+        for name, values in constants.items()
+    ]  # fmt: skip
+    zero, first, last, along, by = constants
+    nodes += [
+        helper.make_node("Unsqueeze", [number, zero], [row]),
+        helper.make_node("Add", [row, first], [begin]),
+        helper.make_node("Add", [row, last], [end]),
+        helper.make_node("Slice", [read, begin, end, along, by], [piece]),
+        helper.make_node("ReduceSum", [piece, along], [total], keepdims=1),
+    ]
+    return total
+
+
+def _joined(maker: Maker, sequence: str, x: Tensor, count: int, bound: float) -> None:
+    """The tensors of a sequence, one after the other along an axis of theirs or along a new one."""
+    fixed = [n for n, extent in enumerate(x.shape) if extent.static]
+    bound = max(bound, abs(x.low), abs(x.high))
+    if fixed and maker.draws.chance(0.5):
+        axis = maker.draws.pick(fixed)
+        shape = (*x.shape[:axis], static(count * x.shape[axis].at[0]), *x.shape[axis + 1 :])
+        maker.add("ConcatFromSequence", [], shape, x.dtype, -bound, bound, axis=axis)
+    else:
+        axis = maker.draws.below(x.rank + 1)
+        shape = (*x.shape[:axis], static(count), *x.shape[axis:])
+        maker.add("ConcatFromSequence", [], shape, x.dtype, -bound, bound, axis=axis, new_axis=1)
+    maker.nodes[-1].input.append(sequence)
 
 
 def _sizes(x: Tensor) -> tuple[int, ...]:

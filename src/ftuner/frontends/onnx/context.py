@@ -11,7 +11,7 @@ import numpy as np
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
-from ftuner.errors import GraphError
+from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
@@ -20,6 +20,10 @@ from ftuner.graph.names import Names
 MAX_REPEATED = 1 << 16
 """Most nodes, in all, of graphs that are imported again."""
 T = TypeVar("T")
+
+
+class CarriedNumberError(UnsupportedOperatorError):
+    """Numbers that must be known depend on what a loop carries."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,21 @@ class Pieces:
 
 
 @dataclass(frozen=True)
+class Growing:
+    """A sequence that a loop carries, within the loop: it may only be appended to."""
+
+    number: int
+    """Of the carried value."""
+    appended: tuple[Value, ...] = ()
+    """By the iteration so far."""
+
+
+@dataclass(frozen=True)
 class Nothing:
     """An optional without an element. One with an element is the element itself."""
 
 
-Operand = Value | Items | Pieces | Nothing
+Operand = Value | Items | Pieces | Growing | Nothing
 Importer = Callable[["Context", "NodeView"], Sequence[Operand]]
 Inner = Callable[["Context", GraphRecord, Sequence[Operand]], list[Operand]]
 """Imports a graph that a node has as an attribute, for some inputs; returns its outputs."""
@@ -83,8 +97,14 @@ class NodeView:
         return self.inputs[number] if number < len(self.inputs) else None
 
     def sequence(self, number: int) -> Items | Pieces:
-        """A required sequence."""
+        """A required sequence, to be read.
+
+        Raises:
+            CarriedNumberError: a loop appends to it.
+        """
         found = self.operand(number)
+        if isinstance(found, Growing):
+            raise CarriedNumberError(f"{self.record.label}: a sequence that a loop appends to")
         if not isinstance(found, (Items, Pieces)):
             raise GraphError(f"{self.record.label}: input {number} is not a sequence")
         return found
@@ -180,13 +200,15 @@ class Context(Composer):
     counted: bool = False
     """Whether extents that data decides are bound when they are known, rather than asked for. So
     they are in a loop whose iterations have other ones."""
+    presumes_ones: bool = False
+    """Whether slices that end one after their start are taken to have one element, as where they
+    stand for an index. That they are within their axis is then checked at run time."""
 
-    def within(self, counted: bool = False) -> Context:
-        """The context of a graph within a node. `counted`: as of the context, which passes it
-        on."""
+    def within(self) -> Context:
+        """The context of a graph within a node."""
         return Context(
             self.builder.within(), self.answers, names=self.names, repeats=self.repeats,
-            nested=True, counted=counted or self.counted,
+            nested=True, counted=self.counted, presumes_ones=self.presumes_ones,
         )  # fmt: skip
 
     def non_zero(self, x: Value, name: str) -> Value:
@@ -197,6 +219,12 @@ class Context(Composer):
                 return node.output
         return self.add("non_zero", x, count=str(self.names.fresh(f"{name}_count")))
 
+    def decided_by_data(self, value: Value) -> bool:
+        """Whether a value is a vector of some integers that are known only at run time."""
+        count = value.shape[0] if value.rank == 1 else 0
+        some = isinstance(count, int) and count >= 1 and value.dtype.kind == "int"
+        return some and not self.has_dims(value)
+
     def extents_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of a vector of integers as extents. Those that data decides have symbols of
         their own, which are bound when they are known.
@@ -205,10 +233,10 @@ class Context(Composer):
             RunTimeNumberError: their number is not known now.
             GraphError: the value has another number of axes.
         """
-        count = value.shape[0] if value.rank == 1 else 0
-        known = self.has_dims(value) or value.dtype.kind != "int"
-        if known or not isinstance(count, int) or count < 1:
+        if not self.decided_by_data(value):
             return self.dims_of(value, what)
+        (count,) = value.shape
+        assert isinstance(count, int)
         for node in self.builder.nodes:
             if node.op == "extents" and node.inputs[0] is value:
                 return tuple(found.shape[0] for found in node.outputs)
@@ -220,9 +248,9 @@ class Context(Composer):
         `dims_of` for errors."""
         return self.extents_of(value, what) if self.counted else self.dims_of(value, what)
 
-    def extents_between(self, first: Value, stop: Value, steps: Sequence[int]) -> tuple[Dim, ...]:
-        """For vectors of int64 numbers, how many others are from `first` to before `stop` by each
-        step: extents that data decides."""
+    def count_between(self, first: Value, stop: Value, steps: Sequence[int]) -> Value:
+        """For vectors of int64 numbers, how many numbers are from `first` to before `stop` by each
+        step, as data."""
         signs, sizes = (
             self.builder.constant(np.array(numbers, np.int64))
             for numbers in ([1 if n > 0 else -1 for n in steps], [abs(n) for n in steps])
@@ -230,8 +258,7 @@ class Context(Composer):
         distance = self.add("multiply", self.add("subtract", stop, first), signs)
         whole = self.add("add", distance, self.add_to(sizes, -1))
         # Rounded towards zero, which does not matter below it.
-        counts = self.at_least(self.add("divide", whole, sizes), 0)
-        return self.extents_of(counts, "the number of elements")
+        return self.at_least(self.add("divide", whole, sizes), 0)
 
     def condition_of(self, value: Value) -> Value | None:
         """The boolean tensor whose elements a tensor has as zeros and ones, in any shape; None if

@@ -11,16 +11,24 @@ same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Operand, Table, node_count
+from ftuner.frontends.onnx.context import (
+    CarriedNumberError,
+    Context,
+    NodeView,
+    Operand,
+    Table,
+    node_count,
+)
 from ftuner.frontends.onnx.inner import (
     Body,
-    CarriedNumberError,
     Step,
+    appended,
     chosen,
     looped,
     starting,
@@ -112,27 +120,31 @@ def _repeated(
 
     known = None if trips.constant is None else int(trips.constant.item())
     sequences = not all(isinstance(v, Value) for v in initial)
-    if not sequences and known is not None and known <= min(FEW_TRIPS, FEW_NODES // (nodes + 1)):
-        found = unrolled(context, known, going, initial, body, optional, asks=False)
+    if known is not None and known <= min(FEW_TRIPS, FEW_NODES // (nodes + 1)):
+        found = unrolled(context, known, going, initial, body, optional, asks=sequences)
         if found is not None:
             return found
-    if not sequences:
-        tensors = [v for v in initial if isinstance(v, Value)]
-        for counted in (False, True):
-            few = known is not None and known <= MOST_TRIPS
-            if counted and few and _becomes_known(context, tensors, body):
-                break
-            try:
-                return looped(context, trips, going, tensors, body, optional, counted)
-            except CarriedNumberError:
-                pass
+    few = known is not None and known <= MOST_TRIPS
+    tensors = [v for v in initial if isinstance(v, Value)]
+    for counted, presumes_ones in ((False, False), (True, False), (True, True)):
+        if counted < context.counted:
+            continue
+        if counted and few and _becomes_known(context, initial, body):
+            break
+        given = replace(context, counted=counted, presumes_ones=presumes_ones)
+        try:
+            if sequences:
+                return appended(given, trips, going, initial, body, optional)
+            return looped(given, trips, going, tensors, body, optional)
+        except CarriedNumberError:
+            pass
     count = context.integer_of(trips, "the number of iterations")
     found = unrolled(context, min(count, MOST_TRIPS + 1), going, initial, body, optional, asks=True)
     assert found is not None
     return found
 
 
-def _becomes_known(context: Context, initial: Sequence[Value], body: Body) -> bool:
+def _becomes_known(context: Context, initial: Sequence[Operand], body: Body) -> bool:
     """Whether the numbers that an iteration needs are known where it is part of the graph around,
     as the position of an iteration is: the first one needs none that comes at run time."""
     try:

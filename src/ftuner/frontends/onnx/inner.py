@@ -16,8 +16,14 @@ import numpy as np
 from ftuner.core.dim import Dim, Symbolic, maximum, symbol
 from ftuner.core.dim_symbols import UsedSymbols, symbols_of
 from ftuner.core.dtype import BOOL, INT64, DType
-from ftuner.errors import UnsupportedOperatorError
-from ftuner.frontends.onnx.context import Context, Operand
+from ftuner.frontends.onnx.context import (
+    CarriedNumberError,
+    Context,
+    Growing,
+    Items,
+    Operand,
+    Pieces,
+)
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Graph, TensorType, Value, used_dims
 
@@ -36,13 +42,9 @@ Body = Callable[[Context, Sequence[Operand]], Step]
 Branch = Callable[[Context], Sequence[Operand]]
 
 
-class CarriedNumberError(UnsupportedOperatorError):
-    """Numbers that must be known depend on what a loop carries."""
-
-
 def looped(
     context: Context, trips: Value, going: Value, initial: Sequence[Value], body: Body,
-    optional: int, counted: bool = False,
+    optional: int, alike: int = 0,
 ) -> list[Value]:  # fmt: skip
     """The results of a loop whose graph is compiled once: the last carried values and the stacked
     ones. Extents of carried values may change from iteration to iteration.
@@ -51,7 +53,7 @@ def looped(
         initial: the carried values before the first iteration, of which the first is its number.
         optional: how many of the first carried values are left out, with their results, if
             iterations do not read them.
-        counted: as of `Context`.
+        alike: how many of the last stacked values must have extents that are known before the loop.
 
     Raises:
         CarriedNumberError: the graph differs from iteration to iteration.
@@ -59,7 +61,7 @@ def looped(
     """
     types, varying = [v.type for v in initial], set[str]()
     while True:
-        inner = context.within(counted)
+        inner = context.within()
         given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
         try:
             step = body(inner, given)
@@ -82,6 +84,9 @@ def looped(
         [*conditions, *(carried[i] for i in kept), *stacked],
     )  # fmt: skip
     own = varying | _bound_within(inner)
+    for value in stacked[len(stacked) - alike :]:
+        if not own.isdisjoint(symbols_of(value.shape)):
+            raise CarriedNumberError(f"{inner.builder.where}: a sequence of unequal tensors")
     results = _Results(context, own)
     found = [results.type(types[i].dtype, types[i].shape) for i in kept]
     if stacked:
@@ -96,6 +101,67 @@ def looped(
         types=tuple(found), counts=tuple(results.symbols),
     )  # fmt: skip
     return [*made[len(kept) - (len(initial) - optional) :]]
+
+
+def appended(
+    context: Context, trips: Value, going: Value, initial: Sequence[Operand], body: Body,
+    optional: int,
+) -> list[Operand]:  # fmt: skip
+    """The results of a loop that carries sequences, each of which an iteration appends one tensor
+    to and does not read. These tensors are stacked. Arguments and results are those of `looped`.
+
+    Raises:
+        CarriedNumberError: an iteration does something else to a sequence, tensors of a sequence
+            have unequal shapes, or as `looped`.
+        GraphError: as `looped`.
+    """
+    numbers = [i for i, v in enumerate(initial) if not isinstance(v, Value)]
+    tensors = [v for v in initial if isinstance(v, Value)]
+
+    def step(inner: Context, values: Sequence[Operand]) -> Step:
+        given = iter(values)
+        operands = [
+            next(given) if isinstance(v, Value) else Growing(i) for i, v in enumerate(initial)
+        ]
+        found = body(inner, operands)
+        carried = [v for i, v in enumerate(found.carried) if i not in numbers]
+        return Step(
+            found.condition, carried,
+            [*found.stacked, *(_grown(inner, found.carried[i], i) for i in numbers)],
+        )  # fmt: skip
+
+    made = looped(context, trips, going, tensors, step, optional, alike=len(numbers))
+    last = iter(made[: len(tensors) - optional])
+    stacked = made[len(tensors) - optional : len(made) - len(numbers)]
+    grown = dict(zip(numbers, made[len(made) - len(numbers) :], strict=True))
+    carried = [
+        next(last) if isinstance(before, Value) else _continued(context, before, grown[i])
+        for i, before in enumerate(initial)
+        if i >= optional
+    ]
+    return [*carried, *stacked]
+
+
+def _grown(inner: Context, found: Operand, number: int) -> Value:
+    """The tensor that an iteration appended to a carried sequence."""
+    if isinstance(found, Growing) and found.number == number and len(found.appended) == 1:
+        return found.appended[0]
+    raise CarriedNumberError(
+        f"{inner.builder.where}: an iteration that does not append one tensor to a sequence"
+    )
+
+
+def _continued(context: Context, before: Operand, stacked: Value) -> Pieces:
+    """A sequence, followed by the tensors along the first axis of a stack."""
+    values = before.values if isinstance(before, Items) else None
+    if values is None or any(
+        (v.dtype, v.shape) != (stacked.dtype, stacked.shape[1:]) for v in values
+    ):
+        raise CarriedNumberError(
+            f"{context.builder.where}: a loop appends to a sequence of unequal tensors"
+        )
+    parts = [*(context.unsqueeze(v, [0]) for v in values), stacked]
+    return Pieces(context.concat(parts, 0), 0, 1, keepdims=False)
 
 
 def unrolled(
@@ -187,6 +253,8 @@ class _Results:
 
 
 def _tensor(context: Context, operand: Operand) -> Value:
+    if isinstance(operand, Growing):
+        raise CarriedNumberError(f"{context.builder.where}: a sequence that a loop appends to")
     if not isinstance(operand, Value):
         raise context.unsupported("a sequence whose length is known only at run time")
     return operand

@@ -12,6 +12,7 @@ from ftuner.core.dtype import BOOL, INT64
 from ftuner.errors import IndexRangeError
 from ftuner.frontends.onnx.context import (
     Context,
+    Growing,
     Items,
     NodeView,
     Nothing,
@@ -72,6 +73,9 @@ def _position(context: Context, position: Value, length: int, most: int) -> int:
 
 
 def _insert(context: Context, node: NodeView) -> Sequence[Operand]:
+    growing = node.operand(0)
+    if isinstance(growing, Growing) and node.optional(2) is None:
+        return [Growing(growing.number, (*growing.appended, node.input(1)))]
     values, position = list(_values(context, node.sequence(0))), node.optional(2)
     length = len(values)
     at = length if position is None else _position(context, position, length, length)
@@ -152,6 +156,8 @@ def _concat(context: Context, node: NodeView) -> Sequence[Operand]:
             order = [n for n in range(x.rank) if n != sequence.axis]
             order.insert(axis, sequence.axis)
             return [context.transpose(x, order)]
+    if isinstance(sequence, Pieces) and not sequence.keepdims:
+        return [_joined(context, sequence, axis)]
     values = _values(context, sequence)
     if not values:
         raise context.malformed("nothing to concatenate in an empty sequence")
@@ -161,11 +167,24 @@ def _concat(context: Context, node: NodeView) -> Sequence[Operand]:
     return [context.concat(values, context.axis(axis, values[0].rank))]
 
 
+def _joined(context: Context, pieces: Pieces, axis: int) -> Value:
+    """The pieces, which lack the axis that they are along, one after the other along an axis."""
+    x = pieces.x
+    axis = context.axis(axis, x.rank - 1)
+    order = [n for n in range(x.rank) if n != pieces.axis]
+    order.insert(axis, pieces.axis)
+    x = context.transpose(x, order)
+    count, extent = x.shape[axis : axis + 2]
+    return context.reshape(x, (*x.shape[:axis], count * extent, *x.shape[axis + 2 :]))
+
+
 def _map(context: Context, node: NodeView) -> Sequence[Operand]:
     graph = node.graph("body")
     inputs = [
-        Items(_values(context, given)) if isinstance(given, Pieces) else given
-        for given in node.inputs
+        Items(_values(context, node.sequence(number)))
+        if isinstance(given, (Pieces, Growing))
+        else given
+        for number, given in enumerate(node.inputs)
     ]
     if not inputs or not isinstance(inputs[0], Items):
         raise context.malformed("input 0 is not a sequence")

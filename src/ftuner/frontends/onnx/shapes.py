@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
+from ftuner.core.dim import (
+    Dim,
+    Shape,
+    ceil_quotient,
+    least_value,
+    maximum,
+    minimum,
+    product,
+    quotient,
+)
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.following import elements_of
@@ -224,15 +233,21 @@ def _known_range(context: Context, start: Value, limit: Value, delta: Value) -> 
 
 def _integer_range(context: Context, start: Value, limit: Value, delta: Value) -> Dim:
     """The number of elements of a range of integers."""
-    width = context.integer_of(delta, "the step")
-    if width == 0:
+    (width,) = delta.dims or (0,)
+    least = None if isinstance(width, int) else least_value(width)
+    if least is not None and least >= 0:
+        begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
+        context.builder.require(minimum(width, 1), 1, "a range with steps of 0")
+        return maximum(ceil_quotient(end - begin, maximum(width, 1)), 0)
+    step = context.integer_of(delta, "the step")
+    if step == 0:
         raise context.malformed("a range with steps of 0")
     if context.counted and not (context.has_dims(start) and context.has_dims(limit)):
         first, last = (context.reshape(context.cast(v, INT64), (1,)) for v in (start, limit))
-        (extent,) = context.extents_between(first, last, (width,))
-        return extent
+        count = context.count_between(first, last, (step,))
+        return context.extents_of(count, "the elements of a range")[0]
     begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
-    return slice_extent(begin, end, width)
+    return slice_extent(begin, end, step)
 
 
 def _range(context: Context, node: NodeView) -> Sequence[Value]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum
-from ftuner.core.dtype import INT64
+from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.views import slice_extent
@@ -60,25 +60,17 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
-        if context.counted and not all(context.has_dims(node.input(i)) for i in (1, 2)):
-            return [_slice_by_data(context, node)]
+        if context.counted and _come_as_data(context, node.input(1), node.input(2)):
+            return [_sliced_by_data(context, node)]
         starts = context.dims_of(node.input(1), "the start")
         ends = context.dims_of(node.input(2), "the end")
-        given, strides = node.optional(3), node.optional(4)
-        axes = tuple(range(len(starts)))
-        if given is not None:
-            axes = context.integers_of(given, "the axes")
-        steps = [1] * len(starts)
-        if strides is not None:
-            steps = context.integers_of(strides, "the step")
-    if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise context.malformed(
-            f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps"
-        )
+        axes, steps = _axes_and_steps(context, node, len(starts))
+    if len(starts) != len(ends) or len(axes) != len(starts):
+        raise context.malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
     first: list[Dim] = [0] * x.rank
     stride = [1] * x.rank
     shape = list(x.shape)
-    _expect_slices(context, x, axes, steps)
+    context.axes(axes, x.rank)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         at = context.axis(axis, x.rank)
         stride[at] = step
@@ -88,53 +80,85 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
 
 
-def _expect_slices(context: Context, x: Value, axes: Sequence[int], steps: Sequence[int]) -> None:
-    context.axes(axes, x.rank)
+def _axes_and_steps(
+    context: Context, node: NodeView, count: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes and steps of a slice with a number of bounds."""
+    given, strides = node.optional(3), node.optional(4)
+    axes, steps = tuple(range(count)), (1,) * count
+    if given is not None:
+        axes = context.integers_of(given, "the axes")
+    if strides is not None:
+        steps = context.integers_of(strides, "the step")
+    if len(axes) != len(steps):
+        raise context.malformed(f"{len(axes)} axes and {len(steps)} steps")
     if 0 in steps:
         raise context.malformed("a slice with steps of 0")
+    return axes, steps
 
 
-def _slice_by_data(context: Context, node: NodeView) -> Value:
-    """A slice whose bounds are known only at run time: the numbers of its elements are bound as
-    extents, and its elements are gathered."""
-    x, starts, ends = (node.input(i) for i in range(3))
-    given, strides = node.optional(3), node.optional(4)
-    count = starts.shape[0] if starts.rank == 1 else None
-    if not isinstance(count, int):
-        raise context.unsupported(f"starts {starts.type}; expected one axis of a known extent")
-    axes = tuple(range(count)) if given is None else context.integers_of(given, "the axes")
-    steps = (1,) * count if strides is None else context.integers_of(strides, "the step")
-    if not (ends.shape == starts.shape and len(axes) == len(steps) == count):
-        raise context.malformed(
-            f"starts {starts.type}, ends {ends.type}, {len(axes)} axes and {len(steps)} steps"
-        )
-    _expect_slices(context, x, axes, steps)
+def _come_as_data(context: Context, start: Value, end: Value) -> bool:
+    """Whether bounds of a known number of axes are known only at run time."""
+    some = start.rank == 1 and start.shape == end.shape and isinstance(start.shape[0], int)
+    return some and any(context.decided_by_data(v) for v in (start, end))
+
+
+def _sliced_by_data(context: Context, node: NodeView) -> Value:
+    """A slice between bounds that data decides. The nodes around compute its first positions and
+    its extents, which are zero or more, or one; see `Context.presumes_ones`."""
+    x, bounds = node.input(0), [context.cast(node.input(i), INT64) for i in (1, 2)]
+    (count,) = bounds[0].shape
+    assert isinstance(count, int)
+    axes, steps = _axes_and_steps(context, node, count)
+    if len(axes) != count:
+        raise context.malformed(f"{count} starts and {len(axes)} axes")
+    context.axes(axes, x.rank)
     axes = tuple(context.axis(axis, x.rank) for axis in axes)
+    forward = context.builder.constant(np.array([step > 0 for step in steps]), BOOL)
     extents = context.builder.dims([x.shape[axis] for axis in axes])
-    # Backwards, positions are before the last element, and the end may be before the first one.
-    backwards = [int(step < 0) for step in steps]
-    highest = context.add("subtract", extents, _integers(context, backwards))
-    zeros, lowest = (_integers(context, n) for n in ([0] * count, [-b for b in backwards]))
+    zero, one = context.scalar(0, INT64), context.scalar(1, INT64)
+    last = context.add("subtract", extents, one)
 
-    def within(positions: Value, low: Value) -> Value:
-        positions = context.cast(positions, INT64)
-        negative = context.add("less", positions, zeros)
-        whole = context.add("add", positions, extents)
-        positions = context.add("where", negative, whole, positions)
-        return context.add("minimum", context.add("maximum", positions, low), highest)
+    def between(position: Value, least: Value) -> Value:
+        """A position, counted from the front and clamped, where steps go back to `least`."""
+        back = context.add("less", position, zero)
+        position = context.add("where", back, context.add("add", position, extents), position)
+        low = context.add("where", forward, zero, least)
+        high = context.add("where", forward, extents, last)
+        return context.add("minimum", context.add("maximum", position, low), high)
 
-    first = within(starts, zeros)
-    counts = context.extents_between(first, within(ends, lowest), steps)
-    for i, (axis, step, extent) in enumerate(zip(axes, steps, counts, strict=True)):
-        at = context.add(
-            "add", context.scaled(context.iota(extent), step), context.slice(first, 0, i, 1)
-        )
-        x = context.add("gather", x, at, axis=axis, node=context.builder.where)
-    return x
+    first, stop = between(bounds[0], zero), between(bounds[1], context.scalar(-1, INT64))
+    found = context.concat(
+        [context.at_least(first, 0), context.count_between(first, stop, steps)], 0
+    )
+    numbers = context.extents_of(found, "the bounds of a slice")
+    lengths: list[Dim] = list(numbers[count:])
+    ones = all(step == 1 for step in steps) and _ends_one_after(context, *bounds)
+    if context.presumes_ones and ones:
+        for n in lengths:
+            context.builder.require(n, 1, f"elements of a slice of one of {x.type}")
+        lengths = [1] * count
+    starts: list[Dim] = [0] * x.rank
+    stride, shape = [1] * x.rank, list(x.shape)
+    for i, axis in enumerate(axes):
+        starts[axis], stride[axis], shape[axis] = numbers[i], steps[i], lengths[i]
+    return context.add("slice", x, starts=tuple(starts), steps=tuple(stride), shape=tuple(shape))
 
 
-def _integers(context: Context, numbers: Sequence[int]) -> Value:
-    return context.builder.constant(np.array(numbers, np.int64))
+def _ends_one_after(context: Context, start: Value, end: Value) -> bool:
+    (first, before), (last, after) = (_with_offset(context, v) for v in (start, end))
+    return first is last and after - before == 1
+
+
+def _with_offset(context: Context, value: Value) -> tuple[Value, int]:
+    """A value as another one and a number that is added to each element of it."""
+    total = 0
+    while (node := context.builder.producer(value)) is not None and node.op == "add":
+        x, y = node.inputs if node.inputs[1].constant is not None else node.inputs[::-1]
+        if y.constant is None or y.constant.size != 1 or x.shape != value.shape:
+            break
+        value, total = x, total + int(y.constant.item())
+    return value, total
 
 
 SLICING: Table = {("", "Slice"): _slice}

@@ -159,13 +159,17 @@ def _reference_unique(
     if axis is None:
         x, axis = x.reshape(-1), 0
     given = x.shape[axis]
-    # A row for each element along the axis.
-    rows = np.moveaxis(x, axis, 0).reshape(given, math.prod(x.shape) // max(given, 1))
-    # Stable, the first column counts most: the first of equal rows comes first.
-    order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(given)
-    one, other = rows[order[1:]], rows[order[:-1]]
-    differ = ((one != other) & ~((one != one) & (other != other))).any(axis=1)
-    begins = np.concatenate([np.ones(min(given, 1), np.bool_), differ])
+    # Stable: the first of equal elements comes first.
+    if x.ndim == 1:
+        order = np.argsort(x, kind="stable")
+        differ = _differ(x[order])
+    else:
+        # A row for each element along the axis, of which the first column counts most.
+        rows = np.moveaxis(x, axis, 0).reshape(given, math.prod(x.shape) // max(given, 1))
+        order = np.lexsort(rows.T[::-1]) if rows.shape[1] else np.arange(given)
+        differ = _differ(rows[order]).any(axis=1)
+    begins = np.ones(given, np.bool_)
+    begins[1:] = differ
     numbers = np.empty(given, np.int64)
     numbers[order] = np.cumsum(begins) - 1
     first = order[begins]
@@ -176,6 +180,15 @@ def _reference_unique(
         places[arrived] = np.arange(len(first))
         numbers = places[numbers]
     return np.take(x, first, axis), first, numbers, np.bincount(numbers, minlength=len(first))
+
+
+def _differ(rows: Any) -> Any:
+    """Where elements differ from those of the row before. NaN is equal to NaN."""
+    one, other = rows[1:], rows[:-1]
+    found = one != other
+    if rows.dtype.kind == "f":
+        found &= (one == one) | (other == other)
+    return found
 
 
 ORDERING = (
