@@ -59,7 +59,10 @@ def _loop(maker: Maker) -> None:
         nodes.append(helper.make_node("Add", [before, part], [after]))
     nodes.append(helper.make_node("Identity", [go], [begun]))
     stacks = maker.draws.chance(0.5)
-    appends = maker.opset >= 13 and maker.draws.chance(0.3)
+    known = maker.draws.chance(0.5)
+    # Tensors of one shape: how often they are appended may come at run time.
+    alike = all(extent.static for extent in (*x.shape, *other.shape))
+    appends = maker.opset >= 13 and (known or alike) and maker.draws.chance(0.3)
     infos = [helper.make_tensor_value_info(begun, TensorProto.BOOL, []), _info(after, x)]
     inputs = [
         helper.make_tensor_value_info(number, TensorProto.INT64, []),
@@ -81,7 +84,7 @@ def _loop(maker: Maker) -> None:
     last = maker.new(x.shape, x.dtype, min(-bound, x.low), max(bound, x.high))
     trips = 0
     results = []
-    if maker.draws.chance(0.5):
+    if known:
         trips = maker.draws.pick((1, 3, MOST_TRIPS))
         count = maker.constant(np.int64(trips))
         results = [maker.new((static(trips), *x.shape), x.dtype, -bound, bound)] if stacks else []
