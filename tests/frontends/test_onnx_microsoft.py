@@ -127,8 +127,9 @@ def test_multi_head_attention_with_all_it_takes() -> None:
 
 def test_quantised_attention() -> None:
     def levels(dtype: str, *shape: int) -> Any:
-        info = np.iinfo(dtype)
-        return RANDOM.integers(info.min, info.max + 1, shape).astype(dtype)
+        # With more bits, onnxruntime's products saturate on CPUs without VNNI.
+        low, high = (-64, 64) if dtype == "int8" else (0, 256)
+        return RANDOM.integers(low, high, shape).astype(dtype)
 
     scales = [np.float32(0.02), np.float32(0.03)]
     for dtype, zero in (("int8", 3), ("uint8", 130)):
