@@ -262,18 +262,29 @@ def _elements(context: Context, start: Value, limit: Value, delta: Value) -> Dim
     step = 0 if extent else context.integer_of(delta, "the step")
     if not extent and step == 0:
         raise context.malformed("a range with steps of 0")
-    ends = [context.reshape(v, (1,)) for v in (start, limit)]
-    if context.nested and not extent and any(context.decided_by_data(v) for v in ends):
-        first, last = ends if step > 0 else ends[::-1]
-        length = context.at_least(context.add("subtract", last, first), 0)
-        last = context.add_to(length, abs(step) - 1)
-        count = context.add("divide", last, context.scalar(abs(step), length.dtype))
-        return context.extents_of(count, "the elements of a range")[0]
+    if context.nested and not extent:
+        count = _counted(context, start, limit, step)
+        if count is not None:
+            return count
     begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
     if not extent:
         return slice_extent(begin, end, step)
     context.builder.require(minimum(width, 1), 1, "a range with steps of 0")
     return maximum(ceil_quotient(end - begin, maximum(width, 1)), 0)
+
+
+def _counted(context: Context, start: Value, limit: Value, step: int) -> Dim | None:
+    """How many elements a range has between numbers that are data; None if they are not."""
+    if any(v.shape not in ((), (1,)) for v in (start, limit)):
+        return None
+    ends = [context.reshape(v, (1,)) for v in (start, limit)]
+    if not any(context.decided_by_data(v) for v in ends):
+        return None
+    first, last = ends if step > 0 else ends[::-1]
+    length = context.at_least(context.add("subtract", last, first), 0)
+    last = context.add_to(length, abs(step) - 1)
+    count = context.add("divide", last, context.scalar(abs(step), length.dtype))
+    return context.extents_of(count, "the elements of a range")[0]
 
 
 SHAPES: Table = {
