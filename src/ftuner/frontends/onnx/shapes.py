@@ -242,7 +242,8 @@ def _integer_range(context: Context, start: Value, limit: Value, delta: Value) -
     step = context.integer_of(delta, "the step")
     if step == 0:
         raise context.malformed("a range with steps of 0")
-    if context.counted and not (context.has_dims(start) and context.has_dims(limit)):
+    single = all(v.shape in ((), (1,)) for v in (start, limit))
+    if context.counted and single and not all(map(context.has_dims, (start, limit))):
         first, last = (context.reshape(context.cast(v, INT64), (1,)) for v in (start, limit))
         count = context.count_between(first, last, (step,))
         return context.extents_of(count, "the elements of a range")[0]
