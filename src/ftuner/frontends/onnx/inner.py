@@ -142,9 +142,8 @@ def appended(
 
 def _grown(inner: Context, found: Operand, before: Growing) -> Value:
     """The tensor that an iteration appended to a carried sequence."""
-    if isinstance(found, Growing) and found.before is before.before:
-        if len(found.appended) == 1:
-            return found.appended[0]
+    if isinstance(found, Growing) and found.before is before.before and len(found.appended) == 1:
+        return found.appended[0]
     raise CarriedNumberError(
         f"{inner.builder.where}: an iteration that does not append one tensor to a sequence"
     )
