@@ -10,7 +10,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ftuner.errors import GraphError, IterationLimitError, ShapeError
+from ftuner.errors import (
+    AllocationError,
+    FTunerError,
+    GraphError,
+    IterationLimitError,
+    ShapeError,
+)
 from ftuner.frontends.onnx import import_model
 from ftuner.inference import Model, load
 from ftuner.runtime.chain import MAX_TRIPS_VARIABLE
@@ -519,6 +525,123 @@ def test_ranges_between_numbers_that_a_loop_carries(widest: CpuBackend, step: in
         # ONNX Runtime 1.31.1 gives other numbers than zero for some empty ranges.
         wanted = [x[np.arange(begin, end, step)].sum() for end, begin in enumerate(begins)]
         np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
+
+
+FURTHEST = (2**63 - 1, 1 - 2**63, -(2**63), 2**62)
+
+
+@pytest.mark.parametrize("step", FURTHEST)
+def test_the_longest_steps_of_slices_within_a_loop(widest: CpuBackend, step: int) -> None:
+    """They leave the first element alone. ONNX Runtime takes no such step backwards."""
+    loaded = load(sliced(["starts", "ends"], [1], [step], None))
+    assert type(loaded) is Model
+    x = floats(2, 5)
+    bounds = [(0, 5), (1, 1), (4, -1), (3, 0)]
+    starts, ends = (np.array(column)[:, None] for column in zip(*bounds, strict=True))
+    pieces = [x[:, start:end:step] for start, end in bounds]
+    found, sums = loaded.run({"x": x, "starts": starts, "ends": ends})
+    np.testing.assert_array_equal(found, np.concatenate([piece.ravel() for piece in pieces]))
+    np.testing.assert_allclose(sums, [piece.sum() for piece in pieces], 1e-6)
+
+
+def reading(nodes: Sequence[Any], trips: int | None) -> Any:
+    """A loop that adds to c what its nodes make of x and of k, which is an element of `ks`."""
+    nodes = [
+        NODE("Gather", ["ks", "i"], ["k"]),
+        *nodes,
+        NODE("Concat", ["c", "made"], ["c_next"], axis=0),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    body = body_of(nodes, [value("c", ["p"])], [value("go_next", [], BOOL), value("c_next", ["p"])])
+    inputs = [value("x", ["m"]), value("ks", ["n", 1], INT64)]
+    known = [] if trips is None else [stored("trips", np.int64(trips))]
+    return model_of(
+        [NODE("Loop", ["trips", "", "x"], ["y"], body=body)],
+        inputs if known else [*inputs, value("trips", [], INT64)], [value("y", ["q"])],
+        [*known, stored("zeros", np.array([0]))],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [NODE("Slice", ["x", "zeros", "k"], ["made"])],
+        [NODE("Expand", ["x", "k"], ["wide"]), NODE("Reshape", ["wide", "k"], ["made"])],
+    ],
+    ids=["slice", "reshape"],
+)
+def test_no_iteration_of_a_body_that_needs_numbers(
+    widest: CpuBackend, nodes: Sequence[Any], known: bool
+) -> None:
+    trips = {} if known else {"trips": np.array(0)}
+    given = {"x": floats(3), "ks": np.array([[3], [1]])}
+    expect_agreement(reading(nodes, 0 if known else None), {**given, **trips})
+
+
+BEYOND: dict[str, tuple[list[Any], type[FTunerError]]] = {
+    "top k": ([NODE("TopK", ["x", "k"], ["made", "at"])], ShapeError),
+    "fill": ([NODE("ConstantOfShape", ["k"], ["made"])], AllocationError),
+    "tile": ([NODE("Tile", ["x", "k"], ["made"])], AllocationError),
+}
+
+
+@pytest.mark.parametrize(("nodes", "error"), BEYOND.values(), ids=BEYOND)
+def test_more_elements_than_fit_within_a_loop(
+    widest: CpuBackend, nodes: Sequence[Any], error: type[FTunerError]
+) -> None:
+    model = reading(nodes, None)
+    given = {"x": floats(3), "ks": np.array([[3], [1]]), "trips": np.array(2)}
+    loaded = expect_agreement(model, given)
+    assert type(loaded) is Model
+    with pytest.raises(error):
+        loaded.run({**given, "ks": np.array([[3], [2**61]])})
+    with pytest.raises(ShapeError, match="expected zero or more"):
+        loaded.run({**given, "ks": np.array([[3], [-1]])})
+
+
+def test_iterations_that_stack_unequal_slices(widest: CpuBackend) -> None:
+    nodes = [
+        NODE("Gather", ["ends", "i"], ["end"]),
+        NODE("Slice", ["x", "zeros", "end"], ["piece"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("piece", ["p"])]
+    model = load(
+        model_of(
+            [NODE("Loop", ["n", ""], ["y"], body=body_of(nodes, [], outputs))],
+            [value("n", [], INT64), value("x", ["m"]), value("ends", ["k", 1], INT64)],
+            [value("y", ["k", "p"])], [stored("zeros", np.array([0]))],
+        )
+    )  # fmt: skip
+    x = floats(4)
+    given = {"n": np.array(2), "x": x}
+    (found,) = model.run({**given, "ends": np.array([[3], [-1]])})
+    np.testing.assert_array_equal(found, [x[:3], x[:3]])
+    with pytest.raises(ShapeError, match=r"shapes \[\(2,\), \(3,\)\] to be stacked"):
+        model.run({**given, "ends": np.array([[3], [2]])})
+
+
+def test_slices_from_a_number_that_only_begins_constant(widest: CpuBackend) -> None:
+    nodes = [
+        NODE("Gather", ["steps", "i"], ["step"]),
+        NODE("Add", ["at", "two"], ["end"]),
+        NODE("Slice", ["x", "at", "end"], ["piece"]),
+        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
+        NODE("Add", ["at", "step"], ["at_next"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("at_next", [1], INT64), value("sum", [])]
+    body = body_of(nodes, [value("at", [1], INT64)], outputs, [stored("two", np.array([2]))])
+    model = model_of(
+        [NODE("Loop", ["trips", "", "first"], ["last", "sums"], body=body)],
+        [value("x", ["m"]), value("steps", ["k", 1], INT64)],
+        [value("last", [1], INT64), value("sums", ["k"])],
+        [stored("trips", np.int64(20)), stored("first", np.array([0]))],
+    )
+    steps = RNG.integers(0, 3, (20, 1))
+    loaded = expect_agreement(model, *({"x": floats(m), "steps": steps} for m in (50, 12, 0)))
+    assert type(loaded) is Model
 
 
 def test_ranges_with_steps_of_an_extent(widest: CpuBackend) -> None:

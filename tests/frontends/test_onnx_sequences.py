@@ -209,6 +209,44 @@ def test_a_loop_appends_to_a_sequence(
     assert not isinstance(loaded, LateModel)
 
 
+def test_a_loop_appends_to_the_sequence_of_the_loop_around(widest: CpuBackend) -> None:
+    """It carries a sequence of its own, which it does not append to."""
+    within = [
+        NODE("SequenceInsert", ["outer", "x"], ["inner_next"]),
+        NODE("Identity", ["go"], ["on"]),
+    ]
+    inner = helper.make_graph(
+        within, "inner",
+        [value("j", [], INT64), value("going", [], BOOL), sequence("inner")],
+        [value("on", [], BOOL), sequence("inner_next")],
+    )  # fmt: skip
+    nodes = [
+        NODE("SequenceEmpty", [], ["none"]),
+        NODE("Loop", ["m", "", "none"], ["longer"], body=inner),
+        NODE("SequenceLength", ["longer"], ["length"]),
+        NODE("SequenceInsert", ["outer", "x"], ["outer_next"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    body = helper.make_graph(
+        nodes, "body",
+        [value("i", [], INT64), value("go", [], BOOL), sequence("outer")],
+        [value("go_next", [], BOOL), sequence("outer_next"), value("length", [], INT64)],
+    )  # fmt: skip
+    model = model_of(
+        [
+            NODE("SequenceEmpty", [], ["first"]),
+            NODE("Loop", ["n", "", "first"], ["last", "lengths"], body=body),
+            NODE("SequenceLength", ["last"], ["count"]),
+        ],
+        [X, value("n", [], INT64), value("m", [], INT64)],
+        [value("count", [], INT64), value("lengths", ["k"], INT64)],
+    )  # fmt: skip
+    counts = [(3, 2), (1, 1), (2, 0), (4, 3)]
+    expect_agreement(
+        model, *({"x": floats(2, 3), "n": np.array(n), "m": np.array(m)} for n, m in counts)
+    )
+
+
 OTHERWISE = {
     "at a position": [SUM, NODE("SequenceInsert", ["s", "sum", "zero"], ["s_next"])],
     "two": [

@@ -49,8 +49,8 @@ class Pieces:
 class Growing:
     """A sequence that a loop carries, within the loop: it may only be appended to."""
 
-    number: int
-    """Of the carried value."""
+    before: object
+    """Stands for the sequence before the iteration."""
     appended: tuple[Value, ...] = ()
     """By the iteration so far."""
 

@@ -129,7 +129,7 @@ def _repeated(
     for counted, presumes_ones in ((False, False), (True, False), (True, True)):
         if counted < context.counted:
             continue
-        if counted and few and _becomes_known(context, initial, body):
+        if counted and few and _becomes_known(context, going, initial, body):
             break
         given = replace(context, counted=counted, presumes_ones=presumes_ones)
         try:
@@ -144,14 +144,15 @@ def _repeated(
     return found
 
 
-def _becomes_known(context: Context, initial: Sequence[Operand], body: Body) -> bool:
+def _becomes_known(context: Context, going: Value, initial: Sequence[Operand], body: Body) -> bool:
     """Whether the numbers that an iteration needs are known where it is part of the graph around,
-    as the position of an iteration is: the first one needs none that comes at run time."""
+    as the position of an iteration is: the first two need none that comes at run time. The first
+    one alone may know what is carried only because it is constant before the loop."""
     try:
-        body(context.within(), initial)
+        found = unrolled(context.within(), 2, going, initial, body, optional=0, asks=False)
     except RunTimeNumberError:
         return False
-    return True
+    return found is not None
 
 
 def _expect_few(context: Context, graph: GraphRecord) -> None:

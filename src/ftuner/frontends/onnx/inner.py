@@ -115,25 +115,23 @@ def appended(
             have unequal shapes, or as `looped`.
         GraphError: as `looped`.
     """
-    numbers = [i for i, v in enumerate(initial) if not isinstance(v, Value)]
+    sequences = {i: Growing(object()) for i, v in enumerate(initial) if not isinstance(v, Value)}
     tensors = [v for v in initial if isinstance(v, Value)]
 
     def step(inner: Context, values: Sequence[Operand]) -> Step:
         given = iter(values)
-        operands = [
-            next(given) if isinstance(v, Value) else Growing(i) for i, v in enumerate(initial)
-        ]
+        operands = [sequences[i] if i in sequences else next(given) for i in range(len(initial))]
         found = body(inner, operands)
-        carried = [v for i, v in enumerate(found.carried) if i not in numbers]
+        carried = [v for i, v in enumerate(found.carried) if i not in sequences]
         return Step(
             found.condition, carried,
-            [*found.stacked, *(_grown(inner, found.carried[i], i) for i in numbers)],
+            [*found.stacked, *(_grown(inner, found.carried[i], x) for i, x in sequences.items())],
         )  # fmt: skip
 
-    made = looped(context, trips, going, tensors, step, optional, alike=len(numbers))
+    made = looped(context, trips, going, tensors, step, optional, alike=len(sequences))
     last = iter(made[: len(tensors) - optional])
-    stacked = made[len(tensors) - optional : len(made) - len(numbers)]
-    grown = dict(zip(numbers, made[len(made) - len(numbers) :], strict=True))
+    stacked = made[len(tensors) - optional : len(made) - len(sequences)]
+    grown = dict(zip(sequences, made[len(made) - len(sequences) :], strict=True))
     carried = [
         next(last) if isinstance(before, Value) else _continued(context, before, grown[i])
         for i, before in enumerate(initial)
@@ -142,9 +140,9 @@ def appended(
     return [*carried, *stacked]
 
 
-def _grown(inner: Context, found: Operand, number: int) -> Value:
+def _grown(inner: Context, found: Operand, before: Growing) -> Value:
     """The tensor that an iteration appended to a carried sequence."""
-    if isinstance(found, Growing) and found.number == number and len(found.appended) == 1:
+    if isinstance(found, Growing) and found.before is before.before and len(found.appended) == 1:
         return found.appended[0]
     raise CarriedNumberError(
         f"{inner.builder.where}: an iteration that does not append one tensor to a sequence"
@@ -188,7 +186,11 @@ def unrolled(
         ]
     else:
         inner = context.within()
-        step = body(inner, values)
+        try:
+            step = body(inner, values)
+        except RunTimeNumberError as need:
+            _hoist(context, inner, need.value, (), set())
+            raise
         own = _bound_within(inner)
         types = [_tensor(context, v).type for v in step.stacked]
         stacked = [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]

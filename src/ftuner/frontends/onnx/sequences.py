@@ -6,6 +6,7 @@ number of pieces."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum
 from ftuner.core.dtype import BOOL, INT64
@@ -75,7 +76,7 @@ def _position(context: Context, position: Value, length: int, most: int) -> int:
 def _insert(context: Context, node: NodeView) -> Sequence[Operand]:
     growing = node.operand(0)
     if isinstance(growing, Growing) and node.optional(2) is None:
-        return [Growing(growing.number, (*growing.appended, node.input(1)))]
+        return [replace(growing, appended=(*growing.appended, node.input(1)))]
     values, position = list(_values(context, node.sequence(0))), node.optional(2)
     length = len(values)
     at = length if position is None else _position(context, position, length, length)

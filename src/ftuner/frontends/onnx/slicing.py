@@ -16,6 +16,9 @@ _UNBOUNDED = 2**31 - 1
 """A slice end at least this large, positive or negative, means the end of the axis, as ONNX
 specifies."""
 
+_LONGEST_STEP = 1 << 40
+"""More elements than an axis has: longer steps are as good, and their sums must fit 64 bits."""
+
 
 def _from_front(position: Dim, extent: Dim) -> Dim:
     """A position counted from the front; a negative one counts from the back."""
@@ -90,6 +93,7 @@ def _axes_and_steps(
         axes = context.integers_of(given, "the axes")
     if strides is not None:
         steps = context.integers_of(strides, "the step")
+        steps = tuple(max(min(step, _LONGEST_STEP), -_LONGEST_STEP) for step in steps)
     if len(axes) != len(steps):
         raise context.malformed(f"{len(axes)} axes and {len(steps)} steps")
     if 0 in steps:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.errors import GraphError, IterationLimitError
+from ftuner.errors import GraphError, IterationLimitError, ShapeError
 from ftuner.graph.ir import Graph, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
 
@@ -78,6 +78,13 @@ def _reference_loop(
         for parts, part in zip(stacked, results[carried:], strict=True):
             parts.append(part)
         number += 1
+    for parts in stacked:
+        shapes = {tuple(part.shape) for part in parts}
+        if len(shapes) > 1:
+            raise ShapeError(
+                f"iterations of a loop give tensors of the shapes {sorted(shapes)} to be stacked; "
+                "expected one shape"
+            )
     results = (*values, *(host.stack(p) if p else x for p, x in zip(stacked, empty, strict=True)))
     return results if len(results) > 1 else results[0]
 

@@ -124,14 +124,14 @@ def _infer_extents(
     if x.rank != 1 or x.dtype.kind != "int":
         raise GraphError(f"extents of {x}; expected integers along one axis")
     require(x.shape[0], len(counts), f"extents of {x}")
-    return tuple(TensorType(BOOL, (symbol(count),)) for count in counts)
+    # No elements, so that they take no memory.
+    return tuple(TensorType(BOOL, (symbol(count), 0)) for count in counts)
 
 
 def _reference_extents(x: Any, counts: tuple[str, ...]) -> Any:
     if np.any(x < 0):
         raise ShapeError(f"extents of {x.tolist()}; expected zero or more")
-    # Nothing reads the elements, which take no memory.
-    found = tuple(np.broadcast_to(np.False_, (int(n),)) for n in x)
+    found = tuple(np.empty((int(n), 0), np.bool_) for n in x)
     return found if len(found) > 1 else found[0]
 
 
@@ -217,8 +217,8 @@ sort, torch.topk and ONNX's reference implementation (ONNX Runtime defines no or
 elements. Their number is data-dependent: the attribute `count` names its symbol, which is bound
 when the operator has run.
 
-`extents` gives a tensor for each of one or more integers, which is its extent. The attribute
-`counts` names the symbols of these extents; the elements mean nothing.
+`extents` gives a tensor for each of one or more integers, which is the extent of its first axis;
+that of its second one is 0. The attribute `counts` names the symbols of the extents.
 
 `unique` gives the different elements of the flattened tensor, or the different parts along `axis`:
 in ascending order if `ordered`, else in that of their first occurrence. Then it gives the position
