@@ -159,7 +159,7 @@ def test_scales_below_zero_are_refused_when_loaded(widest: CpuBackend, factor: s
         node("Mul", "to", factor, y="less"), node("Div", "less", "from", y="scale"),
         node("Concat", "one", "scale", y="scales", axis=0),
     ]  # fmt: skip
-    with pytest.raises(GraphError, match="a scale of .*; expected a positive number"):
+    with pytest.raises(GraphError, match=r"a scale of .*; expected a positive number"):
         load(model_of(nodes, 13, mode="nearest"))
 
 
