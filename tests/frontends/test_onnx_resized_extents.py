@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from ftuner.errors import GraphError
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.late_model import LateModel
@@ -51,6 +52,7 @@ def model_of(scales: list[Any], opset: int, op: str = "Resize", **attributes: An
     constants = {
         "two": [2], "three": [3], "last": [2, 3], "nothing": np.zeros(0, np.float32),
         "one": np.ones(2, np.float32), "double": np.float32([2, 1.5]),
+        "negative": np.float32([1, -2]), "none": np.float32([0, 1]),
     }  # fmt: skip
     graph = helper.make_graph(
         [*scales, resize], "g", pictures,
@@ -148,6 +150,17 @@ def test_the_size_is_the_extent_that_was_divided(widest: CpuBackend) -> None:
         "Constant", y="scales", value=numpy_helper.from_array(np.float32([1, 1, 27 / 49, 12 / 5]))
     )
     np.testing.assert_array_equal(found, load(model_of([constant], 13, **linear))(**feeds)["z"])
+
+
+@pytest.mark.parametrize("factor", ["negative", "none"])
+def test_scales_below_zero_are_refused_when_loaded(widest: CpuBackend, factor: str) -> None:
+    nodes = [
+        *extents("y", "to"), *extents("x", "from"),
+        node("Mul", "to", factor, y="less"), node("Div", "less", "from", y="scale"),
+        node("Concat", "one", "scale", y="scales", axis=0),
+    ]  # fmt: skip
+    with pytest.raises(GraphError, match=r"a scale of .*; expected a positive number"):
+        load(model_of(nodes, 13, mode="nearest"))
 
 
 def test_scales_that_data_decides_make_a_model(widest: CpuBackend) -> None:

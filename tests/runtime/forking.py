@@ -31,6 +31,7 @@ from ftuner.runtime.cpu import attention as attending
 from ftuner.runtime.cpu import memory, session
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.step_kinds import StepKinds, register_step_kind
 
 SECONDS = 60
 """What a child may take."""
@@ -165,6 +166,12 @@ def within_an_import(at: At) -> None:
     forks.import_undivided("tests.runtime.slow_to_import")
 
 
+def meeting_a_kind_of_step(at: At) -> None:
+    register_step_kind("slow", cpu="tests.runtime.slow_to_import")
+    at.began.set()
+    assert StepKinds[bool]("cpu").named("slow")
+
+
 def with_every_lock(at: At) -> None:
     everything()
     found = default_backend()
@@ -191,7 +198,8 @@ ACTIVITIES = {
     function.__name__: function
     for function in (
         tuning, probing, compiling_somewhere, loading, loading_a_model, attending_first, planning,
-        running_a_model, within_llvm, within_an_import, with_every_lock, with_processes,
+        running_a_model, within_llvm, within_an_import, meeting_a_kind_of_step, with_every_lock,
+        with_processes,
     )
 }  # fmt: skip
 
@@ -221,6 +229,8 @@ def main(name: str) -> None:
             faulthandler.dump_traceback_later(SECONDS - 5)
             if name == "within_an_import":
                 assert forks.import_undivided("tests.runtime.slow_to_import").DONE
+            if name == "meeting_a_kind_of_step":
+                assert StepKinds[bool]("cpu").named("slow")
             if name == "within_llvm":
                 compile_something()
             everything()

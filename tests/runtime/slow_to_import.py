@@ -4,3 +4,4 @@ import time
 
 time.sleep(0.3)
 DONE = True
+KIND = True

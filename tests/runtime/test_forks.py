@@ -33,8 +33,8 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 ACTIVITIES = (
     "tuning", "probing", "compiling_somewhere", "loading", "loading_a_model", "attending_first",
-    "planning", "running_a_model", "within_llvm", "within_an_import", "with_every_lock",
-    "with_processes",
+    "planning", "running_a_model", "within_llvm", "within_an_import",
+    "meeting_a_kind_of_step", "with_every_lock", "with_processes",
 )  # fmt: skip
 SECONDS = 120
 

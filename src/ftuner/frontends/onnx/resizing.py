@@ -24,6 +24,7 @@ from ftuner.frontends.onnx.interpolation import (
     cubic_weight,
     linear_weight,
 )
+from ftuner.graph.following import sign_of
 from ftuner.graph.ir import Value
 
 _MAX_DENOMINATOR = 1 << 24
@@ -203,6 +204,9 @@ def _scales(context: Context, scales: Value) -> Sequence[tuple[Dim, Dim]]:
         raise context.malformed(f"scales {scales.type}; expected one axis of floats")
     ratios = None if scales.constant is not None else context.builder.ratios.of(scales)
     if ratios is not None:
+        for up, down in ratios:
+            if up == 0 or sign_of(up) < 0:
+                raise context.malformed(f"a scale of {up} / {down}; expected a positive number")
         return ratios
     return [_fraction(context, float(s)) for s in context.array_of(scales, "the scale")]
 
