@@ -95,6 +95,8 @@ def looped(
             count = results.symbol()
         found += [results.type(v.dtype, v.shape, (count,)) for v in stacked]
     empty = [_empty(context, t, results.symbols) for t in found[len(kept) :]]
+    if any(not own.isdisjoint(symbols_of(v.shape)) for v in stacked):
+        empty = _stacked_of_none(context, initial, body) or empty
     made = context.builder.add_many(
         "loop", trips, going, *(initial[i] for i in kept), *captured, *empty,
         body=graph, carried=len(kept), conditional=bool(conditions),
@@ -185,16 +187,26 @@ def unrolled(
             for found in zip(*parts, strict=True)
         ]
     else:
-        inner = context.within()
-        try:
-            step = body(inner, values)
-        except RunTimeNumberError as need:
-            _hoist(context, inner, need.value, (), set())
-            raise
-        own = _bound_within(inner)
-        types = [_tensor(context, v).type for v in step.stacked]
-        stacked = [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]
+        stacked = _stacked_of_none(context, values, body, asks=True) or []
     return [*values[optional:], *stacked]
+
+
+def _stacked_of_none(
+    context: Context, initial: Sequence[Operand], body: Body, asks: bool = False
+) -> list[Value] | None:
+    """The stacked results of no iteration, with the extents that a first one would give; None where
+    that needs numbers from run time, unless it `asks` for them."""
+    inner = context.within()
+    try:
+        step = body(inner, initial)
+    except RunTimeNumberError as need:
+        if not asks:
+            return None
+        _hoist(context, inner, need.value, (), set())
+        raise
+    own = _bound_within(inner)
+    types = [_tensor(context, v).type for v in step.stacked]
+    return [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]
 
 
 def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> list[Value] | None:
