@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tests.frontends.test_onnx_control import expect_agreement, growing
+from tests.frontends.control_models import expect_agreement, growing
 
 from ftuner.errors import AllocationError, FTunerError, GraphError, IndexRangeError, ShapeError
 from ftuner.inference import load

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.frontends.test_onnx_control import (
+from tests.frontends.control_models import (
     BOOL,
     FLOAT,
     INT64,
