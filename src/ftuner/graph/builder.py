@@ -9,6 +9,7 @@ pass.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -89,10 +90,12 @@ class Builder:
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
         self._presumed: dict[Value, _Presumption] = {}
-        self.uniform = Uniform(self.add, self.constant)
+        # Weak: in a cycle, weights would be kept until the next collection.
+        this = weakref.proxy(self)
+        self.uniform = Uniform(this)
         self.ratios = Ratios()
         self.folding = Folding()
-        self._drawing = _Drawing(lambda: RandomKey(self.name(), RANDOM_KEY))
+        self._drawing = _Drawing(lambda: RandomKey(this.name(), RANDOM_KEY))
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""

@@ -3,26 +3,33 @@ time. Exporters fill tensors (zeros, ones, a language for each sequence) and com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import INT32, INT64, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.graph.ir import Array, TensorType, Value
+from ftuner.graph.ir import TensorType, Value
 
 SAME_ELEMENTS = ("broadcast", "reshape", "transpose", "slice")
 """Operators whose results have elements of the first operand alone."""
 
-Apply = Callable[..., Value]
-"""`apply(op, *operands, **attributes)` returns the result of an operator."""
+
+class Makes(Protocol):
+    """What makes the values of a graph: a `Builder`."""
+
+    def add(self, op: str, /, *inputs: Value, **attributes: Any) -> Value:
+        """The result of an operator."""
+
+    def constant(self, array: Any, dtype: DType | None = None, /) -> Value:
+        """A constant."""
 
 
 class Uniform:
     """The uniform tensors of a graph."""
 
-    def __init__(self, apply: Apply, constant: Callable[[Array, DType], Value]) -> None:
-        self._apply, self._constant = apply, constant
+    def __init__(self, builder: Makes) -> None:
+        self._builder = builder
         self._elements: dict[Value, Value] = {}
 
     def add(self, value: Value, element: Value) -> None:
@@ -33,7 +40,11 @@ class Uniform:
         """The constant, without axes, that all elements are equal to; None if none is known."""
         if value.constant is None or value.constant.size != 1:
             return self._elements.get(value)
-        return value if value.rank == 0 else self._constant(value.constant.reshape(()), value.dtype)
+        return (
+            value
+            if value.rank == 0
+            else self._builder.constant(value.constant.reshape(()), value.dtype)
+        )
 
     def element_of(
         self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any]
@@ -49,7 +60,7 @@ class Uniform:
         elements = [element for v in inputs if (element := self.element(v)) is not None]
         if len(elements) < len(inputs):
             return None
-        found = self._apply(op, *elements, **attributes)
+        found = self._builder.add(op, *elements, **attributes)
         return None if found.constant is None else found
 
     def sum_of(

@@ -8,43 +8,71 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
-from io import FileIO
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from ftuner.errors import GraphError, MissingFileError, ParseError
+from ftuner.frontends.onnx.apart import LEAST_BYTES, OWN_FILE, NotApartError, Place, read_apart
 from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import allocated, not_allocated
 
 MAX_MODEL_BYTES = 1 << 31
 """The largest protocol buffer. Larger models keep their weights in files beside the model."""
+NO_WEIGHTS: Mapping[Place, Array] = MappingProxyType({})
 MAX_SHARED = 2
 """Most bytes that different tensors may read from a file, as a multiple of its size. Tensors that
 are the same bytes are read once."""
 
 
-def content(path: Path) -> bytes:
-    """The bytes of a model file.
+def content(path: Path) -> tuple[bytes, Mapping[Place, Array]]:
+    """The bytes of a model file, and those of its large weights, if they are not among these.
 
     Raises:
         MissingFileError: the file does not exist.
         ParseError: it is a folder, a pipe or a device.
         GraphError: it cannot be read, or is too large for a model.
     """
-    with _opened(path, str(path)) as (file, size):
+    what = str(path)
+    with _opened(path, what) as (file, size):
         if size > MAX_MODEL_BYTES:
             raise GraphError(f"{path} has {size} bytes; a model has at most {MAX_MODEL_BYTES}")
-        return b"".join(_pieces(file, size, str(path)))
+        if size > LEAST_BYTES:
+            buffered = BufferedReader(file)
+            try:
+                return _apart(buffered, size, what)
+            except NotApartError:
+                buffered.seek(0)
+            finally:
+                buffered.detach()
+        return b"".join(_pieces(file, size, what)), NO_WEIGHTS
+
+
+def parted(data: bytes) -> tuple[bytes, Mapping[Place, Array]]:
+    """The bytes of a model in memory, as `content` has those of a file."""
+    if len(data) > LEAST_BYTES:
+        with suppress(NotApartError):
+            return _apart(BytesIO(data), len(data), f"{len(data)} bytes")
+    return data, NO_WEIGHTS
+
+
+def _apart(file: BufferedIOBase, size: int, what: str) -> tuple[bytes, Mapping[Place, Array]]:
+    found = read_apart(file, size, lambda count: _read(file, count, what))
+    return found.message, found.weights
 
 
 class ExternalData:
-    """Tensors in the files of a folder."""
+    """Tensors that the message of a model refers to: in the files of its folder, if there is one,
+    and in its own file."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
+    def __init__(self, folder: Path | None, own: Mapping[Place, Array] = NO_WEIGHTS) -> None:
+        """`own`: the bytes of those in the file of the model."""
+        self._folder = None if folder is None else folder.resolve()
+        self._own = own
         self._known: dict[tuple[Path, int, int], Array] = {}
         self._taken: dict[Path, int] = {}
         """Bytes that different tensors have read from each file."""
@@ -53,9 +81,11 @@ class ExternalData:
         """The bytes of a tensor, read-only. `what` names it in messages.
 
         Raises:
-            GraphError: the file is missing, or has too few bytes.
+            GraphError: the file is missing, or has too few bytes; there is no folder.
             AllocationError: the system does not have the memory for them.
         """
+        if location == OWN_FILE and (offset, size) in self._own:
+            return self._own[offset, size]
         path = self._path(location, what)
         found = self._known.get((path, offset, size))
         if found is not None:
@@ -74,11 +104,14 @@ class ExternalData:
                 )
             file.seek(offset)
             found = _read(file, size, what)
-        found.flags.writeable = False
         self._known[path, offset, size] = found
         return found
 
     def _path(self, location: str, what: str) -> Path:
+        if self._folder is None:
+            raise GraphError(
+                f"{what} is in the file {location!r}: give the path of the model, not its bytes"
+            )
         try:
             path = (self._folder / location).resolve()
             inside = bool(location) and path.is_relative_to(self._folder) and path.is_file()
@@ -137,8 +170,8 @@ def _pieces(file: FileIO, size: int, what: str) -> Iterator[bytes]:
         left -= len(piece)
 
 
-def _read(file: FileIO, size: int, what: str) -> Array:
-    """The next bytes of a file."""
+def _read(file: FileIO | BufferedIOBase, size: int, what: str) -> Array:
+    """The next bytes of a file, read-only."""
     found = allocated((size,), np.uint8)
     left = memoryview(found.data)
     while left:
@@ -146,6 +179,7 @@ def _read(file: FileIO, size: int, what: str) -> Array:
         if not count:
             raise _ended_early(what, len(left))
         left = left[count:]
+    found.flags.writeable = False
     return found
 
 

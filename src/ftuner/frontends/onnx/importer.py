@@ -160,10 +160,10 @@ def read_model(source: Source, weights: Mapping[str, Array] = NO_WEIGHTS) -> Mod
     Raises:
         ConfigurationError, UnsupportedOperatorError, GraphError: as `import_model`.
     """
-    proto, folder = load(source)
+    proto, data = load(source)
     proto = _modern(inlined(proto))
     _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
-    return read(proto, folder, weights)
+    return read(proto, data, weights)
 
 
 def _modern(model: onnx.ModelProto) -> onnx.ModelProto:

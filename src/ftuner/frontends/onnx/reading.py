@@ -20,7 +20,8 @@ import numpy as np
 from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DType
 from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError, ParseError
-from ftuner.frontends.onnx.files import ExternalData, content
+from ftuner.frontends.onnx.apart import OWN_FILE
+from ftuner.frontends.onnx.files import ExternalData, content, parted
 from ftuner.frontends.onnx.records import (
     Attribute,
     GraphRecord,
@@ -57,8 +58,8 @@ PACKED_READERS = frozenset({"DequantizeLinear"})
 _ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
 
 
-def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
-    """A model and the folder of its external data, or None without one.
+def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
+    """A model and the data that it refers to.
 
     Raises:
         ConfigurationError: `onnx` is not installed.
@@ -73,14 +74,15 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
     # Imported by name: most processes never read a model.
     library = import_undivided("onnx")
     if isinstance(source, library.ModelProto):
-        return source, None
+        return source, ExternalData(None)
     folder = None
     if isinstance(source, bytes):
-        data, what = source, f"{len(source)} bytes"
+        what = f"{len(source)} bytes"
+        message, weights = parted(source)
     elif isinstance(source, str | PathLike):
         path = Path(source)
         folder, what = path.parent, str(path)
-        data = content(path)
+        message, weights = content(path)
     else:
         raise GraphError(
             f"cannot read a model from {type(source).__name__}; expected a path, bytes or "
@@ -88,12 +90,12 @@ def load(source: Source) -> tuple[onnx.ModelProto, Path | None]:
         )
     model = library.ModelProto()
     try:
-        model.ParseFromString(data)
+        model.ParseFromString(message)
     except Exception as error:  # The type of the error differs between releases of protobuf.
         raise ParseError(f"{what}: not an ONNX model, or not all of one: {error}") from error
     if not model.HasField("graph"):
         raise GraphError(f"{what}: not an ONNX model: it has no graph")
-    return model, folder
+    return model, ExternalData(folder, weights)
 
 
 def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.NodeProto]:
@@ -128,15 +130,16 @@ def domain_of(name: str) -> str:
 
 
 def read(
-    model: onnx.ModelProto, folder: Path | None, weights: Mapping[str, Array] = NO_WEIGHTS
+    model: onnx.ModelProto, data: ExternalData, weights: Mapping[str, Array] = NO_WEIGHTS
 ) -> ModelRecord:
-    """The records of a model. `weights`: in the place of initialisers of these names.
+    """The records of a model. `data`: what it refers to. `weights`: in the place of initialisers
+    of these names.
 
     Raises:
         GraphError: it is malformed, or has tensors of other dtypes; a weight does not have the
             dtype and shape of its initialiser.
     """
-    reader = _Reader(folder)
+    reader = _Reader(data)
     graph = reader.graph(model.graph, weights)
     inputs = tuple(reader.input(v) for v in model.graph.input if v.name not in graph.constants)
     overridable = (
@@ -192,8 +195,8 @@ def _metadata(model: onnx.ModelProto) -> ModelMetadata:
 
 
 class _Reader:
-    def __init__(self, folder: Path | None) -> None:
-        self.data = None if folder is None else ExternalData(folder)
+    def __init__(self, data: ExternalData) -> None:
+        self.data = data
         self.library: Any = import_undivided("onnx")
         self.arrays: Any = import_undivided("onnx.numpy_helper")
 
@@ -350,17 +353,14 @@ class _Reader:
         """`size` bytes from a file beside the model."""
         entries = {text_of(e.key): text_of(e.value) for e in tensor.external_data}
         location = entries.get("location", "")
-        if self.data is None:
-            raise GraphError(
-                f"{what} is in the file {location!r}: give the path of the model, not its bytes"
-            )
         try:
             offset = int(entries.get("offset", 0))
             length = int(entries.get("length", size))
         except ValueError as error:
             raise GraphError(f"{what}: {error}") from None
         if length != size:
-            raise GraphError(f"{what}: {size} bytes wanted, {length} given of {location!r}")
+            where = f" of {location!r}" if location != OWN_FILE else ""
+            raise GraphError(f"{what}: {size} bytes wanted, {length} given{where}")
         return self.data.read(location, offset, size, what)
 
 
@@ -398,7 +398,7 @@ def _expect_dequantised(
 
 def read_nodes(nodes: Sequence[onnx.NodeProto]) -> list[NodeRecord]:
     """The records of nodes that come from no file."""
-    reader = _Reader(None)
+    reader = _Reader(ExternalData(None))
     return [reader.node(node) for node in nodes]
 
 
