@@ -19,7 +19,7 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.models import LateModel, Model
 from ftuner.runtime.backend import Backend
-from ftuner.runtime.cpu.memory import give_back_freed
+from ftuner.runtime.cpu.memory import give_back_freed, reuse
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import TensorSpec
 from ftuner.runtime.shared_weights import SharedWeights
@@ -77,10 +77,11 @@ def load(
             no such number.
         HardwareError: a GPU that kernels cannot run on.
     """
-    found = compile_record(
-        read_model(model), threads=threads, progress=progress, device=device, dtype=dtype,
-        append_in_place=append_in_place, random_seed=random_seed,
-    )  # fmt: skip
+    with reuse():
+        found = compile_record(
+            read_model(model), threads=threads, progress=progress, device=device, dtype=dtype,
+            append_in_place=append_in_place, random_seed=random_seed,
+        )  # fmt: skip
     if isinstance(model, str | PathLike):
         found.made_by = partial(
             load, os.path.abspath(model), threads=threads, device=device, dtype=dtype,
@@ -101,18 +102,27 @@ def compile_record(
     """
     backend, held = _target(device, dtype, append_in_place)
 
-    def imported(answers: Sequence[Answer]) -> Graph:
-        return import_record(record, answers).graph
-
     def compiled(graph: Graph, shared: SharedWeights | None = None) -> Model:
         graph = optimised(graph, backend.multiplies_halves)
-        return Model(graph, backend, threads, progress, held, append_in_place, random_seed, shared)
+        return Model(
+            graph, backend, threads, progress, held, append_in_place, random_seed, shared,
+            used_up=True,
+        )  # fmt: skip
+
+    def imported(record: ModelRecord, answers: Sequence[Answer]) -> Graph:
+        return import_record(record, answers).graph
 
     try:
-        found = compiled(imported(()))
+        graph = imported(record, ())
     except RunTimeNumberError as need:
         one_of_several = partial(compiled, shared=SharedWeights())
-        found = LateModel(imported, one_of_several, need, _declared(record), random_seed)
+        import_again = partial(imported, record)
+        outputs = _declared(record)
+        found: Model = LateModel(import_again, one_of_several, need, outputs, random_seed)
+    else:
+        # No other reference to weights is left.
+        del record
+        found = compiled(graph.moved())
     give_back_freed()
     return found
 

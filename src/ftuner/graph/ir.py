@@ -123,6 +123,13 @@ class Graph:
     nodes: tuple[Node, ...]
     constraints: tuple[Constraint, ...] = ()
 
+    def moved(self) -> Graph:
+        """The graph; this one has no nodes any more, so that whoever still has it keeps none of the
+        constants. Only for one that nobody else reads."""
+        found = Graph(self.inputs, self.outputs, self.nodes, self.constraints)
+        object.__setattr__(self, "nodes", ())
+        return found
+
     def __str__(self) -> str:
         lines = [f"input {v}" for v in self.inputs]
         lines += [str(n) for n in self.nodes]

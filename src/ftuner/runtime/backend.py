@@ -201,7 +201,7 @@ class Backend(ABC):
     def compile(
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
-        shared: SharedWeights | None = None,
+        shared: SharedWeights | None = None, used_up: bool = False,
     ) -> Executable:  # fmt: skip
         """Compile a graph without data-dependent shapes.
 
@@ -210,6 +210,8 @@ class Backend(ABC):
             held: one of `held_dtypes`, in which float32 is held; by default float32 itself.
             appended: the outputs that append to an input in place.
             shared: weights that are shared with other graphs; by default none are.
+            used_up: whether nobody else reads the graph, which may then lose its nodes, so that
+                weights are freed while others are still packed.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for; all are listed.

@@ -35,9 +35,10 @@ class Chain:
         self, parts: Sequence[Part], backend: Backend, boundary: Boundary,
         threads: SupportsIndex | None, held: DType | None, progress: Progress | None,
         appended: Sequence[Appended] = (), shared: SharedWeights | None = None,
+        used_up: bool = False,
     ) -> None:  # fmt: skip
-        """Compile parts; `threads`, `held` and `shared` are those of `Backend.compile`, and so is
-        `appended`, of the one part of a graph.
+        """Compile parts; `threads`, `held`, `shared` and `used_up` are those of `Backend.compile`,
+        and so is `appended`, of the one part of a graph.
 
         Raises:
             UnsupportedOperatorError, ConfigurationError, HardwareError: as `Backend.compile`.
@@ -53,7 +54,9 @@ class Chain:
             outputs = tuple(value for _, value in part.graph.outputs)
             executable = None
             if outputs or part.node is None:
-                executable = backend.compile(part.graph, threads, held, progress, appended, shared)
+                executable = backend.compile(
+                    part.graph, threads, held, progress, appended, shared, used_up
+                )
             between = None
             if part.node is not None:
                 between = _Between(

@@ -49,9 +49,10 @@ class Model(Shown):
         self, graph: Graph, backend: Backend, threads: SupportsIndex | None = None,
         progress: Progress | None = None, held: DType | None = None,
         append_in_place: bool = False, random_seed: SupportsIndex | None = None,
-        shared: SharedWeights | None = None,
+        shared: SharedWeights | None = None, used_up: bool = False,
     ) -> None:  # fmt: skip
-        """Compile a graph; `threads`, `held` and `shared` are those of `Backend.compile`.
+        """Compile a graph; `threads`, `held`, `shared` and `used_up` are those of
+        `Backend.compile`.
         `append_in_place`: whether outputs append to inputs in place, where the back end can and
         the graph is one part. `random_seed`: of its random numbers; see `RandomKeys`.
 
@@ -63,6 +64,8 @@ class Model(Shown):
         self._backend = backend
         self._names = [name for name, _ in graph.outputs]
         self._keys = RandomKeys(random_seed)
+        if used_up:
+            graph = graph.moved()
         parts = split(graph)
         given = tuple(v for v in graph.inputs if not isinstance(v, RandomKey))
         self._draws = len(given) < len(graph.inputs)
@@ -70,6 +73,7 @@ class Model(Shown):
         self._graph = replace(graph, inputs=given, nodes=())
         in_parts = len(parts) > 1
         self._grown = grown_outputs(graph)
+        graph = self._graph
         self._not_in_place = ""
         if not append_in_place:
             where = "only a model on a CPU appends in place"
@@ -82,7 +86,7 @@ class Model(Shown):
         )  # fmt: skip
         self._boundary = backend.boundary(self._graph, in_parts, self._appended)
         self._chain = Chain(
-            parts, backend, self._boundary, threads, held, progress, self._appended, shared
+            parts, backend, self._boundary, threads, held, progress, self._appended, shared, used_up
         )
         self.parts = self._chain.executables
         """Executables that run one after the other: several where an extent depends on data, or

@@ -19,7 +19,7 @@ import numpy as np
 from ftuner.errors import GraphError, MissingFileError, ParseError
 from ftuner.frontends.onnx.apart import LEAST_BYTES, OWN_FILE, NotApartError, Place, read_apart
 from ftuner.graph.ir import Array
-from ftuner.runtime.cpu.memory import allocated, not_allocated
+from ftuner.runtime.cpu.memory import not_allocated, passing
 
 MAX_MODEL_BYTES = 1 << 31
 """The largest protocol buffer. Larger models keep their weights in files beside the model."""
@@ -172,7 +172,7 @@ def _pieces(file: FileIO, size: int, what: str) -> Iterator[bytes]:
 
 def _read(file: FileIO | BufferedIOBase, size: int, what: str) -> Array:
     """The next bytes of a file, read-only."""
-    found = allocated((size,), np.uint8)
+    found = passing(size)
     left = memoryview(found.data)
     while left:
         count = file.readinto(left)

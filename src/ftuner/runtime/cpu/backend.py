@@ -82,13 +82,15 @@ class CpuBackend(CpuSession, Backend):
     def compile(
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
-        shared: SharedWeights | None = None,
+        shared: SharedWeights | None = None, used_up: bool = False,
     ) -> Executable:  # fmt: skip
         assert held is None, "the CPU holds float32 as it is"
         if threads is not None:
             threads = checked_threads(threads)
         room = import_undivided("ftuner.runtime.cpu.executable")
-        found: Executable = room.CompiledGraph(graph, self, threads, progress, appended, shared)
+        found: Executable = room.CompiledGraph(
+            graph, self, threads, progress, appended, shared, used_up
+        )
         return found
 
     def boundary(self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()) -> Boundary:

@@ -17,7 +17,7 @@ from ftuner.errors import IndexRangeError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
-from ftuner.graph.steps import Lowered
+from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
@@ -47,9 +47,10 @@ class CompiledGraph(Executable):
         progress: Progress | None = None,
         appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None,
+        used_up: bool = False,
     ) -> None:
         """Lower, compile and pack a graph. `threads`: threads of a run, by default the session's.
-        `appended`: the outputs that append to an input in place. `shared`: as of
+        `appended`: the outputs that append to an input in place. `shared` and `used_up`: as of
         `Backend.compile`.
 
         Raises:
@@ -58,11 +59,14 @@ class CompiledGraph(Executable):
         self._session = session
         self._threads = threads
         self._binding = Binding(graph)
+        if used_up:
+            graph = graph.moved()
         lowered = lower(graph, runs=runs, appended=appended)
-        compiled = self._compile(lowered, progress, shared)
-        # The originals of packed weights are not kept.
-        steps = tuple(step.step for step in compiled)
-        self.lowered = replace(lowered, graph=replace(graph, nodes=()), steps=steps)
+        # The original of a weight is freed when the last step that reads it has been packed.
+        graph, steps = replace(graph, nodes=()), list(lowered.steps)
+        lowered = replace(lowered, graph=graph, steps=())
+        compiled = self._compile(steps, progress, shared)
+        self.lowered = replace(lowered, steps=tuple(step.step for step in compiled))
         self._pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
         self._weights_bytes = _weights_bytes(self.lowered, compiled)
@@ -83,10 +87,11 @@ class CompiledGraph(Executable):
         return self._weights_bytes
 
     def _compile(
-        self, lowered: Lowered, progress: Progress | None, shared: SharedWeights | None
+        self, steps: list[Step], progress: Progress | None, shared: SharedWeights | None
     ) -> list[CompiledStep]:
-        """All steps, with what is compiled for them and with packed weights."""
-        session, steps = self._session, lowered.steps
+        """All steps, with what is compiled for them and with packed weights. Takes the steps out of
+        their list."""
+        session = self._session
         kernels, hardware = session.kernels, session.hardware
         isa, kinds = kernels.isa, [kind_of(step) for step in steps]
         bundles = [kind.bundle(s, hardware, isa) for kind, s in zip(kinds, steps, strict=True)]
@@ -105,13 +110,14 @@ class CompiledGraph(Executable):
         def kernel(bundle: Bundle) -> int:
             return self._loaded.addresses[bundle.symbol]
 
-        constants = {id(b.array): b.array for step in steps for b in step.reads}
-        weights_bytes = sum(x.nbytes for x in constants.values() if x is not None)
+        sizes = {id(b.array): b.array.nbytes for s in steps for b in s.reads if b.array is not None}
+        weights_bytes = sum(sizes.values())
         loaded = Loaded(hardware, isa, products, kernel, self.threads, weights_bytes, shared)
         addresses = [0 if bundle is None else kernel(bundle) for bundle in bundles]
+        steps.reverse()
         return [
-            kind.compiled(step, needed, address, loaded)
-            for kind, step, needed, address in zip(kinds, steps, required, addresses, strict=True)
+            kind.compiled(steps.pop(), needed, address, loaded)
+            for kind, needed, address in zip(kinds, required, addresses, strict=True)
         ]
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:

@@ -3,6 +3,10 @@
 A weight of some megabytes on pages of 4 KiB needs more translations than a core's TLB holds, and no
 hardware prefetcher crosses such a page. Small pieces share a block, so that they are not rounded up
 to a huge page.
+
+The first access to a page takes the system some ten times as long as a later one, and in a virtual
+machine up to some hundred times. So what is loaded is packed into the memory of what was read and
+freed (`reuse`).
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ import ctypes
 import mmap
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +33,8 @@ alignment of blocks."""
 BLOCK_BYTES = 16 << 20
 """Pieces up to a quarter of this share a block; larger ones have their own."""
 ALIGNMENT_BYTES = 64
+MOST_SPARED = 1.25
+"""Most bytes of freed memory that are given out for one."""
 RESERVED_BYTES = 4 << 30
 """Address space reserved for an arena. Derived: more than the activations of any model known to us
 take on a CPU, and little of the 128 TiB of a process."""
@@ -69,17 +76,70 @@ def long_lived(size: int) -> Array:
         AllocationError: the system does not have as much.
     """
     if size > BLOCK_BYTES // 4:
-        return _new_block(size).memory[:size]
+        found = _spared(size)
+        return _aligned(_pages(size), size) if found is None else found
     global _shared
     with _lock:
         if _shared is None or _shared.used + size > BLOCK_BYTES:
-            _shared = _new_block(BLOCK_BYTES)
+            _shared = _Block(_aligned(_pages(BLOCK_BYTES), BLOCK_BYTES))
         begin = _shared.used
         _shared.used = -(-(begin + size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         return _shared.memory[begin : begin + size]
 
 
+def passing(size: int) -> Array:
+    """`size` uninitialised bytes, as `uint8`. Where they are freed within `reuse`, `long_lived`
+    gives them out again.
+
+    Raises:
+        AllocationError: the system does not have as much.
+    """
+    if size <= BLOCK_BYTES // 4:
+        return allocated((size,), np.uint8)
+    # What is packed is a little larger.
+    pages = _pages(size + HUGE_PAGE_BYTES)
+    found = _aligned(pages, size)
+    # All views of these bytes have the array of all pages as their base.
+    weakref.finalize(found.base, _freed, pages).atexit = False
+    return found
+
+
+@contextmanager
+def reuse() -> Iterator[None]:
+    """Within it, `long_lived` gives out the memory of `passing` arrays that have been freed."""
+    global _reuses
+    with _lock:
+        _reuses += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _reuses -= 1
+            if _reuses == 0:
+                _spare.clear()
+
+
+def _freed(pages: mmap.mmap) -> None:
+    with _lock:
+        if _reuses:
+            _spare.append(pages)
+
+
+def _spared(size: int) -> Array | None:
+    """Freed memory for `size` bytes, which are most of it; None if there is none."""
+    with _lock:
+        fitting = [p for p in _spare if size <= len(p) - HUGE_PAGE_BYTES <= MOST_SPARED * size]
+        if not fitting:
+            return None
+        pages = min(fitting, key=len)
+        _spare.remove(pages)
+    return _aligned(pages, size)
+
+
 _shared: _Block | None = None
+_reuses = 0
+"""Threads that are within `reuse`."""
+_spare: list[mmap.mmap] = []
 _lock = fork_safe_lock()
 
 
@@ -105,10 +165,10 @@ class Arena:
             try:
                 if size > reserved:
                     raise AllocationError
-                self._memory = _new_block(reserved, _NO_RESERVE).memory
+                self._memory = _aligned(_pages(reserved, _NO_RESERVE), reserved)
             except AllocationError:
                 # More than expected, or the system counts reserved addresses as memory.
-                self._memory = _new_block(size).memory
+                self._memory = _aligned(_pages(size), size)
             self.address = int(self._memory.ctypes.data)
         return self.address
 
@@ -131,8 +191,12 @@ def _reserved_bytes() -> int:
     return min(RESERVED_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
-def _new_block(size: int, flags: int = 0) -> _Block:
-    """A block aligned to a huge page. It lives as long as any array that points into it."""
+def _pages(size: int, flags: int = 0) -> mmap.mmap:
+    """New pages with `size` bytes from the first huge page on.
+
+    Raises:
+        AllocationError: the system does not have as much.
+    """
     try:
         # Private: a forked child must not write to its parent's pages.
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags
@@ -143,6 +207,12 @@ def _new_block(size: int, flags: int = 0) -> _Block:
         # A kernel without huge pages refuses the advice, which is harmless.
         with suppress(OSError):
             pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+def _aligned(pages: mmap.mmap, size: int) -> Array:
+    """`size` bytes from the first huge page on. The pages live as long as any array that points
+    into them."""
     memory = np.frombuffer(pages, np.uint8)
     shift = -memory.ctypes.data % HUGE_PAGE_BYTES
-    return _Block(memory[shift : shift + size])
+    return memory[shift : shift + size]

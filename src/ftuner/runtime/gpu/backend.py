@@ -79,7 +79,7 @@ class GpuBackend(GpuSession, Backend):
     def compile(
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
-        shared: SharedWeights | None = None,
+        shared: SharedWeights | None = None, used_up: bool = False,
     ) -> Executable:  # fmt: skip
         """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
         assert not appended, "a GPU appends nothing in place"
