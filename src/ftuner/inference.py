@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from typing import SupportsIndex
@@ -77,11 +77,10 @@ def load(
             no such number.
         HardwareError: a GPU that kernels cannot run on.
     """
-    with reuse():
-        found = compile_record(
-            read_model(model), threads=threads, progress=progress, device=device, dtype=dtype,
-            append_in_place=append_in_place, random_seed=random_seed,
-        )  # fmt: skip
+    found = compile_file(
+        partial(read_model, model), threads=threads, progress=progress, device=device, dtype=dtype,
+        append_in_place=append_in_place, random_seed=random_seed,
+    )  # fmt: skip
     if isinstance(model, str | PathLike):
         found.made_by = partial(
             load, os.path.abspath(model), threads=threads, device=device, dtype=dtype,
@@ -90,41 +89,44 @@ def load(
     return found
 
 
-def compile_record(
-    record: ModelRecord, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
-    random_seed: SupportsIndex | None = None,
+def compile_file(
+    read: Callable[[], ModelRecord], *, threads: SupportsIndex | None = None,
+    progress: Progress | None = None, device: str = CPU, dtype: ElementType | None = None,
+    append_in_place: bool = False, random_seed: SupportsIndex | None = None,
 ) -> Model:  # fmt: skip
-    """Compile a model whose file has been read: `load` after that.
+    """Compile the model that `read` gives: `load` with another way of reading a file.
 
     Raises:
-        All but those of reading: as `load`.
+        As `load`, and what `read` does.
     """
     backend, held = _target(device, dtype, append_in_place)
 
     def compiled(graph: Graph, shared: SharedWeights | None = None) -> Model:
-        graph = optimised(graph, backend.multiplies_halves)
+        # Nobody else reads it: weights are freed as they are packed.
+        graph = optimised(graph.moved(), backend.multiplies_halves)
         return Model(
             graph, backend, threads, progress, held, append_in_place, random_seed, shared,
             used_up=True,
         )  # fmt: skip
 
-    def imported(record: ModelRecord, answers: Sequence[Answer]) -> Graph:
-        return import_record(record, answers).graph
-
-    try:
-        graph = imported(record, ())
-    except RunTimeNumberError as need:
-        one_of_several = partial(compiled, shared=SharedWeights())
-        import_again = partial(imported, record)
-        outputs = _declared(record)
-        found: Model = LateModel(import_again, one_of_several, need, outputs, random_seed)
-    else:
-        # No other reference to weights is left.
-        del record
-        found = compiled(graph.moved())
+    with reuse():
+        record = read()
+        try:
+            graph = _imported(record, ())
+        except RunTimeNumberError as need:
+            found: Model = LateModel(
+                partial(_imported, record), partial(compiled, shared=SharedWeights()), need,
+                _declared(record), random_seed,
+            )  # fmt: skip
+        else:
+            del record
+            found = compiled(graph)
     give_back_freed()
     return found
+
+
+def _imported(record: ModelRecord, answers: Sequence[Answer]) -> Graph:
+    return import_record(record, answers).graph
 
 
 def _declared(record: ModelRecord) -> list[TensorSpec]:
@@ -202,4 +204,4 @@ def _half(dtype: ElementType | None) -> DType | None:
     return found
 
 
-__all__ = ["Model", "compile", "compile_record", "load"]
+__all__ = ["Model", "compile", "compile_file", "load"]

@@ -7,13 +7,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import FTunerError, InputError, ShapeError, UnsupportedOperatorError
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
-from ftuner.inference import compile_record
+from ftuner.inference import compile_file
 from ftuner.ort.absent import refuse
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg, described
@@ -96,19 +97,18 @@ class InferenceSession:
             warnings.warn(f"{error}; the CPU is used instead", stacklevel=3)
             picked = Chosen()
         try:
-            record = self._read()
             try:
-                model = self._compiled(record, picked)
+                header, model = self._compiled(picked)
             except UnsupportedOperatorError as error:
                 if picked.device == CPU or not self._fallback:
                     raise
                 warnings.warn(f"{error}; the CPU is used instead", stacklevel=3)
                 picked = Chosen()
-                model = self._compiled(record, picked)
+                header, model = self._compiled(picked)
         except FTunerError as error:
             raise translated(error) from error
-        self._chosen, self._model, self._metadata = picked, model, record.metadata
-        self._described = described(record, self._model.outputs)
+        self._chosen, self._model, self._metadata = picked, model, header.metadata
+        self._described = described(header, self._model.outputs)
         self._overridable = frozenset(arg.name for arg in self._described.overridable)
         self._overriding: dict[frozenset[str], Model] = {}
         self._lock = fork_safe_lock()
@@ -127,13 +127,24 @@ class InferenceSession:
             )
         return record.with_extents(self._options.extents)
 
-    def _compiled(self, record: ModelRecord, picked: Chosen) -> Model:
+    def _compiled(
+        self, picked: Chosen, inputs: AbstractSet[str] = frozenset()
+    ) -> tuple[ModelRecord, Model]:
+        """What the file declares, and its model. `inputs`: initialisers that are given to it."""
         threads = self._options.intra_op_num_threads
-        return compile_record(
-            record, threads=threads if threads > 0 else None, device=picked.device,
+        headers = []
+
+        def read() -> ModelRecord:
+            record = self._read().with_inputs(inputs)
+            headers.append(record.header())
+            return record
+
+        model = compile_file(
+            read, threads=threads if threads > 0 else None, device=picked.device,
             append_in_place=self._options.append_in_place and picked.device == CPU,
             random_seed=self._seed,
         )  # fmt: skip
+        return headers[0], model
 
     def run(
         self,
@@ -186,7 +197,7 @@ class InferenceSession:
         with self._lock:
             found = self._overriding.get(names)
             if found is None:
-                found = self._compiled(self._read().with_inputs(names), self._chosen)
+                _, found = self._compiled(self._chosen, names)
                 self._overriding[names] = found
             return found
 

@@ -25,6 +25,8 @@ from ftuner.runtime.cpu.memory import (
     Arena,
     give_back_freed,
     long_lived,
+    passing,
+    reuse,
 )
 
 
@@ -97,6 +99,61 @@ def test_an_arena_grows_without_moving() -> None:
     if sys.platform == "linux":
         assert arena.grown(100 << 20) == address == arena.address
     assert arena.grown(10) == arena.address
+
+
+def test_freed_memory_is_given_out_again() -> None:
+    size = BLOCK_BYTES
+    with reuse():
+        first = passing(size)
+        first[:] = 7
+        address = first.ctypes.data
+        part = first[5:10]
+        del first
+        gc.collect()
+        assert long_lived(size).ctypes.data != address
+        assert (part == 7).all()
+        del part
+        gc.collect()
+        # Neither what does not fit, nor what would waste much of it.
+        for other in (size // 2, size + HUGE_PAGE_BYTES + 1):
+            assert long_lived(other).ctypes.data != address
+        second = long_lived(size + 100)
+        assert second.ctypes.data == address
+        assert long_lived(size).ctypes.data != address
+        second[:] = 3
+
+
+def test_freed_memory_is_not_kept() -> None:
+    size = 8 * BLOCK_BYTES
+    before = resident_bytes()
+    for inside in (False, True):
+        if inside:
+            with reuse():
+                passing(size)[:] = 1
+                gc.collect()
+                assert resident_bytes() > before + size // 2
+        else:
+            passing(size)[:] = 1
+            gc.collect()
+        assert resident_bytes() < before + size // 2
+
+
+def test_memory_is_reused_by_threads_at_once() -> None:
+    size = BLOCK_BYTES // 2
+
+    def turn(number: int) -> bool:
+        with reuse():
+            given = passing(size)
+            given[:] = number
+            del given
+            kept = long_lived(size)
+            kept[:] = number
+            again = long_lived(size)
+            again[:] = number + 1
+            return bool((kept == number).all())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(turn, range(100)))
 
 
 def test_an_arena_beyond_what_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:

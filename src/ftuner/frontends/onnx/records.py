@@ -115,6 +115,10 @@ class ModelRecord:
     """The operator set version by domain."""
     metadata: ModelMetadata
 
+    def header(self) -> ModelRecord:
+        """The model without what it computes, and so without its weights."""
+        return replace(self, graph=GraphRecord((), (), {}, ()))
+
     def with_inputs(self, names: AbstractSet[str]) -> ModelRecord:
         """The model in which these overridable initialisers are inputs."""
         taken = tuple(found for found in self.overridable if found.name in names)
