@@ -17,13 +17,13 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.forks import fork_safe_lock, renew_after_fork
 from ftuner.errors import AllocationError
 from ftuner.runtime.cpu.arrays import Array
 
@@ -76,7 +76,7 @@ def long_lived(size: int) -> Array:
         AllocationError: the system does not have as much.
     """
     if size > BLOCK_BYTES // 4:
-        found = _spared(size)
+        found = _spare.take(size)
         return _aligned(_pages(size), size) if found is None else found
     global _shared
     with _lock:
@@ -100,47 +100,61 @@ def passing(size: int) -> Array:
     pages = _pages(size + HUGE_PAGE_BYTES)
     found = _aligned(pages, size)
     # All views of these bytes have the array of all pages as their base.
-    weakref.finalize(found.base, _freed, pages).atexit = False
+    weakref.finalize(found.base, _spare.add, pages).atexit = False
     return found
 
 
-@contextmanager
-def reuse() -> Iterator[None]:
+def reuse() -> AbstractContextManager[None]:
     """Within it, `long_lived` gives out the memory of `passing` arrays that have been freed."""
-    global _reuses
-    with _lock:
-        _reuses += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _reuses -= 1
-            if _reuses == 0:
-                _spare.clear()
+    return _spare.used()
 
 
-def _freed(pages: mmap.mmap) -> None:
-    with _lock:
-        if _reuses:
-            _spare.append(pages)
+class _Spare:
+    """Freed memory, as long as someone uses it."""
 
+    def __init__(self) -> None:
+        self._lock = fork_safe_lock()
+        self.renew_in_child()
+        renew_after_fork(self)
 
-def _spared(size: int) -> Array | None:
-    """Freed memory for `size` bytes, which are most of it; None if there is none."""
-    with _lock:
-        fitting = [p for p in _spare if size <= len(p) - HUGE_PAGE_BYTES <= MOST_SPARED * size]
-        if not fitting:
-            return None
-        pages = min(fitting, key=len)
-        _spare.remove(pages)
-    return _aligned(pages, size)
+    def renew_in_child(self) -> None:
+        self._users = 0
+        self._pages: list[mmap.mmap] = []
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                # None, if this thread has been forked meanwhile.
+                self._users = max(self._users - 1, 0)
+                if self._users == 0:
+                    self._pages.clear()
+
+    def add(self, pages: mmap.mmap) -> None:
+        with self._lock:
+            if self._users:
+                self._pages.append(pages)
+
+    def take(self, size: int) -> Array | None:
+        """Memory of `size` bytes, which are most of it; None if there is none."""
+        with self._lock:
+            fitting = [
+                p for p in self._pages if size <= len(p) - HUGE_PAGE_BYTES <= MOST_SPARED * size
+            ]
+            if not fitting:
+                return None
+            pages = min(fitting, key=len)
+            self._pages.remove(pages)
+        return _aligned(pages, size)
 
 
 _shared: _Block | None = None
-_reuses = 0
-"""Threads that are within `reuse`."""
-_spare: list[mmap.mmap] = []
 _lock = fork_safe_lock()
+_spare = _Spare()
 
 
 class Arena:
