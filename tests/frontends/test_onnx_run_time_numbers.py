@@ -85,6 +85,13 @@ CASES: dict[str, tuple[bytes, list[Feeds]]] = {
         model_of([node("Tile", "x", "repeats")], {"x": FREE, "repeats": [4]}, 4),
         [{"repeats": int64s(*r)} for r in ((1, 2, 3, 1), (0, 1, 1, 1), (1, 1, 1, 1), (5, 1, 2, 2))],
     ),
+    "tile by a sum": (
+        model_of(
+            [node("Add", "more", "one", y="repeats"), node("Tile", "x", "repeats")],
+            {"x": FREE, "more": [4]}, 4, one=int64s(1),
+        ),
+        [{"more": int64s(*r)} for r in ((0, 1, 2, 0), (3, 0, 0, 1), (0, 1, 2, 0), (-1, 0, 0, 0))],
+    ),
     "pad": (
         model_of([node("Pad", "x", "pads")], {"x": FREE, "pads": [8]}, 4),
         [{"pads": int64s(*p)} for p in ((0, 1, 2, 3, 4, 5, 0, 1), (0, -1, 0, 2, 0, 0, -2, -3))],
