@@ -333,6 +333,31 @@ BEYOND: dict[str, tuple[list[Any], type[FTunerError]]] = {
 }
 
 
+def test_no_iteration_over_a_tensor_without_elements(widest: CpuBackend) -> None:
+    """A first iteration would read row 0, which does not exist, and make a tensor of its extent."""
+    nodes = [
+        NODE("Gather", ["x", "i"], ["row"], axis=0),
+        NODE("ReduceMax", ["row"], ["most"], keepdims=1),
+        NODE("Cast", ["most"], ["extent"], to=INT64),
+        NODE("Expand", ["row", "extent"], ["wide"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    body = body_of(nodes, [], [value("go_next", [], BOOL), value("wide", ["m"])])
+    model = model_of(
+        [
+            NODE("Identity", ["none"], ["x"]),
+            NODE("Shape", ["x"], ["shape"], start=0, end=1),
+            NODE("Loop", ["shape", ""], ["found"], body=body),
+            NODE("ReduceSum", ["found"], ["total"], keepdims=0),
+            NODE("Add", ["total", "y"], ["out"]),
+        ],
+        [value("y", ["n"])],
+        [value("out", ["n"])],
+        [stored("none", np.zeros((0, 1), np.float32))],
+    )
+    expect_agreement(model, {"y": floats(3)}, {"y": floats(5)})
+
+
 @pytest.mark.parametrize(("nodes", "error"), BEYOND.values(), ids=BEYOND)
 def test_more_elements_than_fit_within_a_loop(
     widest: CpuBackend, nodes: Sequence[Any], error: type[FTunerError]

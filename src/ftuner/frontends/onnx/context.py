@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
+from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
 from ftuner.graph.names import Names
@@ -210,6 +211,18 @@ class Context(Composer):
             self.builder.within(), self.answers, names=self.names, repeats=self.repeats,
             nested=True, counted=self.counted, presumes_ones=self.presumes_ones,
         )  # fmt: skip
+
+    def _dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
+        """In a graph that nothing runs, numbers that only running it would tell are symbols."""
+        try:
+            return super()._dims_of(value, what)
+        except RunTimeNumberError:
+            count, unknown = product(value.shape), self.builder.unknown
+            if unknown is None or not isinstance(count, int):
+                raise
+            found = tuple(self.names.fresh("unknown") for _ in range(count))
+            unknown.update(map(str, found))
+            return found
 
     def non_zero(self, x: Value, name: str) -> Value:
         """The position of each element that is not zero, one in each column. A node that gives

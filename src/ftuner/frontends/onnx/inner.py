@@ -16,6 +16,7 @@ import numpy as np
 from ftuner.core.dim import Dim, Symbolic, maximum, symbol
 from ftuner.core.dim_symbols import UsedSymbols, symbols_of
 from ftuner.core.dtype import BOOL, INT64, DType
+from ftuner.errors import IndexRangeError, ShapeError
 from ftuner.frontends.onnx.context import (
     CarriedNumberError,
     Context,
@@ -195,8 +196,9 @@ def _stacked_of_none(
     context: Context, initial: Sequence[Operand], body: Body, asks: bool = False
 ) -> list[Value] | None:
     """The stacked results of no iteration, with the extents that a first one would give; None where
-    that needs numbers from run time, unless it `asks` for them."""
-    inner = context.within()
+    that needs numbers from run time, unless it `asks` for them. Where there could be no first one,
+    because it would read an element of an empty tensor, extents that it computes are 0."""
+    inner, unknown = context.within(), set[str]()
     try:
         step = body(inner, initial)
     except RunTimeNumberError as need:
@@ -204,7 +206,11 @@ def _stacked_of_none(
             return None
         _hoist(context, inner, need.value, (), set())
         raise
-    own = _bound_within(inner)
+    except (ShapeError, IndexRangeError):
+        inner = context.within()
+        inner.builder.unknown = unknown
+        step = body(inner, initial)
+    own = _bound_within(inner) | unknown
     types = [_tensor(context, v).type for v in step.stacked]
     return [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]
 

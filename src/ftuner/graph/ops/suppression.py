@@ -17,8 +17,9 @@ Types = Sequence[TensorType]
 COORDINATES = 4
 """Rows of a box, after those of the scores."""
 BLOCK = 128
-"""Boxes that are compared with as many others at once. The matrices of a block, 64 KiB each, stay in
-the L2 cache, and NumPy's overhead for each call is paid once for 16384 pairs."""
+"""Boxes that are compared with as many others at once. The matrices of a block, 64 KiB each, stay
+in the L2 cache, and NumPy's overhead for each call is paid once for 16384 pairs."""
+
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     (x,) = types
