@@ -317,6 +317,7 @@ class Builder:
             found = (Value(self.name(), TensorType(INT64, (len(value.dims),))),)
             self.nodes.append(Node("dims", (), found, {"dims": value.dims}))
             self._made["dims", value.dims] = found
+            self.presume(found[0], value.dims)
         (flat,) = found
         if value.dtype != INT64:
             flat = self.add("cast", flat, to=value.dtype)

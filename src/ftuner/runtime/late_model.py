@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
+from ftuner.core.dim import product
 from ftuner.core.dtype import BOOL
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.recently_used import RecentlyUsed
@@ -227,7 +228,7 @@ class LateModel(Model):
 
 def _likely(need: RunTimeNumberError, question: _Question) -> list[Array]:
     """What a call may find: both values of a condition, an extent of two or more, or the extents
-    that inputs with likely ones lead to, if these decide."""
+    that inputs with likely ones lead to, if these decide and little is computed of them."""
     value = need.value
     if all(n == 1 for n in value.shape):
         if question.exact and value.dtype != BOOL:
@@ -237,12 +238,15 @@ def _likely(need: RunTimeNumberError, question: _Question) -> list[Array]:
     if question.exact or question.reads or question.model._draws:
         return []
     graph = need.computed()
+    sizes = [product(v.shape) for node in graph.nodes for v in node.outputs]
+    if any(not isinstance(n, int) or n > MOST_EXACT for n in sizes):
+        return []
     try:
         return outputs_of_extents(
             graph,
             [[n if isinstance(n, int) else LIKELY_EXTENT for n in v.shape] for v in graph.inputs],
         )
-    except FTunerError as error:
+    except (FTunerError, ArithmeticError, LookupError, ValueError) as error:
         _LOG.info("%s: no likely ones: %s", question.what, error)
         return []
 

@@ -248,6 +248,10 @@ class Context(Composer):
         """
         if not self.decided_by_data(value):
             return self.dims_of(value, what)
+        made = self.builder.producer(value)
+        if made is not None and made.op == "concat":
+            # Those that are known stay so, such as the batch of a resized image.
+            return tuple(n for part in made.inputs for n in self.extents_of(part, what))
         (count,) = value.shape
         assert isinstance(count, int)
         for node in self.builder.nodes:

@@ -195,21 +195,25 @@ def unrolled(
 def _stacked_of_none(
     context: Context, initial: Sequence[Operand], body: Body, asks: bool = False
 ) -> list[Value] | None:
-    """The stacked results of no iteration, with the extents that a first one would give; None where
-    that needs numbers from run time, unless it `asks` for them. Where there could be no first one,
-    because it would read an element of an empty tensor, extents that it computes are 0."""
+    """The stacked results of no iteration, with the extents that a first one would give. Those that
+    it would compute of data are 0, because the data may not exist: it would often read an element
+    of an empty tensor. None where the structure of the graph depends on data, unless one `asks` for
+    it."""
     inner, unknown = context.within(), set[str]()
     try:
         step = body(inner, initial)
-    except RunTimeNumberError as need:
-        if not asks:
-            return None
-        _hoist(context, inner, need.value, (), set())
-        raise
-    except (ShapeError, IndexRangeError):
-        inner = context.within()
+    except (RunTimeNumberError, ShapeError, IndexRangeError) as error:
+        first, inner = inner, context.within()
         inner.builder.unknown = unknown
-        step = body(inner, initial)
+        try:
+            step = body(inner, initial)
+        except RunTimeNumberError:
+            if not isinstance(error, RunTimeNumberError):
+                raise error from None
+            if not asks:
+                return None
+            _hoist(context, first, error.value, (), set())
+            raise error from None
     own = _bound_within(inner) | unknown
     types = [_tensor(context, v).type for v in step.stacked]
     return [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]
