@@ -81,13 +81,11 @@ def _chosen(
     """The results of one node that runs either branch. None if their types differ or, where the
     condition can be asked for instead, if a branch needs numbers from run time."""
     inside = [partial(_branch, node, graph) for graph in branches]
-    nodes = len(context.builder.nodes)
     try:
         return chosen(context, context.reshape(condition, ()), inside)
     except RunTimeNumberError:
         if context.nested:
             raise
-        del context.builder.nodes[nodes:]
         return None
 
 
