@@ -29,6 +29,7 @@ from ftuner.errors import (
 )
 from ftuner.inference import Model, load
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.late_model import LateModel
 
 
 def test_numbers_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) -> None:
@@ -331,6 +332,71 @@ BEYOND: dict[str, tuple[list[Any], type[FTunerError]]] = {
     "fill": ([NODE("ConstantOfShape", ["k"], ["made"])], AllocationError),
     "tile": ([NODE("Tile", ["x", "k"], ["made"])], AllocationError),
 }
+
+
+def test_pictures_are_resized_by_what_a_loop_reads(widest: CpuBackend, compiled: list[Any]) -> None:
+    """Each iteration resizes a picture to the sides of its box. Channels stay as they are."""
+    nodes = [
+        NODE("Gather", ["x", "i"], ["picture"]),
+        NODE("Unsqueeze", ["picture", "zeros"], ["image"]),
+        NODE("Gather", ["sides", "i"], ["side"]),
+        NODE("Shape", ["image"], ["shape"]),
+        NODE("Slice", ["shape", "zeros", "two"], ["kept"]),
+        NODE("Concat", ["kept", "side"], ["sizes"], axis=0),
+        NODE("Resize", ["image", "", "", "sizes"], ["resized"], mode="cubic"),
+        NODE("ReduceMax", ["resized", "axes"], ["most"], keepdims=0),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    outputs = [value("go_next", [], BOOL), value("most", [1, "c"])]
+    model = model_of(
+        [
+            NODE("Shape", ["x"], ["all"], start=0, end=1),
+            NODE("Loop", ["all", ""], ["y"], body=body_of(nodes, [], outputs)),
+        ],
+        [value("x", ["n", "c", "h", "w"]), value("sides", ["n", 2], INT64)],
+        [value("y", ["n", 1, "c"])],
+        [
+            stored("zeros", np.array([0])),
+            stored("two", np.array([2])),
+            stored("axes", np.array([2, 3])),
+        ],
+    )
+    loaded = load(model)
+    assert not isinstance(loaded, LateModel)
+    count = len(compiled)
+    feeds = [
+        {"x": floats(n, 3, h, w), "sides": np.random.default_rng(n).integers(1, 20, (n, 2))}
+        for n, h, w in ((2, 5, 6), (9, 4, 7), (1, 12, 3))
+    ]
+    for given in feeds:
+        loaded.run(given)
+    assert len(compiled) == count
+    expect_agreement(model, *feeds)
+
+
+def test_no_iteration_over_a_tensor_without_elements(widest: CpuBackend) -> None:
+    """A first iteration would read row 0, which does not exist, and make a tensor of its extent."""
+    nodes = [
+        NODE("Gather", ["x", "i"], ["row"], axis=0),
+        NODE("ReduceMax", ["row"], ["most"], keepdims=1),
+        NODE("Cast", ["most"], ["extent"], to=INT64),
+        NODE("Expand", ["row", "extent"], ["wide"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    body = body_of(nodes, [], [value("go_next", [], BOOL), value("wide", ["m"])])
+    model = model_of(
+        [
+            NODE("Identity", ["none"], ["x"]),
+            NODE("Shape", ["x"], ["shape"], start=0, end=1),
+            NODE("Loop", ["shape", ""], ["found"], body=body),
+            NODE("ReduceSum", ["found"], ["total"], keepdims=0),
+            NODE("Add", ["total", "y"], ["out"]),
+        ],
+        [value("y", ["n"])],
+        [value("out", ["n"])],
+        [stored("none", np.zeros((0, 1), np.float32))],
+    )
+    expect_agreement(model, {"y": floats(3)}, {"y": floats(5)})
 
 
 @pytest.mark.parametrize(("nodes", "error"), BEYOND.values(), ids=BEYOND)

@@ -218,6 +218,30 @@ def test_numbers_in_tensors_are_computed_once(monkeypatch: pytest.MonkeyPatch) -
         model(x=x.clone().requires_grad_(), shape=torch.tensor((6, 5, 7)))
 
 
+def test_extents_that_inputs_decide_are_prepared(compiled: list[Any]) -> None:
+    """Sides of half the area, rounded: floats that no dim follows."""
+    data = model_of(
+        [
+            node("Shape", "x", y="s"), node("Slice", "s", "two", "four", y="sides"),
+            node("Cast", "sides", y="wide", to=TensorProto.FLOAT), node("Mul", "wide", "c", y="r"),
+            node("Cast", "r", y="size", to=TensorProto.INT64),
+            node("Concat", "ones", "size", y="sizes", axis=0), node("Expand", "row", "sizes"),
+        ],
+        {"x": FREE}, 4, two=int64s(2), four=int64s(4), c=np.float32(2**-0.5), ones=int64s(1, 3),
+        row=np.ones((1, 3, 1, 1), np.float32),
+    )  # fmt: skip
+    model = load(data)
+    assert isinstance(model, LateModel)
+    count = len(compiled)
+    for height, width in ((5, 7), (64, 48), (300, 3)):
+        found = model(x=np.zeros((2, 1, height, width), np.float32))["y"]
+        assert found.shape == (1, 3, int(height * 2**-0.5), int(width * 2**-0.5))
+    assert len(compiled) == count
+    # An extent of one is another model.
+    assert model(x=np.zeros((2, 1, 2, 9), np.float32))["y"].shape == (1, 3, 1, 6)
+    assert len(compiled) == count + 1
+
+
 def test_axes_make_models_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_late("axes")
     compiled: list[Model] = []

@@ -86,6 +86,9 @@ class Builder:
         """Origin of the next nodes, for error messages."""
         self.operands: tuple[Shape, ...] = ()
         """The shapes that the origin reads, for error messages."""
+        self.unknown: set[str] | None = None
+        """For a graph that nothing runs, which is built for its types: the symbols of extents that
+        running it would tell. Nothing is required of its dims and indices."""
         self._numbers = itertools.count(1)
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
@@ -103,7 +106,7 @@ class Builder:
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
         found._presumed, found.uniform = self._presumed, self.uniform
         found.ratios = self.ratios
-        found._drawing = self._drawing
+        found._drawing, found.unknown = self._drawing, self.unknown
         return found
 
     def random_stream(self, seed: int | None = None) -> Value:
@@ -169,12 +172,12 @@ class Builder:
 
     def require(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
         """Require x == y, or (`or_one`) that one of them is 1. What is not known now becomes a
-        constraint, checked at run time.
+        constraint, checked at run time. Nothing is required of a graph that is not run.
 
         Raises:
             ShapeError: it is known not to hold.
         """
-        if x == y or (or_one and 1 in (x, y)):
+        if x == y or (or_one and 1 in (x, y)) or self.unknown is not None:
             return
         text = f"{self.where}: {what}" if self.where else what
         if isinstance(x, int) and isinstance(y, int):
@@ -205,7 +208,9 @@ class Builder:
         except (ShapeError, GraphError) as error:
             raise type(error)(self._placed(error)) from None
         except IndexError as error:
-            raise IndexRangeError(self._placed(error)) from None
+            if self.unknown is None:
+                raise IndexRangeError(self._placed(error)) from None
+            known = None
         except ValueError as error:
             raise GraphError(self._placed(error)) from None
         if known is not None:
@@ -315,6 +320,7 @@ class Builder:
             found = (Value(self.name(), TensorType(INT64, (len(value.dims),))),)
             self.nodes.append(Node("dims", (), found, {"dims": value.dims}))
             self._made["dims", value.dims] = found
+            self.presume(found[0], value.dims)
         (flat,) = found
         if value.dtype != INT64:
             flat = self.add("cast", flat, to=value.dtype)

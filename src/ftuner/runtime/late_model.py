@@ -10,18 +10,20 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
+from ftuner.core.dim import product
 from ftuner.core.dtype import BOOL
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import FTunerError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
-from ftuner.graph.ir import Graph, Value
+from ftuner.graph.ir import Graph
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.tensors import array_of, is_tensor
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
 from ftuner.runtime.random_keys import RandomKeys
+from ftuner.runtime.reference import outputs_of_extents
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ MOST_EXACT = 4096
 """Elements that a graph may be made for: axes, scales, positions, but no weights."""
 MOST_READ = 64
 """Elements of an input that are compared with those of earlier runs."""
+LIKELY_EXTENT = 672
+"""Stands for all extents of inputs where these decide an answer that is expected: a multiple of
+many strides and patches, of which quotients are above one, and whose square is no large number."""
 
 Import = Callable[[Sequence[Answer]], Graph]
 """Makes the graph for some answers, or raises `RunTimeNumberError`."""
@@ -62,8 +67,8 @@ class _Question:
 class LateModel(Model):
     """A model whose graph depends on numbers that are known only at run time. It has the interface
     of `Model`. The models for both values of a condition, and the one for an extent above one, are
-    compiled when it is loaded; the model for other numbers is compiled in the call that brings
-    them, and kept."""
+    compiled when it is loaded, and so is that for several extents as far as those of the inputs
+    decide them. The model for other numbers is compiled in the call that brings them, and kept."""
 
     def __init__(
         self, imported: Import, compiled: Compile, need: RunTimeNumberError,
@@ -94,24 +99,21 @@ class LateModel(Model):
         found = _Question(need, self._compile, before)
         self._reads |= found.reads
         self._random |= found.model._draws
-        self._prepare(found, need.value)
+        self._prepare(found, _likely(need, found))
         return found
 
-    def _prepare(self, question: _Question, value: Value) -> None:
-        """Compile what follows for both values of a condition, or for an extent of two or more, as
-        long as models are left."""
-        if any(n != 1 for n in value.shape) or (question.exact and value.dtype != BOOL):
-            return
-        for element in (True, False) if question.exact else (2,):
+    def _prepare(self, question: _Question, likely: Sequence[Array]) -> None:
+        """Compile what follows for likely elements, as long as models are left."""
+        for elements in likely:
             if self._left == 0:
                 return
             self._left -= 1
-            answer, _ = answered(question.name, question.exact, np.full((1,) * value.rank, element))
+            answer, _ = answered(question.name, question.exact, elements)
             try:
                 question.next.add(key_of(answer), self._after(question, answer))
             except FTunerError as error:
                 # Only a call that takes this branch is refused.
-                _LOG.info("%s: not compiled for %s: %s", question.what, element, error)
+                _LOG.info("%s: not compiled for %s: %s", question.what, elements, error)
 
     @property
     def inputs(self) -> list[TensorSpec]:
@@ -226,6 +228,31 @@ class LateModel(Model):
             return self._question(need, answers)
         _LOG.info("%s: compiled for a new one", question.what)
         return self._compile(graph)
+
+
+def _likely(need: RunTimeNumberError, question: _Question) -> list[Array]:
+    """What a call may find: both values of a condition, an extent of two or more, or the extents
+    that inputs with likely ones lead to, if these decide and little is computed of them."""
+    value = need.value
+    if all(n == 1 for n in value.shape):
+        if question.exact and value.dtype != BOOL:
+            return []
+        elements = (True, False) if question.exact else (2,)
+        return [np.full((1,) * value.rank, element) for element in elements]
+    if question.exact or question.reads or question.model._draws:
+        return []
+    graph = need.computed()
+    sizes = [product(v.shape) for node in graph.nodes for v in node.outputs]
+    if any(not isinstance(n, int) or n > MOST_EXACT for n in sizes):
+        return []
+    try:
+        return outputs_of_extents(
+            graph,
+            [[n if isinstance(n, int) else LIKELY_EXTENT for n in v.shape] for v in graph.inputs],
+        )
+    except (FTunerError, ArithmeticError, LookupError, ValueError) as error:
+        _LOG.info("%s: no likely ones: %s", question.what, error)
+        return []
 
 
 def _key_of(feeds: Feeds, reads: frozenset[str]) -> object | None:

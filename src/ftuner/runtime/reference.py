@@ -20,7 +20,15 @@ def run_reference(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a graph by the NumPy references; see `graph.arrays` for bfloat16."""
     symbols = bind(graph, [x.shape for x in inputs])
     known = {v: converted(x, v.dtype) for v, x in zip(graph.inputs, inputs, strict=True)}
+    return _outputs(graph, symbols, known)
 
+
+def outputs_of_extents(graph: Graph, shapes: Sequence[Sequence[int]]) -> list[Array]:
+    """The outputs of a graph that reads no element of its inputs, which have some shapes."""
+    return _outputs(graph, bind(graph, shapes), {})
+
+
+def _outputs(graph: Graph, symbols: dict[str, int], known: dict[Value, Array]) -> list[Array]:
     def array_of(value: Value) -> Array:
         return known[value] if value.constant is None else value.constant
 

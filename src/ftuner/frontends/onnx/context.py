@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
+from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
 from ftuner.graph.names import Names
@@ -211,6 +212,18 @@ class Context(Composer):
             nested=True, counted=self.counted, presumes_ones=self.presumes_ones,
         )  # fmt: skip
 
+    def _dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
+        """In a graph that nothing runs, numbers that only running it would tell are symbols."""
+        try:
+            return super()._dims_of(value, what)
+        except RunTimeNumberError:
+            count, unknown = product(value.shape), self.builder.unknown
+            if unknown is None or not isinstance(count, int):
+                raise
+            found = tuple(self.names.fresh("unknown") for _ in range(count))
+            unknown.update(map(str, found))
+            return found
+
     def non_zero(self, x: Value, name: str) -> Value:
         """The position of each element that is not zero, one in each column. A node that gives
         them already is used again; the number of a new one has a symbol that begins with `name`."""
@@ -235,6 +248,10 @@ class Context(Composer):
         """
         if not self.decided_by_data(value):
             return self.dims_of(value, what)
+        made = self.builder.producer(value)
+        if made is not None and made.op == "concat":
+            # Those that are known stay so, such as the batch of a resized image.
+            return tuple(n for part in made.inputs for n in self.extents_of(part, what))
         (count,) = value.shape
         assert isinstance(count, int)
         for node in self.builder.nodes:

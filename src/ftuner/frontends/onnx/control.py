@@ -37,6 +37,8 @@ from ftuner.frontends.onnx.inner import (
 from ftuner.frontends.onnx.records import GraphRecord
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Value
+from ftuner.graph.operator import Numerics
+from ftuner.graph.operators import OPERATORS
 
 FEW_TRIPS = 8
 FEW_NODES = 64
@@ -52,11 +54,8 @@ def _if(context: Context, node: NodeView) -> Sequence[Operand]:
     condition = node.input(0)
     known = condition.constant is not None or condition.name in context.answers
     branches = [node.graph(name) for name in ("then_branch", "else_branch")]
-    if context.nested and not known:
-        results = chosen(
-            context, context.reshape(condition, ()),
-            [partial(_branch, node, graph) for graph in branches],
-        )  # fmt: skip
+    if not known and (context.nested or _is_costly(context, condition)):
+        results = _chosen(context, node, condition, branches)
         if results is not None:
             return results
     # Another condition makes another graph.
@@ -64,6 +63,30 @@ def _if(context: Context, node: NodeView) -> Sequence[Operand]:
     if found.size != 1:
         raise context.malformed(f"the condition is {condition.type}; expected one element")
     return node.inner(context, branches[0 if found.item() else 1], ())
+
+
+def _is_costly(context: Context, condition: Value) -> bool:
+    """Whether the graph that computes a condition, of which the model would compute all again,
+    multiplies matrices or has host nodes, as for "is no box left?"."""
+    for node in context.builder.graph((), [("", condition)]).nodes:
+        operator = OPERATORS[node.op]
+        if operator.on_host or operator.numerics_of(node.attributes) is Numerics.PRODUCT:
+            return True
+    return False
+
+
+def _chosen(
+    context: Context, node: NodeView, condition: Value, branches: Sequence[GraphRecord]
+) -> Sequence[Operand] | None:
+    """The results of one node that runs either branch. None if their types differ or, where the
+    condition can be asked for instead, if a branch needs numbers from run time."""
+    inside = [partial(_branch, node, graph) for graph in branches]
+    try:
+        return chosen(context, context.reshape(condition, ()), inside)
+    except RunTimeNumberError:
+        if context.nested:
+            raise
+        return None
 
 
 def _branch(node: NodeView, graph: GraphRecord, inner: Context) -> Sequence[Operand]:

@@ -16,6 +16,7 @@ import numpy as np
 from ftuner.core.dim import Dim, Symbolic, maximum, symbol
 from ftuner.core.dim_symbols import UsedSymbols, symbols_of
 from ftuner.core.dtype import BOOL, INT64, DType
+from ftuner.errors import IndexRangeError, ShapeError
 from ftuner.frontends.onnx.context import (
     CarriedNumberError,
     Context,
@@ -194,17 +195,26 @@ def unrolled(
 def _stacked_of_none(
     context: Context, initial: Sequence[Operand], body: Body, asks: bool = False
 ) -> list[Value] | None:
-    """The stacked results of no iteration, with the extents that a first one would give; None where
-    that needs numbers from run time, unless it `asks` for them."""
-    inner = context.within()
+    """The stacked results of no iteration, with the extents that a first one would give. Those that
+    it would compute of data are 0, because the data may not exist: it would often read an element
+    of an empty tensor. None where the structure of the graph depends on data, unless one `asks` for
+    it."""
+    inner, unknown = context.within(), set[str]()
     try:
         step = body(inner, initial)
-    except RunTimeNumberError as need:
-        if not asks:
-            return None
-        _hoist(context, inner, need.value, (), set())
-        raise
-    own = _bound_within(inner)
+    except (RunTimeNumberError, ShapeError, IndexRangeError) as error:
+        first, inner = inner, context.within()
+        inner.builder.unknown = unknown
+        try:
+            step = body(inner, initial)
+        except RunTimeNumberError:
+            if not isinstance(error, RunTimeNumberError):
+                raise error from None
+            if not asks:
+                return None
+            _hoist(context, first, error.value, (), set())
+            raise error from None
+    own = _bound_within(inner) | unknown
     types = [_tensor(context, v).type for v in step.stacked]
     return [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]
 

@@ -269,7 +269,7 @@ def _resize(context: Context, node: NodeView) -> Sequence[Value]:
     else:
         assert sizes is not None
         policy = node.text("keep_aspect_ratio_policy", "stretch")
-        changed = _by_sizes(context, x, axes, context.dims_of(sizes, "the size"), policy)
+        changed = _by_sizes(context, x, axes, context.shape_of(sizes, "the size"), policy)
     regions: dict[int, tuple[Value, Value]] = {}
     if mode.coordinates == CROPS:
         regions = _regions(context, _given(node, 1), axes)

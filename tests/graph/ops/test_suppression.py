@@ -1,0 +1,84 @@
+"""Non-maximum suppression against its definition, box by box."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ftuner.graph.ops.suppression import BLOCK, SUPPRESSION
+
+(SUPPRESS,) = SUPPRESSION
+
+
+def by_definition(
+    x: np.ndarray, iou_threshold: float, score_threshold: float | None, limit: int
+) -> list[tuple[int, int, int]]:
+    """One box after the other, compared with each box that is kept."""
+    found = []
+    for image, rows in enumerate(x):
+        for label, scores in enumerate(rows[:-4]):
+            kept: list[int] = []
+            for box in sorted(range(len(scores)), key=lambda i: -scores[i]):
+                low = score_threshold is not None and not scores[box] > score_threshold
+                if low or len(kept) == limit:
+                    continue
+                if not any(overlap(rows[-4:, box], rows[-4:, k]) > iou_threshold for k in kept):
+                    kept.append(box)
+            found += [(image, label, box) for box in kept]
+    return found
+
+
+@np.errstate(invalid="ignore")
+def overlap(x: np.ndarray, y: np.ndarray) -> float:
+    """Intersection over union; zero for a box without area."""
+    sides = np.maximum(np.minimum(x[2:], y[2:]) - np.maximum(x[:2], y[:2]), 0)
+    areas = [np.prod(z[2:] - z[:2]) for z in (x, y)]
+    return float(np.prod(sides) / (sum(areas) - np.prod(sides))) if min(areas) > 0 else 0.0
+
+
+def table(count: int, size: float, seed: int) -> np.ndarray:
+    """Two images and two labels; scores with ties, some boxes equal, some without area."""
+    rng = np.random.default_rng(seed)
+    low = rng.random((2, 2, count))
+    extents = rng.random((2, 2, count)) * size * (rng.random((2, 1, count)) > 0.05)
+    scores = np.round(rng.random((2, 2, count)), 2)
+    found = np.concatenate([scores, low, low + extents], 1).astype(np.float32)
+    found[:, -4:, : count // 8] = found[:, -4:, count - count // 8 :]
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
+@pytest.mark.parametrize(
+    ("size", "iou_threshold", "score_threshold", "limit"),
+    [
+        (0.1, 0.5, None, 1000),
+        (0.6, 0.25, None, 1000),
+        (0.6, 0.0, 0.3, 1000),
+        (0.02, 0.5, 0.1, BLOCK + 3),
+        (0.3, 0.5, None, 5),
+        (0.3, 0.5, None, 0),
+        (0.3, 1.0, 0.9, 1000),
+    ],
+)
+def test_boxes_are_kept_as_by_definition(
+    count: int, size: float, iou_threshold: float, score_threshold: float | None, limit: int
+) -> None:
+    x = table(count, size, seed=count)
+    found = SUPPRESS.reference(
+        x, iou_threshold=iou_threshold, score_threshold=score_threshold, limit=limit, count="n"
+    )
+    assert found.dtype == np.int64
+    expected = by_definition(x, iou_threshold, score_threshold, limit)
+    assert found.tolist() == [list(row) for row in expected]
+
+
+def test_boxes_that_are_no_numbers_overlap_nothing() -> None:
+    x = table(40, 0.5, seed=1)
+    x[0, -4:, 3] = np.nan
+    x[1, -2:, 5] = np.inf
+    found = SUPPRESS.reference(
+        x, iou_threshold=0.5, score_threshold=None, limit=1000, count="n"
+    ).tolist()
+    assert [0, 0, 3] in found
+    assert [0, 1, 3] in found
+    assert found == [list(row) for row in by_definition(x, 0.5, None, 1000)]
