@@ -101,13 +101,11 @@ def compile_file(
     """
     backend, held = _target(device, dtype, append_in_place)
 
-    def compiled(graph: Graph, shared: SharedWeights | None = None) -> Model:
-        # Nobody else reads it: weights are freed as they are packed.
-        graph = optimised(graph.moved(), backend.multiplies_halves)
+    def compiled(graph: Graph, shared: SharedWeights | None = None, used_up: bool = False) -> Model:
+        graph = optimised(graph.moved() if used_up else graph, backend.multiplies_halves)
         return Model(
-            graph, backend, threads, progress, held, append_in_place, random_seed, shared,
-            used_up=True,
-        )  # fmt: skip
+            graph, backend, threads, progress, held, append_in_place, random_seed, shared, used_up
+        )
 
     with reuse():
         record = read()
@@ -119,8 +117,9 @@ def compile_file(
                 _declared(record), random_seed,
             )  # fmt: skip
         else:
+            # Weights are freed as they are packed, if nothing else refers to them.
             del record
-            found = compiled(graph)
+            found = compiled(graph, used_up=True)
     give_back_freed()
     return found
 

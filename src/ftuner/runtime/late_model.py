@@ -44,23 +44,19 @@ many strides and patches, of which quotients are above one, and whose square is 
 Import = Callable[[Sequence[Answer]], Graph]
 """Makes the graph for some answers, or raises `RunTimeNumberError`."""
 Compile = Callable[[Graph], Model]
-"""Compiles a graph, which is used up."""
 Feeds = Mapping[str, object]
 
 
 class _Question:
     """Numbers that are needed, the model that computes them, and what follows for each answer."""
 
-    def __init__(
-        self, need: RunTimeNumberError, compile_: Compile, before: tuple[Answer, ...]
-    ) -> None:
+    def __init__(self, need: RunTimeNumberError, model: Model, before: tuple[Answer, ...]) -> None:
         self.name, self.exact, self.what = need.value.name, need.exact, str(need)
-        self.before = before
+        self.model, self.before = model, before
         graph = need.computed()
         read = {v for node in graph.nodes for v in node.inputs} | {v for _, v in graph.outputs}
         self.reads = frozenset(v.name for v in graph.inputs if v in read)
         """The inputs of whose elements the answer depends, beside the extents of all."""
-        self.model = compile_(graph)
         self.next: RecentlyUsed[object, Model | _Question] = RecentlyUsed(MAX_MODELS)
 
 
@@ -96,7 +92,7 @@ class LateModel(Model):
         """That of the last run."""
 
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
-        found = _Question(need, self._compile, before)
+        found = _Question(need, self._compile(need.computed()), before)
         self._reads |= found.reads
         self._random |= found.model._draws
         self._prepare(found, _likely(need, found))
