@@ -261,6 +261,18 @@ def _own() -> Iterator[tuple[Key, Node]]:
             {"block_size": 16},
         ),
         (MICROSOFT, "DequantizeLinear", [levels, *of_x], {}),
+        (
+            MICROSOFT,
+            "DynamicQuantizeLSTM",
+            [
+                x,
+                random.integers(-64, 64, (1, 8, 12), np.int8),
+                random.integers(-64, 64, (1, 3, 12), np.int8),
+                *[None] * 5,
+                *[floats(1) / 64, np.zeros(1, np.int8)] * 2,
+            ],
+            {"hidden_size": 3},
+        ),
         (MICROSOFT, "DynamicQuantizeMatMul", [image, weight, scale, own_zero], {}),
         (MICROSOFT, "FusedConv", [image, kernel], {**activation, "activation_params": [0.5]}),
         (MICROSOFT, "FusedGemm", [column, row[:, None]], {**activation, "activation_alpha": 0.5}),

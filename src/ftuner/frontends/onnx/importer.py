@@ -44,6 +44,7 @@ from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.quantised import QUANTISED
 from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
 from ftuner.frontends.onnx.quantised_products import QUANTISED_PRODUCTS
+from ftuner.frontends.onnx.quantised_recurrent import QUANTISED_RECURRENT
 from ftuner.frontends.onnx.random_numbers import RANDOM_NUMBERS
 from ftuner.frontends.onnx.reading import (
     NO_WEIGHTS,
@@ -95,7 +96,7 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **SLICING, **REDUCTIONS, **CONTRACTIONS,
     **ATTENTION, **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING,
     **REARRANGING, **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
-    **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
+    **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS, **QUANTISED_RECURRENT,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
     **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS,
 }  # fmt: skip
