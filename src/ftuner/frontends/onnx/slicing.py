@@ -63,10 +63,11 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
-        start, end = _of_one_length(context, node)
-        if context.counted and _come_as_data(context, start, end):
-            return [_sliced_by_data(context, node, start, end)]
-        starts, ends = context.dims_of(start, "the start"), context.dims_of(end, "the end")
+        bounds = _of_one_length(context, node)
+        if context.counted and _come_as_data(context, *bounds):
+            return [_sliced_by_data(context, node, *bounds)]
+        starts = context.dims_of(bounds[0], "the start")
+        ends = context.dims_of(bounds[1], "the end")
         axes, steps = _axes_and_steps(context, node, len(starts))
     if len(starts) != len(ends) or len(axes) != len(starts):
         raise context.malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
@@ -83,9 +84,9 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.add("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
 
 
-def _of_one_length(context: Context, node: NodeView) -> list[Value]:
+def _of_one_length(context: Context, node: NodeView) -> tuple[Value, Value]:
     """The starts and ends, of the known number that axes, steps or one of them have."""
-    bounds = [node.input(1), node.input(2)]
+    bounds = start, end = node.input(1), node.input(2)
     lists = [v for v in (*bounds, node.optional(3), node.optional(4)) if v is not None]
     count = next((n for v in lists if v.rank == 1 and isinstance(n := v.shape[0], int)), None)
     if count is None or any(v.rank != 1 for v in bounds):
@@ -93,7 +94,7 @@ def _of_one_length(context: Context, node: NodeView) -> list[Value]:
     for value in bounds:
         what = f"{value.type} bounds a slice along {count} axes"
         context.builder.require(value.shape[0], count, what)
-    return [context.slice(value, 0, 0, count) for value in bounds]
+    return context.slice(start, 0, 0, count), context.slice(end, 0, 0, count)
 
 
 def _axes_and_steps(
