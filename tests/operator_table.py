@@ -73,8 +73,8 @@ def table() -> str:
             "",
             _wrapped(sorted(op for domain, op in SUPPORTED if domain == LEARNING)),
             "",
-            "Ensembles of trees and support vectors have libraries of their own. Labels are numbers, "
-            "not strings. Operators of the domain `ai.onnx.preview.training` do not run.",
+            "Ensembles of trees and support vectors have libraries of their own. Labels are "
+            "numbers, not strings. Operators of the domain `ai.onnx.preview.training` do not run.",
             "",
             "## Those of onnxruntime that run",
             "",
