@@ -31,6 +31,8 @@ MAX_KNOWN = 256
 """Inputs of which it is kept which model they lead to."""
 MAX_PREPARED = 8
 """Models that are compiled when a model is loaded, for the values of its conditions and extents."""
+MOST_EXTENTS = 8
+"""Elements of a shape for which a model is compiled when it is loaded: axes that tensors have."""
 MOST_EXACT = 4096
 """Elements that a graph may be made for: axes, scales, positions, but no weights."""
 MOST_READ = 64
@@ -57,7 +59,7 @@ class _Question:
 
 class LateModel(Model):
     """A model whose graph depends on numbers that are known only at run time. It has the interface
-    of `Model`. The models for both values of a condition, and the one for an extent above one, are
+    of `Model`. The models for both values of a condition, and the one for extents above one, are
     compiled when it is loaded; the model for other numbers is compiled in the call that brings
     them, and kept."""
 
@@ -94,15 +96,18 @@ class LateModel(Model):
         return found
 
     def _prepare(self, question: _Question, value: Value) -> None:
-        """Compile what follows for both values of a condition, or for an extent of two or more, as
+        """Compile what follows for both values of a condition, or for extents of two or more, as
         long as models are left."""
-        if any(n != 1 for n in value.shape) or (question.exact and value.dtype != BOOL):
+        shape = tuple(n for n in value.shape if isinstance(n, int))
+        known = len(shape) == value.rank and math.prod(shape) <= MOST_EXTENTS
+        one = all(n == 1 for n in value.shape)
+        if not (one and value.dtype == BOOL if question.exact else known):
             return
         for element in (True, False) if question.exact else (2,):
             if self._left == 0:
                 return
             self._left -= 1
-            answer, _ = answered(question.name, question.exact, np.full((1,) * value.rank, element))
+            answer, _ = answered(question.name, question.exact, np.full(shape, element))
             try:
                 question.next.add(key_of(answer), self._after(question, answer))
             except FTunerError as error:
