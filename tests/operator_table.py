@@ -10,7 +10,7 @@ import onnx
 
 from ftuner.frontends.onnx.definitions import is_defined
 from ftuner.frontends.onnx.importer import SUPPORTED
-from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.records import LEARNING, MICROSOFT
 
 PATH = Path(__file__).parent.parent / "docs" / "operators.md"
 TEXT = "on strings, which no tensor of ftuner holds"
@@ -69,8 +69,12 @@ def table() -> str:
             "| --- | --- |",
             *rows,
             "",
-            "Operators of the domains `ai.onnx.ml` and `ai.onnx.preview.training` do not run: "
-            "trees and the like of classical learning have libraries of their own.",
+            "## Those of classical learning (`ai.onnx.ml`) that run",
+            "",
+            _wrapped(sorted(op for domain, op in SUPPORTED if domain == LEARNING)),
+            "",
+            "Ensembles of trees and support vectors have libraries of their own. Labels are "
+            "numbers, not strings. Operators of the domain `ai.onnx.preview.training` do not run.",
             "",
             "## Those of onnxruntime that run",
             "",

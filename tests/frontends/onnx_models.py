@@ -39,6 +39,7 @@ def model_of(
     opsets = [
         helper.make_opsetid("", opset),
         helper.make_opsetid("com.microsoft", 1),
+        helper.make_opsetid("ai.onnx.ml", 4),
         *(helper.make_opsetid(f.domain, 1) for f in functions),
     ]
     return helper.make_model(graph, opset_imports=opsets, functions=list(functions))

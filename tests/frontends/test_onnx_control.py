@@ -49,6 +49,67 @@ def test_a_body_is_compiled_once(widest: CpuBackend, compiled: list[Any]) -> Non
     assert len(compiled) == count
 
 
+def carrying_what_stays() -> Any:
+    """A loop as TensorFlow's exporter writes it: it carries a weight, a step and an input beside
+    the state that it changes."""
+    nodes = [
+        NODE("Slice", ["rows", "zeros", "far", "zeros", "step"], ["some"]),
+        NODE("ReduceSum", ["some"], ["sum"], keepdims=0),
+        NODE("MatMul", ["state", "weight"], ["product"]),
+        NODE("Add", ["product", "sum"], ["state_next"]),
+        NODE("Identity", ["rows"], ["same"]),
+        NODE("Identity", ["same"], ["rows_next"]),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    state, weight = value("state", ["b", 4]), value("weight", [4, 4])
+    rows, step = value("rows", ["n"]), value("step", [1], INT64)
+    outputs = [
+        value("go_next", [], BOOL), value("state_next", ["b", 4]), weight,
+        value("rows_next", ["n"]), step,
+    ]  # fmt: skip
+    body = body_of(nodes, [state, weight, rows, step], outputs)
+    return model_of(
+        [NODE("Loop", ["trips", "", "x", "w", "y", "two"], ["x_last", "w_last", "y_last", "s_last"],
+              body=body)],
+        [value("trips", [], INT64), value("x", ["b", 4]), value("y", ["n"])],
+        [value("x_last", ["b", 4]), value("w_last", [4, 4]), value("y_last", ["n"]),
+         value("s_last", [1], INT64)],
+        [stored("w", floats(4, 4) / 4), stored("two", np.array([2])),
+         stored("zeros", np.array([0])), stored("far", np.array([2**40]))],
+    )  # fmt: skip
+
+
+def test_what_a_loop_carries_unchanged_is_read_around_it(
+    widest: CpuBackend, compiled: list[Any]
+) -> None:
+    """A constant weight is packed, and a constant step is no number that comes at run time."""
+    feeds = [
+        {"trips": np.array(n), "x": floats(b, 4), "y": floats(m)}
+        for n, b, m in ((3, 2, 7), (0, 1, 2), (11, 5, 1))
+    ]
+    expect_agreement(carrying_what_stays(), *feeds)
+    (loop,) = (n for n in import_model(carrying_what_stays()).graph.nodes if n.op == "loop")
+    (product,) = (n for n in loop.attributes["body"].nodes if n.op == "matmul")
+    assert product.inputs[1].constant is not None
+    model = load(carrying_what_stays())
+    count = len(compiled)
+    for given in feeds:
+        model.run(given)
+    assert len(compiled) == count
+
+
+def test_a_loop_that_changes_nothing(widest: CpuBackend) -> None:
+    body = body_of(
+        [NODE("Identity", ["go"], ["go_next"])], [value("x", ["n"])],
+        [value("go_next", [], BOOL), value("x", ["n"])],
+    )  # fmt: skip
+    model = model_of(
+        [NODE("Loop", ["trips", "", "first"], ["last"], body=body)],
+        [value("trips", [], INT64), value("first", ["n"])], [value("last", ["n"])],
+    )  # fmt: skip
+    expect_agreement(model, *({"trips": np.array(n), "first": floats(3)} for n in (0, 5)))
+
+
 def while_model() -> Any:
     """Halves x until its sum is below a limit; counts how often."""
     nodes = [

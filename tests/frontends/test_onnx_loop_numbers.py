@@ -68,6 +68,37 @@ def test_numbers_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) ->
     assert len(compiled) == 2 * count
 
 
+def test_bounds_as_many_as_the_axes_that_they_are_of(
+    widest: CpuBackend, compiled: list[Any]
+) -> None:
+    """Data decides how many bounds are computed; the axes of the slice are constants, so that there
+    is one."""
+    nodes = [
+        NODE("Add", ["i", "one"], ["after"]),
+        NODE("Unsqueeze", ["i", "zeros"], ["at"]),
+        NODE("Unsqueeze", ["after", "zeros"], ["past"]),
+        NODE("Slice", ["starts", "at", "past", "zeros"], ["begin"]),
+        NODE("Add", ["begin", "two"], ["end"]),
+        NODE("Slice", ["x", "begin", "end", "zeros"], ["piece"]),
+        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
+        NODE("Identity", ["go"], ["go_next"]),
+    ]
+    body = body_of(nodes, [], [value("go_next", [], BOOL), value("sum", [])])
+    model = model_of(
+        [NODE("Loop", ["n", ""], ["sums"], body=body)],
+        [value("n", [], INT64), value("x", ["m"]), value("starts", ["k"], INT64)],
+        [value("sums", ["l"])],
+        [stored("one", np.int64(1)), stored("two", np.array([2])), stored("zeros", np.array([0]))],
+    )
+    feeds = [{"n": np.array(n), "x": floats(9), "starts": np.arange(n)[::-1]} for n in (1, 3, 8)]
+    expect_agreement(model, *feeds)
+    loaded = load(model)
+    count = len(compiled)
+    for given in feeds:
+        loaded.run(given)
+    assert len(compiled) == count
+
+
 def sliced(bounds: Sequence[str], axes: Sequence[int], steps: Sequence[int], trips: Any) -> Any:
     """A loop whose iteration i slices x by row i of the inputs `starts` and `ends`. `bounds`: which
     of these are inputs; the others are constants."""

@@ -171,8 +171,8 @@ def test_other_numbers_need_no_other_model(
     )
     for shape in ((6, 5, 7), (10, 3, 7), (7, 5, 6), (2, 3, 35), (3, 70, -1)):
         model(x=X, shape=int64s(*shape))
-    # One for numbers, one for minus one.
-    assert len(compiled) == 2
+    # One for minus one; that for extents above one was compiled with the model.
+    assert len(compiled) == 1
     said = [r.message for r in caplog.records if "compiled for a new one" in r.message]
     assert len(said) == 2
     assert "the shape is known only at run time" in said[0]
@@ -290,6 +290,35 @@ def test_both_branches_are_compiled_before_a_call(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(model, "_compile", None)
     for given in CASES["branches"][1]:
         assert model(x=X, **given)["y"].size
+
+
+def test_a_shape_that_data_decides_in_part_needs_no_model_in_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As TensorFlow's exporter writes sums of segments: the rows are as many as the largest index
+    says, the columns as x has."""
+    model = load(
+        model_of(
+            [
+                node("ReduceMax", "at", y="last", keepdims=1),
+                node("Add", "last", "one", y="rows"),
+                node("Shape", "x", y="columns", start=1),
+                node("Concat", "rows", "columns", y="shape", axis=0),
+                node("ConstantOfShape", "shape", y="zeros"),
+                node("Unsqueeze", "at", "back", y="indices"),
+                node("ScatterND", "zeros", "indices", "x", reduction="add"),
+            ],
+            {"x": ["n", "m"], "at": ["n"]}, 2, one=int64s(1), back=int64s(1),
+        )
+    )  # fmt: skip
+    assert isinstance(model, LateModel)
+    monkeypatch.setattr(model, "_compile", None)
+    for at, columns in (([0, 2, 2], 4), ([5], 2), ([1, 0, 1, 1], 7)):
+        x = np.ones((len(at), columns), np.float32)
+        found = model(x=x, at=int64s(*at))["y"]
+        wanted = np.zeros((max(at) + 1, columns), np.float32)
+        np.add.at(wanted, at, x)
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_interface() -> None:

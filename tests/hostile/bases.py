@@ -5,6 +5,7 @@ Those of ONNX's own operators are taken from the tests that ONNX comes with; oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from ftuner.errors import FTunerError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET
 from ftuner.frontends.onnx.reading import domain_of
-from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.records import LEARNING, MICROSOFT
 from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Graph, RandomKey
 from ftuner.runtime.reference import run_reference
@@ -86,7 +87,8 @@ class Node:
         ]
         outputs = [helper.make_empty_tensor_value_info(name) for name in results if name]
         graph = helper.make_graph([node], "hostile", inputs, outputs, constants)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(MICROSOFT, 1)]
+        others = {MICROSOFT: 1, LEARNING: 4}
+        opsets = [helper.make_opsetid(*own) for own in {"": self.opset, **others}.items()]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
     def _dims(self, number: int, shape: tuple[int, ...]) -> list[int | str]:
@@ -136,7 +138,8 @@ def _of_onnx() -> Iterator[tuple[Key, Node]]:
         inputs = tuple(np.asarray(arrays[n]) if n else None for n in node.input)
         if any(x is not None and x.dtype.name not in TENSOR_DTYPES for x in inputs):
             continue
-        opset = next(o.version for o in case.model.opset_import if domain_of(o.domain) == "")
+        versions = {domain_of(o.domain): o.version for o in case.model.opset_import}
+        opset = versions.get("", LATEST_OPSET)
         attributes = tuple(a.SerializeToString() for a in node.attribute)
         opset = max(min(opset, LATEST_OPSET), LEAST_OPSET)
         outputs = tuple(map(bool, node.output))
@@ -260,7 +263,54 @@ def _own() -> Iterator[tuple[Key, Node]]:
             [random.integers(0, 256, (5, 8), np.uint8), np.array([4, 0]), floats(5, 1)],
             {"block_size": 16},
         ),
+        (LEARNING, "ArrayFeatureExtractor", [x[0], np.array([2, 0])], {}),
+        (LEARNING, "Binarizer", [row], {"threshold": 0.25}),
+        (
+            LEARNING,
+            "Imputer",
+            [
+                column,
+            ],
+            {"imputed_value_floats": [0.5], "replaced_value_float": math.nan},
+        ),
+        (
+            LEARNING,
+            "LabelEncoder",
+            [words.astype(np.int64)],
+            {"keys_int64s": [4, 0, 3], "values_floats": [1.0, 2.0, 3.0]},
+        ),
+        (
+            LEARNING,
+            "LinearClassifier",
+            [column],
+            {
+                "coefficients": [*floats(16)],
+                "intercepts": [0.5, -1.0],
+                "classlabels_ints": [7, 3],
+                "post_transform": "LOGISTIC",
+            },
+        ),
+        (
+            LEARNING,
+            "LinearRegressor",
+            [column],
+            {"coefficients": [*floats(16)], "intercepts": [0.5, -1.0], "targets": 2},
+        ),
+        (LEARNING, "Normalizer", [column], {"norm": "L1"}),
+        (LEARNING, "Scaler", [column], {"offset": [0.5], "scale": [2.0]}),
         (MICROSOFT, "DequantizeLinear", [levels, *of_x], {}),
+        (
+            MICROSOFT,
+            "DynamicQuantizeLSTM",
+            [
+                x,
+                random.integers(-64, 64, (1, 8, 12), np.int8),
+                random.integers(-64, 64, (1, 3, 12), np.int8),
+                *[None] * 5,
+                *[floats(1) / 64, np.zeros(1, np.int8)] * 2,
+            ],
+            {"hidden_size": 3},
+        ),
         (MICROSOFT, "DynamicQuantizeMatMul", [image, weight, scale, own_zero], {}),
         (MICROSOFT, "FusedConv", [image, kernel], {**activation, "activation_params": [0.5]}),
         (MICROSOFT, "FusedGemm", [column, row[:, None]], {**activation, "activation_alpha": 0.5}),
@@ -301,8 +351,9 @@ def _own() -> Iterator[tuple[Key, Node]]:
     ):
         made = tuple(helper.make_attribute(k, v).SerializeToString() for k, v in attributes.items())
         given = tuple(None if i is None else np.asarray(i) for i in inputs)
-        # The norm comes with the number of tokens that count.
-        outputs = (True, True) if "EmbedLayer" in op else (True,)
+        # The norm comes with the number of tokens that count, and the label with its score.
+        two = "EmbedLayer" in op or op == "LinearClassifier"
+        outputs = (True, True) if two else (True,)
         # Keys and values come with the result.
         outputs = (True,) * 3 if op == "GroupQueryAttention" else outputs
         # onnxruntime takes tables only as constants, or of known extents.

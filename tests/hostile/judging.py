@@ -86,6 +86,7 @@ EXPLAINED = {
         r"DFT \S+ .*: (infinity|minus infinity|mixed)", r"STFT \S+ input 0: huge",
         r"STFT \S+ input 1: an axis in front",
     ),
+    "onnxruntime rounds the states of each step to levels, too": (r"DynamicQuantizeLSTM ",),
     "filters beyond the spectrum have no weights": (r"MelWeightMatrix \S+ input 2: ",),
     "onnxruntime's scores of NaN weigh nothing": (
         r"GroupQueryAttention \S+ .*: (nan|infinity|minus infinity|mixed|huge)",

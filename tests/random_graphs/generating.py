@@ -16,6 +16,7 @@ from tests.random_graphs import (  # noqa: F401
     idiom_rows,
     image_rows,
     indexing_rows,
+    learning_rows,
     microsoft_rows,
     pointwise_rows,
     quantised_product_rows,
@@ -169,7 +170,10 @@ def _model(maker: Maker, outputs: Sequence[Tensor | str]) -> onnx.ModelProto:
         [helper.make_tensor_value_info(x.name, _element(x.dtype), x.dims) for x in maker.inputs],
         infos, [numpy_helper.from_array(x, name) for name, x in kept.items()],
     )  # fmt: skip
-    opsets = [helper.make_opsetid("", maker.opset), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [
+        helper.make_opsetid("", maker.opset), helper.make_opsetid("com.microsoft", 1),
+        helper.make_opsetid("ai.onnx.ml", 4),
+    ]  # fmt: skip
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 

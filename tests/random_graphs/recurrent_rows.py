@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import BINDINGS, Extent, elements, static
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import row
-from tests.random_graphs.tensors import TAME, Fill, Tensor
+from tests.random_graphs.tensors import MICROSOFT, TAME, Fill, Tensor
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 HIDDEN = (3, 1, 8, 16, 17, 33)
@@ -72,3 +73,26 @@ def _gru(maker: Maker) -> None:
 @row("RNN", 0.4)
 def _rnn(maker: Maker) -> None:
     _layer(maker, "RNN")
+
+
+@row("DynamicQuantizeLSTM", 0.2, MICROSOFT)
+def _quantised_lstm(maker: Maker) -> None:
+    """Nothing reads its results: onnxruntime rounds the states, too."""
+    x = maker.operand(("float32",), (3,), lambda x: x.shape[2].static, TAME)
+    length, batch, width = x.shape
+    if 0 in (*length.at, *batch.at, *width.at):
+        raise DeclinedError("no elements")
+    hidden, random = maker.draws.pick(HIDDEN), maker.random()
+    maker.spend([n * 4 * hidden * (hidden + width.at[0]) for n in elements((length, batch))])
+    weights = [
+        maker.constant(random.integers(-64, 64, (1, n, 4 * hidden)).astype(np.int8))
+        for n in (width.at[0], hidden)
+    ]
+    scale, zero = maker.constant(np.float32([0.01])), maker.constant(np.zeros(1, np.int8))
+    y = maker.new((length, static(1), batch, static(hidden)), "float32", -1, 1)
+    maker.node(
+        "DynamicQuantizeLSTM", [x, *weights, *[None] * 5, scale, zero, scale, zero], [y],
+        MICROSOFT, hidden_size=hidden,
+    )  # fmt: skip
+    maker.tensors.remove(y)
+    maker.ends.append(y.name)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tests.random_graphs.extents import BINDINGS, Shape
 
 Array = npt.NDArray[Any]
-MICROSOFT = "com.microsoft"
+LEARNING, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 FLOATS = ("float32", "float64")
 SIGNED = ("int64", "int32", "int8", "int16")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")

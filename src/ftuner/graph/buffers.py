@@ -89,6 +89,12 @@ def as_rows(view: View) -> View | None:
     return View(view.buffer, replace(view.layout, shape=shape, strides=strides))
 
 
+def contiguous_rows(view: View) -> View | None:
+    """The view as one axis of rows with one stride, whose elements are next to each other; None if
+    it is not. Kernels of products, convolutions and attention write such rows."""
+    return as_rows(view) if view.layout.strides[-1] == 1 else None
+
+
 def same_elements(x: View, y: View) -> bool:
     """Whether two views of one shape have each element at one address. Strides of axes of extent 1
     do not matter."""

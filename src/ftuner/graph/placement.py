@@ -12,7 +12,7 @@ from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Operand, Store
 from ftuner.graph.appending import Appended
-from ftuner.graph.buffers import Buffer, View, as_rows, row_major, same_elements
+from ftuner.graph.buffers import Buffer, View, contiguous_rows, row_major, same_elements
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
     MAX_REPEATED_STEPS,
@@ -159,10 +159,9 @@ class Placement:
 
     def rows(self, value: Value, dtype: DType) -> View:
         """The value in memory as one axis of contiguous rows with one stride."""
-        view = self.view(value, dtype)
-        rows = as_rows(view) if view.layout.strides[-1] == 1 else None
+        rows = contiguous_rows(self.view(value, dtype))
         if rows is None:
-            rows = as_rows(self.contiguous(value, dtype))
+            rows = contiguous_rows(self.contiguous(value, dtype))
         assert rows is not None
         return rows
 

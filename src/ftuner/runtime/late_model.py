@@ -33,6 +33,8 @@ MAX_KNOWN = 256
 """Inputs of which it is kept which model they lead to."""
 MAX_PREPARED = 8
 """Models that are compiled when a model is loaded, for the values of its conditions and extents."""
+MOST_EXTENTS = 8
+"""Elements of a shape for which a model is compiled when it is loaded: axes that tensors have."""
 MOST_EXACT = 4096
 """Elements that a graph may be made for: axes, scales, positions, but no weights."""
 MOST_READ = 64
@@ -62,9 +64,9 @@ class _Question:
 
 class LateModel(Model):
     """A model whose graph depends on numbers that are known only at run time. It has the interface
-    of `Model`. The models for both values of a condition, and the one for an extent above one, are
-    compiled when it is loaded, and so is that for several extents as far as those of the inputs
-    decide them. The model for other numbers is compiled in the call that brings them, and kept."""
+    of `Model`. The models for both values of a condition, and the one for likely extents, are
+    compiled when it is loaded; the model for other numbers is compiled in the call that brings
+    them, and kept."""
 
     def __init__(
         self, imported: Import, compiled: Compile, need: RunTimeNumberError,
@@ -227,28 +229,35 @@ class LateModel(Model):
 
 
 def _likely(need: RunTimeNumberError, question: _Question) -> list[Array]:
-    """What a call may find: both values of a condition, an extent of two or more, or the extents
-    that inputs with likely ones lead to, if these decide and little is computed of them."""
+    """What a call may find: both values of a condition; or the extents that inputs with likely ones
+    lead to, if these decide and little is computed of them; or else extents of two or more."""
     value = need.value
-    if all(n == 1 for n in value.shape):
-        if question.exact and value.dtype != BOOL:
-            return []
-        elements = (True, False) if question.exact else (2,)
-        return [np.full((1,) * value.rank, element) for element in elements]
-    if question.exact or question.reads or question.model._draws:
+    shape = tuple(n for n in value.shape if isinstance(n, int))
+    if len(shape) < value.rank:
         return []
-    graph = need.computed()
+    if question.exact:
+        single = value.dtype == BOOL and math.prod(shape) == 1
+        return [np.full(shape, element) for element in (True, False)] if single else []
+    if math.prod(shape) > 1 and not question.reads and not question.model._draws:
+        found = _of_likely_extents(need.computed(), question.what)
+        if found is not None:
+            return [found]
+    return [np.full(shape, 2)] if math.prod(shape) <= MOST_EXTENTS else []
+
+
+def _of_likely_extents(graph: Graph, what: str) -> Array | None:
+    """The output of a graph that reads extents of its inputs alone, for likely ones; None if much
+    is computed of them."""
     sizes = [product(v.shape) for node in graph.nodes for v in node.outputs]
     if any(not isinstance(n, int) or n > MOST_EXACT for n in sizes):
-        return []
+        return None
+    shapes = [[n if isinstance(n, int) else LIKELY_EXTENT for n in v.shape] for v in graph.inputs]
     try:
-        return outputs_of_extents(
-            graph,
-            [[n if isinstance(n, int) else LIKELY_EXTENT for n in v.shape] for v in graph.inputs],
-        )
+        (found,) = outputs_of_extents(graph, shapes)
     except (FTunerError, ArithmeticError, LookupError, ValueError) as error:
-        _LOG.info("%s: no likely ones: %s", question.what, error)
-        return []
+        _LOG.info("%s: no likely ones: %s", what, error)
+        return None
+    return found
 
 
 def _key_of(feeds: Feeds, reads: frozenset[str]) -> object | None:

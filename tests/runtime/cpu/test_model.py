@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -185,12 +187,44 @@ def test_sizes_in_bytes_of_every_dtype(widest: CpuBackend) -> None:
         assert_right(model, graph, B=b, S=s)
 
 
-def test_products_are_stacked_along_a_new_last_axis(widest: CpuBackend) -> None:
-    """Their elements are then not next to each other in the result."""
+def _product(g: Maker, x: Value) -> Value:
+    return g.add("matmul", x, g.weight(8, 6))
+
+
+def _products_of_matrices(g: Maker, x: Value) -> Value:
+    return g.add("matmul", x, g.add("transpose", x, perm=(0, 2, 1)))
+
+
+def _convolution(g: Maker, x: Value, columns: int = 8, groups: int = 1) -> Value:
+    return g.add(
+        "convolution", x, g.weight(3, 8 // groups, columns), groups=groups, strides=(1,),
+        dilations=(1,), begin=(1,), extents=(x.shape[1],),
+    )  # fmt: skip
+
+
+def _attention(g: Maker, x: Value) -> Value:
+    return g.add("attention", x, g.add("transpose", x, perm=(0, 2, 1)), g.add("exp", x), scale=1.0)
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        _product,
+        _products_of_matrices,
+        _convolution,
+        pytest.param(partial(_convolution, columns=16, groups=2), id="groups"),
+        pytest.param(partial(_convolution, groups=8), id="channels"),
+        _attention,
+    ],
+)
+def test_results_are_stacked_along_a_new_last_axis(
+    computed: Callable[[Maker, Value], Value], widest: CpuBackend
+) -> None:
+    """Their elements are then not next to each other in memory."""
 
     def body(g: Maker) -> list[Value]:
         x = g.given("x", B, S, 8)
-        pair = [g.add("matmul", x, g.weight(8, 6)) for _ in range(2)]
+        pair = [computed(g, x) for _ in range(2)]
         apart = [g.add("reshape", y, shape=(*y.shape, 1)) for y in pair]
         return [g.add("concat", *apart, axis=3)]
 

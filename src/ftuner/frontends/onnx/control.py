@@ -113,18 +113,41 @@ def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
     if len(carried) < len(initial):
         raise context.malformed("a carried value is missing")
 
+    changed = _changed(graph, len(carried))
+    if not changed and len(graph.outputs) == 1 + len(carried):
+        return carried
+
+    def merged(changing: Sequence[Operand]) -> list[Operand]:
+        """All carried values, of which these are the ones that iterations change."""
+        found = dict(zip(changed, changing, strict=True))
+        return [found.get(i, value) for i, value in enumerate(carried)]
+
     def body(inner: Context, values: Sequence[Operand]) -> Step:
         _expect_few(inner, graph)
         number, condition, *others = values
-        goes_on, *results = node.inner(inner, graph, [number, condition, *others])
+        goes_on, *results = node.inner(inner, graph, [number, condition, *merged(others)])
         assert isinstance(number, Value)
         assert isinstance(goes_on, Value)
         unchanged = goes_on is condition
         goes_on = inner.reshape(goes_on, ())
-        after = [inner.add_to(number, 1), goes_on, *results[: len(others)]]
-        return Step(None if unchanged else goes_on, after, results[len(others) :])
+        after = [inner.add_to(number, 1), goes_on, *(results[i] for i in changed)]
+        return Step(None if unchanged else goes_on, after, results[len(carried) :])
 
-    return _repeated(context, trips, going, [zero, going, *carried], body, 2, node_count(graph))
+    first = [zero, going, *(carried[i] for i in changed)]
+    last = _repeated(context, trips, going, first, body, 2, node_count(graph))
+    return [*merged(last[: len(changed)]), *last[len(changed) :]]
+
+
+def _changed(graph: GraphRecord, count: int) -> list[int]:
+    """Which of the `count` carried values the body of a loop changes. TensorFlow's loops carry
+    whatever they read, weights included: what stays is read from around the loop, so that a
+    constant stays one."""
+    origins: dict[str, str] = {}
+    for node in graph.nodes:
+        if (node.domain, node.op) == ("", "Identity"):
+            origins[node.outputs[0]] = origins.get(node.inputs[0], node.inputs[0])
+    names = zip(graph.inputs[2:], graph.outputs[1 : 1 + count], strict=True)
+    return [i for i, (before, after) in enumerate(names) if origins.get(after, after) != before]
 
 
 def _repeated(

@@ -20,6 +20,7 @@ from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorErr
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
+from ftuner.frontends.onnx.classical import CLASSICAL
 from ftuner.frontends.onnx.context import (
     Context,
     Importer,
@@ -44,6 +45,7 @@ from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.quantised import QUANTISED
 from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
 from ftuner.frontends.onnx.quantised_products import QUANTISED_PRODUCTS
+from ftuner.frontends.onnx.quantised_recurrent import QUANTISED_RECURRENT
 from ftuner.frontends.onnx.random_numbers import RANDOM_NUMBERS
 from ftuner.frontends.onnx.reading import (
     NO_WEIGHTS,
@@ -58,6 +60,7 @@ from ftuner.frontends.onnx.reading import (
 )
 from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
+    LEARNING,
     GraphRecord,
     InputRecord,
     ModelMetadata,
@@ -95,15 +98,17 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **SLICING, **REDUCTIONS, **CONTRACTIONS,
     **ATTENTION, **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING,
     **REARRANGING, **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
-    **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS,
+    **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS, **QUANTISED_RECURRENT,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
-    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS,
+    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)
 """Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7
 """First opset whose operators broadcast as NumPy does. Models of older ones are converted."""
+INSTEAD = {f"{LEARNING}.ZipMap": "skl2onnx leaves it out with options={'zipmap': False}"}
+"""What to do about operators that are not supported."""
 NODES_LISTED = 3
 """Names of nodes that an error message lists for each unsupported operator."""
 
@@ -203,7 +208,8 @@ def _expect_supported(
     for name, found in sorted(missing.items(), key=lambda entry: (-len(entry[1]), entry[0])):
         shown = [repr(n) for n in found[:NODES_LISTED]]
         shown += ["..."] if len(found) > NODES_LISTED else []
-        entries.append(f"{name} ({len(found)}: {', '.join(shown)})")
+        advice = f", {INSTEAD[name]}" if name in INSTEAD else ""
+        entries.append(f"{name} ({len(found)}: {', '.join(shown)}{advice})")
     raise UnsupportedOperatorError(
         f"{len(missing)} operators of {whole} are not supported: {'; '.join(entries)}"
     )

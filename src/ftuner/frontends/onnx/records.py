@@ -13,6 +13,9 @@ from ftuner.graph.ir import Array
 MICROSOFT = "com.microsoft"
 """The domain of onnxruntime's own operators."""
 
+LEARNING = "ai.onnx.ml"
+"""The domain of ONNX's operators for classical learning."""
+
 MAX_LABEL = 120
 """Most characters of a name in the label of a node, which many error messages contain."""
 

@@ -53,15 +53,25 @@ _FUNCTIONS: Mapping[str, _Function] = {
 
 def _of(kind: Kind) -> Importer:
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return _Layer(context, node, kind).imported()
+        return layer(context, node, kind, (node.input(0), node.input(1), node.input(2)))
 
     return convert
+
+
+def layer(
+    context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value]
+) -> Sequence[Value]:
+    """The outputs of a recurrent layer: its sequence of states, and the last ones. `operands`: X,
+    W and R as ONNX has them; the others are inputs of the node."""
+    return _Layer(context, node, kind, operands).imported()
 
 
 class _Layer:
     """A node with its checked operands."""
 
-    def __init__(self, context: Context, node: NodeView, kind: Kind) -> None:
+    def __init__(
+        self, context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value]
+    ) -> None:
         self._context, self._node, self._kind = context, node, kind
         direction = node.text("direction", "forward")
         if direction not in DIRECTIONS:
@@ -70,7 +80,7 @@ class _Layer:
             )
         self._reversed = DIRECTIONS[direction]
         self._batch_first = node.flag("layout")
-        x, self._weight, self._recurrent = (node.input(i) for i in range(3))
+        x, self._weight, self._recurrent = operands
         for value, what in ((x, "X"), (self._weight, "W"), (self._recurrent, "R")):
             if value.rank != 3:
                 raise context.malformed(f"{what} is {value.type}; expected three axes")

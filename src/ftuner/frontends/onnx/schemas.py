@@ -54,6 +54,10 @@ _HEADS = {
     "num_heads": "INT", "unidirectional": "INT", "scale": "FLOAT", "mask_filter_value": "FLOAT"
 }  # fmt: skip
 _SHARED = {"do_rotary": "INT", "past_present_share_buffer": "INT"}
+_LSTM = {
+    "activation_alpha": "FLOATS", "activation_beta": "FLOATS", "activations": "STRINGS",
+    "clip": "FLOAT", "direction": "STRING", "hidden_size": "INT", "input_forget": "INT",
+}  # fmt: skip
 _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     ("", "SimplifiedLayerNormalization"): _Schema(_NORM, 2, 2),
     (MICROSOFT, "Attention"): _Schema(
@@ -61,6 +65,7 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     ),
     (MICROSOFT, "BiasGelu"): _Schema({}, 2, 1),
     (MICROSOFT, "DequantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
+    (MICROSOFT, "DynamicQuantizeLSTM"): _Schema(_LSTM, 12, 3),
     (MICROSOFT, "DynamicQuantizeMatMul"): _Schema({}, 5, 1),
     (MICROSOFT, "EmbedLayerNormalization"): _Schema(
         {"epsilon": "FLOAT", "mask_index_type": "INT"}, 9, 3

@@ -63,10 +63,11 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
-        if context.counted and _come_as_data(context, node.input(1), node.input(2)):
-            return [_sliced_by_data(context, node)]
-        starts = context.dims_of(node.input(1), "the start")
-        ends = context.dims_of(node.input(2), "the end")
+        bounds = _of_one_length(context, node)
+        if context.counted and _come_as_data(context, *bounds):
+            return [_sliced_by_data(context, node, *bounds)]
+        starts = context.dims_of(bounds[0], "the start")
+        ends = context.dims_of(bounds[1], "the end")
         axes, steps = _axes_and_steps(context, node, len(starts))
     if len(starts) != len(ends) or len(axes) != len(starts):
         raise context.malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
@@ -81,6 +82,19 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
     if tuple(shape) == x.shape and all(s == 1 for s in stride) and not any(first):
         return [x]
     return [context.add("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
+
+
+def _of_one_length(context: Context, node: NodeView) -> tuple[Value, Value]:
+    """The starts and ends, of the known number that axes, steps or one of them have."""
+    bounds = start, end = node.input(1), node.input(2)
+    lists = [v for v in (*bounds, node.optional(3), node.optional(4)) if v is not None]
+    count = next((n for v in lists if v.rank == 1 and isinstance(n := v.shape[0], int)), None)
+    if count is None or any(v.rank != 1 for v in bounds):
+        return bounds
+    for value in bounds:
+        what = f"{value.type} bounds a slice along {count} axes"
+        context.builder.require(value.shape[0], count, what)
+    return context.slice(start, 0, 0, count), context.slice(end, 0, 0, count)
 
 
 def _axes_and_steps(
@@ -107,10 +121,10 @@ def _come_as_data(context: Context, start: Value, end: Value) -> bool:
     return some and any(context.decided_by_data(v) for v in (start, end))
 
 
-def _sliced_by_data(context: Context, node: NodeView) -> Value:
+def _sliced_by_data(context: Context, node: NodeView, start: Value, end: Value) -> Value:
     """A slice between bounds that data decides. The nodes around compute its first positions and
     its extents, which are zero or more, or one; see `Context.presumes_ones`."""
-    x, bounds = node.input(0), [context.cast(node.input(i), INT64) for i in (1, 2)]
+    x, bounds = node.input(0), [context.cast(value, INT64) for value in (start, end)]
     (count,) = bounds[0].shape
     assert isinstance(count, int)
     axes, steps = _axes_and_steps(context, node, count)

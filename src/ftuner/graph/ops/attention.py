@@ -114,7 +114,7 @@ class PendingAttention(Pending):
 
     def store(self, target: View, placement: Placement) -> None:
         out, dtype = reshaped(target, self.type.shape), self.q.layout.dtype
-        if out is None or target.layout.dtype != dtype:
+        if out is None or out.layout.strides[-1] != 1 or out.layout.dtype != dtype:
             placement.store_by_copy(self, dtype, target)
             return
         operands = self.q, self.k, self.v, self.mask, self.sinks

@@ -11,7 +11,7 @@ import numpy as np
 from ftuner.core.dtype import NARROW_DTYPES, DType
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import View, as_rows
+from ftuner.graph.buffers import View, as_rows, contiguous_rows
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
@@ -99,9 +99,10 @@ class PendingProduct(PendingRows):
 
     def store(self, target: View, placement: Placement) -> None:
         # All rows are walked as one axis, and written in the dtype that is multiplied.
-        rows = as_rows(target) if self.flat else target
-        # Kernels write contiguous rows. A product that is stacked along a new last axis has others.
-        if target.layout.dtype != self.dtype or rows is None or rows.layout.strides[-1] != 1:
+        rows = contiguous_rows(target)
+        if not self.flat and target.layout.strides[-1] == 1:
+            rows = target
+        if target.layout.dtype != self.dtype or rows is None:
             placement.store_by_copy(self, self.dtype, target)
             return
         expr, operands = self.epilogue.expr, self.ordered_operands()

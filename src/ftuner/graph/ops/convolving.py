@@ -13,7 +13,7 @@ from ftuner.core.dim import Shape, least_value
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands as operands_of
 from ftuner.core.line_winograd import saving
-from ftuner.graph.buffers import View, as_rows, row_major
+from ftuner.graph.buffers import View, as_rows, contiguous_rows, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Placement
@@ -58,13 +58,12 @@ class _PendingConvolution(PendingRows):
         return self.x.layout.dtype
 
     def store(self, target: View, placement: Placement) -> None:
-        if target.layout.dtype != self.dtype or as_rows(target) is None:
+        rows = contiguous_rows(target)
+        if target.layout.dtype != self.dtype or rows is None:
             placement.store_by_copy(self, self.dtype, target)
             return
         operands, expr = self.ordered_operands(), self.epilogue.expr
         if len(self.weights) > 1 and placement.runs(GroupedConvolutionStep.kind, self.dtype):
-            rows = as_rows(target)
-            assert rows is not None
             weight = _stacked(self.weights)
             placement.add(
                 GroupedConvolutionStep(

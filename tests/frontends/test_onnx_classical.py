@@ -1,0 +1,146 @@
+"""Operators of ONNX's domain for classical learning, beside onnxruntime's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+from tests.frontends.node_cases import compiled
+from tests.frontends.onnx_models import model_of
+
+from ftuner.errors import FTunerError, IndexRangeError, UnsupportedOperatorError
+from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.records import LEARNING
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.inference import load
+from ftuner.runtime.reference import run_reference
+
+TABLE = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+TABLE[1] = 0
+TABLE[3] = -np.abs(TABLE[3])
+NAN = float("nan")
+
+
+def model_for(op: str, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) -> Any:
+    """A model of one node, whose inputs have any extents."""
+    names, results = [f"x{i}" for i in range(len(inputs))], [f"y{i}" for i in range(outputs)]
+    node = helper.make_node(op, names, results, domain=LEARNING, **attributes)
+    types = {n: (x.dtype.name, [None] * x.ndim) for n, x in zip(names, inputs, strict=True)}
+    model = model_of([node], types, results)
+    model.ir_version = 9
+    return model
+
+
+def agrees(op: str, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) -> None:
+    """References and compiled code give what onnxruntime gives."""
+    model = model_for(op, inputs, outputs, **attributes)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected = session.run(None, {f"x{i}": x for i, x in enumerate(inputs)})
+    graph = import_model(model).graph
+    for found in (run_reference(graph, inputs), compiled(optimised(graph), inputs)):
+        for x, wanted in zip(found, expected, strict=True):
+            assert x.dtype == wanted.dtype
+            np.testing.assert_allclose(x, wanted, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
+@pytest.mark.parametrize("at", [[2, 0, 2], [[1, 3]], [[0]]])
+def test_columns(at: Any, dtype: str) -> None:
+    for x in (TABLE, TABLE[0], np.stack([TABLE, TABLE + 1])):
+        agrees("ArrayFeatureExtractor", [(9 * x).astype(dtype), np.array(at)])
+
+
+def test_columns_that_are_none() -> None:
+    model = load(model_for("ArrayFeatureExtractor", [TABLE, np.array([4])]))
+    with pytest.raises(IndexRangeError):
+        model.run({"x0": TABLE, "x1": np.array([4])})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_scaler(count: int, dtype: str) -> None:
+    numbers = {"offset": [0.5, -1.0, 2.0, 0.0][:count], "scale": [2.0, 0.5, -1.0, 3.0][:count]}
+    for x in (TABLE, TABLE[0]):
+        agrees("Scaler", [(9 * x).astype(dtype)], **numbers)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
+@pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
+def test_normalizer(norm: str, dtype: str) -> None:
+    for x in (TABLE, TABLE[0]):
+        agrees("Normalizer", [(9 * x).astype(dtype)], norm=norm)
+
+
+def test_binarizer() -> None:
+    agrees("Binarizer", [TABLE], threshold=float(TABLE[0, 0]))
+    agrees("Binarizer", [TABLE])
+
+
+def test_imputer() -> None:
+    holes = np.where(TABLE > 0.4, np.float32(NAN), TABLE)
+    for values in ([0.5], [0.5, 1.5, -1.0, 2.0]):
+        agrees("Imputer", [holes], imputed_value_floats=values, replaced_value_float=NAN)
+        agrees("Imputer", [TABLE], imputed_value_floats=values, replaced_value_float=0.0)
+    integers = (3 * TABLE).astype(np.int64)
+    agrees("Imputer", [integers], imputed_value_int64s=[7, 8, 9, 10], replaced_value_int64=-1)
+
+
+def test_label_encoder() -> None:
+    x = np.array([[3, 1, 5], [9, -1, 3]])
+    agrees("LabelEncoder", [x], keys_int64s=[3, 9, 3], values_int64s=[1, 2, 4], default_int64=6)
+    agrees("LabelEncoder", [x], keys_int64s=[3, 9], values_floats=[0.5, 2.0], default_float=-3.0)
+    floats = np.array([0.5, NAN, 2.0], np.float32)
+    agrees("LabelEncoder", [floats], keys_floats=[NAN, 0.5], values_int64s=[1, 2])
+    tensors = {"keys": np.array([1.5, NAN]), "values": np.array([2.5, 3.0]),
+               "default": np.array([9.0])}  # fmt: skip
+    attributes = {
+        f"{k}_tensor": numpy_helper.from_array(v, f"{k}_tensor") for k, v in tensors.items()
+    }
+    agrees("LabelEncoder", [np.array([NAN, 0.0, 1.5])], **attributes)
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+def test_linear_models(transform: str) -> None:
+    weights = [float(w) for w in TABLE[:3].ravel()]
+    given = {"coefficients": weights, "post_transform": transform}
+    bias = {"intercepts": [0.5, -1.0, 0.0]}
+    labels = {"classlabels_ints": [7, -2, 3]}
+    agrees("LinearRegressor", [TABLE], targets=3, **given)
+    agrees("LinearRegressor", [TABLE], targets=3, **given, **bias)
+    for x in (TABLE, TABLE.astype(np.float64), (9 * TABLE).astype(np.int64)):
+        agrees("LinearClassifier", [x], outputs=2, **given, **bias, **labels)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "what"),
+    [
+        ("Scaler", {"offset": [1.0], "scale": [1.0, 2.0]}, "offset"),
+        ("Scaler", {"offset": [1.0] * 3, "scale": [2.0] * 3}, "offset"),
+        ("Normalizer", {"norm": "L3"}, "L3"),
+        ("Imputer", {"replaced_value_float": 1.0}, "imputed_value_floats is missing"),
+        ("LabelEncoder", {"keys_floats": [1.0], "values_floats": [1.0, 2.0]}, "1 keys"),
+        ("LabelEncoder", {"keys_strings": ["a"], "values_floats": [1.0]}, "no numbers"),
+        ("LinearRegressor", {"coefficients": [1.0] * 3, "targets": 2}, "3 coefficients"),
+        ("LinearRegressor", {"coefficients": [1.0] * 3}, "3 columns"),
+        ("LinearRegressor", {"coefficients": [1.0] * 4, "post_transform": "PROBIT"}, "PROBIT"),
+        ("LinearClassifier", {"coefficients": [1.0] * 8, "intercepts": [1.0, 2.0],
+                              "classlabels_strings": ["a", "b"]}, "strings"),
+        ("LinearClassifier", {"coefficients": [1.0] * 4, "intercepts": [1.0],
+                              "classlabels_ints": [0, 1]}, "1 functions for 2 labels"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(op: str, attributes: dict[str, Any], what: str) -> None:
+    node = helper.make_node(op, ["x"], ["y"], domain=LEARNING, **attributes)
+    model = model_of([node], {"x": ("float32", ["n", 4])}, ["y"])
+    with pytest.raises(FTunerError, match=what):
+        import_model(model)
+
+
+def test_maps_are_refused_with_advice() -> None:
+    model = model_for("ZipMap", [TABLE], classlabels_int64s=[0, 1])
+    with pytest.raises(UnsupportedOperatorError, match="zipmap"):
+        import_model(model)

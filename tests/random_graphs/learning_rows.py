@@ -1,0 +1,107 @@
+"""Rows of ONNX's operators for classical learning."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.random_graphs.drawing import DeclinedError
+from tests.random_graphs.extents import elements, static
+from tests.random_graphs.making import Maker
+from tests.random_graphs.table import row
+from tests.random_graphs.tensors import LEARNING, TAME, Tensor
+
+NUMBERS = ("float32", "int64", "int32", "float64")
+
+
+def _table(maker: Maker, dtypes: tuple[str, ...] = NUMBERS) -> Tensor:
+    """Rows of a known, positive number of columns."""
+    return maker.operand(
+        dtypes, (2,), lambda x: x.shape[1].static and 0 < x.shape[1].at[0] <= 64, TAME
+    )
+
+
+def _floats(maker: Maker, count: int) -> list[float]:
+    return [float(x) for x in maker.random().uniform(0.5, 2.0, count).astype(np.float32)]
+
+
+def _parameters(maker: Maker, x: Tensor) -> int:
+    """A number for each column, or one for all."""
+    return x.shape[1].at[0] if maker.draws.chance(0.5) else 1
+
+
+@row("ArrayFeatureExtractor", 0.3, LEARNING)
+def _columns(maker: Maker) -> None:
+    x = _table(maker)
+    count = maker.draws.pick((1, 2, 5))
+    at = maker.constant(maker.random().integers(0, x.shape[1].at[0], count))
+    maker.add("ArrayFeatureExtractor", [x, at], (x.shape[0], static(count)), x.dtype, x.low,
+              x.high, LEARNING)  # fmt: skip
+
+
+@row("Scaler", 0.3, LEARNING)
+def _scaler(maker: Maker) -> None:
+    x = _table(maker)
+    count = _parameters(maker, x)
+    size = 2 * (x.size + 2)
+    maker.add("Scaler", [x], x.shape, "float32", -size, size, LEARNING,
+              offset=_floats(maker, count), scale=_floats(maker, count))  # fmt: skip
+
+
+@row("Normalizer", 0.3, LEARNING)
+def _normalizer(maker: Maker) -> None:
+    x = _table(maker)
+    # The largest of a row may be any number, so that quotients may be huge.
+    maker.add("Normalizer", [x], x.shape, "float32", -1, 1, LEARNING,
+              norm=maker.draws.pick(("L1", "L2")))  # fmt: skip
+
+
+@row("Binarizer", 0.3, LEARNING)
+def _binarizer(maker: Maker) -> None:
+    x = maker.operand(("float32",))
+    maker.add("Binarizer", [x], x.shape, "float32", 0, 1, LEARNING, threshold=0.25)
+
+
+@row("Imputer", 0.3, LEARNING)
+def _imputer(maker: Maker) -> None:
+    x = _table(maker, ("float32",))
+    values = _floats(maker, _parameters(maker, x))
+    maker.add("Imputer", [x], x.shape, "float32", min(x.low, 0), max(x.high, 2), LEARNING,
+              imputed_value_floats=values, replaced_value_float=0.0)  # fmt: skip
+
+
+@row("LabelEncoder", 0.3, LEARNING)
+def _label_encoder(maker: Maker) -> None:
+    x = maker.operand(("int64",))
+    maker.add("LabelEncoder", [x], x.shape, "float32", -1, 2, LEARNING, keys_int64s=[1, 0, 3, 7],
+              values_floats=_floats(maker, 4), default_float=-1.0)  # fmt: skip
+
+
+def _functions(maker: Maker, x: Tensor, count: int) -> tuple[list[float], list[float], float]:
+    """Coefficients and intercepts of linear functions of a table, and how large they may be."""
+    width = x.shape[1].at[0]
+    maker.spend([n * count for n in elements(x.shape)])
+    weights = _floats(maker, width * count)
+    return weights, _floats(maker, count), 2 * (width * x.size + 1)
+
+
+@row("LinearRegressor", 0.3, LEARNING)
+def _linear_regressor(maker: Maker) -> None:
+    x, count = _table(maker, ("float32",)), maker.draws.pick((1, 3))
+    weights, bias, size = _functions(maker, x, count)
+    maker.add("LinearRegressor", [x], (x.shape[0], static(count)), "float32", -size, size,
+              LEARNING, coefficients=weights, intercepts=bias, targets=count)  # fmt: skip
+
+
+@row("LinearClassifier", 0.3, LEARNING)
+def _linear_classifier(maker: Maker) -> None:
+    x, count = _table(maker, ("float32", "int64")), maker.draws.pick((2, 3))
+    if 0 in x.shape[0].at:
+        raise DeclinedError("onnxruntime has no labels of nothing")
+    weights, bias, size = _functions(maker, x, count)
+    softmax = maker.draws.chance(0.5)
+    scores = maker.new(
+        (x.shape[0], static(count)), "float32", 0 if softmax else -size, 1 if softmax else size
+    )
+    label = maker.new(x.shape[:1], "int64", 3, 2 + count)
+    maker.node("LinearClassifier", [x], [label, scores], LEARNING, coefficients=weights,
+               intercepts=bias, classlabels_ints=list(range(3, 3 + count)),
+               post_transform="SOFTMAX" if softmax else "NONE")  # fmt: skip
