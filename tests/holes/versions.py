@@ -65,7 +65,8 @@ def the_long_name_of_onnx(model: Model, _: Random) -> None:
 
 def opsets_of_others(model: Model, _: Random) -> None:
     for domain in ("ai.onnx.ml", "of.nobody", "pkg.onnxscript.torch_lib"):
-        model.opset_import.append(helper.make_opsetid(domain, 3))
+        if all(opset.domain != domain for opset in model.opset_import):
+            model.opset_import.append(helper.make_opsetid(domain, 3))
 
 
 def a_function(model: Model, random: Random) -> None:

@@ -57,6 +57,7 @@ def _kept(
         order = order[scores > score_threshold]
     order = order[np.argsort(-scores[order], kind="stable")]
     found = _Boxes(boxes, order)
+    limit = max(limit, 0)
     kept = np.empty(min(limit, len(order)), np.int64)
     count = 0
     for first in range(0, len(order), BLOCK):
