@@ -77,12 +77,18 @@ def test_a_condition_on_a_data_dependent_extent_makes_one_model(
     expect_agreement(rows_above_zero(), *feeds)
 
 
+SURE = (
+    NODE("MatMul", ["x", "w"], ["scores"]),
+    NODE("ReduceMax", ["scores"], ["highest"], keepdims=0),
+    NODE("Greater", ["highest", "limit"], ["sure"]),
+)
+"""Whether the largest score is high, which takes a product to know."""
+
+
 def test_a_condition_on_a_product_makes_one_model(widest: CpuBackend) -> None:
     """An early exit: more is computed unless the scores are high."""
     nodes = [
-        NODE("MatMul", ["x", "w"], ["scores"]),
-        NODE("ReduceMax", ["scores"], ["highest"], keepdims=0),
-        NODE("Greater", ["highest", "limit"], ["sure"]),
+        *SURE,
         NODE(
             "If", ["sure"], ["y"],
             **branches(
@@ -117,9 +123,7 @@ def test_a_condition_of_few_numbers_makes_a_model_for_each_branch(widest: CpuBac
 def test_a_branch_that_needs_numbers_is_chosen_first(widest: CpuBackend) -> None:
     """One branch reshapes by numbers that come with a call, which the other one does not read."""
     nodes = [
-        NODE("MatMul", ["x", "w"], ["scores"]),
-        NODE("ReduceMax", ["scores"], ["highest"], keepdims=0),
-        NODE("Greater", ["highest", "limit"], ["sure"]),
+        *SURE,
         NODE(
             "If", ["sure"], ["y"],
             **branches(

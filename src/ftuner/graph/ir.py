@@ -125,7 +125,7 @@ class Graph:
 
     def moved(self) -> Graph:
         """The graph; this one has no nodes any more, so that whoever still has it keeps none of the
-        constants. Only for one that nobody else reads."""
+        constants. Only for a graph with one reader."""
         found = Graph(self.inputs, self.outputs, self.nodes, self.constraints)
         object.__setattr__(self, "nodes", ())
         return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from io import BufferedIOBase
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ftuner.core.forks import import_undivided
@@ -18,7 +19,7 @@ from ftuner.graph.ir import Array
 LEAST_BYTES = 1 << 20
 """Smallest weight that is read apart."""
 OWN_FILE = ""
-"""The location of a weight in the file of the model itself, which is no name of a file."""
+"""The location of a weight in the file of the model itself: files have longer names."""
 _GRAPH, _INITIALIZER = 7, 5
 """Fields of `ModelProto` and of `GraphProto`."""
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
@@ -30,6 +31,7 @@ _MOST_VARINT_BYTES = 10
 
 Place = tuple[int, int]
 """The offset and the size of a weight."""
+NO_WEIGHTS: Mapping[Place, Array] = MappingProxyType({})
 
 
 class NotApartError(Exception):
@@ -40,8 +42,8 @@ class Apart(NamedTuple):
     """A model file in two parts."""
 
     message: bytes
-    weights: Mapping[Place, Array]
-    """The bytes of large weights."""
+    weights: Mapping[Place, Array] = NO_WEIGHTS
+    """The bytes of large weights that the message lacks."""
 
 
 def read_apart(file: BufferedIOBase, size: int, read: Callable[[int], Array]) -> Apart:

@@ -104,7 +104,7 @@ def _imputer(context: Context, node: NodeView) -> Sequence[Value]:
     else:
         raise context.malformed(f"{x.type}; expected float32 or int64")
     if imputed.shape == (0,):
-        raise context.malformed("there is no imputed value")
+        raise context.malformed("imputed values are missing")
     imputed = _of_columns(context, imputed, x, "imputed values")
     if np.isnan(replaced):
         missing = _is_nan(context, x)
@@ -114,7 +114,7 @@ def _imputer(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _label_encoder(context: Context, node: NodeView) -> Sequence[Value]:
-    """Values of keys; the first one of keys that are equal. What is no key has the default."""
+    """Values of keys; the first one of keys that are equal. Other numbers have the default."""
     keys, values = (_labels(context, node, which) for which in ("keys", "values"))
     x = node.input(0)
     if keys.shape != values.shape or keys.ndim != 1 or keys.size == 0:
@@ -146,7 +146,7 @@ def _labels(context: Context, node: NodeView, which: str) -> Array:
 
 
 def _default(node: NodeView, dtype: str) -> Array:
-    """What a label encoder gives for what is no key."""
+    """What a label encoder gives for numbers other than its keys."""
     if node.has("default_tensor"):
         return node.tensor("default_tensor").array.reshape(-1)[:1]
     if dtype == "float32":

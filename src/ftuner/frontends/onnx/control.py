@@ -67,7 +67,7 @@ def _if(context: Context, node: NodeView) -> Sequence[Operand]:
 
 def _is_costly(context: Context, condition: Value) -> bool:
     """Whether the graph that computes a condition, of which the model would compute all again,
-    multiplies matrices or has host nodes, as for "is no box left?"."""
+    multiplies matrices or has host nodes, as where it asks whether a box is left."""
     for node in context.builder.graph((), [("", condition)]).nodes:
         operator = OPERATORS[node.op]
         if operator.on_host or operator.numerics_of(node.attributes) is Numerics.PRODUCT:

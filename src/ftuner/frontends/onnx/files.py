@@ -12,25 +12,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from ftuner.errors import GraphError, MissingFileError, ParseError
-from ftuner.frontends.onnx.apart import LEAST_BYTES, OWN_FILE, NotApartError, Place, read_apart
+from ftuner.frontends.onnx.apart import (
+    LEAST_BYTES,
+    NO_WEIGHTS,
+    OWN_FILE,
+    Apart,
+    NotApartError,
+    Place,
+    read_apart,
+)
 from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import not_allocated, passing
 
 MAX_MODEL_BYTES = 1 << 31
 """The largest protocol buffer. Larger models keep their weights in files beside the model."""
-NO_WEIGHTS: Mapping[Place, Array] = MappingProxyType({})
 MAX_SHARED = 2
 """Most bytes that different tensors may read from a file, as a multiple of its size. Tensors that
 are the same bytes are read once."""
 
 
-def content(path: Path) -> tuple[bytes, Mapping[Place, Array]]:
-    """The bytes of a model file, and those of its large weights, if they are not among these.
+def content(path: Path) -> Apart:
+    """The contents of a model file.
 
     Raises:
         MissingFileError: the file does not exist.
@@ -49,20 +55,19 @@ def content(path: Path) -> tuple[bytes, Mapping[Place, Array]]:
                 buffered.seek(0)
             finally:
                 buffered.detach()
-        return b"".join(_pieces(file, size, what)), NO_WEIGHTS
+        return Apart(b"".join(_pieces(file, size, what)))
 
 
-def parted(data: bytes) -> tuple[bytes, Mapping[Place, Array]]:
-    """The bytes of a model in memory, as `content` has those of a file."""
+def parted(data: bytes) -> Apart:
+    """The contents of a model in memory, as `content` has those of a file."""
     if len(data) > LEAST_BYTES:
         with suppress(NotApartError):
             return _apart(BytesIO(data), len(data), f"{len(data)} bytes")
-    return data, NO_WEIGHTS
+    return Apart(data)
 
 
-def _apart(file: BufferedIOBase, size: int, what: str) -> tuple[bytes, Mapping[Place, Array]]:
-    found = read_apart(file, size, lambda count: _read(file, count, what))
-    return found.message, found.weights
+def _apart(file: BufferedIOBase, size: int, what: str) -> Apart:
+    return read_apart(file, size, lambda count: _read(file, count, what))
 
 
 class ExternalData:
@@ -81,7 +86,7 @@ class ExternalData:
         """The bytes of a tensor, read-only. `what` names it in messages.
 
         Raises:
-            GraphError: the file is missing, or has too few bytes; there is no folder.
+            GraphError: the file is missing, or has too few bytes; the model came without a folder.
             AllocationError: the system does not have the memory for them.
         """
         if location == OWN_FILE and (offset, size) in self._own:
