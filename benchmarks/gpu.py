@@ -1,58 +1,87 @@
 """`python -m benchmarks.gpu`: measure ftuner on this machine's GPU, and save the results as JSON.
 
-Sections run one after the other, the most telling first, each within its share of the time; what a
-section leaves over goes to those that follow. Results are written while they come in, so that a run
-that is cut off keeps them, and `--resume` goes on from there.
+Sections run one after the other, each in a process of its own and within its share of the time;
+what a section leaves over goes to those that follow. Results are written while they come in.
+Whatever a case or a peer does to the process of its section, the others are measured, and
+`--resume` goes on from there. Where a command may take ten minutes, four of them (`--call`) have
+all sections.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 if importlib.util.find_spec("typer") is None:
     sys.exit("benchmarks.gpu needs the package typer, which is not installed")
 import typer
 
-from benchmarks.results import SCHEMA
+from benchmarks.gpu_journal import Fault, Journal
+from benchmarks.gpu_section import AGAIN
+from benchmarks.report_gpu import KIND
+from benchmarks.results import SCHEMA, Document, load, save
 
 RESULTS = Path(__file__).parent / "results"
+DRY_KIND = "gpu-dry"
+"""The kind of documents that only show that the script works."""
 NEEDED = ("numpy", "torch", "triton", "llvmlite", "platformdirs", "filelock", "rich")
 """Packages that are imported on the way; ONNX models need `onnx`, too."""
 VERSIONS = ("ftuner", "numpy", "torch", "triton", "onnx")
-SECTIONS: dict[str, tuple[str, str, float]] = {
-    "tuning": ("benchmarks.gpu_tuning", "tuning", 45.0),
-    "correct": ("benchmarks.gpu_correct", "correct", 80.0),
-    "gemm": ("benchmarks.gpu_products", "gemm", 150.0),
-    "regret": ("benchmarks.gpu_regret", "regret", 60.0),
-    "calibration": ("benchmarks.gpu_calibration", "calibration", 60.0),
-    "bmm": ("benchmarks.gpu_products", "bmm", 90.0),
-    "attention": ("benchmarks.gpu_attention", "attention", 60.0),
-    "models": ("benchmarks.gpu_models", "models", 240.0),
-    "convolutions": ("benchmarks.gpu_convolutions", "convolutions", 90.0),
-    "networks": ("benchmarks.gpu_networks", "networks", 150.0),
-    "recurrent": ("benchmarks.gpu_recurrent", "recurrent", 90.0),
-    "compiled": ("benchmarks.gpu_products", "compiled", 90.0),
-}
-"""Module, function and share of the time, in the order of a run. Compiling from an empty cache
-comes first: what follows runs what it compiled."""
-DRY_HARDWARE = "h200"
-DRY_SECONDS = 600.0
+
+
+class Share(NamedTuple):
+    """What a section gets of a run."""
+
+    seconds: float
+    case_s: float
+    """A case that takes longer hangs."""
+
+
+CALLS: dict[str, dict[str, Share]] = {
+    "facts": {"tuning": Share(60.0, 120.0), "correct": Share(240.0, 120.0)},
+    "plans": {"calibration": Share(120.0, 60.0), "regret": Share(150.0, 90.0)},
+    "peers": {
+        "gemm": Share(170.0, 45.0), "bmm": Share(90.0, 45.0), "attention": Share(120.0, 45.0),
+        "compiled": Share(90.0, 90.0),
+    },
+    "networks": {
+        "models": Share(220.0, 120.0), "convolutions": Share(80.0, 45.0),
+        "networks": Share(130.0, 120.0), "recurrent": Share(80.0, 60.0),
+    },
+}  # fmt: skip
+"""Sections, in the order of a run: facts first, and constants before plans are timed."""
+SHARES = {name: share for call in CALLS.values() for name, share in call.items()}
+START_S = 120.0
+"""A process that has not begun a case by then hangs. Importing PyTorch, calibrating the device and
+compiling the kernels of all checks take less than a minute."""
+OVERTIME_S = 20.0
+"""What the last case may take beyond the section's time."""
+MOST_STARTS = 8
+"""Processes of one section."""
+WATCHED_S = 0.2
+DRY_SECONDS = 3600.0
 NO_GPU = 2
 """Exit status where there is nothing to measure."""
+CACHES = ("TRITON_CACHE_DIR", "FTUNER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+CARRIED = CACHES[:2]
+"""Those that `--kernels` keeps."""
+LEFT_BEHIND = (".ttir", ".ttgir", ".llir", ".ptx", ".source")
+"""Forms of a kernel that loading it does not read."""
 
 
 def fail(message: str) -> None:
@@ -79,166 +108,172 @@ def versions() -> dict[str, str]:
     return found
 
 
-def machine_of_device() -> dict[str, Any]:
-    """The chip, its driver and its memory."""
-    import torch
-
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
-        "cpu_model": found.name,
-        "architecture": f"sm_{found.major}{found.minor}",
-        "system": platform.system(),
-        "cores": found.multi_processor_count,
-        "cache_bytes": {"L2": found.L2_cache_size},
-        "driver": driver_version(),
-        "cuda": torch.version.cuda,
-        "dram_bytes": found.total_memory,
-    }
+def command_of(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.gpu_section", *arguments]
 
 
-def driver_version() -> str:
-    """As the kernel module or the driver's own tool tells it."""
-    tool = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+def machine(dry: bool) -> dict[str, Any]:
+    """The chip, asked in a process of its own."""
     try:
-        text = Path("/proc/driver/nvidia/version").read_text()
-    except OSError:
+        found = subprocess.run(
+            command_of(*["--dry"] * dry), capture_output=True, text=True, timeout=START_S
+        )
+    except subprocess.TimeoutExpired:
+        fail(f"the device did not answer for {START_S:.0f} s")
+    if found.returncode:
+        last = (found.stderr.strip().splitlines() or [f"exit status {found.returncode}"])[-1]
+        fail(
+            f"benchmarks.gpu measures a CUDA device; PyTorch finds none ({last}); --dry needs none"
+        )
+    result: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return result
+
+
+def opened(path: Path, head: Document, resume: bool) -> Document:
+    """The document of a section: a new one, or that of an earlier run on this machine, in which
+    cases without a result are tried again."""
+    if resume and path.exists():
+        found = load(path)
+        if all(found.get(key) == head[key] for key in ("kind", "machine", "versions")):
+            found.pop("error", None)
+            return {**found, "lost": {}, "avoided": []}
+    return {**head, "complete": False, "left": 0, "lost": {}, "avoided": [], "cases": []}
+
+
+def run_section(path: Path, share: Share, end: float, options: Sequence[str]) -> None:
+    """Have processes measure a section until it is done or its time is over."""
+    for _ in range(MOST_STARTS):
+        command = command_of(str(path), f"--until={end}", *options)
+        child = subprocess.Popen(command, start_new_session=True)
         try:
-            text = subprocess.run(tool, capture_output=True, text=True, check=False).stdout
-        except OSError:
-            return "unknown"
-    found = re.search(r"\d+\.\d+(\.\d+)*", text)
-    return found.group() if found else "unknown"
+            why = watch(child, Journal(path).marker, share, end)
+        finally:
+            # Also what it started, and what a signal to this process leaves.
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        if why is None or (why and not Journal(path).ended(why)) or time.monotonic() > end:
+            return
 
 
-def machine_of_interpreter() -> dict[str, Any]:
-    """The same of a dry run, of which nothing was measured."""
-    return {
-        "cpu_model": "Triton's interpreter",
-        "architecture": platform.machine(),
-        "system": platform.system(),
-        "cores": 0,
-        "cache_bytes": {"L2": 0},
-        "driver": "none",
-        "cuda": "none",
-        "dram_bytes": 0,
-    }
+def watch(child: subprocess.Popen[bytes], marker: Path, share: Share, end: float) -> str | None:
+    """How a section's process ended; None if well, empty if another one may go on."""
+    changed = time.monotonic()
+    limit, seen = START_S, 0
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            status = child.wait(WATCHED_S)
+            if status in (0, AGAIN):
+                return "" if status else None
+            return f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        with suppress(OSError):
+            at = marker.stat().st_mtime_ns
+            if at != seen:
+                changed, limit, seen = time.monotonic(), share.case_s, at
+        if time.monotonic() - changed > limit:
+            return f"hung: nothing happened for {limit:.0f} s"
+        if time.monotonic() > end + OVERTIME_S:
+            return "stopped: the time of the section was over"
 
 
-def device_bench() -> tuple[Any, dict[str, float]]:
-    """The bench of the current device, and how long its back end took to make."""
-    import torch
-
-    from benchmarks.gpu_bench import Bench
-    from benchmarks.gpu_timing import DeviceMeter
-    from ftuner.runtime.gpu.backend import backend_on
-
-    device = torch.device("cuda", torch.cuda.current_device())
-    torch.zeros(1, device=device)
-    torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    backend = backend_on(device)
-    probe_s = time.perf_counter() - began
-    return Bench(backend, DeviceMeter(device), dry=False), {"probe_s": probe_s}
-
-
-def dry_bench() -> tuple[Any, dict[str, float]]:
-    """A bench whose kernels are interpreted, on a recorded machine's model."""
-    import torch
-
-    from benchmarks.gpu_bench import Bench
-    from benchmarks.gpu_timing import HostMeter, Settings
-    from ftuner.hardware.recorded import load_recorded
-    from ftuner.runtime.gpu.backend import GpuBackend
-
-    began = time.perf_counter()
-    backend = GpuBackend(torch.device("cpu"), load_recorded(DRY_HARDWARE), None)
-    settings = Settings(burst_s=0.0, burst_calls=1, rounds=1)
-    seconds = time.perf_counter() - began
-    return Bench(backend, HostMeter(), dry=True, settings=settings), {"probe_s": seconds}
-
-
-def run_section(name: str, bench: Any, head: dict[str, Any], path: Path, resume: bool) -> bool:
-    """Run a section and save its document; whether it went to its end."""
-    from benchmarks.gpu_bench import Section
-
-    section = Section(path, {**head, "set": name}, resume)
-    document = section.document
-    if document["complete"]:
-        print(f"{name}: measured before")
-        return True
-    module, function, _ = SECTIONS[name]
-    began = time.monotonic()
-    document.pop("error", None)
-    try:
-        run: Callable[[Any, Section], None] = getattr(importlib.import_module(module), function)
-        run(bench, section)
-        document["complete"] = not document.get("left", 0)
-    except Exception as error:  # What fails is a result of this section alone.
-        document["error"] = f"{type(error).__name__}: {error}"
-        traceback.print_exc()
-    document["took_s"] = document.get("took_s", 0.0) + time.monotonic() - began
-    section.save()
-    state = document.get("error") or f"{document.get('left', 0)} cases left"
-    print(f"{name}: {len(document['cases'])} cases in {document['took_s']:.1f} s, {state}")
-    return "error" not in document
+def pack(file: Path, caches: Path) -> None:
+    """Keep what was compiled and calibrated."""
+    with tarfile.open(file, "w:xz") as archive:
+        for name in CARRIED:
+            folder = caches / name.lower()
+            if folder.exists():
+                archive.add(
+                    folder, folder.name,
+                    filter=lambda x: None if x.name.endswith(LEFT_BEHIND) else x,
+                )  # fmt: skip
 
 
 def main(
     minutes: Annotated[float, typer.Option(help="Wall-clock time of all sections.")] = 9.0,
-    only: Annotated[str, typer.Option(help=f"Of {', '.join(SECTIONS)}.")] = "",
+    only: Annotated[str, typer.Option(help=f"Of {', '.join(SHARES)}.")] = "",
+    call: Annotated[str, typer.Option(help=f"The sections of one of {', '.join(CALLS)}.")] = "",
     out: Annotated[Path | None, typer.Option(help="Folder for the results.")] = None,
+    kernels: Annotated[
+        Path | None, typer.Option(help="An archive of caches, to begin with and to write.")
+    ] = None,
+    most: Annotated[int, typer.Option(help="Most cases of a section.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Keep what was measured.")] = False,
     dry: Annotated[
         bool, typer.Option("--dry", help="Tiny shapes in Triton's interpreter, on the CPU.")
     ] = False,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="SECTION:CASE:KIND, to show that no other case is lost."),
+    ] = None,
+    case_s: Annotated[float, typer.Option(help="Time after which a case hangs.")] = 0.0,
 ) -> None:
     """Measure this machine's GPU."""
-    names = [name for name in only.split(",") if name] or list(SECTIONS)
-    unknown = [name for name in names if name not in SECTIONS]
+    if call and call not in CALLS:
+        raise typer.BadParameter(f"unknown call {call!r}; one of {', '.join(CALLS)}")
+    names = [name for name in only.split(",") if name] or list(CALLS[call] if call else SHARES)
+    unknown = [name for name in names if name not in SHARES]
     if unknown:
-        raise typer.BadParameter(f"unknown sections {unknown}; some of {', '.join(SECTIONS)}")
+        raise typer.BadParameter(f"unknown sections {unknown}; some of {', '.join(SHARES)}")
+    faults = [Fault.read(text) for text in fault or []]
     check_packages()
     began = time.monotonic()
-    if dry:
-        # Read by Triton when it is imported, as every module is that comes later.
-        os.environ["TRITON_INTERPRET"] = "1"
-    import torch
-
-    if not dry and not torch.cuda.is_available():
-        fail("benchmarks.gpu measures a CUDA device, and PyTorch finds none; --dry needs none")
+    found = machine(dry)
+    slug = re.sub(r"[^a-z0-9]+", "-", found["cpu_model"].lower()).strip("-")
+    folder = out or (Path(tempfile.mkdtemp(prefix="dry-")) if dry else RESULTS / slug)
+    head = {
+        "schema": SCHEMA,
+        "kind": DRY_KIND if dry else KIND,
+        "threads": 1,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": found,
+        "versions": versions(),
+    }
+    print(f"{found['cpu_model']}: results go to {folder}")
+    end = began + (DRY_SECONDS if dry else 60.0 * minutes)
+    ordered = [name for name in SHARES if name in names]
+    right = True
     # PyTorch's compiling processes may write to the end.
     with tempfile.TemporaryDirectory(prefix="ftuner-gpu-", ignore_cleanup_errors=True) as scratch:
         # Empty caches, so that tuning starts from nothing, and PyTorch's compiler does.
-        for variable in ("TRITON_CACHE_DIR", "FTUNER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        for variable in CACHES:
             os.environ[variable] = str(Path(scratch) / variable.lower())
-        from benchmarks.gpu_bench import DRY_KIND, KIND
-
-        bench, made = dry_bench() if dry else device_bench()
-        machine = machine_of_interpreter() if dry else machine_of_device()
-        slug = re.sub(r"[^a-z0-9]+", "-", machine["cpu_model"].lower()).strip("-")
-        folder = out or (Path(tempfile.mkdtemp(prefix="dry-")) if dry else RESULTS / slug)
-        head = {
-            "schema": SCHEMA,
-            "kind": DRY_KIND if dry else KIND,
-            "threads": 1,
-            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "machine": machine,
-            "versions": versions(),
-            **made,
-        }
-        print(f"{machine['cpu_model']}: results go to {folder}")
-        end = began + (DRY_SECONDS if dry else 60.0 * minutes)
-        ordered = [name for name in SECTIONS if name in names]
-        right = True
+        if kernels is not None and kernels.exists():
+            with tarfile.open(kernels) as archive:
+                archive.extractall(scratch, filter="data")
         for number, name in enumerate(ordered):
-            shares = [SECTIONS[other][2] for other in ordered[number:]]
+            shares = [SHARES[other].seconds for other in ordered[number:]]
             now = time.monotonic()
-            bench.deadline = now + max(end - now, 0.0) * shares[0] / sum(shares)
+            until = now + max(end - now, 0.0) * shares[0] / sum(shares)
             path = folder / f"{head['kind']}-{name}.json"
-            right = run_section(name, bench, head, path, resume) and right
-        print(f"tables: python -m benchmarks.report_gpu {folder}")
+            document = opened(path, {**head, "set": name}, resume)
+            save(document, path)
+            if not document["complete"]:
+                share = SHARES[name]._replace(case_s=case_s) if case_s else SHARES[name]
+                options = ["--dry"] * dry + [f"--most={most}"] * bool(most)
+                options += [f"--fault={each}" for each in faults if each.section == name]
+                run_section(path, share, until, options)
+            right = report(path, time.monotonic() - now) and right
+            if kernels is not None:
+                pack(kernels, Path(scratch))
+    print(f"tables: python -m benchmarks.report_gpu {folder}")
     if not right:
         raise typer.Exit(1)
+
+
+def report(path: Path, seconds: float) -> bool:
+    """Say what a section has; whether nothing of it failed."""
+    document = load(path)
+    document["took_s"] = document.get("took_s", 0.0) + seconds
+    save(document, path)
+    wrong = [case["label"] for case in document["cases"] if not case.get("right", True)]
+    lost = [f"{label}: {why}" for label, why in document["lost"].items()]
+    failed = [f"{label}: wrong" for label in wrong] + lost
+    failed += [document["error"]] if "error" in document else []
+    print(
+        f"{document['set']}: {len(document['cases'])} cases in {seconds:.1f} s, "
+        f"{document['left']} left, {len(failed)} failed", *failed, sep="\n  ",
+    )  # fmt: skip
+    return not failed
 
 
 if __name__ == "__main__":

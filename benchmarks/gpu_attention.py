@@ -25,12 +25,12 @@ from benchmarks.gpu_bench import (
     ONE_BY_ONE,
     SUBJECT,
     VENDOR,
+    Attempt,
     Bench,
-    Section,
+    attempts,
     finite,
     multiplying,
     ordered,
-    run_cases,
     with_share,
 )
 from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
@@ -369,6 +369,6 @@ def run_case(bench: Bench, case: Attention) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def attention(bench: Bench, section: Section) -> None:
+def attention(bench: Bench) -> Iterator[Attempt]:
     """Layers' attention, decoding, chunks and requests of unequal length."""
-    run_cases(bench, section, dry_cases() if bench.dry else ordered(attention_cases()), run_case)
+    return attempts(bench, dry_cases() if bench.dry else ordered(attention_cases()), run_case)

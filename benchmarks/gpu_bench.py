@@ -8,26 +8,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
+from benchmarks.gpu_journal import LAUNCHES, SUBJECT, Journal
 from benchmarks.gpu_timing import Call, Meter, Settings, measure
-from benchmarks.results import Document, compare, load, save
+from benchmarks.results import compare
 from ftuner.runtime.gpu.backend import GpuBackend
 
-SUBJECT, LAUNCHES = "ftuner", "ftuner, launches"
-"""Ours, as users get it; and models of which nothing is recorded."""
 VENDOR, ONE_BY_ONE = "torch", "torch, one by one"
 """PyTorch's libraries; and the same of many, launched one after the other."""
 MAIN = "bfloat16"
 """What results are wanted of most."""
-KIND, DRY_KIND = "gpu", "gpu-dry"
-"""Kinds of document: results of a device, and what only shows that the script works."""
 GRANULE = 128
 """Elements that copies of operands begin at multiples of; a multiple of 16 bytes."""
-SAVE_EVERY_S = 2.0
 TORCH_TYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
@@ -43,45 +39,20 @@ CONFIDENCE = 8.0
 """As in `benchmarks.reference`."""
 
 
-class Section:
-    """The document of one section, written again while results come in."""
+class Attempt(NamedTuple):
+    """A case of a section."""
 
-    def __init__(self, path: Path, head: Mapping[str, Any], resume: bool) -> None:
-        self._path = path
-        self.document: Document = {**head, "complete": False, "cases": []}
-        if resume and path.exists():
-            found = load(path)
-            alike = all(found.get(key) == head[key] for key in ("kind", "machine", "versions"))
-            if alike:
-                self.document = found
-        self._known = {case["label"]: case for case in self.document["cases"]}
-        self._saved = 0.0
+    label: str
+    work: Callable[[], dict[str, Any]]
+    """Gives the result, as JSON."""
+    needs_s: float = 0.0
+    """Begun only if more time than this is left."""
+    is_extra: bool = False
+    """Not counted as left out."""
 
-    @property
-    def folder(self) -> Path:
-        """Where the document is."""
-        return self._path.parent
 
-    def restart(self) -> None:
-        """Forget what was measured before."""
-        self.document["cases"] = []
-        self._known = {}
-
-    def known(self, label: str) -> bool:
-        """Whether a case was measured before."""
-        return label in self._known
-
-    def add(self, label: str, **result: Any) -> None:
-        """Keep the result of a case."""
-        entry = {"label": label, **result}
-        self._known[label] = entry
-        self.document["cases"].append(entry)
-        if time.monotonic() - self._saved > SAVE_EVERY_S:
-            self.save()
-
-    def save(self) -> None:
-        save(self.document, self._path)
-        self._saved = time.monotonic()
+Section = Callable[["Bench"], Iterator[Attempt]]
+"""What a module offers to be measured: its cases, in the order that they are run in."""
 
 
 @dataclass
@@ -93,7 +64,9 @@ class Bench:
     dry: bool
     settings: Settings = field(default_factory=Settings)
     deadline: float = math.inf
-    """By `time.monotonic`, of the section that runs."""
+    """By `time.monotonic`, of the cases that come next."""
+    journal: Journal | None = None
+    """Of the section that runs."""
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     @property
@@ -108,6 +81,19 @@ class Bench:
     def kernels(self) -> int:
         """Kernels that were compiled so far."""
         return len(self.backend.kernels)
+
+    def shared(self, parts: Sequence[_Case]) -> Iterator[_Case]:
+        """The parts of a section, each with an equal share of the time that is left."""
+        whole = self.deadline
+        for number, part in enumerate(parts):
+            self.deadline = time.monotonic() + (whole - time.monotonic()) / (len(parts) - number)
+            yield part
+        self.deadline = whole
+
+    def enter(self, engine: str = "") -> None:
+        """Write down which engine runs; raises AvoidedError as `Journal.enter`."""
+        if self.journal is not None:
+            self.journal.enter(engine)
 
     def copies(self, count: int, shape: Sequence[int], multiply: str) -> list[torch.Tensor]:
         """Random tensors that begin at aligned addresses."""
@@ -140,6 +126,7 @@ class Bench:
         errors: dict[str, float] = {}
         for name, own in engines.items():
             try:
+                self.enter(name)
                 # The last copy too: it tells that each call uses its own operands.
                 errors[name] = max(error(name, number) for number in (0, len(own) - 1))
             except Exception as raised:
@@ -151,6 +138,7 @@ class Bench:
                 right[name] = own
             else:
                 refused[name] = {"refused": f"errs by {errors[name]:.3g} of what rounding explains"}
+        self.enter()
         result = self.compare(right, settings)
         result["engines"] |= refused
         return {"errors": errors, **result}
@@ -188,23 +176,11 @@ def ordered(cases: Iterable[_Labelled]) -> list[_Labelled]:
     return sorted(shuffled(cases), key=lambda case: case.multiply != MAIN)
 
 
-def run_cases(
-    bench: Bench, section: Section, cases: Iterable[_Labelled],
-    run: Callable[[Bench, _Labelled], dict[str, Any]],
-) -> None:  # fmt: skip
-    """Cases one after the other, until the section's time is over; `run` gives a result as JSON."""
-    left = 0
-    for case in cases:
-        if section.known(case.label):
-            continue
-        if bench.left_s <= 0:
-            left += 1
-            continue
-        kernels, began = bench.kernels, time.perf_counter()
-        result = run(bench, case)
-        took_s = time.perf_counter() - began
-        section.add(case.label, **result, compiled=bench.kernels - kernels, took_s=took_s)
-    section.document["left"] = left
+def attempts(
+    bench: Bench, cases: Iterable[_Labelled], run: Callable[[Bench, _Labelled], dict[str, Any]]
+) -> Iterator[Attempt]:
+    """Cases one after the other; `run` gives a result as JSON."""
+    return (Attempt(case.label, partial(run, bench, case)) for case in cases)
 
 
 def with_share(bench: Bench, case: Labelled, result: dict[str, Any]) -> dict[str, Any]:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from benchmarks.gpu_bench import Bench, Section
+from benchmarks.gpu_bench import Attempt, Bench
 from benchmarks.gpu_cases import Product, dry_cases, regret_cases
+from benchmarks.gpu_plans import described
 from benchmarks.gpu_products import Operands
 from benchmarks.gpu_regret import named, plans, timed_plans
 from benchmarks.gpu_simulated import SimulatedClock
 from benchmarks.gpu_timing import Timing
+from ftuner.core.gpu.tile import ProductKernel
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.hardware.recorded import load_recorded, recorded_names, to_document
+from ftuner.hardware.recorded import from_document, load_recorded, recorded_names, to_document
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.planner.gpu.problem import ProductProblem
@@ -29,7 +31,7 @@ from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.calibration.calibrate import Clock, DeviceCalibration, calibrate
 from ftuner.runtime.gpu.calibration.device_clock import DeviceClock
 from ftuner.runtime.gpu.calibration.table import with_values
-from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial
+from ftuner.runtime.gpu.calibration.trials import ProductTrial, Trial
 from ftuner.ukernels.gpu.library import build_gpu_library
 
 SAMPLES = "gpu-samples.jsonl"
@@ -80,34 +82,28 @@ def clock_of(bench: Bench) -> Clock:
     return DeviceClock(bench.backend)
 
 
-def calibration(bench: Bench, section: Section) -> None:
+def calibration(bench: Bench) -> Iterator[Attempt]:
     """Every prior, then shapes until the time is over."""
-    section.restart()
-    variants: dict[str, GpuHardware] = {}
-    lines: list[dict[str, Any]] = []
     clock = clock_of(bench)
-    for name, prior in priors(bench.backend.hardware, bench.dry).items():
+    priors_of = priors(bench.backend.hardware, bench.dry)
+
+    def calibrated(prior: GpuHardware) -> dict[str, Any]:
         found = calibrate(prior, clock)
-        variants |= {f"{name}, before": prior, f"{name}, after": found.hardware}
-        section.add(name, **_result(found))
-        lines += (
+        _keep(bench, [
             _sample(found.hardware, trial, time.seconds, time.error, time.rounds, False)
             for trial, time in found.times.items()
-        )
-    left = 0
+        ])  # fmt: skip
+        return _result(found)
+
+    for name, prior in priors_of.items():
+        yield Attempt(name, partial(calibrated, prior))
     for case in [next(dry_cases())] if bench.dry else regret_cases()[:SHAPES]:
-        if bench.left_s <= 0:
-            left += 1
-            continue
-        result, measured = _regrets(bench, case, variants)
-        section.add(case.label, **result)
-        lines += measured
-    section.document["left"] = left
-    _write(section, bench.backend.hardware, lines)
+        yield Attempt(case.label, partial(_regrets, bench, case, priors_of))
 
 
 def _result(found: DeviceCalibration) -> dict[str, Any]:
     return {
+        "hardware": to_document(found.hardware),
         "seconds": found.summary.seconds,
         "condition": found.condition,
         "slow_share": found.summary.slow_share,
@@ -124,10 +120,16 @@ def _result(found: DeviceCalibration) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _regrets(
-    bench: Bench, case: Product, variants: Mapping[str, GpuHardware]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Regret of one shape by each set of constants, and the samples."""
+def _regrets(bench: Bench, case: Product, priors_of: Mapping[str, GpuHardware]) -> dict[str, Any]:
+    """Regret of one shape by each set of constants; keeps the samples."""
+    assert bench.journal is not None
+    variants: dict[str, GpuHardware] = {}
+    for found in bench.journal.document["cases"]:
+        if "constants" in found:
+            after = from_document(found["hardware"])
+            assert isinstance(after, GpuHardware)
+            name = found["label"]
+            variants |= {f"{name}, before": priors_of[name], f"{name}, after": after}
     operands = Operands(bench, case)
     dtype = matrix_dtype(operands.x[0], "x")
     problem = ProductProblem(case.m, case.n, case.k)
@@ -156,12 +158,12 @@ def _regrets(
         },
     }
     last = list(variants)[1]
-    samples = [
+    _keep(bench, [
         _sample(variants[last], ProductTrial(plan), *_timed(timings[labels[plan]]),
                 plan == chosen[last])
         for plan in every if labels[plan] in timings
-    ]  # fmt: skip
-    return result, samples
+    ])  # fmt: skip
+    return result
 
 
 def _timed(timing: Timing) -> tuple[float, float, int]:
@@ -174,45 +176,31 @@ def _sample(
 ) -> dict[str, Any]:
     """A plan, measured, as a line of a dataset. `terms` are of the calibrated chip."""
     plan = trial.plan
-    problem: dict[str, Any]
-    if isinstance(trial, ProductTrial):
-        dtype, p = trial.plan.kernel.multiply, trial.plan.problem
-        problem = {"m": p.m, "n": p.n, "k": p.k, "batch": p.batch}
-        described = {
-            "kind": "product", "tiles": [asdict(tile) for tile in trial.plan.kernel.tiles],
-            "rows": trial.plan.rows, "split_k": trial.plan.split_k, "swizzle": trial.plan.swizzle,
-            "programs": trial.plan.programs,
-        }  # fmt: skip
-    else:
-        assert isinstance(trial, AttentionTrial)
-        kernel = trial.plan.kernel
-        dtype, problem = kernel.form.multiply, dict(trial.plan.problem._asdict())
-        described = {
-            "kind": "attention", "tile": asdict(kernel.tile), "causal": kernel.form.causal,
-            "packed": kernel.packed, "split_keys": trial.plan.split_keys,
-            "l2_heads": trial.plan.l2_heads, "programs": plan.programs,
-        }  # fmt: skip
+    is_product = isinstance(trial, ProductTrial)
+    problem = plan.problem._asdict()
+    if is_product:
+        problem = {name: problem[name] for name in ("m", "n", "k", "batch")}
+    kernel = trial.plan.kernel
+    dtype = kernel.multiply if isinstance(kernel, ProductKernel) else kernel.form.multiply
     return {
         "isa": hardware.architecture, "dtype": dtype, "workers": hardware.multiprocessors,
-        "level": "DRAM", "problem": problem, "plan": described, "chosen": chosen,
+        "level": "DRAM", "problem": problem, "plan": described(plan), "chosen": chosen,
         "terms": trial.estimate(hardware).terms(), "seconds": seconds, "spread": spread,
         "rounds": rounds,
     }  # fmt: skip
 
 
-def _write(section: Section, hardware: GpuHardware, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write the samples beside the section's document, anew each time."""
-    document = section.document
+def _keep(bench: Bench, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Append samples to the file beside the section's document."""
+    assert bench.journal is not None
+    document, path = bench.journal.document, bench.journal.path.parent / SAMPLES
     header = {
-        "kind": SAMPLES_KIND, "schema": SAMPLES_SCHEMA, "fingerprint": hardware.name,
-        "hardware": to_document(hardware), "versions": document["versions"],
+        "kind": SAMPLES_KIND, "schema": SAMPLES_SCHEMA, "fingerprint": bench.backend.hardware.name,
+        "hardware": to_document(bench.backend.hardware), "versions": document["versions"],
         "date": document["date"],
     }  # fmt: skip
-
-    def written() -> Iterator[str]:
-        for line in (header, *lines):
-            yield json.dumps(line, allow_nan=False) + "\n"
-
-    path = section.folder / SAMPLES
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(written()), encoding="utf-8")
+    # A file of an earlier run is written over.
+    known = path.exists() and json.loads(path.read_text().split("\n", 1)[0]) == header
+    text = "".join(json.dumps(x, allow_nan=False) + "\n" for x in (*[header] * (not known), *lines))
+    with path.open("a" if known else "w", encoding="utf-8") as file:
+        file.write(text)

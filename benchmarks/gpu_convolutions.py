@@ -18,12 +18,12 @@ from benchmarks.gpu_bench import (
     SUBJECT,
     TORCH_TYPES,
     VENDOR,
+    Attempt,
     Bench,
-    Section,
+    attempts,
     finite,
     multiplying,
     ordered,
-    run_cases,
     with_share,
 )
 from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
@@ -218,6 +218,6 @@ def run_case(bench: Bench, case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def convolutions(bench: Bench, section: Section) -> None:
+def convolutions(bench: Bench) -> Iterator[Attempt]:
     """Layers of networks on images and sequences."""
-    run_cases(bench, section, dry_cases() if bench.dry else ordered(all_cases()), run_case)
+    return attempts(bench, dry_cases() if bench.dry else ordered(all_cases()), run_case)

@@ -12,6 +12,7 @@ import copy
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,8 +23,8 @@ from benchmarks.gpu_bench import (
     CONFIDENCE,
     INPUT_ROUNDOFF,
     TORCH_TYPES,
+    Attempt,
     Bench,
-    Section,
     error_of,
     finite,
     multiplying,
@@ -270,28 +271,21 @@ def _on_device(bench: Bench, index: int, multiply: Multiply) -> float:
     return error_of(y, a, b, multiply)
 
 
-def correct(bench: Bench, section: Section) -> None:
-    """Run all checks; one that raises is a result like one that errs."""
-    left = 0
+def correct(bench: Bench) -> Iterator[Attempt]:
+    """All checks."""
     if not bench.dry:
         bench.backend.kernels.prepare(_sources(bench.backend))
-    for label, check in shuffled(checks(bench)):
-        if section.known(label):
-            continue
-        if bench.left_s <= 0:
-            left += 1
-            continue
-        multiply = label.split()[0]
-        found: dict[str, Any]
-        try:
-            with multiplying(multiply), torch.inference_mode():
-                error = check()
-            found = {"error": error, "right": bool(error <= 1.0)}
-        except Exception as error:
-            traceback.print_exc()
-            found = {"right": False, "raised": f"{type(error).__name__}: {error}"}
-        section.add(label, **found)
-    section.document["left"] = left
-    wrong = [case["label"] for case in section.document["cases"] if not case["right"]]
-    if wrong:
-        raise ArithmeticError(f"{len(wrong)} checks failed: {', '.join(wrong)}")
+    return (
+        Attempt(label, partial(_verdict, label, check)) for label, check in shuffled(checks(bench))
+    )
+
+
+def _verdict(label: str, check: Callable[[], float]) -> dict[str, Any]:
+    """A check that raises is a result like one that errs."""
+    try:
+        with multiplying(label.split()[0]), torch.inference_mode():
+            error = check()
+    except Exception as raised:
+        traceback.print_exc()
+        return {"right": False, "raised": f"{type(raised).__name__}: {raised}"}
+    return {"error": error, "right": bool(error <= 1.0)}

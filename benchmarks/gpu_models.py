@@ -28,8 +28,8 @@ import torch
 from benchmarks.gpu_bench import (
     LAUNCHES,
     SUBJECT,
+    Attempt,
     Bench,
-    Section,
     finite,
     multiplying,
     shuffled,
@@ -133,6 +133,7 @@ class Calls:
         not those `of` the engine."""
         own = self.of(name) if inputs is None else inputs
         try:
+            self._bench.enter(name)
             run = prepare()
             # Not the inputs that a graph was captured on: it must read those that it is given.
             y = run(own[-1])
@@ -186,6 +187,7 @@ class Calls:
             self.add(name + GRAPH, replayed, inputs)
 
     def timed(self) -> dict[str, Any]:
+        self._bench.enter()
         settings = SETTINGS
         if self._bench.dry:
             settings = replace(self._bench.settings, ahead=False)
@@ -217,49 +219,57 @@ def first_calls(bench: Bench, name: str, run: Run, feeds: list[Feeds]) -> dict[s
     }  # fmt: skip
 
 
-def run_shape(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
+def run_shape(bench: Bench, subject: Subject, shape: Shape, is_padded: bool) -> dict[str, Any]:
     """Check and time one shape; the result as JSON. First calls are those of engines for which the
     shape is new: where nothing is recorded, kernels and plans are already there."""
     calls = Calls(bench, subject, shape)
     first = calls.add_all()
-    for name, length in padded_lengths(shape[1], subject.positions).items():
+    lengths = padded_lengths(shape[1], subject.positions) if is_padded else {}
+    for name, length in lengths.items():
         calls.add_padded(name, subject.runs[EAGER], length)
     return {"first_calls": first, **calls.timed()}
 
 
-def run_unpadded(bench: Bench, section: Section, models: Sequence[Wanted]) -> None:
-    """Models at all their shapes, none of them padded. Each has an equal share of the time, and one
-    that fails does not stop others."""
-    section.document["left"] = 0
-    failed = []
-    whole = bench.deadline
-    for number, model in enumerate(models):
-        now = time.monotonic()
-        bench.deadline = now + (whole - now) / (len(models) - number)
-        try:
-            with multiplying("tf32"), torch.inference_mode():
-                _run_unpadded(bench, section, model)
-        except Exception as error:
-            traceback.print_exc()
-            failed.append(f"{model.name}: {type(error).__name__}: {error}")
-        bench.deadline = whole
-    if failed:
-        raise RuntimeError("; ".join(failed))
+class Made:
+    """A model, made when it is first asked for; if that fails, it fails each time."""
+
+    def __init__(self, bench: Bench, model: Wanted) -> None:
+        self._bench, self._model = bench, model
+        self._subject: Subject | Exception | None = None
+        self.load_s = 0.0
+
+    def __call__(self) -> Subject:
+        if self._subject is None:
+            began = time.perf_counter()
+            try:
+                self._subject = self._model.make(self._bench)
+                self._bench.synchronize()
+            except Exception as error:
+                self._subject = error
+            self.load_s = time.perf_counter() - began
+        if isinstance(self._subject, Exception):
+            raise self._subject
+        return self._subject
 
 
-def _run_unpadded(bench: Bench, section: Section, model: Wanted) -> None:
-    subject: Subject | None = None
+def unpadded(bench: Bench, models: Sequence[Wanted]) -> Iterator[Attempt]:
+    """Models at all their shapes, none of them padded, each in an equal share of the time."""
+    for model in bench.shared(models):
+        yield from _shapes(bench, model, Made(bench, model), is_padded=False)
+
+
+def _shapes(bench: Bench, model: Wanted, made: Made, is_padded: bool) -> Iterator[Attempt]:
+    """In no order: a shape comes after others that are longer and shorter."""
     for number, shape in enumerate(shuffled(model.shapes)):
-        label = f"{model.name} {'x'.join(map(str, shape))}"
-        if section.known(label):
-            continue
-        if bench.left_s <= 0:
-            section.document["left"] += 1
-            continue
-        subject = subject or model.make(bench)
-        calls = Calls(bench, subject, shape)
-        found = {"model": model.name, "dtype": subject.dtype, "shape": shape, "number": number}
-        section.add(label, **found, first_calls=calls.add_all(), **calls.timed())
+
+        def work(number: int = number, shape: Shape = shape) -> dict[str, Any]:
+            with multiplying("tf32"), torch.inference_mode():
+                subject = made()
+                result = run_shape(bench, subject, shape, is_padded)
+            found = {"model": model.name, "dtype": subject.dtype, "shape": shape}
+            return {**found, "number": number, "load_s": made.load_s, **result}
+
+        yield Attempt(f"{model.name} {'x'.join(map(str, shape))}", work)
 
 
 def run_bucket(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
@@ -278,79 +288,29 @@ def run_bucket(bench: Bench, subject: Subject, shape: Shape) -> dict[str, Any]:
     return {"compile_s": compile_s, "bucket": length, **result}
 
 
-class _Attempts:
-    """Models, each made when it is first asked for; one that fails does not stop the others."""
-
-    def __init__(self, bench: Bench, section: Section) -> None:
-        self._bench, self._section = bench, section
-        self._made: dict[str, Subject] = {}
-        self.failed: dict[str, str] = {}
-
-    def each(self, part: Callable[[Bench, Section, Wanted, Callable[[], Subject]], None]) -> None:
-        """Measure a part of every model, each within an equal share of the time that is left."""
-        bench, whole = self._bench, self._bench.deadline
-        rest = [model for model in wanted(bench.dry) if model.name not in self.failed]
-        for number, model in enumerate(rest):
-            now = time.monotonic()
-            bench.deadline = now + (whole - now) / (len(rest) - number)
-            try:
-                with multiplying("tf32"), torch.inference_mode():
-                    part(bench, self._section, model, lambda model=model: self._subject(model))
-            except Exception as error:
-                traceback.print_exc()
-                self.failed[model.name] = f"{model.name}: {type(error).__name__}: {error}"
-        bench.deadline = whole
-
-    def _subject(self, model: Wanted) -> Subject:
-        found = self._made.get(model.name)
-        if found is None:
-            began = time.perf_counter()
-            found = self._made[model.name] = model.make(self._bench)
-            self._bench.synchronize()
-            seconds = time.perf_counter() - began
-            self._section.document.setdefault("load_s", {})[model.name] = seconds
-        return found
-
-
-def models(bench: Bench, section: Section) -> None:
+def models(bench: Bench) -> Iterator[Attempt]:
     """All models at all shapes, and then buckets that are compiled for, while there is time."""
-    section.document["left"] = 0
-    attempts = _Attempts(bench, section)
-    attempts.each(_run_shapes)
-    attempts.each(_run_buckets)
-    if attempts.failed:
-        raise RuntimeError("; ".join(attempts.failed.values()))
+    every = [(model, Made(bench, model)) for model in wanted(bench.dry)]
+    for model, made in bench.shared(every):
+        yield from _shapes(bench, model, made, is_padded=True)
+    for model, made in bench.shared(every):
+        yield from _buckets(bench, model, made)
 
 
-def _run_shapes(
-    bench: Bench, section: Section, model: Wanted, subject: Callable[[], Subject]
-) -> None:
-    """In no order: a shape comes after others that are longer and shorter."""
-    number = 0
-    for shape in shuffled(model.shapes):
-        label = f"{model.name} {'x'.join(map(str, shape))}"
-        if section.known(label):
-            continue
-        if bench.left_s <= 0:
-            section.document["left"] += 1
-            continue
-        found = {"model": model.name, "dtype": subject().dtype, "shape": shape, "number": number}
-        section.add(label, **found, **run_shape(bench, subject(), shape))
-        number += 1
-
-
-def _run_buckets(
-    bench: Bench, section: Section, model: Wanted, subject: Callable[[], Subject]
-) -> None:
+def _buckets(bench: Bench, model: Wanted, made: Made) -> Iterator[Attempt]:
     """Those that there is no time for are not counted as left out."""
     longest_s = 0.0
-    needs_s = 0.0 if bench.dry else STATIC_SECONDS
     for shape in shuffled(model.shapes)[: 1 if bench.dry else None]:
+
+        def work(shape: Shape = shape) -> dict[str, Any]:
+            nonlocal longest_s
+            with multiplying("tf32"), torch.inference_mode():
+                subject = made()
+                result = run_bucket(bench, subject, shape)
+            # Another shape's bucket may be compiled already.
+            longest_s = max(longest_s, result["compile_s"])
+            return {"model": model.name, "dtype": subject.dtype, "shape": shape, **result}
+
+        needs_s = 0.0 if bench.dry else 2.0 * longest_s or STATIC_SECONDS
         label = f"{model.name} {'x'.join(map(str, shape))}, bucket"
-        if section.known(label) or bench.left_s <= needs_s:
-            continue
-        result = run_bucket(bench, subject(), shape)
-        section.add(label, model=model.name, dtype=subject().dtype, shape=shape, **result)
-        # Another shape's bucket may be compiled already.
-        longest_s = max(longest_s, result["compile_s"])
-        needs_s = 0.0 if bench.dry else 2.0 * longest_s
+        yield Attempt(label, work, needs_s, is_extra=True)

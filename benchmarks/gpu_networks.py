@@ -4,15 +4,15 @@ last: eager and compiled for any shape, each with and without CUDA graphs; see `
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from benchmarks.gpu_bench import Bench, Section
-from benchmarks.gpu_models import run_unpadded
+from benchmarks.gpu_bench import Attempt, Bench
+from benchmarks.gpu_models import unpadded
 from benchmarks.gpu_subjects import (
     BFLOAT16,
     TF32,
@@ -58,10 +58,10 @@ def network(bench: Bench, name: str) -> Subject:
     return replace(found, feeds=pictures)
 
 
-def networks(bench: Bench, section: Section) -> None:
+def networks(bench: Bench) -> Iterator[Attempt]:
     """All networks at all sizes of pictures."""
     models = DRY_PICTURES if bench.dry else PICTURES_OF
-    run_unpadded(
-        bench, section,
+    return unpadded(
+        bench,
         [Wanted(name, partial(network, name=name), shapes) for name, shapes in models.items()],
-    )  # fmt: skip
+    )

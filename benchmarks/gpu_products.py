@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,12 @@ from benchmarks.gpu_bench import (
     MAIN,
     SUBJECT,
     VENDOR,
+    Attempt,
     Bench,
-    Section,
+    attempts,
     error_of,
     multiplying,
     ordered,
-    run_cases,
     shuffled,
     with_share,
 )
@@ -111,38 +112,33 @@ def run_case(bench: Bench, case: Product, more: dict[str, Any] | None = None) ->
     }  # fmt: skip
 
 
-def gemm(bench: Bench, section: Section) -> None:
+def gemm(bench: Bench) -> Iterator[Attempt]:
     """Layers without bias, of a constant weight and any number of rows."""
-    run_cases(bench, section, dry_cases() if bench.dry else ordered(gemm_cases()), run_case)
+    return attempts(bench, dry_cases() if bench.dry else ordered(gemm_cases()), run_case)
 
 
-def bmm(bench: Bench, section: Section) -> None:
+def bmm(bench: Bench) -> Iterator[Attempt]:
     """Batches of products of two inputs: of one size, and grouped."""
     cases: list[Product | Grouped] = [*bmm_cases(), *grouped_cases()]
     if bench.dry:
         plain = next(dry_cases())
         cases = [replace(plain, batch=3, layout=layout) for layout in ("nt", "nn")]
         cases += dry_groups()
-    run_cases(bench, section, cases if bench.dry else shuffled(cases), _run_any)
+    return attempts(bench, cases if bench.dry else shuffled(cases), _run_any)
 
 
 def _run_any(bench: Bench, case: Product | Grouped) -> dict[str, Any]:
     return run_grouped(bench, case) if isinstance(case, Grouped) else run_case(bench, case)
 
 
-def compiled(bench: Bench, section: Section) -> None:
+def compiled(bench: Bench) -> Iterator[Attempt]:
     """A sample of layers by `torch.compile`, each compiled once for all its rows."""
     dry = next(dry_cases())
     layers = ((dry.n, dry.k),) if bench.dry else (LLAMA_LAYERS[0], LLAMA_LAYERS[2])
-    section.document["left"] = 0
+    needs_s = 0.0 if bench.dry else COMPILED_SECONDS
     for n, k in layers:
-        label = f"{n}x{k}"
-        if section.known(label):
-            continue
-        if bench.left_s < (0 if bench.dry else COMPILED_SECONDS):
-            section.document["left"] += 1
-            continue
-        section.add(label, **_compiled_layer(bench, replace(dry, n=n, k=k)))
+        work = partial(_compiled_layer, bench, replace(dry, n=n, k=k))
+        yield Attempt(f"{n}x{k}", work, needs_s)
 
 
 def _compiled_layer(bench: Bench, like: Product) -> dict[str, Any]:

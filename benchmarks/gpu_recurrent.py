@@ -8,6 +8,7 @@ it is called, too; nothing is compiled for it.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import numpy as np
 import onnx
 import torch
 
-from benchmarks.gpu_bench import LAUNCHES, SUBJECT, TORCH_TYPES, Bench, Section
-from benchmarks.gpu_models import run_unpadded
+from benchmarks.gpu_bench import LAUNCHES, SUBJECT, TORCH_TYPES, Attempt, Bench
+from benchmarks.gpu_models import unpadded
 from benchmarks.gpu_subjects import (
     BFLOAT16,
     DRY_TOLERANCE,
@@ -85,7 +86,7 @@ def layer_subject(bench: Bench, layer: Layer, dtype: str) -> Subject:
     )  # fmt: skip
 
 
-def recurrent(bench: Bench, section: Section) -> None:
+def recurrent(bench: Bench) -> Iterator[Attempt]:
     """All layers at all batches and lengths."""
     if bench.dry:
         layers, shapes = [(layer, TF32) for layer in DRY_LAYERS], DRY_SHAPES
@@ -100,4 +101,4 @@ def recurrent(bench: Bench, section: Section) -> None:
         for layer, dtype in layers
     ]  # fmt: skip
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
-        run_unpadded(bench, section, models)
+        yield from unpadded(bench, models)

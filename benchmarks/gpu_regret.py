@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_bench import Bench, Section, error_of
+from benchmarks.gpu_bench import Attempt, Bench, attempts, error_of
 from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, Timing, measure
@@ -139,14 +139,6 @@ def _plan_s(planner: ProductPlanner, problem: ProductProblem) -> float:
     return (time.perf_counter() - began) / len(rows)
 
 
-def regret(bench: Bench, section: Section) -> None:
+def regret(bench: Bench) -> Iterator[Attempt]:
     """A sample of shapes."""
-    left = 0
-    for case in [next(dry_cases())] if bench.dry else regret_cases():
-        if section.known(case.label):
-            continue
-        if bench.left_s <= 0:
-            left += 1
-            continue
-        section.add(case.label, **run_case(bench, case))
-    section.document["left"] = left
+    return attempts(bench, [next(dry_cases())] if bench.dry else regret_cases(), run_case)

@@ -4,12 +4,12 @@ of shapes that were not seen before, and calls."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from benchmarks.gpu_bench import TORCH_TYPES, Bench, Section
+from benchmarks.gpu_bench import TORCH_TYPES, Attempt, Bench
 from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.recorded import to_document
 from ftuner.planner.gpu.planner import ProductPlanner
@@ -34,9 +34,8 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def tuning(bench: Bench, section: Section) -> None:
+def tuning(bench: Bench) -> Iterator[Attempt]:
     """Every figure once; nothing is compared."""
-    section.restart()
     backend = bench.backend
     multiply: Multiply = "float16" if bench.dry else "bfloat16"
     n, k = (32, 48) if bench.dry else LAYER
@@ -44,22 +43,29 @@ def tuning(bench: Bench, section: Section) -> None:
     dtype = matrix_dtype(weight, "weight")
     began = time.perf_counter()
     library = build_gpu_library.__wrapped__(backend.hardware, dtype, multiply)
-    section.document["hardware"] = to_document(backend.hardware)
-    section.add(
-        "library", seconds=time.perf_counter() - began, tiles=len(library.tiles),
-        pairs=len(library.pairs),
-    )  # fmt: skip
+    library_s = time.perf_counter() - began
     kernels = len(library.kernels("k", "k"))
-    compile_s = _seconds(lambda: backend.products.ready(weight.mT))
-    section.add("compile, empty cache", seconds=compile_s, kernels=kernels)
-    again = GpuBackend(
-        backend.device, backend.hardware, None if bench.dry else target_of(backend.device)
-    )
-    warm_s = _seconds(lambda: again.products.ready(weight.mT))
-    section.add("compile, warm cache", seconds=warm_s, kernels=kernels)
-    section.add("plan", **_planning(ProductPlanner(library), n, k))
-    with torch.inference_mode():
-        section.add("call", **_calls(bench, multiply))
+
+    def compiled(on: GpuBackend) -> dict[str, Any]:
+        return {"seconds": _seconds(lambda: on.products.ready(weight.mT)), "kernels": kernels}
+
+    def calls() -> dict[str, Any]:
+        with torch.inference_mode():
+            return _calls(bench, multiply)
+
+    yield Attempt(
+        "library",
+        lambda: {
+            "seconds": library_s, "tiles": len(library.tiles), "pairs": len(library.pairs),
+            "hardware": to_document(backend.hardware),
+        },
+    )  # fmt: skip
+    yield Attempt("compile, empty cache", lambda: compiled(backend))
+    target = None if bench.dry else target_of(backend.device)
+    again = GpuBackend(backend.device, backend.hardware, target)
+    yield Attempt("compile, warm cache", lambda: compiled(again))
+    yield Attempt("plan", lambda: _planning(ProductPlanner(library), n, k))
+    yield Attempt("call", calls)
 
 
 def _planning(planner: ProductPlanner, n: int, k: int) -> dict[str, Any]:

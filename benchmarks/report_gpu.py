@@ -232,6 +232,8 @@ def _missing(documents: Sequence[Document]) -> Iterator[str]:
             found.append(f"- {document['set']}: {document['left']} cases, for lack of time")
         if why:
             found.append(f"- {document['set']}: {why}")
+        lost = document.get("lost", {}).items()
+        found += [f"- {document['set']}, {label}: {reason}" for label, reason in lost]
     if found:
         yield "## Not measured"
         yield ""

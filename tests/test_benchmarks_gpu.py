@@ -6,21 +6,27 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 import typer
-from benchmarks import report, report_gpu, results
+from benchmarks import gpu, report, report_gpu, results
 
 from ftuner.hardware.recorded import from_document
 
 pytestmark = pytest.mark.full
 ROOT = Path(__file__).parent.parent
 PADDED = {"torch, padded to powers of two", "torch, padded to multiples of 64"}
-SECTIONS = (
-    "tuning", "correct", "gemm", "regret", "calibration", "bmm", "attention", "models",
-    "convolutions", "networks", "recurrent", "compiled",
-)  # fmt: skip
+SECTIONS = tuple(gpu.SHARES)
+FAULTS = {
+    "tuning": "1:hang", "correct": "0:abort", "calibration": "0:raise", "regret": "0:abort",
+    "gemm": "0:peer-abort", "bmm": "0:abort", "attention": "0:peer-hang", "compiled": "0:raise",
+    "models": "0:peer-raise", "convolutions": "0:abort", "networks": "0:raise",
+    "recurrent": "0:abort",
+}  # fmt: skip
+"""One for each section: the number of a case, and what happens in it."""
+HUNG_S = 60
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -186,6 +192,77 @@ def test_dry_results_can_be_printed(dry, capsys):
         assert expected in text
     assert "## Not measured" not in text
     assert "refused" not in text
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a dry run of one case for each section, with a fault in each."""
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    pytest.importorskip("onnx")
+    folder = tmp_path_factory.mktemp("faulty")
+    faults = [f"--fault={section}:{fault}" for section, fault in FAULTS.items()]
+    done = run("--dry", "--most=2", f"--case-s={HUNG_S}", "--out", str(folder), *faults)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_fault_loses_one_case_and_a_fault_of_a_peer_none(dry, faulty, section):
+    whole = results.load(dry / f"gpu-dry-{section}.json")
+    found = results.load(faulty / f"gpu-dry-{section}.json")
+    assert "error" not in found
+    fault = gpu.Fault.read(f"{section}:{FAULTS[section]}")
+    labels = [case["label"] for case in whole["cases"]]
+    lost = [] if fault.kind.startswith("peer-") else [labels[fault.number]]
+    assert list(found["lost"]) == lost
+    kept = [label for label in labels if label not in lost][:2]
+    assert [case["label"] for case in found["cases"]] == kept
+    counted = [label for label in labels if not label.endswith(", bucket")]
+    assert len(counted) == len(kept) + len(lost) + found["left"]
+    if fault.kind.startswith("peer-"):
+        engines = found["cases"][fault.number]["engines"]
+        refused = [entry["refused"] for entry in engines.values() if "refused" in entry]
+        assert len(refused) == 1
+        assert "min_s" in engines["ftuner"]
+
+
+def test_lost_cases_are_tried_again_when_a_run_is_resumed(faulty, dry):
+    done = run("--dry", "--only", "gemm,bmm", "--out", str(faulty), "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for section in ("gemm", "bmm"):
+        labels, wanted = (
+            {case["label"] for case in results.load(x / f"gpu-dry-{section}.json")["cases"]}
+            for x in (faulty, dry)
+        )
+        assert labels == wanted
+
+
+def test_the_calls_have_all_sections_once_and_fit_ten_minutes():
+    assert sorted(SECTIONS) == sorted(section for call in gpu.CALLS.values() for section in call)
+    for call in gpu.CALLS.values():
+        assert sum(share.seconds for share in call.values()) < 540
+
+
+def test_plans_have_their_terms(dry):
+    for section in ("gemm", "attention"):
+        for case in results.load(dry / f"gpu-dry-{section}.json")["cases"]:
+            (plan,) = case["plans"]
+            assert plan["programs"] > 0
+            assert plan["terms"]["dram_s"] > 0
+            assert "resources" in plan
+
+
+def test_an_archive_carries_kernels(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cache = tmp_path / "triton_cache_dir" / "key"
+    cache.mkdir(parents=True)
+    for name in ("kernel.cubin", "kernel.json", "kernel.ttir", "kernel.ptx"):
+        (cache / name).write_text(name)
+    gpu.pack(tmp_path / "kernels.tar.xz", tmp_path)
+    with tarfile.open(tmp_path / "kernels.tar.xz") as archive:
+        names = {Path(name).name for name in archive.getnames()}
+    assert names == {"triton_cache_dir", "key", "kernel.cubin", "kernel.json"}
 
 
 def test_a_folder_without_results_is_named(tmp_path):

@@ -161,6 +161,11 @@ class Attentions:
             found += self._sources(form, batch.members.extent > 1).values()
         return found
 
+    @property
+    def calls(self) -> Iterator[_Call]:
+        """Plans and kernels of the layouts of operands that are kept."""
+        return self._calls.values()
+
     def workspace_bytes(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         softmax: AttentionSoftmax, past: int | None, tf32: bool, sinks: Tensor | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ftuner.codegen.triton.compile import compile_kernel
+from ftuner.codegen.triton.resources import Resources
 from ftuner.codegen.triton.source import Source, load
 from ftuner.codegen.triton.targets import Compiled, Target
 from ftuner.core.forks import fork_safe_lock
@@ -20,6 +21,8 @@ from ftuner.runtime.compile_processes import Request, answers
 from ftuner.runtime.shown_progress import Progress, shown
 
 COMPILER_MODULE = "ftuner.codegen.triton.compile"
+WORD_BYTES = 4
+"""Triton counts spills in registers."""
 INTERPRETER_VARIABLE = "TRITON_INTERPRET"
 INTERPRETED = os.environ.get(INTERPRETER_VARIABLE, "0") not in ("", "0")
 """Whether Triton's interpreter runs kernels, on tensors in the CPU's memory."""
@@ -58,6 +61,15 @@ class Kernel:
         else:
             with torch.cuda.device(self.device):
                 self._compiled[(programs, 1, 1)](*arguments)
+
+    @property
+    def resources(self) -> Resources | None:
+        """The resources that the driver reports; None if the kernel is interpreted."""
+        if self._compiled is None:
+            return None
+        found, registers = self._compiled, self._compiled.n_regs
+        threads = found.metadata.num_warps * found.metadata.target.warp_size
+        return Resources(threads, registers, WORD_BYTES * found.n_spills, found.metadata.shared)
 
 
 class Kernels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -196,6 +196,11 @@ class Products:
             partial(self._launch, call, self._values(call, found, offsets))
             for offsets in call.offsets
         ]
+
+    @property
+    def calls(self) -> Iterator[_Call]:
+        """Plans and kernels of the layouts of operands that are kept."""
+        return self._calls.values()
 
     def workspace_bytes(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
