@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,8 +81,10 @@ NO_GPU = 2
 CACHES = ("TRITON_CACHE_DIR", "FTUNER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 CARRIED = CACHES[:2]
 """Those that `--kernels` keeps."""
-LEFT_BEHIND = (".ttir", ".ttgir", ".llir", ".ptx", ".source")
-"""Forms of a kernel that loading it does not read."""
+EMPTIED = (".ttir", ".ttgir", ".llir", ".ptx", ".source")
+"""Forms of a kernel of which Triton only asks whether they are there when it loads the kernel."""
+CARRIED_TO = Path(tempfile.gettempdir()) / "ftuner-gpu-kernels"
+"""Where caches that are carried are: Triton's have absolute paths."""
 
 
 def fail(message: str) -> None:
@@ -178,14 +181,16 @@ def watch(child: subprocess.Popen[bytes], marker: Path, share: Share, end: float
 
 def pack(file: Path, caches: Path) -> None:
     """Keep what was compiled and calibrated."""
+
+    def packed(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.size *= not member.name.endswith(EMPTIED)
+        return member
+
     with tarfile.open(file, "w:xz") as archive:
         for name in CARRIED:
             folder = caches / name.lower()
             if folder.exists():
-                archive.add(
-                    folder, folder.name,
-                    filter=lambda x: None if x.name.endswith(LEFT_BEHIND) else x,
-                )  # fmt: skip
+                archive.add(folder, folder.name, filter=packed)
 
 
 def main(
@@ -234,6 +239,9 @@ def main(
     right = True
     # PyTorch's compiling processes may write to the end.
     with tempfile.TemporaryDirectory(prefix="ftuner-gpu-", ignore_cleanup_errors=True) as scratch:
+        if kernels is not None:
+            scratch = str(CARRIED_TO)
+            shutil.rmtree(scratch, ignore_errors=True)
         # Empty caches, so that tuning starts from nothing, and PyTorch's compiler does.
         for variable in CACHES:
             os.environ[variable] = str(Path(scratch) / variable.lower())
