@@ -1,17 +1,21 @@
 """Forks: a child has one thread, the one that forked, and whatever the others held or left.
 
 A lock that another thread held at the fork stays locked in the child for ever. So whatever owns
-locks renews them there, and gives up what belongs to threads that are gone. Steps that leave a
-state which no child could use, such as half an import or a held lock of a library, are short, and a
-fork waits for them.
+locks renews them there, and gives up what belongs to threads that are gone. What another thread was
+importing is imported anew.
+
+A fork waits for nothing of ours: the thread that forks may be importing a module, or hold a lock of
+the standard library, for which whoever it waits for may wait. It waits for LLVM alone, within which
+no thread waits for another.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
-from importlib import import_module
+from importlib import _bootstrap
 from typing import Any, Protocol
 
 
@@ -30,9 +34,7 @@ class Renewed(Protocol):
         """Make new locks; forget what threads of the parent were doing."""
 
 
-undivided: Lock = threading.RLock()
-"""Held for steps of less than seconds that a fork waits for."""
-_AWAITED: list[Lock] = [undivided]
+_AWAITED: list[Lock] = []
 """Locks that a fork waits for, in the order in which any thread takes them."""
 _FORKING: list[Lock] = []
 """Those that the thread which forks has taken."""
@@ -55,15 +57,9 @@ def renew_after_fork(owner: Renewed) -> None:
 
 def wait_before_fork(lock: Lock) -> None:
     """Have each fork wait until a reentrant lock is free, so that it is free in the child as well:
-    for the lock of a library. Whoever holds it does not ask for `undivided`."""
+    for the lock of a library whose holder waits for nothing."""
     if lock not in _AWAITED:
         _AWAITED.append(lock)
-
-
-def import_undivided(name: str) -> Any:
-    """Import a module. A child that was forked meanwhile could never import it."""
-    with undivided:
-        return import_module(name)
 
 
 def _before() -> None:
@@ -80,6 +76,7 @@ def _after() -> None:
 
 def _after_in_child() -> None:
     _after()
+    _forget_half_imports()
     for lock in list(_LOCKS):
         # The thread that forked keeps what it holds.
         if lock.acquire(blocking=False):
@@ -88,6 +85,20 @@ def _after_in_child() -> None:
             lock._at_fork_reinit()
     for owner in list(_RENEWED):
         owner.renew_in_child()
+
+
+def _forget_half_imports() -> None:
+    """Forget the modules that threads of the parent were importing, with the locks of the import
+    system, which has no public way to free them: any import of one would wait for ever."""
+    locks: dict[str, Any] = getattr(_bootstrap, "_module_locks", {})
+    own = threading.get_ident()
+    for name, reference in list(locks.items()):
+        if getattr(reference(), "owner", None) in (None, own):
+            continue
+        del locks[name]
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if getattr(spec, "_initializing", False):
+            del sys.modules[name]
 
 
 # Windows does not fork.

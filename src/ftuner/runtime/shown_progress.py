@@ -7,9 +7,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError
 
 VARIABLE = "FTUNER_PROGRESS"
@@ -88,8 +88,8 @@ class _Bar:
             self._draw()
 
     def _begin(self) -> None:
-        room = import_undivided("rich.progress")
-        console = import_undivided("rich.console").Console(
+        room = import_module("rich.progress")
+        console = import_module("rich.console").Console(
             stderr=True, force_terminal=None if _on_terminal() else True
         )
         columns = (room.TextColumn("{task.description}"), room.BarColumn())
