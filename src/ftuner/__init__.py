@@ -116,6 +116,9 @@ _HOMES = {
 }
 """The module of each name that is imported when it is first asked for."""
 
+# From now on, a child may be forked while other threads import.
+import_module("ftuner.core.forks")
+
 # A package has the name of a function. Its import would replace the function, so it comes first.
 import_module("ftuner.hardware")
 globals().pop("hardware", None)

@@ -4,9 +4,9 @@ A lock that another thread held at the fork stays locked in the child for ever. 
 locks renews them there, and gives up what belongs to threads that are gone. What another thread was
 importing is imported anew.
 
-A fork waits for nothing of ours: the thread that forks may be importing a module, or hold a lock of
-the standard library, for which whoever it waits for may wait. It waits for LLVM alone, within which
-no thread waits for another.
+A fork takes no lock of ours: the thread that forks may be importing a module, or hold a lock of the
+standard library, for which the thread that has ours may wait. It takes LLVM's alone, within which
+no thread waits for another. It lets imports end, as long as they get on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import weakref
 from importlib import _bootstrap
 from typing import Any, Protocol
@@ -40,6 +41,11 @@ _FORKING: list[Lock] = []
 """Those that the thread which forks has taken."""
 _LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()
 _RENEWED: weakref.WeakSet[Renewed] = weakref.WeakSet()
+PATIENCE_S = 1.0
+"""Limit on a fork's wait for imports."""
+STUCK_S = 0.05
+"""A thread at the same place for as long may wait for the thread that forks."""
+LOOK_AGAIN_S = 0.001
 
 
 def fork_safe_lock() -> Lock:
@@ -62,7 +68,32 @@ def wait_before_fork(lock: Lock) -> None:
         _AWAITED.append(lock)
 
 
+def _importing() -> dict[str, int]:
+    """The modules that other threads are importing, and their threads. The import system has no
+    public way to ask."""
+    locks: dict[str, Any] = getattr(_bootstrap, "_module_locks", {})
+    found = {name: getattr(lock(), "owner", None) for name, lock in list(locks.items())}
+    own = threading.get_ident()
+    return {name: owner for name, owner in found.items() if owner not in (None, own)}
+
+
+def _let_imports_end() -> None:
+    """Wait while other threads get on with imports: an extension module that is half initialised
+    cannot be imported anew."""
+    began = changed = time.monotonic()
+    before: list[tuple[int, int]] = []
+    while threads := set(_importing().values()):
+        frames, now = sys._current_frames(), time.monotonic()
+        places = [(id(frames[t]), frames[t].f_lasti) for t in threads if t in frames]
+        if places != before:
+            before, changed = places, now
+        if now - changed > STUCK_S or now - began > PATIENCE_S:
+            return
+        time.sleep(LOOK_AGAIN_S)
+
+
 def _before() -> None:
+    _let_imports_end()
     # The first lock keeps other threads that fork out.
     for lock in tuple(_AWAITED):
         lock.__enter__()
@@ -88,14 +119,10 @@ def _after_in_child() -> None:
 
 
 def _forget_half_imports() -> None:
-    """Forget the modules that threads of the parent were importing, with the locks of the import
-    system, which has no public way to free them: any import of one would wait for ever."""
-    locks: dict[str, Any] = getattr(_bootstrap, "_module_locks", {})
-    own = threading.get_ident()
-    for name, reference in list(locks.items()):
-        if getattr(reference(), "owner", None) in (None, own):
-            continue
-        del locks[name]
+    """Forget the modules that threads of the parent were importing, and the import system's locks
+    of them: any import of one would wait for ever."""
+    for name in _importing():
+        del _bootstrap._module_locks[name]  # type: ignore[attr-defined]
         spec = getattr(sys.modules.get(name), "__spec__", None)
         if getattr(spec, "_initializing", False):
             del sys.modules[name]
