@@ -6,11 +6,12 @@ importing is imported anew.
 
 A fork takes no lock of ours: the thread that forks may be importing a module, or hold a lock of the
 standard library, for which the thread that has ours may wait. It takes LLVM's alone, within which
-no thread waits for another. It lets imports end, as long as they get on.
+no thread waits for another. It lets an import of NumPy or onnx end, as long as it gets on.
 """
 
 from __future__ import annotations
 
+import logging  # noqa: F401  # Before a fork its lock is then taken after what this does.
 import os
 import sys
 import threading
@@ -41,8 +42,10 @@ _FORKING: list[Lock] = []
 """Those that the thread which forks has taken."""
 _LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()
 _RENEWED: weakref.WeakSet[Renewed] = weakref.WeakSet()
+_ONCE = ("numpy", "numpy.random", "onnx")
+"""Packages that a process can import only once, because of their extension modules."""
 PATIENCE_S = 1.0
-"""Limit on a fork's wait for imports."""
+"""Limit on a fork's wait for them."""
 STUCK_S = 0.05
 """A thread at the same place for as long may wait for the thread that forks."""
 LOOK_AGAIN_S = 0.001
@@ -78,11 +81,12 @@ def _importing() -> dict[str, int]:
 
 
 def _let_imports_end() -> None:
-    """Wait while other threads get on with imports: an extension module that is half initialised
-    cannot be imported anew."""
+    """Wait while other threads get on with imports of packages that no child can import anew. Only
+    with those: what a module registers for forks meanwhile is undone after this one, and was not
+    done before it."""
     began = changed = time.monotonic()
     before: list[tuple[int, int]] = []
-    while threads := set(_importing().values()):
+    while threads := {thread for name, thread in _importing().items() if name in _ONCE}:
         frames, now = sys._current_frames(), time.monotonic()
         places = [(id(frames[t]), frames[t].f_lasti) for t in threads if t in frames]
         if places != before:
