@@ -30,7 +30,7 @@ ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
     "ops", "frontends", "learn", "report", "models", "api", "inference", "ort", "", "cli",
-    "__main__",
+    "__main__", "__pyinstaller",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")

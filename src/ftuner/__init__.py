@@ -4,9 +4,9 @@ Names other than errors are imported when they are first asked for: `import ftun
 line's help wait for nothing else.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ftuner.core.forks import import_undivided
 from ftuner.core.shown import draw_in
 from ftuner.errors import (
     CacheWarning,
@@ -51,7 +51,7 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'ftuner' has no attribute {name!r}")
-        found = globals()[name] = getattr(import_undivided(_HOMES[name]), name)
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return found
 
 
@@ -116,8 +116,11 @@ _HOMES = {
 }
 """The module of each name that is imported when it is first asked for."""
 
+# From now on, a child may be forked while other threads import.
+import_module("ftuner.core.forks")
+
 # A package has the name of a function. Its import would replace the function, so it comes first.
-import_undivided("ftuner.hardware")
+import_module("ftuner.hardware")
 globals().pop("hardware", None)
 
 # Tables and charts are in a room above the values that are shown.

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
 from ftuner.core.dtype_names import ElementType, dtype_name
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import with_given
@@ -100,7 +100,7 @@ def tune(
         learned = None
         if calibrate == "thorough" and isinstance(backend, CpuBackend):
             # By name: it needs what importing ftuner must not load.
-            sampling = import_undivided("ftuner.learn.sampling")
+            sampling = import_module("ftuner.learn.sampling")
             learned = sampling.improve(backend, sampling.SECONDS, show)
         library = backend.library(element, epilogue)
         tuned = backend.tune(element, epilogue, show)
@@ -125,7 +125,7 @@ def take_prior(path: str | PathLike[str], device: str = CPU) -> Prior:
     """
     if device != CPU:
         raise ConfigurationError(f"a prior is of a CPU; device is {device!r}")
-    source = import_undivided(_FILES).read_exported(path)
+    source = import_module(_FILES).read_exported(path)
     backend = default_backend()
     found = with_given(backend.hardware, source)
     backend.adopt(found)
@@ -146,7 +146,7 @@ def export_hardware(path: str | PathLike[str]) -> None:
         ConfigurationError: a name that does not end in .json, or the file cannot be written.
         HardwareError: as of `hardware`.
     """
-    import_undivided(_FILES).write_exported(path, default_backend().hardware)
+    import_module(_FILES).write_exported(path, default_backend().hardware)
 
 
 def hardware(device: str = CPU) -> CpuHardware | GpuHardware:
@@ -203,7 +203,7 @@ def explain(
     if workers is None and hardware is None:
         workers = default_backend().threads
     # By name: most processes explain nothing.
-    room = import_undivided("ftuner.report.cpu.explain")
+    room = import_module("ftuner.report.cpu.explain")
     found: Explanation | BlockExplanation
     found = room.explain(m, n, k, batch, dtype, workers, machine)
     return found

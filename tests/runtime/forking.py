@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 
 import numpy as np
 import onnx
@@ -163,7 +164,7 @@ def within_llvm(at: At) -> None:
 
 def within_an_import(at: At) -> None:
     at.began.set()
-    forks.import_undivided("tests.runtime.slow_to_import")
+    import_module("tests.runtime.slow_to_import")
 
 
 def meeting_a_kind_of_step(at: At) -> None:
@@ -228,7 +229,7 @@ def main(name: str) -> None:
             signal.alarm(SECONDS)
             faulthandler.dump_traceback_later(SECONDS - 5)
             if name == "within_an_import":
-                assert forks.import_undivided("tests.runtime.slow_to_import").DONE
+                assert import_module("tests.runtime.slow_to_import").DONE
             if name == "meeting_a_kind_of_step":
                 assert StepKinds[bool]("cpu").named("slow")
             if name == "within_llvm":

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,9 +20,12 @@ from tests.runtime.test_cache import small_bundles
 from ftuner.codegen.llvm.objects.compile import compile_bundle
 from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE
+from ftuner.core.child_processes import VARIABLE, python_child
 from ftuner.errors import CompileError
 from ftuner.runtime import compile_processes as processes
+from ftuner.runtime.cache import Cache
 from ftuner.runtime.compile_processes import Request, answers
+from ftuner.runtime.cpu.compilation import compile_missing
 
 ROOT = Path(__file__).parents[2]
 ANSWERING = "tests.runtime.answering"
@@ -118,24 +122,110 @@ def test_what_takes_too_long_is_given_up(
     assert time.monotonic() - began < SECONDS
 
 
+@pytest.fixture
+def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Makes `sys.executable` a script in the folder of a prefix; returns a file of its starts."""
+
+    def make(name: str, text: str) -> Path:
+        executable, starts = tmp_path / "bin" / name, tmp_path / "starts"
+        executable.parent.mkdir()
+        executable.write_text(f'#!/bin/sh\necho "$FTUNER_CHILD" >> {starts}\n{text}\n')
+        executable.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(executable))
+        monkeypatch.setattr(sys, "prefix", str(tmp_path))
+        return starts
+
+    return make
+
+
 @pytest.mark.parametrize("text", ["exec sleep 600", "exit 1", "echo no Python here; sleep 600"])
 def test_what_is_no_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
-) -> None:
-    """As where Python is embedded: the process that asked does all itself."""
-    executable = tmp_path / "application"
-    executable.write_text(f"#!/bin/sh\n{text}\n")
-    executable.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(executable))
+    application: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, text: str,
+) -> None:  # fmt: skip
+    """The process that asked does all itself, and asks such a program once."""
     monkeypatch.setattr(processes, "HELLO_S", 1.0)
     monkeypatch.setattr(processes, "CHECKED_S", 0.1)
+    starts = application("python3", text)
     with caplog.at_level(logging.WARNING):
-        assert list(answers(ANSWERING, requests(("text", "right")), 2)) == []
+        for _ in range(2):
+            assert list(answers(ANSWERING, requests(*[("text", "right")] * 3), 2)) == []
     assert "does not start as a compiling process" in caplog.text
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
-    with caplog.at_level(logging.WARNING):
-        assert list(answers(ANSWERING, requests(("text", "right")), 2)) == []
-    assert "cannot start a compiling process" in caplog.text
+    assert starts.read_text().split() == ["compile"] * 2
+    Path(sys.executable).unlink()
+    assert list(answers(ANSWERING, requests(("text", "right")), 2)) == []
+
+
+def freeze(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sys, "frozen", True, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("application", lambda patch: None),
+        ("pythonic", lambda patch: None),
+        ("python3", freeze),
+        ("python3", lambda patch: patch.setattr(sys.modules["__main__"], "__compiled__", 1, False)),
+        ("python3", lambda patch: patch.setattr(sys, "prefix", sys.base_prefix)),
+        ("python3", lambda patch: patch.setattr(sys, "executable", None)),
+        ("python3", lambda patch: patch.setattr(sys, "executable", "")),
+        ("python3", lambda patch: patch.setattr(sys, "executable", "python3")),
+        ("python3", lambda patch: patch.setenv(VARIABLE, "compile")),
+        ("python3", lambda patch: patch.setenv(VARIABLE, "measure compile")),
+    ],
+)
+def test_programs_that_are_not_started(
+    application: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch, name: str,
+    change: Callable[[pytest.MonkeyPatch], None],
+) -> None:  # fmt: skip
+    """Frozen ones, those around an embedded Python, and those that were themselves started."""
+    starts = application(name, "exit 1")
+    change(monkeypatch)
+    assert list(answers(ANSWERING, requests(("text", "right")), 2)) == []
+    assert not starts.exists()
+    # Objects are compiled all the same.
+    bundles, target = small_bundles(), host_target(HOST_ISAS[0])
+    found = compile_missing(bundles * 9, target, Cache(starts.parent), None, 1)
+    assert found.keys() == set(bundles)
+    assert not starts.exists()
+
+
+def test_a_measuring_process_may_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But starts no measuring process."""
+    child = python_child("measure")
+    assert child is not None
+    monkeypatch.setenv(VARIABLE, child.environment[VARIABLE])
+    assert python_child("measure") is None
+    child = python_child("compile")
+    assert child is not None
+    assert child.environment[VARIABLE].split() == ["measure", "compile"]
+
+
+@pytest.mark.parametrize("options", [[], ["-I"], ["-E", "-s"], ["-S"], ["-P"]], ids=" ".join)
+@pytest.mark.parametrize("is_folder_there", [True, False])
+def test_options_of_the_interpreter(
+    tmp_path: Path, options: list[str], is_folder_there: bool
+) -> None:
+    """Processes find what the one that asked finds, wherever it was told to look."""
+    if options == ["-P"] and sys.version_info < (3, 11):
+        pytest.skip("no such option")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys
+sys.path += {[str(ROOT), *sys.path]!r}
+from ftuner.runtime.compile_processes import Request, answers
+{"" if is_folder_there else f"import os; os.rmdir({str(folder)!r})"}
+wanted = [Request("it", ("text", "right"))] * 2
+print(*(answer.decode() for _, answer in answers({ANSWERING!r}, wanted, 2)))
+""")
+    command = [sys.executable, *options, str(script)]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert (done.stdout, done.stderr) == ("right right\n", "")
 
 
 def test_no_process_is_left(environment: dict[str, str]) -> None:
@@ -149,6 +239,46 @@ def test_no_process_is_left(environment: dict[str, str]) -> None:
     with pytest.raises(CompileError, match="OwnError"):
         list(answers(ANSWERING, requests(("raises", ""), ("hangs", "")), 2, environment))
     assert threading.active_count() == threads
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they end when they next answer")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_processes_end_with_their_parent(environment: dict[str, str], number: int) -> None:
+    script = f"""
+from ftuner.runtime.compile_processes import Request, answers
+wanted = [Request("it", request) for request in [("number", "")] * 2 + [("hangs", "")] * 2]
+for _, pid in answers({ANSWERING!r}, wanted, 2):
+    print(pid.decode(), flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, text=True, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(parent.stdout.readline()) for _ in range(2)]
+        assert all(map(is_alive, pids))
+        parent.send_signal(number)
+    began = time.monotonic()
+    while any(map(is_alive, pids)) and time.monotonic() - began < SECONDS:
+        time.sleep(0.05)
+    assert not any(map(is_alive, pids))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_leaves_them_to_its_parent(environment: dict[str, str]) -> None:
+    """Though it was the thread that asked which forked."""
+    wanted = requests(*[("text", "right")] * 4)
+    found = answers(ANSWERING, wanted, 2, environment)
+    assert next(found)[1] == b"right"
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = len(list(found))
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(list(found)) == 3
 
 
 def test_ctrl_c_ends_all_of_them(environment: dict[str, str], tmp_path: Path) -> None:

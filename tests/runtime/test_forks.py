@@ -10,18 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from ftuner.core.cached_attribute import cached_attribute
-from ftuner.core.forks import (
-    Lock,
-    fork_safe_lock,
-    import_undivided,
-    undivided,
-    wait_before_fork,
-)
+from ftuner.core.forks import fork_safe_lock, wait_before_fork
 from ftuner.runtime.cache import CACHE_VARIABLE
 
 pytest.importorskip("onnx")
@@ -124,31 +119,26 @@ def test_the_thread_that_forks_keeps_its_locks() -> None:
         assert in_child(leave) == 0
 
 
-def test_a_fork_waits_for_short_steps() -> None:
-    """Of ours, and of libraries. What is half done is never seen."""
+def test_a_fork_waits_for_steps_of_libraries() -> None:
+    """What is half done is never seen."""
     library = threading.RLock()
     wait_before_fork(library)
     steps: list[str] = []
 
-    def step(lock: Lock) -> Callable[[threading.Event], None]:
-        def work(began: threading.Event) -> None:
-            with lock:
-                steps.append("first half")
-                began.set()
-                time.sleep(0.2)
-                steps.append("second half")
-
-        return work
+    def step(began: threading.Event) -> None:
+        with library:
+            steps.append("first half")
+            began.set()
+            time.sleep(0.2)
+            steps.append("second half")
 
     def look() -> None:
-        assert len(steps) % 2 == 0
-        with undivided, library:
+        assert len(steps) == 2
+        with library:
             pass
 
-    for lock in (undivided, library):
-        with in_thread(step(lock)):
-            assert in_child(look) == 0
-    assert len(steps) == 4
+    with in_thread(step):
+        assert in_child(look) == 0
 
 
 def test_threads_that_fork_at_once() -> None:
@@ -156,7 +146,7 @@ def test_threads_that_fork_at_once() -> None:
 
     def fork(began: threading.Event) -> None:
         began.set()
-        statuses.extend(in_child(lambda: import_undivided("json")) for _ in range(5))
+        statuses.extend(in_child(lambda: import_module("json")) for _ in range(5))
 
     with ExitStack() as stack:
         for _ in range(4):

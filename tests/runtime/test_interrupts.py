@@ -15,7 +15,6 @@ from tests.runtime.interrupting import Interrupter, is_free
 from tests.runtime.test_cache import small_bundles
 
 from ftuner.codegen.llvm.objects.jit import host_target
-from ftuner.core import forks
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
@@ -54,7 +53,7 @@ def check(backend: CpuBackend) -> None:
     runtime = backend.kernels.runtime
     locks = {
         "backend": backend._lock, "kernels": backend.kernels._lock, "pool": runtime.pool.lock,
-        "workspaces": runtime.workspaces._lock, "memory": memory._lock, "imports": forks.undivided,
+        "workspaces": runtime.workspaces._lock, "memory": memory._lock,
     }  # fmt: skip
     assert [name for name, lock in locks.items() if not is_free(lock)] == []
     matmul = Matmul(backend)

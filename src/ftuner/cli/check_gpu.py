@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ftuner.cli.findings import PROBLEM, RIGHT, WARNING, Finding
-from ftuner.core.forks import import_undivided
 from ftuner.core.units import capacity
 from ftuner.errors import FTunerError
 from ftuner.hardware.system_files import read_text
@@ -45,9 +45,9 @@ def check_gpu(root: Path = Path("/")) -> Iterator[Finding]:
 def devices() -> Iterator[Finding]:
     """A finding for each device that torch has, by the checks of the back end of GPUs."""
     try:
-        torch: Any = import_undivided("torch")
-        probe: Any = import_undivided("ftuner.runtime.gpu.probe")
-        session: Any = import_undivided("ftuner.runtime.gpu.session")
+        torch: Any = import_module("torch")
+        probe: Any = import_module("ftuner.runtime.gpu.probe")
+        session: Any = import_module("ftuner.runtime.gpu.session")
     except (ImportError, OSError) as error:
         yield Finding(PART, PROBLEM, f"torch or triton does not load: {error}",
                       "pip install --force-reinstall torch triton")  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftuner import errors
+from ftuner.core.child_processes import end_with_parent, python_child
 
 Document = dict[str, Any]
 
@@ -19,6 +20,7 @@ def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> 
     """Returns the document that `python -m module REQUEST` prints. Its progress goes to stderr.
 
     Raises:
+        ConfigurationError: there is no Python interpreter to start, as in a frozen program.
         FTunerError: the process raised it, or ended without a document.
     """
     count = str(threads)
@@ -28,11 +30,16 @@ def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> 
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
     }
-    command = [sys.executable, "-m", module, json.dumps(request)]
+    child = python_child("measure", environment)
+    if child is None:
+        raise errors.ConfigurationError(
+            f"measuring needs a Python interpreter to start; sys.executable is {sys.executable!r}"
+        )
     # A session of its own: Ctrl-C interrupts this process alone, which then ends the other one.
     done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, check=False, start_new_session=True
-    )
+        [*child.command, "-m", module, json.dumps(request)], env=child.environment,
+        stdout=subprocess.PIPE, check=False, start_new_session=True,
+    )  # fmt: skip
     if done.returncode:
         raise errors.FTunerError(f"the measuring process ended with exit code {done.returncode}")
     document: Document = json.loads(done.stdout)
@@ -42,8 +49,9 @@ def measured_in_child(module: str, request: Mapping[str, Any], threads: int) -> 
 
 
 def answer(measure: Callable[[Any], Document]) -> None:
-    """Run in the measuring process: print one document, with the measurements or with the named
-    error."""
+    """Run in the measuring process, which ends with its parent: print one document, with the
+    measurements or with the named error."""
+    end_with_parent()
     try:
         document = measure(json.loads(sys.argv[1]))
     except errors.FTunerError as error:

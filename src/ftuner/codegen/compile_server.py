@@ -16,6 +16,7 @@ import sys
 from importlib import import_module
 from typing import BinaryIO, NamedTuple
 
+from ftuner.core.child_processes import end_with_parent
 from ftuner.errors import CompileError
 
 HELLO, RESULT, ERROR = b"hello", b"right", b"wrong"
@@ -64,7 +65,8 @@ def read_answer(stream: BinaryIO) -> Answer:
 
 def serve(module: str) -> None:
     """Answer the requests of standard input until it ends, by the function `answer` of a module,
-    which takes a request and gives bytes."""
+    which takes a request and gives bytes. The process ends with its parent."""
+    end_with_parent()
     # Ctrl-C reaches all processes of a terminal; the one that asked decides what becomes of this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")

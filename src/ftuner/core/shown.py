@@ -7,10 +7,9 @@ module, which imports it when something is first shown.
 from __future__ import annotations
 
 from abc import abstractmethod
+from importlib import import_module
 from os import PathLike
 from typing import Any
-
-from ftuner.core.forks import import_undivided
 
 MAX_REPR = 400
 """Characters of a `repr`."""
@@ -79,4 +78,4 @@ def short_repr(value: object, summary: str) -> str:
 
 
 def _room() -> Any:
-    return import_undivided(_rooms[0])
+    return import_module(_rooms[0])

@@ -14,12 +14,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from importlib import resources
+from importlib import import_module, resources
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from ftuner.core.forks import import_undivided
 from ftuner.core.numbers import expected_range, to_float
 from ftuner.errors import HardwareError, MissingMachineError
 from ftuner.hardware.constants import Constant
@@ -105,7 +104,7 @@ def to_document(hardware: CpuHardware | GpuHardware) -> dict[str, Any]:
 
 def _class_of(kind: str) -> type[CpuHardware] | type[GpuHardware]:
     module, _, name = _KINDS[kind].rpartition(".")
-    found: type[CpuHardware] | type[GpuHardware] = getattr(import_undivided(module), name)
+    found: type[CpuHardware] | type[GpuHardware] = getattr(import_module(module), name)
     return found
 
 

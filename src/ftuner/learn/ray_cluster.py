@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Hashable, Sequence
+from importlib import import_module
 from typing import Any
 
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError
 from ftuner.learn.fleet import Cluster, Node
 
@@ -30,8 +30,8 @@ class RayCluster(Cluster):
             ConfigurationError: the extra is not installed, or there is no such cluster.
         """
         try:
-            self._ray = import_undivided("ray")
-            scheduling = import_undivided("ray.util.scheduling_strategies")
+            self._ray = import_module("ray")
+            scheduling = import_module("ray.util.scheduling_strategies")
         except ImportError as error:
             raise ConfigurationError(
                 f"{error}; install the extra: pip install 'ftuner[ray]'"

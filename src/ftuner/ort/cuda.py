@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dtype import BFLOAT16
-from ftuner.core.forks import import_undivided
 from ftuner.ort.element_types import Array, ElementType, element_type
 from ftuner.ort.exceptions import ArgumentError
 
@@ -24,7 +24,7 @@ def has_cuda() -> bool:
         return False
     if not any(Path(sign).exists() for sign in _SIGNS_OF_A_DRIVER):
         return False
-    return bool(import_undivided("torch").cuda.is_available())
+    return bool(import_module("torch").cuda.is_available())
 
 
 def empty(shape: Sequence[int], kind: ElementType, device_id: int) -> Any:
@@ -79,4 +79,4 @@ def _torch() -> Any:
             "there is no GPU that ftuner can use; expected the device cpu, or an NVIDIA GPU and "
             "the extra: pip install 'ftuner[gpu]'"
         )
-    return import_undivided("torch")
+    return import_module("torch")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.forks import import_undivided
 from ftuner.ort import cuda
 from ftuner.ort.absent import refuse
 from ftuner.ort.devices import device_index
@@ -90,7 +90,7 @@ class OrtValue:
             ArgumentError: memory that cannot be shared.
         """
         if on_gpu(data):
-            return cls(import_undivided("torch").from_dlpack(data).contiguous())
+            return cls(import_module("torch").from_dlpack(data).contiguous())
         shared: Any = data if hasattr(data, "__dlpack__") else _Capsule(data)
         try:
             array = np.from_dlpack(shared)

@@ -2,13 +2,15 @@
 
 Processes, because llvmlite holds one lock around all of LLVM, and a compiler that fails badly takes
 its process with it; started anew, because a fork would inherit threads, and a spawned one would run
-the user's main module again.
+the user's main module again. A process that has no Python to start, or that is itself one of these,
+starts none: whoever asked compiles in its own process.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import math
 import os
 import pickle
 import queue
@@ -23,23 +25,29 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ftuner.codegen.compile_server import ERROR, HELLO, read_answer
-from ftuner.core.forks import undivided
+from ftuner.core.child_processes import Child, python_child
 from ftuner.errors import CompileError
+from ftuner.hardware.cgroups import cpu_quota
+from ftuner.hardware.system import own_affinity
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).resolve().parents[1]
 CHILD = f"""
 import sys
-sys.path[:] = [path for path in sys.path if path] + [{str(PACKAGE.parent)!r}]
+sys.path[:] = dict.fromkeys([*filter(None, sys.path), *sys.argv[2:]])
 package = type(sys)({PACKAGE.name!r})
 package.__path__ = [{str(PACKAGE)!r}]
 sys.modules[package.__name__] = package
 from {PACKAGE.name}.codegen.compile_server import serve
 serve(sys.argv[1])
 """
-"""A compiling process. Modules are not looked for in the folder that it is started in: one there
-could replace another. The package's front, which holds all that users ask for, is left
-out: it would be a third of what the process takes to start."""
+"""A compiling process. Its arguments are the module that answers, and the folders in which the
+process that asked finds modules: it searches them last. Modules are not looked for in the folder
+that it is started in: one there could replace another. The package's front, which holds all that
+users ask for, is left out: it would be a third of what the process takes to start."""
+TASK = "compile"
+MAX_PROCESSES = 64
+"""Limit on processes at once, whatever is asked for. Each takes about 100 MB."""
 HELLO_S = 60.0
 """A process that has not said hello by then is taken for something else than a compiler. Python
 takes 0.1 s to start."""
@@ -73,17 +81,17 @@ _Event = tuple["_Process", int | None, bytes | BaseException | None]
 class _Process:
     """A compiling process and the thread that feeds it."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None) -> None:
-        # A fork in between would leave a child with the other ends of the pipes. A session of its
-        # own: what it starts can be ended with it, and Ctrl-C is for this process to deal with.
-        with undivided:
-            self._child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        # A session of its own: what it starts can be ended with it, and Ctrl-C is for this process
+        # to deal with.
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
         self._answers = io.BufferedReader(cast(io.RawIOBase, self._child.stdout))
         self._deadline = time.monotonic() + HELLO_S
         self._overdue = False
+        self._seen_ended = False
         self._thread: threading.Thread | None = None
 
     def feed(
@@ -145,6 +153,12 @@ class _Process:
             self._overdue = True
             self._kill()
 
+    def is_lost(self) -> bool:
+        """Whether the process has ended, as the call before saw too, and its thread still waits:
+        for another process, forked while this one was started, that has the end of the pipe."""
+        seen, self._seen_ended = self._seen_ended, self._child.poll() is not None
+        return seen and self._thread is not None and self._thread.is_alive()
+
     def end(self) -> None:
         """End process and thread, whatever they are doing."""
         self._kill()
@@ -169,38 +183,52 @@ class _Process:
             self._child.kill()
 
 
+def worthwhile_processes(requests: int, requests_per_process: int) -> int:
+    """Number of processes that answer some requests soonest; 0 or 1 stands for this process."""
+    cpus, quota = len(own_affinity()), cpu_quota()
+    if quota is not None:
+        cpus = min(cpus, math.ceil(quota))
+    return min(cpus, requests // requests_per_process)
+
+
 def answers(
     module: str, requests: Sequence[Request], processes: int,
     environment: Mapping[str, str] | None = None,
 ) -> Generator[tuple[int, bytes], None, None]:  # fmt: skip
     """What the function `answer` of a module gives in up to `processes` processes: the number of
-    each request and its answer, as they come. Fewer than all where processes cannot be started.
-    Close the iterator, or have it end, and the processes are gone.
+    each request and its answer, as they come. Fewer than all where processes cannot be started, and
+    in a child that is forked meanwhile. Close the iterator, or have it end, and the processes are
+    gone.
 
     Raises:
         CompileError: a process failed, ended or did not answer; with the text of its error.
     """
+    child = python_child(TASK, environment)
+    if child is None or child.command[0] in _not_python:
+        return
     waiting: queue.SimpleQueue[tuple[int, Request]] = queue.SimpleQueue()
     for item in enumerate(requests):
         waiting.put(item)
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     started: list[_Process] = []
-    command = [sys.executable, "-c", CHILD, module]
+    owner = os.getpid()
     try:
-        for _ in range(min(processes, len(requests)) if sys.executable else 0):
+        for _ in range(min(processes, len(requests), MAX_PROCESSES)):
             try:
-                started.append(_Process(command, environment))
+                started.append(_Process(_command(child, module), child.environment))
             except OSError as error:
                 log.warning("cannot start a compiling process: %s", error)
                 break
             started[-1].feed(waiting, events)
         running = len(started)
-        while running:
+        while running and os.getpid() == owner:
             try:
                 _, number, found = events.get(timeout=CHECKED_S)
             except queue.Empty:
                 for process in started:
                     process.end_if_overdue()
+                    if process.is_lost():
+                        raise CompileError("a compiling process ended without an answer") from None
                 continue
             if number is not None:
                 assert isinstance(found, bytes)
@@ -208,10 +236,22 @@ def answers(
                 continue
             running -= 1
             if isinstance(found, _NotStartedError):
+                _not_python.add(child.command[0])
                 log.warning("%s does not start as a compiling process: %s", sys.executable, found)
             elif found is not None:
                 assert isinstance(found, BaseException)
                 raise found
     finally:
-        for process in started:
-            process.end()
+        # In a forked child they are the parent's.
+        if os.getpid() == owner:
+            for process in started:
+                process.end()
+
+
+_not_python: set[str] = set()
+"""Programs that were started and said no hello: they are not started again."""
+
+
+def _command(child: Child, module: str) -> list[str]:
+    folders = [str(PACKAGE.parent), *filter(os.path.isabs, sys.path)]
+    return [*child.command, "-c", CHILD, module, *folders]

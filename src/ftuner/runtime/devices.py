@@ -3,9 +3,9 @@ the operands that are on it."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError
 from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.backend import default_backend
@@ -48,6 +48,6 @@ def backend_for(*operands: object) -> Backend:
 def _gpu() -> Any:
     """The room of GPUs, which needs torch and triton; importing ftuner must not."""
     try:
-        return import_undivided("ftuner.runtime.gpu.backend")
+        return import_module("ftuner.runtime.gpu.backend")
     except ImportError as error:
         raise ConfigurationError(f"{error}; install the extra: pip install 'ftuner[gpu]'") from None

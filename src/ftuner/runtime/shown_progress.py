@@ -7,9 +7,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError
 
 VARIABLE = "FTUNER_PROGRESS"
@@ -71,10 +71,9 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 class _Bar:
-    """A bar that appears after `PATIENCE_S`, drawn by rich."""
+    """A bar that appears after `PATIENCE_S`, drawn by rich, which has locks of its own."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._state = ("ftuner", 0, 0)
         self._drawn: Any = None
         self._ended = False
@@ -83,13 +82,12 @@ class _Bar:
         self._timer.start()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        with self._lock:
-            self._state = (what, done, total)
-            self._draw()
+        self._state = (what, done, total)
+        self._draw()
 
     def _begin(self) -> None:
-        room = import_undivided("rich.progress")
-        console = import_undivided("rich.console").Console(
+        room = import_module("rich.progress")
+        console = import_module("rich.console").Console(
             stderr=True, force_terminal=None if _on_terminal() else True
         )
         columns = (room.TextColumn("{task.description}"), room.BarColumn())
@@ -100,13 +98,14 @@ class _Bar:
             transient=True,
             refresh_per_second=REFRESHES_PER_S,
         )
-        with self._lock:
-            if self._ended:
-                return
-            self._drawn = drawn
-            drawn.add_task("ftuner", total=None)
+        drawn.add_task("ftuner", total=None)
+        if not self._ended:
             drawn.start()
+            self._drawn = drawn
             self._draw()
+        # The end came meanwhile, and found no bar to stop.
+        if self._ended:
+            drawn.stop()
 
     def _draw(self) -> None:
         what, done, total = self._state
@@ -116,11 +115,9 @@ class _Bar:
 
     def end(self) -> None:
         self._timer.cancel()
-        with self._lock:
-            self._ended = True
-            drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            drawn.stop()
+        self._ended = True
+        if self._drawn is not None:
+            self._drawn.stop()
 
     def say_interrupted(self) -> None:
         what, done, total = self._state

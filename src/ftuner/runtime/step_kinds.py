@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Generic, TypeVar
 
 from ftuner.core.dtype import DType
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, UnsupportedOperatorError
 from ftuner.graph.steps import Step
 
@@ -60,7 +60,7 @@ class StepKinds(Generic[_Kind]):
             own = _own_module(self._back_end, kind)
             name = _OUTSIDE.get((self._back_end, kind), own)
             try:
-                found = self._found[kind] = import_undivided(name).KIND
+                found = self._found[kind] = import_module(name).KIND
             except ModuleNotFoundError as error:
                 if error.name != name:
                     raise

@@ -114,7 +114,7 @@ def test_any_edit_changes_the_digest(imported: tuple[str, ...], package: Path) -
         "from ftuner.graph import (  # (of old)\n    builder,  # one)\n    newcomer,\n)",
         "from ftuner.graph import builder, \\\n    newcomer",
         "def f():\n    from ftuner.graph.newcomer import x",
-        "import_undivided('ftuner.graph.newcomer')",
+        "import_module('ftuner.graph.newcomer')",
     ],
 )
 @pytest.mark.parametrize("of_package", [False, True], ids=["module", "package"])
@@ -204,7 +204,7 @@ def test_another_library_is_another_build(tmp_path: Path, monkeypatch: pytest.Mo
     class Installed:
         __file__ = str(tmp_path / "__init__.py")
 
-    monkeypatch.setattr(jit, "import_undivided", lambda _: Installed)
+    monkeypatch.setattr(jit, "import_module", lambda _: Installed)
     library = tmp_path / "binding" / "libllvmlite.so"
     library.parent.mkdir()
     found = {compiler_build()}

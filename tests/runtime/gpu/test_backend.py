@@ -116,7 +116,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'triton'")
 
-    monkeypatch.setattr("ftuner.runtime.devices.import_undivided", missing)
+    monkeypatch.setattr("ftuner.runtime.devices.import_module", missing)
 
     class OnGpu:
         is_cuda = True

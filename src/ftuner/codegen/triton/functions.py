@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 from ftuner.codegen import coefficients
 from ftuner.codegen.triton import random_numbers
@@ -18,7 +19,6 @@ from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, UINT8, UINT32, DType
 from ftuner.core.expr import Apply, Constant, composed_steps
 from ftuner.core.expr import Operand as ExprOperand
-from ftuner.core.forks import import_undivided
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
 
 
@@ -160,7 +160,7 @@ class Functions:
         if row.composition is not None:
             return self._composed(name, arguments, dtype)
         if row.triton is not None:
-            body = getattr(import_undivided(row.triton), name)(self, FLOATS[dtype])
+            body = getattr(import_module(row.triton), name)(self, FLOATS[dtype])
             helper = self._helper(f"{name}_{dtype}", ", ".join("xy"[: row.arity]), body)
             return f"{helper}({', '.join(arguments)})"
         if name in ("remainder", "fmod"):

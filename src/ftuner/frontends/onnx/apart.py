@@ -9,11 +9,11 @@ is that of https://protobuf.dev/programming-guides/encoding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from io import BufferedIOBase
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ftuner.core.forks import import_undivided
 from ftuner.graph.ir import Array
 
 LEAST_BYTES = 1 << 20
@@ -148,7 +148,7 @@ def _encoded(value: int) -> bytes:
 def _reference(offset: int, size: int) -> bytes:
     """The fields of a tensor whose data is in the file of the model: fields of one message may
     follow one another in several pieces."""
-    library = import_undivided("onnx")
+    library = import_module("onnx")
     tensor = library.TensorProto(data_location=library.TensorProto.EXTERNAL)
     for key, value in (("location", OWN_FILE), ("offset", offset), ("length", size)):
         tensor.external_data.add(key=key, value=str(value))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ftuner.core.forks import import_undivided
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.reading import number_of
 from ftuner.frontends.onnx.records import NodeRecord
@@ -49,7 +49,7 @@ def definition_of(
         raise GraphError(
             f"{record.label}: reduction is {reduction!r}; expected one of {_REDUCTIONS}"
         )
-    library: Any = import_undivided("onnx")
+    library: Any = import_module("onnx")
     if schema.has_function:
         text = schema.get_function_with_opset_version(version)
     else:
@@ -77,7 +77,7 @@ def definition_of(
 @cache
 def _version(domain: str, op: str, opset: int) -> int | None:
     """The latest version of the definition that a version of the operators has."""
-    definitions: Any = import_undivided("onnx.defs")
+    definitions: Any = import_module("onnx.defs")
     try:
         schema = definitions.get_schema(op, opset, domain)
     except (definitions.SchemaError, TypeError):
@@ -90,12 +90,12 @@ def _version(domain: str, op: str, opset: int) -> int | None:
 
 
 def _schema(record: NodeRecord, opset: int) -> Any:
-    return import_undivided("onnx.defs").get_schema(record.op, opset, record.domain)
+    return import_module("onnx.defs").get_schema(record.op, opset, record.domain)
 
 
 def _type(type_: TensorType | None) -> onnx.TypeProto:
     """The type of an operand; an extent that varies has no value."""
-    library: Any = import_undivided("onnx")
+    library: Any = import_module("onnx")
     found: onnx.TypeProto = library.TypeProto()
     if type_ is not None:
         found.tensor_type.elem_type = number_of(type_.dtype)
@@ -113,7 +113,7 @@ def _node(record: NodeRecord) -> onnx.NodeProto:
     Raises:
         UnsupportedOperatorError: it has graphs or tensors as attributes.
     """
-    helper: Any = import_undivided("onnx.helper")
+    helper: Any = import_module("onnx.helper")
     made: onnx.NodeProto = helper.make_node(
         record.op, record.inputs, record.outputs, domain=record.domain
     )

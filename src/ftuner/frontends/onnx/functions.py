@@ -7,9 +7,9 @@ is computed first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from ftuner.core.forks import import_undivided
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.reading import domain_of, nodes_of, versions_of
 
@@ -75,7 +75,7 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     model, apart = _of_equal_versions(model)
     try:
         # Where versions differ, onnx converts nodes, for which it infers types.
-        found: onnx.ModelProto = import_undivided("onnx.inliner").inline_local_functions(
+        found: onnx.ModelProto = import_module("onnx.inliner").inline_local_functions(
             model, bool(apart)
         )
     except Exception as error:  # Raised by the C++ part of onnx.
@@ -120,7 +120,7 @@ def _means_the_same(
     domain = domain_of(node.domain)
     if domain not in missed:
         return True
-    defs = import_undivided("onnx.defs")
+    defs = import_module("onnx.defs")
     try:
         own, other = (
             _form(defs.get_schema(node.op_type, version, domain))

@@ -11,11 +11,11 @@ from collections import ChainMap, Counter, deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import INT8
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
@@ -180,7 +180,7 @@ def _modern(model: onnx.ModelProto) -> onnx.ModelProto:
     opset = versions_of(model.opset_import).get("", LEAST_OPSET)
     if opset >= LEAST_OPSET:
         return model
-    converter = import_undivided("onnx.version_converter")
+    converter = import_module("onnx.version_converter")
     try:
         found: onnx.ModelProto = converter.convert_version(model, LEAST_OPSET)
     except Exception as error:  # Raised by the C++ part of onnx.

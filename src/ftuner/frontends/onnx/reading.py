@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from importlib import import_module
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DType
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError, ParseError
 from ftuner.frontends.onnx.apart import OWN_FILE
 from ftuner.frontends.onnx.files import ExternalData, content, parted
@@ -72,7 +72,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
             "reading ONNX models needs onnx; install it with: pip install 'ftuner[onnx]'"
         )
     # Imported by name: most processes never read a model.
-    library = import_undivided("onnx")
+    library = import_module("onnx")
     if isinstance(source, library.ModelProto):
         return source, ExternalData(None)
     folder = None
@@ -197,8 +197,8 @@ def _metadata(model: onnx.ModelProto) -> ModelMetadata:
 class _Reader:
     def __init__(self, data: ExternalData) -> None:
         self.data = data
-        self.library: Any = import_undivided("onnx")
-        self.arrays: Any = import_undivided("onnx.numpy_helper")
+        self.library: Any = import_module("onnx")
+        self.arrays: Any = import_module("onnx.numpy_helper")
 
     def graph(
         self, graph: onnx.GraphProto, weights: Mapping[str, Array] = NO_WEIGHTS
@@ -405,7 +405,7 @@ def read_nodes(nodes: Sequence[onnx.NodeProto]) -> list[NodeRecord]:
 def number_of(dtype: DType) -> int:
     """ONNX's number of a dtype."""
     name = {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name)
-    found: int = import_undivided("onnx").TensorProto.DataType.Value(name.upper())
+    found: int = import_module("onnx").TensorProto.DataType.Value(name.upper())
     return found
 
 
@@ -426,7 +426,7 @@ def dtype_of(number: int, what: str) -> DType:
 
 def _name_of(number: int) -> str:
     """What ONNX calls an element type; nothing if none has the number."""
-    names: Any = import_undivided("onnx").TensorProto.DataType
+    names: Any = import_module("onnx").TensorProto.DataType
     try:
         found: str = names.Name(number).lower()
     except ValueError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
-from ftuner.core.forks import import_undivided
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.records import (
     MICROSOFT,
@@ -185,7 +185,7 @@ def _schema(domain: str, op: str, opset: int) -> _Schema | None:
     added = _ONNXRUNTIME.get((domain, op))
     if added is not None:
         return added
-    definitions: Any = import_undivided("onnx.defs")
+    definitions: Any = import_module("onnx.defs")
     try:
         found = definitions.get_schema(op, min(opset, _MAX_VERSION), domain)
     except definitions.SchemaError:

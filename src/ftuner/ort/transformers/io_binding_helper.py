@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.forks import import_undivided
 from ftuner.ort.element_types import BY_NAME, ElementType
 from ftuner.ort.exceptions import ArgumentError
 from ftuner.ort.session import InferenceSession
@@ -42,7 +42,7 @@ class TypeHelper:
     @staticmethod
     def ort_type_to_torch_type(ort_type: str) -> Any:
         """torch's type of elements. Raises ArgumentError if the type is unknown."""
-        return getattr(import_undivided("torch"), _element(ort_type).dtype.name)
+        return getattr(import_module("torch"), _element(ort_type).dtype.name)
 
     @staticmethod
     def ort_type_to_onnx_type(ort_type: str) -> int:
@@ -52,7 +52,7 @@ class TypeHelper:
     @staticmethod
     def numpy_type_to_torch_type(numpy_type: Any) -> Any:
         """torch's type of elements of NumPy's."""
-        return getattr(import_undivided("torch"), np.dtype(numpy_type).name)
+        return getattr(import_module("torch"), np.dtype(numpy_type).name)
 
     @staticmethod
     def torch_type_to_numpy_type(torch_type: Any) -> type:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
-from ftuner.core.forks import import_undivided
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Tuned
@@ -76,7 +76,7 @@ class CpuBackend(CpuSession, Backend):
 
     def attention(self, q: object, k: object, v: object, **options: Any) -> Any:
         if self._attention is None:
-            self._attention = import_undivided("ftuner.runtime.cpu.attention").Attention(self)
+            self._attention = import_module("ftuner.runtime.cpu.attention").Attention(self)
         return self._attention(q, k, v, **options)
 
     def compile(
@@ -87,14 +87,14 @@ class CpuBackend(CpuSession, Backend):
         assert held is None, "the CPU holds float32 as it is"
         if threads is not None:
             threads = checked_threads(threads)
-        room = import_undivided("ftuner.runtime.cpu.executable")
+        room = import_module("ftuner.runtime.cpu.executable")
         found: Executable = room.CompiledGraph(
             graph, self, threads, progress, appended, shared, used_up
         )
         return found
 
     def boundary(self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()) -> Boundary:
-        room = import_undivided("ftuner.runtime.cpu.boundary")
+        room = import_module("ftuner.runtime.cpu.boundary")
         found: Boundary = room.CpuBoundary(graph, appended)
         return found
 

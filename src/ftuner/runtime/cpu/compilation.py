@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from importlib import import_module
 from typing import NamedTuple
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.jit import Target
 from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key
 from ftuner.codegen.llvm.objects.loading import LoadedObject
-from ftuner.core.forks import import_undivided
 from ftuner.errors import CompileError, ObjectFileError
 from ftuner.runtime.cache import OBJECTS, Cache
-from ftuner.runtime.compile_processes import Request, answers
+from ftuner.runtime.compile_processes import Request, answers, worthwhile_processes
 from ftuner.runtime.shown_progress import Progress, shown
 
 
@@ -110,7 +109,7 @@ def _compiled(
                 cache.write(OBJECTS, bundle_key(sent[number], target), data)
                 yield sent[number], data
     for bundle in left:
-        compiler = import_undivided(COMPILER_MODULE)
+        compiler = import_module(COMPILER_MODULE)
         try:
             data = compiler.compile_bundle(bundle, target)
         except Exception as error:  # Whatever LLVM and llvmlite raise.
@@ -119,12 +118,6 @@ def _compiled(
             ) from error
         cache.write(OBJECTS, bundle_key(bundle, target), data)
         yield bundle, data
-
-
-def worthwhile_processes(bundles: int, bundles_per_process: int) -> int:
-    """Number of processes that compile some bundles soonest; 0 or 1 stands for this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, bundles // bundles_per_process)
 
 
 def _name(bundle: Bundle) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, DType
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError
 
 
@@ -25,5 +25,5 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
         raise ConfigurationError(
             "NumPy has no bfloat16 of its own; install ml_dtypes, or: pip install 'ftuner[onnx]'"
         )
-    found: np.dtype[Any] = np.dtype(import_undivided("ml_dtypes").bfloat16)
+    found: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
     return found

@@ -50,7 +50,8 @@ class RunStates:
         # Weak references: an interrupted run may lose its state, which is then freed.
         self._made: weakref.WeakSet[RunState] = weakref.WeakSet()
         self._waiting = 0
-        self._given_back = threading.Condition(threading.Lock())
+        # Its lock is reentrant: a finalizer that runs within may call ftuner.
+        self._given_back = threading.Condition()
 
     @property
     def all(self) -> list[RunState]:

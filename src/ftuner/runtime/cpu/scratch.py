@@ -52,7 +52,8 @@ class Workspaces:
         """All workspaces by address; at most as many as the table has slots."""
         self._others: dict[int, Array] = {}
         """Workspaces that are freed after their call."""
-        self._lock = threading.Lock()
+        # Reentrant: a finalizer that runs within may call ftuner.
+        self._lock = threading.RLock()
 
     @property
     def kept_bytes(self) -> int:

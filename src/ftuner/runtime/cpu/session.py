@@ -8,12 +8,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.forks import fork_safe_lock, import_undivided
+from ftuner.core.forks import fork_safe_lock
 from ftuner.core.product import ProductTypes
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.constants import part_of
@@ -132,7 +133,7 @@ class CpuSession:
         """Measure the constants of this machine's tuning for the chosen ISA, in about `seconds`,
         and keep them in the cache. This process computes with them, unless it has computed before.
         `steps`: those of convolutions and attention, too, whose kernels are then compiled."""
-        room = import_undivided("ftuner.runtime.cpu.calibration.calibrate")
+        room = import_module("ftuner.runtime.cpu.calibration.calibrate")
         # The terms are measured; what was learned of the errors of others is of no use.
         bare = replace(self.hardware, correction=None)
         kernels = Kernels(bare, self._chosen_isa(), self.cache)
@@ -315,7 +316,7 @@ def _expect_model_of(found: CpuHardware, facts: SystemFacts) -> None:
 def probe_machine(facts: SystemFacts) -> CpuHardware:
     """Probe this machine with all threads that this process may use."""
     # Imported by name: it needs llvmlite, which importing ftuner must not.
-    probing = import_undivided("ftuner.runtime.cpu.probe")
+    probing = import_module("ftuner.runtime.cpu.probe")
     with shown(None) as show:
         show("probe this machine", 0, 1)
         found = probing.probe(facts, facts.cores)

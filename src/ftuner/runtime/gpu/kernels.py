@@ -17,7 +17,7 @@ from ftuner.codegen.triton.targets import Compiled, Target
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import HardwareError
 from ftuner.runtime.backend import Tuned
-from ftuner.runtime.compile_processes import Request, answers
+from ftuner.runtime.compile_processes import Request, answers, worthwhile_processes
 from ftuner.runtime.shown_progress import Progress, shown
 
 COMPILER_MODULE = "ftuner.codegen.triton.compile"
@@ -117,8 +117,7 @@ def _fill_cache(
 ) -> int:
     """Compiles sources in child processes, which fills Triton's cache; returns the number that it
     did not have."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    processes = min(cores or 1, len(sources) // sources_per_process)
+    processes = worthwhile_processes(len(sources), sources_per_process)
     if processes < 2:
         return 0
     requests = [Request(source.function, (source, target)) for source in sources]

@@ -8,6 +8,7 @@ gives zero, conversions of floats that no integer can hold give the nearest one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 import llvmlite.ir as ir
 
@@ -16,7 +17,6 @@ from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, I32, scalar_type, splat
 from ftuner.core import functions as scalar
 from ftuner.core.dtype import BOOL, HALF_DTYPES, DType
 from ftuner.core.expr import Apply, Constant, Expr, Operand, composition, flatten
-from ftuner.core.forks import import_undivided
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
 from ftuner.errors import ExpressionError
 
@@ -181,7 +181,7 @@ def _float(
     if row.composition is not None:
         return emit(builder, composition(name), dict(zip("xy", arguments, strict=False)), fused)
     if row.llvm is not None:
-        emitter: vector_arithmetic.VectorFunction = getattr(import_undivided(row.llvm), name)
+        emitter: vector_arithmetic.VectorFunction = getattr(import_module(row.llvm), name)
         return emitter(builder, *arguments, fused=fused)
     if name == "isnan":
         return builder.fcmp_unordered("uno", x, x)

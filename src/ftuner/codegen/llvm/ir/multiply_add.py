@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import intrinsic, type_suffix
-from ftuner.core.forks import import_undivided
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.isa import InstructionSet
 
@@ -37,5 +37,5 @@ def emitter_of(isa: InstructionSet, types: ProductTypes) -> Emitter:
     row = isa.multiply_add(types)
     if row.llvm is None:
         return EMITTERS[row.emitter]
-    emitter: Emitter = getattr(import_undivided(row.llvm), row.emitter)
+    emitter: Emitter = getattr(import_module(row.llvm), row.emitter)
     return emitter

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gc
+from importlib import import_module
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.jit import Target, compile_object
-from ftuner.core.forks import import_undivided
 
 
 def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
     """The IR of a bundle."""
     module = ir.Module("ftuner")
     module.triple = target.triple
-    import_undivided(bundle.emitter).emit(module, *bundle.arguments)
+    import_module(bundle.emitter).emit(module, *bundle.arguments)
     return module
 
 

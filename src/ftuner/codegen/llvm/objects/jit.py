@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ftuner.core.forks import import_undivided, undivided, wait_before_fork
+from ftuner.core.forks import wait_before_fork
 from ftuner.hardware.isa import LISTED_FEATURES, instruction_set
 from ftuner.hardware.system import read_system
 
@@ -31,7 +32,7 @@ class Target:
 
 @cache
 def _binding() -> Any:
-    llvm = import_undivided("llvmlite.binding")
+    llvm = import_module("llvmlite.binding")
     # llvmlite holds one lock around LLVM and has no public access to it.
     wait_before_fork(llvm.ffi.lib._lock)
     llvm.initialize_native_target()
@@ -42,13 +43,14 @@ def _binding() -> Any:
 def compiler_version() -> str:
     """The version of llvmlite."""
     # The package without `binding` and `ir` is enough, and light.
-    return str(import_undivided("llvmlite").__version__)
+    return str(import_module("llvmlite").__version__)
 
 
 def compiler_build() -> str:
     """Identifies the build of llvmlite's library by name, size and modification time, because
     another build of the same version may have another LLVM. The library is not loaded."""
-    folder = Path(import_undivided("llvmlite").__file__).parent / "binding"
+    library: Any = import_module("llvmlite")
+    folder = Path(library.__file__).parent / "binding"
     found = [(file.name, file.stat()) for file in sorted(folder.glob("*llvmlite.*"))]
     return repr([(name, status.st_size, status.st_mtime_ns) for name, status in found])
 
@@ -144,15 +146,14 @@ class Engine:
 
     def __init__(self, objects: Sequence[bytes]) -> None:
         llvm = _binding()
-        with undivided:
-            # MCJIT takes ownership of its target machine and its module: both are made for it.
-            machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-                opt=0, jit=True
-            )
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-            for data in objects:
-                self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(data))
-            self._engine.finalize_object()
+        # MCJIT takes ownership of its target machine and its module: both are made for it.
+        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
+            opt=0, jit=True
+        )
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        for data in objects:
+            self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(data))
+        self._engine.finalize_object()
 
     def address(self, symbol: str) -> int:
         """The address of a symbol; 0 if no object defines it."""

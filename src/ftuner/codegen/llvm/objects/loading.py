@@ -12,11 +12,11 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from ftuner.codegen.llvm.objects.elf import MAGIC, parse
 from ftuner.codegen.llvm.objects.linking import Linked
-from ftuner.core.forks import import_undivided
 from ftuner.errors import ObjectFileError
 from ftuner.hardware.system import ARCHITECTURES
 
@@ -63,7 +63,7 @@ class LoadedObject:
         if not all(data.startswith(magic) for data in objects):
             raise ObjectFileError("no object of this system's format")
         try:
-            self._engine = import_undivided(_COMPILER).Engine(objects)
+            self._engine = import_module(_COMPILER).Engine(objects)
             self.addresses = {s: a for s in symbols if (a := self._engine.address(s))}
         except RuntimeError as error:
             raise ObjectFileError(f"LLVM cannot load an object: {error}") from error
