@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,35 @@ def test_positions_of_the_largest(rank: int, order: int) -> None:
     expected = by_onnxruntime("MaxPool", [x], 18, 2, **attributes)
     for result, wanted in zip(found, expected, strict=True):
         np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("symbolic", [True, False])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    ("extents", "kernel", "stride", "pad"),
+    [((1, 6), 2, 2, 0), ((2, 7), 3, 2, 0), ((4, 4), 5, 3, 0), ((1, 2), 5, 3, 1)],
+)
+def test_pools_whose_window_is_larger_than_the_map(
+    op: str, extents: tuple[int, int], kernel: int, stride: int, pad: int, symbolic: bool
+) -> None:
+    x = IMAGE[..., : extents[0], : extents[1]]
+    attributes: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
+    attributes["pads"] = [pad] * 4
+    ways = [{}, {"count_include_pad": 1}] if op == "AveragePool" else [{}]
+    # Extents that round down are cut where they are known.
+    for rounds_up in (1,) if symbolic else (0, 1):
+        for opset, way in itertools.product((18, 19), ways):
+            given = {**attributes, **way, "ceil_mode": rounds_up}
+            (found,) = run_node(op, [x], opset, symbolic=symbolic, **given)
+            (expected,) = by_onnxruntime(op, [x], opset, **given)
+            np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+
+
+def test_pools_of_which_no_window_begins_within_the_map() -> None:
+    for symbolic in (True, False):
+        with pytest.raises(ShapeError, match="a window of 5"):
+            run_node("MaxPool", [IMAGE[..., :1, :]], symbolic=symbolic, kernel_shape=[5, 5],
+                     strides=[2, 2], ceil_mode=1)  # fmt: skip
 
 
 @pytest.mark.parametrize("corners", [0, 1])

@@ -104,7 +104,7 @@ def window_of(
             if cuts and (rounds_up or larger):
                 cut = True
                 count = ceil_quotient(left, stride) + 1
-                context.builder.require(minimum(minimum(n, count + 1), 1), 1, what)
+                context.builder.require(minimum(minimum(n, count), 1), 1, what)
             else:
                 context.builder.require(minimum(reach, padded), reach, what)
                 count = quotient(left, stride) + 1
