@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftuner.core.dim import Dim, Shape, product
-from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, INT64, DType
+from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.builder import Builder
