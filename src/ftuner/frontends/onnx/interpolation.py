@@ -91,8 +91,12 @@ class Line:
         return self.context.add("where", is_single, single, x)
 
 
+def _centre(line: Line) -> Value:
+    return line.divide(line.add(line.numbers, line.number(0.5)), line.scale)
+
+
 def _half_pixel(line: Line) -> Value:
-    return line.subtract(_half_pixel_of_tensorflow(line), line.number(0.5))
+    return line.subtract(_centre(line), line.number(0.5))
 
 
 def _half_pixel_symmetric(line: Line) -> Value:
@@ -111,7 +115,8 @@ def _pytorch_half_pixel(line: Line) -> Value:
 
 
 def _half_pixel_of_tensorflow(line: Line) -> Value:
-    return line.divide(line.add(line.numbers, line.number(0.5)), line.scale)
+    is_kept = line.context.add("equal", line.scale, line.number(1.0))
+    return line.context.add("where", is_kept, line.numbers, _centre(line))
 
 
 def _align_corners(line: Line) -> Value:

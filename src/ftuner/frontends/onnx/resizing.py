@@ -44,14 +44,16 @@ def _rounded(context: Context, position: Value, how: str, axis: Axis) -> Value:
         smaller = context.add("less", axis.scale(context), context.scalar(1, FLOAT32))
         after, before = (context.add(op, position) for op in ("ceil", "floor"))
         return context.add("where", smaller, after, before)
-    half = context.scalar(0.5, FLOAT64)
     if how == "round_prefer_floor":
-        return context.add("ceil", context.add("subtract", position, half))
+        return context.add("ceil", context.add_to(position, -0.5 - _TIE))
     if how == "round_prefer_ceil":
-        return context.add("floor", context.add("add", position, half))
+        return context.add("floor", context.add_to(position, 0.5 + _TIE))
     return context.add(how, position)
 
 
+_TIE = 1e-6
+"""Positions this close to the middle between two elements are there, as onnxruntime has it. Found by
+trial with its version 1.31."""
 _OLD_NEAREST = "before, or after along axes that shrink"
 """The nearest element before opset 11, as onnxruntime has it."""
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -281,9 +283,10 @@ def _resize(context: Context, node: NodeView) -> Sequence[Value]:
         regions = _regions(context, _given(node, 1), axes)
     changed = [
         axis for axis in changed
-        if axis.changes or (axis.number in regions and not _is_whole(regions[axis.number]))
+        if (axis.changes and not (mode.antialias and axis.size == axis.extent))
+        or (axis.number in regions and not _is_whole(regions[axis.number]))
     ]  # fmt: skip
-    if not changed:
+    if not regions and all(axis.size == axis.extent for axis in changed):
         return [x]
     outside = node.number("extrapolation_value", 0.0)
     return [_resized(context, x, changed, mode, regions, outside)]
@@ -295,7 +298,7 @@ def _old(context: Context, node: NodeView, scales: Sequence[tuple[Dim, Dim]]) ->
     if kind not in ("nearest", "linear"):
         raise context.malformed(f"mode {kind!r}; expected nearest or linear")
     changed = [axis for axis in _by_scales(context, x, range(x.rank), scales) if axis.changes]
-    if not changed:
+    if all(axis.size == axis.extent for axis in changed):
         return [x]
     mode = _Mode(kind, "asymmetric", _OLD_NEAREST, 0.0, False, False)
     return [_resized(context, x, changed, mode, {}, 0.0)]
