@@ -263,7 +263,7 @@ def _mode(context: Context, node: NodeView) -> _Mode:
 def _resize(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     if node.opset < 11:
-        return _old(context, node, _scales(context, node.input(1)))
+        return upsampled(context, node, _scales(context, node.input(1)))
     mode = _mode(context, node)
     axes: Sequence[int] = range(x.rank)
     if node.has("axes"):
@@ -292,22 +292,26 @@ def _resize(context: Context, node: NodeView) -> Sequence[Value]:
     return [_resized(context, x, changed, mode, regions, outside)]
 
 
-def _old(context: Context, node: NodeView, scales: Sequence[tuple[Dim, Dim]]) -> Sequence[Value]:
-    """Before opset 11: positions are asymmetric."""
+def upsampled(
+    context: Context, node: NodeView, scales: Sequence[tuple[Dim, Dim]],
+    coordinates: str = "asymmetric",
+) -> Sequence[Value]:  # fmt: skip
+    """As before opset 11, where positions are asymmetric."""
     x, kind = node.input(0), node.text("mode", "nearest")
-    if kind not in ("nearest", "linear"):
-        raise context.malformed(f"mode {kind!r}; expected nearest or linear")
+    if kind not in ("nearest", "linear") or coordinates not in COORDINATES or coordinates == CROPS:
+        raise context.malformed(f"mode {kind!r} at {coordinates!r}; expected nearest or linear")
     changed = [axis for axis in _by_scales(context, x, range(x.rank), scales) if axis.changes]
     if all(axis.size == axis.extent for axis in changed):
         return [x]
-    mode = _Mode(kind, "asymmetric", _OLD_NEAREST, 0.0, False, False)
+    mode = _Mode(kind, coordinates, _OLD_NEAREST, 0.0, False, False)
     return [_resized(context, x, changed, mode, {}, 0.0)]
 
 
 def _upsample(context: Context, node: NodeView) -> Sequence[Value]:
     if node.opset < 9:
-        return _old(context, node, [_ratio(context, float(s)) for s in node.numbers("scales")])
-    return _old(context, node, _scales(context, node.input(1)))
+        scales = [_ratio(context, float(s)) for s in node.numbers("scales")]
+        return upsampled(context, node, scales)
+    return upsampled(context, node, _scales(context, node.input(1)))
 
 
 RESIZING: Table = {

@@ -172,7 +172,7 @@ def _conv(context: Context, node: NodeView) -> Sequence[Value]:
     return [channels_first(context, with_bias(context, result, node.optional(2)))]
 
 
-def _fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
+def fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
     """A convolution, a tensor that is added, and an activation."""
     (result,) = _conv(context, node)
     addend = node.optional(3)
@@ -183,4 +183,4 @@ def _fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
     return [fused_activation(context, result, name, parameters) if name else result]
 
 
-WINDOWS: Table = {("", "Conv"): _conv, (MICROSOFT, "FusedConv"): _fused_conv}
+WINDOWS: Table = {("", "Conv"): _conv, (MICROSOFT, "FusedConv"): fused_conv}
