@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.records import GraphRecord
 from ftuner.frontends.onnx.resizing import upsampled

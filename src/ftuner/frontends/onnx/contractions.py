@@ -30,9 +30,8 @@ def _gemm(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _fused_gemm(context: Context, node: NodeView) -> Sequence[Value]:
     (result,) = _gemm(context, node)
-    name = node.text("activation", "")
-    parameters = [node.number(f"activation_{n}", 0.0) for n in ("alpha", "beta", "gamma")]
-    return [fused_activation(context, result, name, parameters) if name else result]
+    parameters = {n: node.number(f"activation_{n}", 0.0) for n in ("alpha", "beta", "gamma")}
+    return [fused_activation(context, node, result, parameters)]
 
 
 def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:

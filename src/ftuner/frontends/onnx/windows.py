@@ -179,8 +179,8 @@ def fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
     if addend is not None:
         result = context.add("add", result, context.fitting(addend, result, "Z"))
     parameters = node.numbers("activation_params") if node.has("activation_params") else ()
-    name = node.text("activation", "")
-    return [fused_activation(context, result, name, parameters) if name else result]
+    names = ("min", "max") if node.text("activation", "") == "Clip" else ("alpha", "beta")
+    return [fused_activation(context, node, result, dict(zip(names, parameters, strict=False)))]
 
 
 WINDOWS: Table = {("", "Conv"): _conv, (MICROSOFT, "FusedConv"): fused_conv}
