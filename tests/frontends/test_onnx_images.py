@@ -132,13 +132,59 @@ def test_resize_before_it_had_coordinates(mode: str) -> None:
     np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("scale", [0.7, 0.6, 1.3, 1 / 3, 0.1, 3.7, 1e-3, 123.4])
+@pytest.mark.parametrize("scale", [0.7, 0.6, 1.3, 2.1, 1.5, 1 / 3, 1 / 49, 0.1, 3.7, 1e-3, 123.4])
 def test_extents_are_those_of_float32(scale: float) -> None:
-    """A scale in float32 stands for the simplest fraction that it is the nearest to."""
-    for n in (1, 5, 7, 10, 30, 100, 1000):
+    """In float32, 90 times 1.3 is less than 117."""
+    for n in (1, 5, 7, 10, 30, 49, 90, 100, 1000):
         x = np.zeros((n,), np.float32)
-        found = run_node("Resize", [x, None, floats(scale)], 18, fixed=[2])[0]
-        assert found.shape == (int(np.float32(n) * np.float32(scale)),)
+        for symbolic in (True, False):
+            found = run_node("Resize", [x, None, floats(scale)], 18, fixed=[2], symbolic=symbolic)
+            assert found[0].shape == (int(np.float32(n) * np.float32(scale)),)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("opset", [9, 10, 11, 13, 18, 19])
+def test_resize_in_random_ways(opset: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows, columns = random.integers(2, 30, 2)
+    x = random.standard_normal((1, 2, rows, columns), np.float32)
+    kinds = ["nearest", "linear", "cubic"][: 3 if opset > 10 else 2]
+    for _ in range(4):
+        way: dict[str, Any] = {"mode": str(random.choice(kinds))}
+        scales = random.choice([0.3, 0.5, 0.7, 1.3, 1.5, 2, 2.1, random.uniform(0.2, 4)], 2)
+        if opset < 10:
+            scales = np.maximum(scales, 1.1)
+        if opset > 10:
+            # At a scale of one, onnxruntime does not crop.
+            known = [c for c in COORDINATES if opset > 18 or c != "half_pixel_symmetric"][:-1]
+            way["coordinate_transformation_mode"] = str(random.choice(known))
+        if opset > 10 and way["mode"] == "nearest":
+            way["nearest_mode"] = str(random.choice([w["nearest_mode"] for w in WAYS[:4]]))
+        sizes = np.maximum(np.float32([rows, columns]) * np.float32(scales), 1)
+        by_sizes = opset > 10 and random.random() < 0.5
+        if by_sizes and opset > 17:
+            way["keep_aspect_ratio_policy"] = str(random.choice(["not_larger", "not_smaller"]))
+            way["axes"] = [2, 3]
+        last = (
+            ints(*([] if "axes" in way else [1, 2]), *sizes) if by_sizes else floats(1, 1, *scales)
+        )
+        nothing = None if opset > 12 else NOTHING
+        inputs = [x, last] if opset < 11 else [x, nothing, nothing, last] if by_sizes else [
+            x, nothing, last]  # fmt: skip
+        fixed = [i for i in range(1, len(inputs)) if inputs[i] is not None]
+        op = "Upsample" if opset < 10 else "Resize"
+        (expected,) = by_onnxruntime(op, inputs, opset, **way)
+        for symbolic in (True, False):
+            (found,) = run_node(op, inputs, opset, fixed=fixed, symbolic=symbolic, **way)
+            np.testing.assert_allclose(found, expected, 1e-4, 1e-4, err_msg=f"{way} {last}")
+
+
+def test_sizes_of_zero_belong_to_axes_without_elements() -> None:
+    for mode in ("nearest", "linear", "cubic"):
+        given = [IMAGE[:0], None, None, ints(0, 3, 9, 4)]
+        assert run_node("Resize", given, fixed=[3], mode=mode)[0].shape == (0, 3, 9, 4)
+        with pytest.raises(ShapeError, match="a size of 0 along axis 0"):
+            run_node("Resize", [IMAGE, *given[1:]], fixed=[3], mode=mode)
 
 
 def test_integers_are_rounded() -> None:
@@ -364,3 +410,24 @@ def test_averages_in_half_precision(pads: list[int]) -> None:
     (found,) = run_reference(optimised(import_model(made).graph), [x])
     assert found.dtype == np.float16
     assert np.all(found == 1)
+
+
+def test_batch_norms_of_each_element() -> None:
+    """Before opset 9, as MXNet writes them."""
+    x = IMAGE[..., :4]
+    parameters = [np.abs(RANDOM.standard_normal(x.shape[1:], np.float32)) for _ in range(4)]
+    for opset in (7, 8):
+        inputs = [x, *parameters]
+        (found,) = run_node("BatchNormalization", inputs, opset, fixed=[1, 2, 3, 4], spatial=0)
+        (expected,) = by_onnxruntime("BatchNormalization", inputs, opset, spatial=0)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+    with pytest.raises(GraphError, match="for the elements of"):
+        run_node("BatchNormalization", [x, *[floats(1, 2, 3)] * 4], 8, spatial=0)
+
+
+def test_splits_into_more_pieces_than_numbers_are_followed() -> None:
+    sizes = ints(*(1 + i % 3 for i in range(100)))
+    x = np.arange(2 * sizes.sum(), dtype=np.float32).reshape(-1, 2)
+    found = run_node("Split", [x, sizes], fixed=[1], outputs=100, axis=0)
+    for piece, expected in zip(found, np.split(x, np.cumsum(sizes)[:-1]), strict=True):
+        np.testing.assert_array_equal(piece, expected)

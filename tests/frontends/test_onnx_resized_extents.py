@@ -140,8 +140,8 @@ def test_scales_of_extents(
 
 
 def test_the_size_is_the_extent_that_was_divided(widest: CpuBackend) -> None:
-    """In float32, 27 / 49 * 49 is less than 27: the size that the file means is 27. A constant scale
-    has the size that onnxruntime gives."""
+    """In float32, 27 / 49 * 49 is less than 27: the size that the file means is 27. A constant
+    scale has the size that onnxruntime gives."""
     linear = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
     feeds = pictures((49, 5), (27, 12))
     found = load(model_of(SCALES["of another picture"], 13, **linear))(**feeds)["z"]

@@ -52,8 +52,8 @@ def _rounded(context: Context, position: Value, how: str, axis: Axis) -> Value:
 
 
 _TIE = 1e-6
-"""Positions this close to the middle between two elements are there, as onnxruntime has it. Found by
-trial with its version 1.31."""
+"""Positions this close to the middle between two elements are there, as onnxruntime has it. Found
+by trial with its version 1.31."""
 _OLD_NEAREST = "before, or after along axes that shrink"
 """The nearest element before opset 11, as onnxruntime has it."""
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
