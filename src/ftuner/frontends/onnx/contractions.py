@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ftuner.core.dim import minimum
 from ftuner.frontends.onnx.activations import fused_activation
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -59,6 +60,7 @@ def _distances(context: Context, node: NodeView) -> Sequence[Value]:
         raise context.malformed(f"metric {metric!r}; expected euclidean or sqeuclidean")
     if a.rank != 2 or b.rank != 2:
         raise context.malformed(f"distances of {a.type} and {b.type}; expected two axes each")
+    context.builder.require(minimum(a.shape[1], 1), 1, f"distances of {a.type} and {b.type}")
     squares = [context.reduce(context.add("multiply", x, x), "sum", [1]) for x in (a, b)]
     both = context.add("add", squares[0], context.swapped(squares[1]))
     twice = context.scaled(context.matmul(a, context.swapped(b)), -2.0)
