@@ -8,6 +8,7 @@ from textwrap import fill
 
 import onnx
 
+from ftuner.frontends.onnx.blocked import NCHWC
 from ftuner.frontends.onnx.definitions import is_defined
 from ftuner.frontends.onnx.importer import SUPPORTED
 from ftuner.frontends.onnx.records import LEARNING, MICROSOFT
@@ -79,6 +80,10 @@ def table() -> str:
             "## Those of onnxruntime that run",
             "",
             _wrapped(sorted(op for domain, op in SUPPORTED if domain == MICROSOFT)),
+            "",
+            f"Of the domain `{NCHWC}`, which it writes when it saves a file at its highest level:",
+            "",
+            _wrapped(sorted(op for domain, op in SUPPORTED if domain == NCHWC)),
             "",
         ]
     )

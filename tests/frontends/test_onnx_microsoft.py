@@ -239,3 +239,44 @@ def test_products_by_blocks_refuse() -> None:
     model, _ = model_for("MatMulNBits", inputs, **sizes)
     with pytest.raises(UnsupportedOperatorError, match="the weight is known only at run time"):
         import_model(model)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize(("depth", "columns", "block"), [(64, 8, 64), (17, 3, 16), (50, 6, 128)])
+def test_products_by_levels_of_four_bits(depth: int, columns: int, block: int, kind: int) -> None:
+    count = depth * columns
+    weight = RANDOM.integers(0, 256, -(-count // 2)).astype(np.uint8)
+    inputs = [floats(2, 3, depth), weight, np.abs(floats(-(-count // block)))]
+    sizes = {"K": depth, "N": columns, "block_size": block}
+    agrees("MatMulBnb4", inputs, [1, 2], quant_type=kind, **sizes)
+
+
+def test_the_levels_of_four_bits() -> None:
+    """Each is the one of onnxruntime, to the last bit."""
+    weight = np.array([i << 4 | (i + 1) for i in range(0, 16, 2)], np.uint8)
+    for kind in (0, 1):
+        inputs = [np.eye(16, dtype=np.float32), weight, np.ones(1, np.float32)]
+        given = {"K": 16, "N": 1, "block_size": 16, "quant_type": kind}
+        model, feeds = model_for("MatMulBnb4", inputs, [1, 2], **given)
+        (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+        (found,) = run_reference(import_model(model).graph, list(feeds.values()))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_products_by_levels_of_four_bits_refuse() -> None:
+    sizes = {"K": 32, "N": 7, "block_size": 32}
+    inputs = [floats(3, 32), np.zeros(112, np.uint8), floats(7)]
+    refused("quant_type is 2", "MatMulBnb4", inputs, quant_type=2, **sizes)
+    refused("for K 64", "MatMulBnb4", inputs, quant_type=1, **(sizes | {"K": 64}))
+    refused("block_size is 24", "MatMulBnb4", inputs, quant_type=1, **(sizes | {"block_size": 24}))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_distances(metric: str, dtype: str) -> None:
+    agrees("CDist", [floats(5, 4).astype(dtype), floats(7, 4).astype(dtype)], metric=metric)
+
+
+def test_distances_refuse() -> None:
+    refused("metric 'cosine'", "CDist", [floats(5, 4), floats(7, 4)], metric="cosine")
+    refused("two axes", "CDist", [floats(5, 4, 1), floats(7, 4)])

@@ -11,7 +11,7 @@ from tests.graph.graphs import B, S, graph_of, layer
 from ftuner.core.dtype import FLOAT32, FLOAT64
 from ftuner.errors import FTunerError, GraphError, ShapeError
 from ftuner.graph.ir import Graph, Node, TensorType, Value
-from ftuner.graph.verify import verify
+from ftuner.graph.verify import expect_bound, free_symbols, verify
 
 GRAPH = graph_of(lambda g: g.add("exp", g.add("negative", g.given("x", B, S))))
 
@@ -73,3 +73,12 @@ def test_operands_that_do_not_fit(
     with pytest.raises((GraphError, ShapeError)) as error:
         verify(Graph(inputs, (("z", node.output),), (node,)))
     assert isinstance(error.value, FTunerError)
+
+
+def test_symbols_that_lose_their_node() -> None:
+    graph = graph_of(lambda g: g.dims(g.add("non_zero", g.given("x", B, S), count="K").shape))
+    free = free_symbols(graph)
+    assert free == {"B", "S"}
+    expect_bound(graph, free)
+    with pytest.raises(GraphError, match="no node binds K"):
+        expect_bound(replace(graph, nodes=graph.nodes[1:]), free)

@@ -259,6 +259,13 @@ def _own() -> Iterator[tuple[Key, Node]]:
         ),
         (
             MICROSOFT,
+            "MatMulBnb4",
+            [x, random.integers(0, 256, 20, np.uint8), floats(3)],
+            {"K": 8, "N": 5, "block_size": 16, "quant_type": 1},
+        ),
+        (MICROSOFT, "CDist", [x[0], x[0] + 1], {"metric": "euclidean"}),
+        (
+            MICROSOFT,
             "GatherBlockQuantized",
             [random.integers(0, 256, (5, 8), np.uint8), np.array([4, 0]), floats(5, 1)],
             {"block_size": 16},

@@ -299,6 +299,25 @@ def _rows_of_few_bits(maker: Maker) -> None:
 # Products.
 
 
+@row("MatMulBnb4", 0.2, MICROSOFT)
+def _four_bit_levels(maker: Maker) -> None:
+    draws = maker.draws
+    a = maker.operand(
+        ("float32",), (2, 3), lambda x: x.shape[-1].static and x.shape[-1].at[0] > 0, PRODUCT_SIZE
+    )
+    depth, columns = a.shape[-1].at[0], draws.pick((16, 7, 1, 8, 33))
+    shape = (*a.shape[:-1], static(columns))
+    if any(0 in e.at for e in shape):
+        raise DeclinedError("a product of nothing")
+    spend(maker, shape, depth)
+    count, block = depth * columns, draws.pick((16, 32, 64))
+    weight = maker.constant(maker.random().integers(0, 256, -(-count // 2)).astype(np.uint8))
+    scales = maker.weight((-(-count // block),), "float32", 0.1)
+    size = a.size * depth
+    maker.add("MatMulBnb4", [a, weight, scales], shape, "float32", -size, size, MICROSOFT,
+              block_size=block, K=depth, N=columns, quant_type=draws.pick((0, 1)))  # fmt: skip
+
+
 @row("MatMulNBits", 0.4, MICROSOFT)
 def _few_bits(maker: Maker) -> None:
     draws = maker.draws

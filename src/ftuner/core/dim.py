@@ -15,9 +15,11 @@ from ftuner.core.symbolic import (
     Symbolic,
     atom_of,
     begins_negative,
+    bits_of_float32,
     least_value,
     quotient,
     remainder,
+    scaled,
     symbol,
 )
 
@@ -33,17 +35,29 @@ __all__ = [
     "product",
     "quotient",
     "remainder",
+    "resized",
     "row_major_strides",
     "simplest",
     "symbol",
 ]
 
 Shape = tuple[Dim, ...]
+_EXACT_FACTOR = 1 << 8
+"""Factors whose numerator is at most this are exact: float32 has 24 bits, and an extent up to 16.
+"""
 
 
 def ceil_quotient(x: Dim, y: Dim) -> Dim:
     """`x / y`, rounded up."""
     return -quotient(-x, y)
+
+
+def resized(extent: Dim, factor: float) -> Dim:
+    """An extent times a positive float32, as float32 computes it, without its fraction."""
+    above, below = factor.as_integer_ratio()
+    if isinstance(extent, Symbolic) and above <= _EXACT_FACTOR:
+        return quotient(extent * above, below)
+    return scaled(extent, bits_of_float32(factor))
 
 
 @lru_cache(maxsize=KEPT_RESULTS)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from ftuner.core.dim_symbols import atoms_of
-from ftuner.core.symbolic import WORD_BITS, WORDS, Atom, Dim, Symbol
+from ftuner.core.symbolic import WORD_BITS, WORDS, Atom, Dim, Symbol, scaled_value
 from ftuner.errors import ShapeError
 
 
@@ -48,7 +48,7 @@ def compiled(dims: Sequence[Dim], names: Sequence[str]) -> Callable[[Sequence[in
         lines.append(f" {known[atom]} = {call}")
     values = ", ".join(_source(dim, symbols, known) for dim in dims)
     # The source is made of integers and the fixed words above, never of names that were given.
-    scope: dict[str, Any] = {"max": max, "min": min, "broadcast": _broadcast, "whole": _whole_value}
+    scope: dict[str, Any] = {word: _OPERATIONS[kind] for kind, word in WORDS.items()}
     exec("\n".join([*lines, f" return [{values}]"]), scope)
     made: Callable[[Sequence[int]], list[int]] = scope["made"]
     return made
@@ -74,6 +74,7 @@ _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
     "minimum": min,
     "broadcast": _broadcast,
     "whole": _whole_value,
+    "scaled": scaled_value,
 }
 
 

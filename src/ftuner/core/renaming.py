@@ -7,7 +7,7 @@ from functools import partial
 
 from ftuner.core.dim import Dim, broadcast, maximum, minimum
 from ftuner.core.dim_symbols import atoms_of
-from ftuner.core.symbolic import Atom, Symbol, atom_of, quotient, remainder, symbol
+from ftuner.core.symbolic import Atom, Symbol, atom_of, quotient, remainder, scaled, symbol
 from ftuner.errors import ShapeError
 
 _OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
@@ -17,6 +17,7 @@ _OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "minimum": minimum,
     "broadcast": broadcast,
     "whole": partial(atom_of, "whole"),
+    "scaled": scaled,
 }
 
 

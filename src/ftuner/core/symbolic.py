@@ -12,6 +12,7 @@ nothing here recurses, each distinct operation is evaluated once, and equality c
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -63,8 +64,9 @@ class Symbol:
 @dataclass(frozen=True, eq=False)
 class Atom:
     """An operation other than a sum or product: `quotient` and `remainder` round towards minus
-    infinity as Python's do, `maximum`, `minimum`, `broadcast`: x unless it is one, then y, and
-    `whole`: x, which must fit 64 bits."""
+    infinity as Python's do, `maximum`, `minimum`, `broadcast`: x unless it is one, then y, `whole`:
+    x, which must fit 64 bits, and `scaled`: x times the float32 of the bits y, see
+    `scaled_value`."""
 
     kind: str
     x: Dim
@@ -94,11 +96,13 @@ class Atom:
             return f"({_operand_text(self.x)} {sign} {_operand_text(self.y, divides=True)})"
         if self.kind == "whole":
             return f"({self.x})"
+        if self.kind == "scaled":
+            return f"floor({_operand_text(self.x)} * {_float32_of(self.y):.9g})"
         return f"{WORDS[self.kind]}({self.x}, {self.y})"
 
     def _bits(self) -> int:
         x, y = _bits_of(self.x), _bits_of(self.y)
-        if self.kind == "whole":
+        if self.kind in ("whole", "scaled"):
             return WORD_BITS
         if self.kind == "quotient":
             return x + 1
@@ -108,12 +112,18 @@ class Atom:
         x, y = (low is not None and low >= 0 for low in map(least_value, (self.x, self.y)))
         if self.kind == "remainder":
             return y
-        if self.kind == "whole":
+        if self.kind in ("whole", "scaled"):
             return x
         return x or y if self.kind == "maximum" else x and y
 
 
-WORDS = {"maximum": "max", "minimum": "min", "broadcast": "broadcast", "whole": "whole"}
+WORDS = {
+    "maximum": "max",
+    "minimum": "min",
+    "broadcast": "broadcast",
+    "whole": "whole",
+    "scaled": "scaled",
+}
 
 Monomial = tuple["Symbol | Atom", ...]
 """A product of atoms, in the order of their texts; empty for a constant."""
@@ -248,6 +258,40 @@ def remainder(x: Dim, y: Dim) -> Dim:
             # By how much -x falls short of a multiple of y: added to -x, that is one term.
             return x - y * quotient(x, y)
     return atom_of("remainder", x, y)
+
+
+def scaled(x: Dim, factor: Dim) -> Dim:
+    """See `scaled_value`. The factor is known."""
+    assert isinstance(factor, int)
+    return scaled_value(x, factor) if isinstance(x, int) else atom_of("scaled", x, factor)
+
+
+def scaled_value(x: int, factor: int) -> int:
+    """x times the positive float32 of the bits `factor`, as float32 computes it, without its
+    fraction.
+
+    Raises:
+        ShapeError: no float32 is as large.
+    """
+    try:
+        product = _as_float32(_as_float32(x) * _float32_of(factor))
+    except OverflowError:
+        raise ShapeError(f"an extent of {x} times {_float32_of(factor)}") from None
+    return int(product)
+
+
+def bits_of_float32(number: float) -> int:
+    found: int = struct.unpack("<i", struct.pack("<f", number))[0]
+    return found
+
+
+def _float32_of(bits: Dim) -> float:
+    found: float = struct.unpack("<f", struct.pack("<i", bits))[0]
+    return found
+
+
+def _as_float32(number: float) -> float:
+    return _float32_of(bits_of_float32(number))
 
 
 def least_value(x: Dim) -> int | None:

@@ -225,9 +225,7 @@ class Builder:
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)
-            named = (attributes[name] for name in operator.binds)
-            binds = tuple(n for names in named for n in _all(names))
-            self.nodes.append(Node(op, inputs, found, attributes, binds))
+            self.nodes.append(Node(op, inputs, found, attributes))
             if presumed is not None:
                 self._presumed[found[0]] = presumed
             self.ratios.note(op, given, attributes, found[0])
@@ -388,10 +386,6 @@ def _may_stay_narrow(op: str, inputs: Sequence[Value], types: Sequence[TensorTyp
         return False
     array = inputs[0].constant
     return array.ndim == 2 and array.itemsize == 1 and array.nbytes >= MIN_NARROW_BYTES
-
-
-def _all(names: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else names
 
 
 def _hashable(attributes: Mapping[str, Any]) -> tuple[object, ...]:

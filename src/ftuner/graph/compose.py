@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftuner.core.dim import Dim, Shape, product
-from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, INT64, DType
+from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.builder import Builder
-from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.operator import axis_of
 from ftuner.graph.ops.pointwise import broadcast_shape
@@ -101,11 +100,8 @@ class Composer:
     def _dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         if value.dtype.kind not in ("int", "uint"):
             raise self.malformed(f"{what} is {value.type}; expected integers")
-        if value.dims is None and value.constant is not None:
-            value = self.cast(value, INT64)
-        if value.dims is None and value.constant is not None:
-            size = value.constant.size
-            raise self.unsupported(f"{what} has {size} elements; at most {MAX_FOLLOWED}")
+        if value.constant is not None:
+            return tuple(map(int, value.constant.ravel()))
         if value.dims is None:
             found = self.builder.presumed(value)
             if found is None:

@@ -81,8 +81,13 @@ class Node:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    binds: tuple[str, ...] = ()
-    """The symbols that the node binds at run time: the data-dependent extents of its results."""
+
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """The symbols that the node binds at run time: the data-dependent extents of its results,
+        which the attributes `count`, one, and `counts`, several, name."""
+        one, several = self.attributes.get("count"), self.attributes.get("counts", ())
+        return several if one is None else (one,)
 
     @property
     def output(self) -> Value:

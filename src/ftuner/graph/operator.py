@@ -62,6 +62,9 @@ class Operator:
     graphs or that a library of the host computes, is computed by its reference between two programs
     (`graph.splitting`).
 
+    The attributes `count`, a name, and `counts`, names, are of data-dependent extents of the
+    results.
+
     `work(types, attributes, results)` is the time of the reference beyond reading the operands and
     writing the results, in the elements that NumPy reads or writes in that time. All extents are
     known.
@@ -72,8 +75,6 @@ class Operator:
     reference: Callable[..., Any]
     define: Define | None = None
     lower: Callable[[Node, Placement], Sequence[Form] | None] | None = None
-    binds: tuple[str, ...] = ()
-    """The attributes that name data-dependent extents of the results, each one or several."""
     work: Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], int] | None = None
     numerics: Numerics | Callable[[Attributes], Numerics] = Numerics.PLAIN
     """For all nodes, or by the attributes of a node."""

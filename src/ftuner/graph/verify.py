@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ftuner.core.dim import Dim
+from ftuner.core.dim_symbols import UsedSymbols
 from ftuner.errors import GraphError
-from ftuner.graph.ir import Graph, Node, Value
+from ftuner.graph.ir import Graph, Node, Value, used_dims
 from ftuner.graph.operators import OPERATORS
 
 
@@ -36,6 +39,25 @@ def verify(graph: Graph, typed: set[Node] | None = None) -> None:
     for name, value in graph.outputs:
         if value.constant is None and value not in known:
             raise GraphError(f"output {name} is never made")
+
+
+def free_symbols(graph: Graph) -> set[str]:
+    """The symbols in the nodes and outputs of a graph that none of its nodes binds."""
+    used = UsedSymbols()
+    used.add(n for _, value in graph.outputs for n in value.shape)
+    for node in graph.nodes:
+        used.add(used_dims(node))
+    return set(used.names).difference(*(node.binds for node in graph.nodes))
+
+
+def expect_bound(graph: Graph, free: Collection[str]) -> None:
+    """Check that each symbol of a graph is bound by a node or among `free`.
+
+    Raises:
+        GraphError: one is not, so that a pass has lost the node that binds it.
+    """
+    if lost := free_symbols(graph).difference(free):
+        raise GraphError(f"no node binds {', '.join(sorted(lost))}")
 
 
 def _agree(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:

@@ -236,3 +236,17 @@ def test_products_between_pictures_are_channels_last() -> None:
         return g.add("transpose", g.add("maximum", y, g.number(0)), perm=LAST)
 
     assert ops(applied(both, graph_of(body))) == ["matmul", "add", "maximum"]
+
+
+def test_symbols_that_data_bind_stay_bound() -> None:
+    """Of a node whose results are read for their extents alone, and whose operand has moved."""
+
+    def counted(g: Maker) -> Value:
+        plain = g.add("transpose", convolution(g, picture(g), 4), perm=LAST)
+        found = g.add("non_zero", plain, count="K")
+        return g.dims(found.shape)
+
+    graph = graph_of(counted)
+    after = applied(move_transpositions, graph)
+    assert after is not graph
+    assert [node.binds for node in after.nodes if node.op == "non_zero"] == [("K",)]

@@ -52,7 +52,7 @@ def doubled(graph: Graph) -> Graph:
 
     nodes = tuple(
         Node(n.op, tuple(map(wide, n.inputs)), tuple(map(wide, n.outputs)),
-             {k: FLOAT64 if v == FLOAT32 else v for k, v in n.attributes.items()}, n.binds)
+             {k: FLOAT64 if v == FLOAT32 else v for k, v in n.attributes.items()})
         for n in graph.nodes
     )  # fmt: skip
     outputs = tuple((name, wide(v)) for name, v in graph.outputs)

@@ -6,7 +6,8 @@ Attributes are of float32, and so are their defaults."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -108,22 +109,36 @@ def _line(context: Context, x: Value, alpha: float, beta: float) -> Value:
     return context.add_to(context.scaled(x, alpha), beta)
 
 
-def fused_activation(context: Context, x: Value, name: str, parameters: Sequence[float]) -> Value:
-    """The activation that a fused operator of onnxruntime names, with its parameters, all of which
-    it writes."""
-    counts = {"Relu": 0, "Sigmoid": 0, "Tanh": 0, "LeakyRelu": 1, "HardSigmoid": 2, "Clip": 2}
-    if len(parameters) < counts.get(name, 1 << 32):
+_FUSED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("HardSwish", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"), ()),
+    **dict.fromkeys(("Elu", "LeakyRelu", "ThresholdedRelu"), ("alpha",)),
+    "Clip": ("min", "max"), "HardSigmoid": ("alpha", "beta"), "Selu": ("alpha", "gamma"),
+}  # fmt: skip
+"""The activations of fused operators, and the parameters of each, all of which onnxruntime writes.
+"""
+
+
+def fused_activation(
+    context: Context, node: NodeView, x: Value, parameters: Mapping[str, float]
+) -> Value:
+    """The activation that a fused operator of onnxruntime names, if it does."""
+    name = node.text("activation", "")
+    if not name:
+        return x
+    needed = _FUSED.get(name)
+    if needed is None or not parameters.keys() >= set(needed):
         raise context.malformed(
             f"activation {name!r} with {len(parameters)} parameters; there are "
-            + ", ".join(f"{known} with {count}" for known, count in counts.items())
+            + ", ".join(f"{known} with {len(names)}" for known, names in _FUSED.items())
         )
-    if name == "LeakyRelu":
-        return _where_negative(context, x, context.scaled(x, parameters[0]), x)
-    if name == "HardSigmoid":
-        return _hard_sigmoid(context, x, *parameters[:2])
     if name == "Clip":
-        return context.at_most(context.at_least(x, parameters[0]), parameters[1])
-    return context.at_least(x, 0) if name == "Relu" else context.add(name.lower(), x)
+        return context.at_most(context.at_least(x, parameters["min"]), parameters["max"])
+    if ("", name) not in ACTIVATIONS:
+        return context.add("hard_swish" if name == "HardSwish" else name.lower(), x)
+    record = replace(node.record, attributes={key: parameters[key] for key in needed})
+    (result,) = ACTIVATIONS["", name](context, replace(node, record=record, inputs=(x,)))
+    assert isinstance(result, Value)
+    return result
 
 
 def _softsign(context: Context, node: NodeView, x: Value) -> Value:

@@ -69,19 +69,59 @@ def _matmul_n_bits(context: Context, node: NodeView) -> Sequence[Value]:
     shape = (columns, blocks)
     levels -= _zero_points(context, node, bits, shape)[..., None]
     scales = _blocks_of(context, node, 2, shape, "the scales").astype(np.float32)
-    weight = (levels * scales[..., None]).reshape(columns, -1)[:, :depth].T
-    wide = np.ascontiguousarray(weight, np.float32)
-    dtype = node.input(2).dtype
-    if dtype != a.dtype:
-        raise context.malformed(f"A is {a.type}, the scales are {node.input(2).type}")
-    if dtype.name not in HALF_DTYPES:
-        wide = wide.astype(dtype.name)
-    result = context.matmul(a, context.builder.stored(wide, dtype))
+    weight = (levels * scales[..., None]).reshape(columns, -1)[:, :depth]
+    result = _product(context, a, weight, node.input(2))
     bias = node.optional(5)
     return [
         result if bias is None
         else context.add("add", result, context.fitting(bias, result, "the bias"))
     ]  # fmt: skip
+
+
+def _product(context: Context, a: Value, weight: Array, scales: Value) -> Value:
+    """`a @ weight.T`, in the dtype of the scales of the weight."""
+    dtype = scales.dtype
+    if dtype != a.dtype:
+        raise context.malformed(f"A is {a.type}, the scales are {scales.type}")
+    wide = np.ascontiguousarray(weight.T, np.float32)
+    if dtype.name not in HALF_DTYPES:
+        wide = wide.astype(dtype.name)
+    return context.matmul(a, context.builder.stored(wide, dtype))
+
+
+_FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
+_NF4 = np.array(
+    [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+     -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+     0.7229568362236023, 1.0],
+    np.float32,
+)  # fmt: skip
+"""The levels of QLoRA (arXiv 2305.14314): quantiles of the normal distribution."""
+_LEVELS = (np.concatenate([_FP4, -_FP4]), _NF4)
+"""What the four bits of bitsandbytes stand for, by `quant_type`."""
+
+
+def _matmul_bnb4(context: Context, node: NodeView) -> Sequence[Value]:
+    """A weight of four bits as bitsandbytes has it: blocks of the flat weight, the first of two
+    elements in the higher bits."""
+    a, b = node.input(0), node.input(1)
+    depth, columns, block = (node.integer(name) for name in ("K", "N", "block_size"))
+    kind = node.integer("quant_type")
+    _expect_blocks(context, block)
+    if kind not in range(len(_LEVELS)):
+        raise context.malformed(f"quant_type is {kind}; expected 0 (FP4) or 1 (NF4)")
+    if not node.flag("transB", True):
+        raise context.unsupported("transB is 0")
+    packed, count = context.array_of(b, "the weight").ravel(), depth * columns
+    if min(depth, columns) < 1 or b.dtype != UINT8 or packed.size != -(-count // 2):
+        raise context.malformed(f"the weight is {b.type} for K {depth} and N {columns}")
+    if a.dtype.kind != "float":
+        raise context.malformed(f"product of {a.type} and {b.type}")
+    scales = _blocks_of(context, node, 2, (1, -(-count // block)), "the scales").astype(np.float32)
+    levels = _LEVELS[kind][np.stack([packed >> 4, packed & 15], 1).ravel()[:count]]
+    weight = levels * np.repeat(scales, block)[:count]
+    return [_product(context, a, weight.reshape(columns, depth), node.input(2))]
 
 
 def _zero_points(context: Context, node: NodeView, bits: int, shape: tuple[int, int]) -> Array:
@@ -156,5 +196,6 @@ def _apart(context: Context, words: Value, bits: int) -> Value:
 
 BLOCK_QUANTISED: Table = {
     (MICROSOFT, "GatherBlockQuantized"): _gather,
+    (MICROSOFT, "MatMulBnb4"): _matmul_bnb4,
     (MICROSOFT, "MatMulNBits"): _matmul_n_bits,
 }

@@ -201,6 +201,8 @@ class Context(Composer):
     counted: bool = False
     """Whether extents that data decides are bound when they are known, rather than asked for. So
     they are in a loop whose iterations have other ones."""
+    block: int = 0
+    """Channels of a block of weights, where onnxruntime has saved some; see `blocked`."""
     presumes_ones: bool = False
     """Whether slices that end one after their start are taken to have one element, as where they
     stand for an index. That they are within their axis is then checked at run time."""
@@ -209,7 +211,7 @@ class Context(Composer):
         """The context of a graph within a node."""
         return Context(
             self.builder.within(), self.answers, names=self.names, repeats=self.repeats,
-            nested=True, counted=self.counted, presumes_ones=self.presumes_ones,
+            nested=True, counted=self.counted, block=self.block, presumes_ones=self.presumes_ones,
         )  # fmt: skip
 
     def _dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:

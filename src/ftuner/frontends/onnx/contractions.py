@@ -1,9 +1,10 @@
-"""Matrix products: MatMul, Gemm, Einsum and FusedMatMul; determinants."""
+"""Matrix products: MatMul, Gemm, Einsum and FusedMatMul; distances; determinants."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ftuner.core.dim import minimum
 from ftuner.frontends.onnx.activations import fused_activation
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -30,9 +31,8 @@ def _gemm(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _fused_gemm(context: Context, node: NodeView) -> Sequence[Value]:
     (result,) = _gemm(context, node)
-    name = node.text("activation", "")
-    parameters = [node.number(f"activation_{n}", 0.0) for n in ("alpha", "beta", "gamma")]
-    return [fused_activation(context, result, name, parameters) if name else result]
+    parameters = {n: node.number(f"activation_{n}", 0.0) for n in ("alpha", "beta", "gamma")}
+    return [fused_activation(context, node, result, parameters)]
 
 
 def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:
@@ -52,11 +52,28 @@ def _einsum(context: Context, node: NodeView) -> Sequence[Value]:
     return [einsum(context, node.text("equation"), node.present())]
 
 
+def _distances(context: Context, node: NodeView) -> Sequence[Value]:
+    """Of each row of A to each row of B, by one product: `a a + b b - 2 a b`."""
+    a, b = node.input(0), node.input(1)
+    metric = node.text("metric", "sqeuclidean")
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise context.malformed(f"metric {metric!r}; expected euclidean or sqeuclidean")
+    if a.rank != 2 or b.rank != 2:
+        raise context.malformed(f"distances of {a.type} and {b.type}; expected two axes each")
+    context.builder.require(minimum(a.shape[1], 1), 1, f"distances of {a.type} and {b.type}")
+    squares = [context.reduce(context.add("multiply", x, x), "sum", [1]) for x in (a, b)]
+    both = context.add("add", squares[0], context.swapped(squares[1]))
+    twice = context.scaled(context.matmul(a, context.swapped(b)), -2.0)
+    found = context.at_least(context.add("add", both, twice), 0)
+    return [context.add("sqrt", found) if metric == "euclidean" else found]
+
+
 CONTRACTIONS: Table = {
     ("", "Det"): lambda context, node: [context.add("determinant", node.input(0))],
     ("", "Einsum"): _einsum,
     ("", "Gemm"): _gemm,
     ("", "MatMul"): _matmul,
+    (MICROSOFT, "CDist"): _distances,
     (MICROSOFT, "FusedGemm"): _fused_gemm,
     (MICROSOFT, "FusedMatMul"): _fused_matmul,
 }

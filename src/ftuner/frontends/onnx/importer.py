@@ -20,6 +20,7 @@ from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorErr
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
+from ftuner.frontends.onnx.blocked import BLOCKED, NCHWC, channels_of_blocks
 from ftuner.frontends.onnx.classical import CLASSICAL
 from ftuner.frontends.onnx.context import (
     Context,
@@ -100,7 +101,7 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **REARRANGING, **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS, **QUANTISED_RECURRENT,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
-    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL,
+    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL, **BLOCKED,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)
@@ -224,7 +225,8 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     """
     exact: dict[str, Array] = {}
     dims: dict[str, tuple[Dim, ...]] = {}
-    context = Context(Builder(dims), exact)
+    block = channels_of_blocks(model.graph) if NCHWC in model.opsets else 0
+    context = Context(Builder(dims), exact, block=block)
     scope: Scope = {"": None}
     inputs = []
     for record in _distinct(model):

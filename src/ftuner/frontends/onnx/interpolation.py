@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum
-from ftuner.core.dtype import FLOAT64
+from ftuner.core.dtype import FLOAT32, FLOAT64
 from ftuner.frontends.onnx.context import Context
 from ftuner.graph.ir import Value
 
@@ -37,53 +37,41 @@ class Axis:
             total = choose(total, other)
         return maximum(total, support)
 
-    def scale(self, context: Context) -> tuple[Value, Value]:
-        """The numerator and the denominator in float64."""
-        chosen: tuple[Value, Value] | None = None
+    def scale(self, context: Context) -> Value:
+        """The scale in float32, in which onnxruntime computes positions."""
+        chosen: Value | None = None
         for up, down in self.ratios:
-            pair = (context.count([up], FLOAT64), context.count([down], FLOAT64))
-            if chosen is None:
-                chosen = pair
-                continue
-            sides = (context.add("multiply", pair[0], chosen[1]),
-                     context.add("multiply", chosen[0], pair[1]))  # fmt: skip
-            better = context.add("less", *(reversed(sides) if self.largest else sides))
-            chosen = (context.add("where", better, pair[0], chosen[0]),
-                      context.add("where", better, pair[1], chosen[1]))  # fmt: skip
+            found = context.add(
+                "divide", *(context.cast(context.count([n], FLOAT64), FLOAT32) for n in (up, down))
+            )
+            if chosen is not None:
+                found = context.add("maximum" if self.largest else "minimum", chosen, found)
+            chosen = found
         assert chosen is not None
         return chosen
 
 
 @dataclass(frozen=True)
 class Line:
-    """What the position of each element of a result along an axis is computed from, in float64."""
+    """What the position of each element of a result along an axis is computed from, in float32."""
 
     context: Context
     axis: Axis
     region: tuple[Value, Value] | None
     """The first and the last position of the region of interest, as parts of the axis."""
 
-    def number(self, value: float) -> Value:
-        return self.context.scalar(value, FLOAT64)
+    def number(self, value: Dim | float) -> Value:
+        if isinstance(value, float):
+            return self.context.scalar(value, FLOAT32)
+        return self.context.count([value], FLOAT32)
 
     @property
     def numbers(self) -> Value:
-        return self.context.cast(self.context.iota(self.axis.size), FLOAT64)
+        return self.context.cast(self.context.iota(self.axis.size), FLOAT32)
 
     @property
-    def extent(self) -> Value:
-        return self.context.count([self.axis.extent], FLOAT64)
-
-    @property
-    def last(self) -> Value:
-        """The last position of x."""
-        return self.add(self.extent, self.number(-1))
-
-    @property
-    def width(self) -> Value:
-        """The extent of the result before it is rounded."""
-        up, down = self.axis.scale(self.context)
-        return self.divide(self.multiply(self.extent, up), down)
+    def scale(self) -> Value:
+        return self.axis.scale(self.context)
 
     def add(self, x: Value, y: Value) -> Value:
         return self.context.add("add", x, y)
@@ -94,56 +82,61 @@ class Line:
     def divide(self, x: Value, y: Value) -> Value:
         return self.context.add("divide", x, y)
 
-    def scaled(self, x: Value) -> Value:
-        """`x / scale`."""
-        up, down = self.axis.scale(self.context)
-        return self.divide(self.multiply(x, down), up)
+    def subtract(self, x: Value, y: Value) -> Value:
+        return self.context.add("subtract", x, y)
 
     def unless_single(self, x: Value, single: Value) -> Value:
         """x, or `single` if the result has one element."""
-        is_single = self.context.add("equal", self.width, self.number(1))
+        is_single = self.context.add("equal", self.number(self.axis.size), self.number(1.0))
         return self.context.add("where", is_single, single, x)
 
 
+def _centre(line: Line) -> Value:
+    return line.divide(line.add(line.numbers, line.number(0.5)), line.scale)
+
+
 def _half_pixel(line: Line) -> Value:
-    half = line.number(0.5)
-    return line.add(line.scaled(line.add(line.numbers, half)), line.number(-0.5))
+    return line.subtract(_centre(line), line.number(0.5))
 
 
 def _half_pixel_symmetric(line: Line) -> Value:
-    size = line.context.count([line.axis.size], FLOAT64)
-    lost = line.context.add("subtract", line.number(1), line.divide(size, line.width))
-    return line.add(line.multiply(line.multiply(line.extent, line.number(0.5)), lost),
-                    _half_pixel(line))  # fmt: skip
+    """In float64 but for what is lost of the extent on each side."""
+    extent = line.number(line.axis.extent)
+    width = line.multiply(line.scale, extent)
+    rest = line.subtract(line.number(1.0), line.divide(line.number(line.axis.size), width))
+    lost = line.multiply(line.divide(extent, line.number(2.0)), rest)
+    numbers, scale, lost = (line.context.cast(x, FLOAT64) for x in (line.numbers, line.scale, lost))
+    along = line.divide(line.context.add_to(numbers, 0.5), scale)
+    return line.context.cast(line.context.add_to(line.add(lost, along), -0.5), FLOAT32)
 
 
 def _pytorch_half_pixel(line: Line) -> Value:
-    return line.unless_single(_half_pixel(line), line.number(0))
+    return line.unless_single(_half_pixel(line), line.number(0.0))
 
 
 def _half_pixel_of_tensorflow(line: Line) -> Value:
-    return line.scaled(line.add(line.numbers, line.number(0.5)))
+    is_kept = line.context.add("equal", line.scale, line.number(1.0))
+    return line.context.add("where", is_kept, line.numbers, _centre(line))
 
 
 def _align_corners(line: Line) -> Value:
-    steps = line.add(line.width, line.number(-1))
-    return line.unless_single(
-        line.divide(line.multiply(line.numbers, line.last), steps), line.number(0)
-    )
+    last = line.multiply(line.numbers, line.number(line.axis.extent - 1))
+    along = line.divide(last, line.number(line.axis.size - 1))
+    return line.unless_single(along, line.number(0.0))
 
 
 def _asymmetric(line: Line) -> Value:
-    return line.scaled(line.numbers)
+    return line.divide(line.numbers, line.scale)
 
 
 def _crop_and_resize(line: Line) -> Value:
     assert line.region is not None
     start, end = line.region
-    steps = line.add(line.width, line.number(-1))
-    length = line.multiply(line.context.add("subtract", end, start), line.last)
-    middle = line.multiply(line.multiply(line.add(start, end), line.number(0.5)), line.last)
-    along = line.divide(line.multiply(line.numbers, length), steps)
-    return line.unless_single(line.add(along, line.multiply(start, line.last)), middle)
+    last = line.number(line.axis.extent - 1)
+    part = line.multiply(line.multiply(line.numbers, line.subtract(end, start)), last)
+    along = line.divide(part, line.number(line.axis.size - 1))
+    middle = line.multiply(line.multiply(line.add(start, end), line.number(0.5)), last)
+    return line.unless_single(line.add(line.multiply(start, last), along), middle)
 
 
 CROPS = "tf_crop_and_resize"

@@ -30,7 +30,7 @@ def _pool_window(context: Context, node: NodeView, x: Value) -> Window:
             f"pads {[*begin, *end]} around windows {list(kernel)}, some of which would have no "
             "element; expected less than the window"
         )
-    return window_of(context, node, x, kernel)
+    return window_of(context, node, x, kernel, cuts=True)
 
 
 def _reduced(context: Context, x: Value, window: Window, kind: str) -> Value:
@@ -124,8 +124,9 @@ def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
     wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
     total = _reduced(context, channels_last(context, wide), window, "sum")
     padding = node.flag("count_include_pad")
-    rounds_up = node.flag("ceil_mode")
-    if not rounds_up and (padding or not window.pads):
+    # onnxruntime divides by the whole of a window that is larger than x before opset 19.
+    rounds_down = padding and node.opset < 19 and not node.flag("ceil_mode")
+    if (rounds_down or not window.cut) and (padding or not window.pads):
         elements = math.prod(context.known(window.kernel, "a window"))
         average = context.scaled(total, 1 / elements)
     else:

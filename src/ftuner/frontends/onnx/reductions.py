@@ -233,16 +233,22 @@ def _skip_norm(rms: bool) -> Importer:
 
 
 def _batch_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    """Normalise each channel (second axis) by given statistics, or in training by its own."""
+    """Normalise each channel (second axis) by given statistics, or in training by its own. Before
+    opset 9, `spatial=0` has statistics for each element of an example."""
     x = node.input(0)
     if x.rank < 2:
         raise context.unsupported(f"a batch norm of {x.type}, which has no axis of channels")
     given = [node.input(i) for i in range(1, 5)]
+    spatial = node.opset >= 9 or node.flag("spatial", True)
+    normed, what = (x.shape[1:2], "channels") if spatial else (x.shape[1:], "elements")
     for v in given:
-        if v.rank != 1:
-            raise context.malformed(f"{v.type} for the channels of {x.type}; expected one axis")
-        context.builder.require(v.shape[0], x.shape[1], f"{v.type} for the channels of {x.type}")
-    across = (1,) * (x.rank - 2)
+        if v.rank != len(normed):
+            raise context.malformed(
+                f"{v.type} for the {what} of {x.type}; expected {len(normed)} axes"
+            )
+        for have, wanted in zip(v.shape, normed, strict=True):
+            context.builder.require(have, wanted, f"{v.type} for the {what} of {x.type}")
+    across = (1,) * (x.rank - 1 - len(normed))
     scale, bias, mean, variance = (
         context.reshape(context.cast(v, x.dtype), (*v.shape, *across)) for v in given
     )

@@ -1,7 +1,7 @@
 """Resize and Upsample: every axis that changes has a table of positions and one of weights.
 
-Tables depend on extents alone, and are constants where these are known. They are computed in
-float64, so that a position that the formula makes exact is exact.
+Tables depend on extents alone, and are constants where these are known. Positions are computed in
+float32, as onnxruntime does: they decide which element is the nearest. Weights are in float64.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
-from ftuner.core.dim import Dim, maximum, minimum, quotient
+from ftuner.core.dim import Dim, Symbolic, maximum, minimum, quotient, resized
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.interpolation import (
@@ -26,9 +25,6 @@ from ftuner.frontends.onnx.interpolation import (
 )
 from ftuner.graph.following import sign_of
 from ftuner.graph.ir import Value
-
-_MAX_DENOMINATOR = 1 << 24
-"""Derived: a float32 has 24 bits, so that this denominator always suffices to tell it apart."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +41,19 @@ class _Mode:
 
 def _rounded(context: Context, position: Value, how: str, axis: Axis) -> Value:
     if how == _OLD_NEAREST:
-        smaller = context.add("less", *axis.scale(context))
+        smaller = context.add("less", axis.scale(context), context.scalar(1, FLOAT32))
         after, before = (context.add(op, position) for op in ("ceil", "floor"))
         return context.add("where", smaller, after, before)
-    half = context.scalar(0.5, FLOAT64)
     if how == "round_prefer_floor":
-        return context.add("ceil", context.add("subtract", position, half))
+        return context.add("ceil", context.add_to(position, -0.5 - _TIE))
     if how == "round_prefer_ceil":
-        return context.add("floor", context.add("add", position, half))
+        return context.add("floor", context.add_to(position, 0.5 + _TIE))
     return context.add(how, position)
 
 
+_TIE = 1e-6
+"""Positions this close to the middle between two elements are there, as onnxruntime has it. Found
+by trial with its version 1.31."""
 _OLD_NEAREST = "before, or after along axes that shrink"
 """The nearest element before opset 11, as onnxruntime has it."""
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -73,9 +71,8 @@ def _weighted(context: Context, axis: Axis, position: Value, mode: _Mode) -> tup
     at = context.add("add", first, taps)
     distance = context.add("absolute", context.add("subtract", at, position))
     if mode.antialias:
-        up, down = axis.scale(context)
-        shrinks = context.at_most(context.add("divide", up, down), 1)
-        distance = context.add("multiply", distance, shrinks)
+        shrinks = context.at_most(axis.scale(context), 1)
+        distance = context.add("multiply", distance, context.cast(shrinks, FLOAT64))
     weight = (
         linear_weight(context, distance)
         if mode.kind == "linear" else cubic_weight(context, distance, mode.cubic)
@@ -112,10 +109,11 @@ def _resized(
         line = Line(context, axis, regions.get(axis.number))
         position = COORDINATES[mode.coordinates](line)
         if crops:
-            low = context.add("less", position, line.number(0))
-            high = context.add("less", line.last, position)
+            low = context.add("less", position, line.number(0.0))
+            high = context.add("less", line.number(axis.extent - 1), position)
             found = context.add("logical_or", low, high)
             beyond.append(context.unsqueeze(found, range(1, x.rank - axis.number)))
+        position = context.cast(position, FLOAT64)
         if mode.kind == "nearest":
             rounded = _rounded(context, position, mode.nearest, axis)
             positions.append(context.unsqueeze(context.cast(rounded, INT64), [0]))
@@ -139,17 +137,11 @@ def _resized(
 # Nodes.
 
 
-def _fraction(context: Context, scale: float) -> tuple[int, int]:
-    """The simplest fraction that is the scale in float32: 0.6 means 3 / 5."""
+def _ratio(context: Context, scale: float) -> tuple[int, int]:
+    """The scale, a float32, as a fraction."""
     if not math.isfinite(scale) or scale <= 0:
         raise context.malformed(f"a scale of {scale}; expected a positive number")
-    exact, limit = Fraction(scale), 1
-    while limit < _MAX_DENOMINATOR:
-        found = exact.limit_denominator(limit)
-        if np.float32(found.numerator / found.denominator) == np.float32(scale):
-            return found.numerator, found.denominator
-        limit *= 2
-    return exact.numerator, exact.denominator
+    return scale.as_integer_ratio()
 
 
 def _by_scales(
@@ -161,7 +153,10 @@ def _by_scales(
     found = []
     for axis, (up, down) in zip(axes, scales, strict=True):
         extent = x.shape[axis]
-        size = up if down == extent else quotient(extent * up, down)
+        if isinstance(up, int) and isinstance(down, int) and down:
+            size = resized(extent, up / down)
+        else:
+            size = up if down == extent else quotient(extent * up, down)
         found.append(Axis(axis, extent, size, ((up, down),)))
     return found
 
@@ -171,24 +166,37 @@ def _by_sizes(
 ) -> list[Axis]:
     if len(sizes) != len(axes):
         raise context.malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
-    if any(isinstance(n, int) and n < 1 for n in sizes):
-        raise context.malformed(f"sizes {list(sizes)}; expected 1 or more each")
-    pairs = tuple(zip(sizes, (x.shape[axis] for axis in axes), strict=True))
+    pairs: list[tuple[Dim, Dim]] = []
+    for axis, size in zip(axes, sizes, strict=True):
+        extent = x.shape[axis]
+        if isinstance(size, int) and size < (0 if isinstance(extent, Symbolic) else min(extent, 1)):
+            raise context.malformed(f"sizes {list(sizes)}; expected 1 or more each")
+        if size == 0:
+            context.builder.require(extent, 0, f"a size of 0 along axis {axis} of {x.type}")
+        pairs.append((1, 1) if size == 0 else (size, extent))
     if policy == "stretch":
-        return [Axis(a, n, size, ((size, n),)) for a, (size, n) in zip(axes, pairs, strict=True)]
+        return [
+            Axis(axis, x.shape[axis], x.shape[axis] if size == 0 else size, (pair,))
+            for axis, size, pair in zip(axes, sizes, pairs, strict=True)
+        ]
     if policy not in ("not_larger", "not_smaller"):
         raise context.malformed(f"keep_aspect_ratio_policy {policy!r}")
     largest = policy == "not_smaller"
     choose = maximum if largest else minimum
+    scales = [up / down for up, down in pairs if isinstance(up, int) and isinstance(down, int)]
     found = []
     for axis in axes:
         extent = x.shape[axis]
-        # Rounded to the nearest integer, halves up.
-        rounded = [quotient(2 * up * extent + down, 2 * down) for up, down in pairs]
+        if len(scales) == len(pairs):
+            scale = float(np.float32(max(scales) if largest else min(scales)))
+            rounded = [quotient(resized(2 * extent, scale) + 1, 2)]
+        else:
+            # Rounded to the nearest integer, halves up.
+            rounded = [quotient(2 * up * extent + down, 2 * down) for up, down in pairs]
         size = rounded[0]
         for other in rounded[1:]:
             size = choose(size, other)
-        found.append(Axis(axis, extent, size, pairs, largest))
+        found.append(Axis(axis, extent, size, tuple(pairs), largest))
     return found
 
 
@@ -208,7 +216,7 @@ def _scales(context: Context, scales: Value) -> Sequence[tuple[Dim, Dim]]:
             if up == 0 or sign_of(up) < 0:
                 raise context.malformed(f"a scale of {up} / {down}; expected a positive number")
         return ratios
-    return [_fraction(context, float(s)) for s in context.array_of(scales, "the scale")]
+    return [_ratio(context, float(s)) for s in context.array_of(scales, "the scale")]
 
 
 def _regions(
@@ -220,7 +228,7 @@ def _regions(
         raise context.malformed(f"a region of interest {roi.type}; expected one axis of floats")
     count = len(axes)
     context.builder.require(roi.shape[0], 2 * count, f"a region of interest {roi.type}")
-    wide = context.cast(roi, FLOAT64)
+    wide = context.cast(roi, FLOAT32)
 
     def part(number: int) -> Value:
         return context.reshape(context.slice(wide, 0, number, 1), ())
@@ -255,7 +263,7 @@ def _mode(context: Context, node: NodeView) -> _Mode:
 def _resize(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     if node.opset < 11:
-        return _old(context, node, _scales(context, node.input(1)))
+        return upsampled(context, node, _scales(context, node.input(1)))
     mode = _mode(context, node)
     axes: Sequence[int] = range(x.rank)
     if node.has("axes"):
@@ -275,30 +283,35 @@ def _resize(context: Context, node: NodeView) -> Sequence[Value]:
         regions = _regions(context, _given(node, 1), axes)
     changed = [
         axis for axis in changed
-        if axis.changes or (axis.number in regions and not _is_whole(regions[axis.number]))
+        if (axis.changes and not (mode.antialias and axis.size == axis.extent))
+        or (axis.number in regions and not _is_whole(regions[axis.number]))
     ]  # fmt: skip
-    if not changed:
+    if not regions and all(axis.size == axis.extent for axis in changed):
         return [x]
     outside = node.number("extrapolation_value", 0.0)
     return [_resized(context, x, changed, mode, regions, outside)]
 
 
-def _old(context: Context, node: NodeView, scales: Sequence[tuple[Dim, Dim]]) -> Sequence[Value]:
-    """Before opset 11: positions are asymmetric."""
+def upsampled(
+    context: Context, node: NodeView, scales: Sequence[tuple[Dim, Dim]],
+    coordinates: str = "asymmetric",
+) -> Sequence[Value]:  # fmt: skip
+    """As before opset 11, where positions are asymmetric."""
     x, kind = node.input(0), node.text("mode", "nearest")
-    if kind not in ("nearest", "linear"):
-        raise context.malformed(f"mode {kind!r}; expected nearest or linear")
+    if kind not in ("nearest", "linear") or coordinates not in COORDINATES or coordinates == CROPS:
+        raise context.malformed(f"mode {kind!r} at {coordinates!r}; expected nearest or linear")
     changed = [axis for axis in _by_scales(context, x, range(x.rank), scales) if axis.changes]
-    if not changed:
+    if all(axis.size == axis.extent for axis in changed):
         return [x]
-    mode = _Mode(kind, "asymmetric", _OLD_NEAREST, 0.0, False, False)
+    mode = _Mode(kind, coordinates, _OLD_NEAREST, 0.0, False, False)
     return [_resized(context, x, changed, mode, {}, 0.0)]
 
 
 def _upsample(context: Context, node: NodeView) -> Sequence[Value]:
     if node.opset < 9:
-        return _old(context, node, [_fraction(context, float(s)) for s in node.numbers("scales")])
-    return _old(context, node, _scales(context, node.input(1)))
+        scales = [_ratio(context, float(s)) for s in node.numbers("scales")]
+        return upsampled(context, node, scales)
+    return upsampled(context, node, _scales(context, node.input(1)))
 
 
 RESIZING: Table = {

@@ -64,6 +64,7 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
         {**_HEADS, "qkv_hidden_sizes": "INTS", "rotary_embedding_dim": "INT", **_SHARED}, 7, 2
     ),
     (MICROSOFT, "BiasGelu"): _Schema({}, 2, 1),
+    (MICROSOFT, "CDist"): _Schema({"metric": "STRING"}, 2, 1),
     (MICROSOFT, "DequantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
     (MICROSOFT, "DynamicQuantizeLSTM"): _Schema(_LSTM, 12, 3),
     (MICROSOFT, "DynamicQuantizeMatMul"): _Schema({}, 5, 1),
@@ -102,6 +103,11 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
         },
         14,
         4,
+    ),
+    (MICROSOFT, "MatMulBnb4"): _Schema(
+        dict.fromkeys(("K", "N", "block_size", "quant_type", "training_mode", "transB"), "INT"),
+        3,
+        1,
     ),
     (MICROSOFT, "MatMulIntegerToFloat"): _Schema({}, 7, 1),
     (MICROSOFT, "MatMulNBits"): _Schema(

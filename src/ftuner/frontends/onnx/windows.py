@@ -37,6 +37,8 @@ class Window:
     end: Shape
     extents: Shape
     """Of the result."""
+    cut: bool = False
+    """Whether a window may reach beyond the padded operand."""
 
     @property
     def rank(self) -> int:
@@ -70,8 +72,11 @@ def pads_of(context: Context, node: NodeView, rank: int) -> tuple[tuple[int, ...
     return found[:rank], found[rank:]
 
 
-def window_of(context: Context, node: NodeView, x: Value, kernel: Shape) -> Window:
-    """The window of a node; `x`: channels first."""
+def window_of(
+    context: Context, node: NodeView, x: Value, kernel: Shape, cuts: bool = False
+) -> Window:
+    """The window of a node; `x`: channels first. `cuts`: whether windows that are larger than the
+    padded x are cut, as those of pools are in onnxruntime: where extents round up, or are known."""
     rank = x.rank - 2
     if rank < 1 or len(kernel) != rank:
         raise context.malformed(f"a window {list(kernel)} on {x.type}")
@@ -81,7 +86,7 @@ def window_of(context: Context, node: NodeView, x: Value, kernel: Shape) -> Wind
     auto, rounds_up = node.text("auto_pad", "NOTSET"), node.flag("ceil_mode")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise context.malformed(f"auto_pad {auto!r}")
-    begin, end, extents = [], [], []
+    begin, end, extents, cut = [], [], [], rounds_up
     for axis, n in enumerate(x.shape[2:]):
         stride = strides[axis]
         reach = (kernel[axis] - 1) * dilations[axis] + 1
@@ -94,16 +99,22 @@ def window_of(context: Context, node: NodeView, x: Value, kernel: Shape) -> Wind
             pair = (0, 0) if auto == "VALID" else (before[axis], after[axis])
             padded = n + pair[0] + pair[1]
             what = f"a window of {reach} along spatial axis {axis} of {x.type}, padded to {padded}"
-            context.builder.require(minimum(reach, padded), reach, what)
-            count = quotient(padded - reach, stride) + 1
+            left = padded - reach
+            larger = isinstance(left, int) and left < 0
+            if cuts and (rounds_up or larger):
+                cut = True
+                count = ceil_quotient(left, stride) + 1
+                context.builder.require(minimum(minimum(n, count), 1), 1, what)
+            else:
+                context.builder.require(minimum(reach, padded), reach, what)
+                count = quotient(left, stride) + 1
             if rounds_up:
                 # A window begins within the operand or before it.
-                count = ceil_quotient(padded - reach, stride) + 1
                 count = minimum(count, ceil_quotient(n + pair[0], stride))
         begin.append(pair[0])
         end.append(pair[1])
         extents.append(count)
-    return Window(kernel, strides, dilations, tuple(begin), tuple(end), tuple(extents))
+    return Window(kernel, strides, dilations, tuple(begin), tuple(end), tuple(extents), cut)
 
 
 # Convolution.
@@ -161,15 +172,15 @@ def _conv(context: Context, node: NodeView) -> Sequence[Value]:
     return [channels_first(context, with_bias(context, result, node.optional(2)))]
 
 
-def _fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
+def fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
     """A convolution, a tensor that is added, and an activation."""
     (result,) = _conv(context, node)
     addend = node.optional(3)
     if addend is not None:
         result = context.add("add", result, context.fitting(addend, result, "Z"))
     parameters = node.numbers("activation_params") if node.has("activation_params") else ()
-    name = node.text("activation", "")
-    return [fused_activation(context, result, name, parameters) if name else result]
+    names = ("min", "max") if node.text("activation", "") == "Clip" else ("alpha", "beta")
+    return [fused_activation(context, node, result, dict(zip(names, parameters, strict=False)))]
 
 
-WINDOWS: Table = {("", "Conv"): _conv, (MICROSOFT, "FusedConv"): _fused_conv}
+WINDOWS: Table = {("", "Conv"): _conv, (MICROSOFT, "FusedConv"): fused_conv}

@@ -106,8 +106,8 @@ def _reference_choose(
 
 
 CONTROL = (
-    Operator("loop", _infer_loop, _reference_loop, binds=("counts",)),
-    Operator("choose", _infer_choose, _reference_choose, binds=("counts",)),
+    Operator("loop", _infer_loop, _reference_loop),
+    Operator("choose", _infer_choose, _reference_choose),
 )
 """`loop` takes a number of iterations, whether to begin, the first carried values (`carried` of
 them), values that every iteration reads, and an empty array for each stacked result. The graph

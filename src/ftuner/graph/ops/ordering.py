@@ -203,9 +203,9 @@ ORDERING = (
         for kind in ("sum", "product")
     ),
     Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
-    Operator("non_zero", _infer_non_zero, _reference_non_zero, binds=("count",)),
-    Operator("extents", _infer_extents, _reference_extents, binds=("counts",)),
-    Operator("unique", _infer_unique, _reference_unique, binds=("count",)),
+    Operator("non_zero", _infer_non_zero, _reference_non_zero),
+    Operator("extents", _infer_extents, _reference_extents),
+    Operator("unique", _infer_unique, _reference_unique),
 )
 """A `cumulative_product` is rounded, and may overflow, at each element.
 

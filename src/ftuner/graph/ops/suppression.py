@@ -108,7 +108,7 @@ class _Boxes:
         return found
 
 
-SUPPRESSION = (Operator("non_max_suppression", _infer, _reference, binds=("count",)),)
+SUPPRESSION = (Operator("non_max_suppression", _infer, _reference),)
 """The operand is (images, labels + 4, boxes): for each label the scores of all boxes, then the
 lowest and the highest corner of all boxes, two coordinates each. The result has a row of image,
 label and box for each box that is kept, by image and label, the highest score first. A box is kept

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +100,7 @@ def _padded(node: Node, transposed: Collection[Value]) -> list[Node] | None:
         lines = (*shape[:-2], needed[-1] * channels)
         pad = _pad(merged.output, zero, lines, (0, *begin[:-1], before), (0, *after[:-1], behind))
         found = [merged, pad, _reshape_to(pad.output, shape)]
-    return [*found, Node(node.op, (found[-1].output, w), node.outputs, inside)]
+    return [*found, replace(node, inputs=(found[-1].output, w), attributes=inside)]
 
 
 def _pad(x: Value, zero: Value, shape: Shape, before: Shape, after: Shape) -> Node:
@@ -155,7 +156,7 @@ class _Moving:
             self._scores.add(node.output)
         plain = tuple(map(self._plain, inputs))
         same = plain == node.inputs
-        self._nodes.append(node if same else Node(node.op, plain, node.outputs, node.attributes))
+        self._nodes.append(node if same else replace(node, inputs=plain))
 
     def _transpose(self, node: Node, x: Value) -> None:
         base, permutation = self._waiting.get(x, (x, tuple(range(x.rank))))
@@ -168,7 +169,7 @@ class _Moving:
             shape = {"shape": node.output.shape}
             self._nodes.append(Node("reshape", (x,), node.outputs, shape))
         else:
-            self._nodes.append(Node("transpose", (x,), node.outputs, node.attributes))
+            self._nodes.append(replace(node, inputs=(x,)))
 
     def _await_channels_last(self, picture: Value, axes: Sequence[int]) -> None:
         """A constant picture, such as a table of positions, becomes the transposition of one with
@@ -208,7 +209,7 @@ class _Moving:
         """Write the node on permuted axes."""
         result = node.output
         if permutation == tuple(range(result.rank)):
-            self._nodes.append(Node(node.op, tuple(inputs), node.outputs, attributes))
+            self._nodes.append(replace(node, inputs=tuple(inputs), attributes=attributes))
             return
         shape = tuple(result.shape[j] for j in _inverse(permutation))
         type_ = TensorType(result.dtype, shape)

@@ -31,7 +31,7 @@ from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
 from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
 from ftuner.graph.passes.whole_indices import drop_whole_indices
-from ftuner.graph.verify import verify
+from ftuner.graph.verify import expect_bound, free_symbols, verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # 8-bit weights are recognised by the nodes that widen them; then the rest of these is folded.
@@ -87,10 +87,13 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
         # A GPU multiplies the gathered weights as a batch.
         passes = (*passes, join_halves, recognise_experts)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
+    free = free_symbols(graph) if any(node.binds for node in graph.nodes) else None
     for apply in passes:
         after = apply(graph)
         if after is not graph:
             verify(after, typed)
+            if free is not None:
+                expect_bound(after, free)
         graph = after
     return graph
 

@@ -1,0 +1,99 @@
+"""Convolutional operators of files that onnxruntime has saved at its highest level of optimisation:
+their weights are in the order of its kernels, for one width of vectors.
+
+Tensors are channels first here. A convolution gives channels up to a whole number of blocks: those
+that were added have weights of zero where they are read, until `ReorderOutput` drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ftuner.errors import GraphError
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.pooling import POOLING
+from ftuner.frontends.onnx.records import GraphRecord
+from ftuner.frontends.onnx.resizing import upsampled
+from ftuner.frontends.onnx.windows import channels_first, channels_last, fused_conv
+from ftuner.graph.ir import Value
+from ftuner.hardware.system import read_system
+
+NCHWC = "com.microsoft.nchwc"
+_NARROW, _WIDE = 8, 16
+"""Channels of a block: of onnxruntime's kernels for AVX2, and for AVX-512 and NEON."""
+
+
+def channels_of_blocks(graph: GraphRecord) -> int:
+    """The channels of a block: as the extents of weights tell or, if they fit both, of this
+    machine, for whose like onnxruntime has written the file.
+
+    Raises:
+        GraphError: the weights are of different machines.
+    """
+    weights = [
+        graph.constants[node.inputs[1]].array.shape
+        for node in graph.nodes
+        if (node.domain, node.op) == (NCHWC, "Conv") and node.inputs[1] in graph.constants
+    ]
+    narrow = any(n[0] % _WIDE or (n[1] > _WIDE and n[1] % _WIDE) for n in weights)
+    wide = any(_NARROW < n[1] < _WIDE for n in weights)
+    if narrow and wide:
+        raise GraphError("weights in blocks of 8 channels, and others in blocks of 16")
+    if narrow or wide or not weights:
+        return _WIDE if wide else _NARROW
+    facts = read_system()
+    return _WIDE if facts.architecture == "aarch64" or "avx512f" in facts.features else _NARROW
+
+
+def _conv(context: Context, node: NodeView) -> Sequence[Value]:
+    x, w, block = node.input(0), node.input(1), context.block
+    array = context.array_of(w, "the weight")
+    if array.ndim != 4 or array.shape[0] % block:
+        raise context.malformed(f"the weight is {w.type}; expected blocks of {block} channels")
+    outputs, inputs, *kernel = array.shape
+    if inputs % block:
+        # Those of pictures, and of convolutions of each channel, are not in blocks.
+        array = array.reshape(outputs // block, inputs, *kernel, block).transpose(0, 4, 1, 2, 3)
+    else:
+        array = array.reshape(outputs // block, inputs // block, *kernel, block, block)
+        array = array.transpose(0, 5, 1, 4, 2, 3)
+    array = array.reshape(outputs, inputs, *kernel)
+    channels = x.shape[1] if x.rank > 1 else 0
+    if isinstance(channels, int) and node.integer("group", 1) == 1:
+        array = array[:, :channels]
+    plain = context.builder.stored(np.ascontiguousarray(array), w.dtype)
+    return fused_conv(context, replace(node, inputs=(x, plain, *node.inputs[2:])))
+
+
+def _reorder_input(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    return [channels_first(context, x) if node.flag("channels_last") else x]
+
+
+def _reorder_output(context: Context, node: NodeView) -> Sequence[Value]:
+    x = node.input(0)
+    if x.rank < 3:
+        raise context.malformed(f"channels of {x.type}, which has no spatial axis")
+    x = context.slice(x, 1, 0, node.integer("channels"))
+    return [channels_last(context, x) if node.flag("channels_last") else x]
+
+
+def _upsample(context: Context, node: NodeView) -> Sequence[Value]:
+    scales = [(n, 1) for n in node.integers("scales")]
+    coordinates = node.text("coordinate_transformation_mode", "asymmetric")
+    return upsampled(context, node, scales, coordinates)
+
+
+BLOCKED: Table = {
+    (NCHWC, "Conv"): _conv,
+    (NCHWC, "ReorderInput"): _reorder_input,
+    (NCHWC, "ReorderOutput"): _reorder_output,
+    (NCHWC, "Upsample"): _upsample,
+    **{
+        (NCHWC, op): POOLING["", op]
+        for op in ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
+    },
+}
