@@ -13,7 +13,7 @@ import numpy as np
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import INT32
 from ftuner.core.expr import evaluate
-from ftuner.core.recurrence import Cell
+from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, TensorType, Value
@@ -104,6 +104,12 @@ def _reference(
         env |= {f"x_{gate}": part for gate, part in parts}
         valid = (t < lengths)[:, None]
         for stage in cell.stages():
+            if cell.rounds:
+                h = planes["h"]
+                env |= {"low": h.min(initial=0), "high": h.max(initial=0)}
+                env |= {"scale": evaluate(SCALE, env)}
+                env |= {"zero": evaluate(ZERO, env)}
+                planes["rounded"] = evaluate(ROUNDED, {**env, "h": h})
             sums = np.matmul(planes[stage.multiplied], weight.T)
             parts = zip(cell.gates, np.split(sums, len(cell.gates), axis=-1), strict=True)
             env |= {f"s_{gate}": part for gate, part in parts}
@@ -136,7 +142,8 @@ def _lower(node: Node, placement: Placement) -> tuple[View, ...]:
     recurrent = placement.contiguous(weight, dtype)
     places = tuple(_place(value, placement) for value in node.outputs)
     batch, (width, hidden) = x.shape[1], weight.shape
-    sums = batch * (width + len(cell.planes) * hidden)
+    # The last element is the scale of a rounded state.
+    sums = batch * (width + len(cell.planes) * hidden) + 1
     planes = placement.apart(TensorType(dtype, (sums,))).buffer
     panels = None
     if recurrent.buffer.array is None:

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, ExitStack
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.accumulators import across
 from ftuner.codegen.llvm.ir.builder import (
     I32,
     I64,
@@ -31,6 +32,7 @@ from ftuner.codegen.llvm.ir.builder import (
     scalar_type,
     set_slot,
     slot,
+    splat,
 )
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
@@ -42,7 +44,7 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.codegen.llvm.native.team import Team
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands
-from ftuner.core.recurrence import Cell, Stage
+from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell, Stage
 from ftuner.hardware.tuning import NativeTuning
 
 LENGTH_BYTES = 4
@@ -65,7 +67,7 @@ class _Emission:
     ) -> None:
         self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
         self._cell, self._lanes, self._fused = cell, lanes, fused
-        self._size = dtype.itemsize
+        self._dtype, self._size = dtype, dtype.itemsize
         self._vector = ir.VectorType(scalar_type(dtype), lanes)
         buffers, self._dims, self._status, _, self._begin, self._end = function.args
         names = ["x"]
@@ -86,6 +88,7 @@ class _Emission:
             plane: at(builder, first, builder.mul(plane_bytes, const(number)))
             for number, plane in enumerate(cell.planes)
         }
+        self._scale = at(builder, first, builder.mul(plane_bytes, const(len(cell.planes))))
         self._context = product_context(builder)
         if packs:
             self._weight = self._buffers["panels"]
@@ -122,6 +125,9 @@ class _Emission:
                     step = builder.sub(builder.sub(steps, const(1)), number)
                 some = builder.icmp_signed("<", step, longest)
                 for stage in cell.stages():
+                    if cell.rounds:
+                        with team.phase() as part, builder.if_then(some):
+                            self._round(first, end, (size, part))
                     with team.phase() as part, builder.if_then(some):
                         self._product(stage, first, covers, (size, part))
                     with team.phase() as part:
@@ -301,6 +307,45 @@ class _Emission:
             with builder.if_then(builder.icmp_signed(">", end, maximum(builder, begin, full))):
                 panel(full, left, at(builder, covers, const(COVER_BYTES)))
 
+    # Rounding.
+
+    def _round(self, first: ir.Value, end: ir.Value, share: tuple[ir.Value, ir.Value]) -> None:
+        """Round a part of the columns of the state to levels. Each part finds the range of the
+        whole state, which takes less time than to wait for the others' ranges."""
+        builder, bounds = self._builder, self._columns(share)
+        ends = {"low": "minimum", "high": "maximum"}
+        found = {name: reserve(builder, self._vector) for name in ends}
+        for place in found.values():
+            builder.store(elements.zero(self._vector), place)
+        with counted_loop(builder, first, end) as row:
+            source = self._row("h", row)
+
+            def extend(offset: ir.Value, mask: ir.Value | None) -> None:
+                value = self._load(at(builder, source, offset), mask)
+                for name, kind in ends.items():
+                    before = builder.load(found[name], typ=self._vector)
+                    most = elements.combine(builder, kind, before, value, self._dtype)
+                    builder.store(most, found[name])
+
+            self._along(extend)
+        env = {
+            name: across(builder, kind, builder.load(found[name], typ=self._vector), self._dtype)
+            for name, kind in ends.items()
+        }
+        for name, expr in (("scale", SCALE), ("zero", ZERO)):
+            env[name] = elements.emit(builder, expr, env, self._fused)
+        builder.store(env["scale"], self._scale)
+        env = {n: splat(builder, env[n], self._lanes) for n in ("scale", "zero")}
+        with counted_loop(builder, first, end) as row:
+            source, target = self._row("h", row), self._row("rounded", row)
+
+            def rounded(offset: ir.Value, mask: ir.Value | None) -> None:
+                state = self._load(at(builder, source, offset), mask)
+                value = elements.emit(builder, ROUNDED, {**env, "h": state}, self._fused)
+                self._store(value, at(builder, target, offset), mask)
+
+            self._along(rounded, bounds)
+
     # Elements.
 
     def _columns(self, share: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
@@ -354,7 +399,12 @@ class _Emission:
             env: dict[str, ir.Value] = {}
             for plane, expr in stage.results:
                 for operand in operands(expr):
-                    if operand.name not in env:
+                    if operand.name in env:
+                        continue
+                    if operand.kind == "row":
+                        number = builder.load(self._scale, typ=self._vector.element)
+                        env[operand.name] = splat(builder, number, self._lanes)
+                    else:
                         place = at(builder, places[operand.name], offset)
                         env[operand.name] = self._load(place, mask)
                 value = elements.emit(builder, expr, env, self._fused)

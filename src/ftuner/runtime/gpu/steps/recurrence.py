@@ -13,6 +13,7 @@ import torch
 
 from ftuner.codegen.triton.recurrence import recurrence_source
 from ftuner.codegen.triton.source import Source
+from ftuner.core.dtype import INT8, DType
 from ftuner.core.gpu.recurrence import BLOCKS, Block, RecurrenceKernel, block_of, turns
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.core.recurrence import Cell
@@ -118,6 +119,10 @@ class CompiledRecurrence(CompiledStep):
 
 class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
     """A recurrence launches each stage of a step by itself."""
+
+    def multiplied(self, step: RecurrenceStep) -> DType:
+        # No launch rounds a state, so that levels are refused.
+        return INT8 if step.cell.rounds else super().multiplied(step)
 
     def compiled(self, step: RecurrenceStep, setting: Setting) -> CompiledRecurrence:
         made = {
