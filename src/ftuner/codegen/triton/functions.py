@@ -178,6 +178,8 @@ class Functions:
                 body = _WITH_SIGN_OF_Y.format(rest=f"{helper}(x, y)")
                 helper = self._helper(f"remainder_{dtype}", "x, y", body)
             return f"{helper}({', '.join(arguments)})"
+        if name == "round_bfloat16":
+            return f"{self._helper(name, 'x', _ROUND_BFLOAT16)}({arguments[0]})"
         if name == "sign":
             return "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))".format(*arguments)
         return self._call(name, arguments, dtype)
@@ -264,11 +266,15 @@ _SIMPLE: Mapping[str, str] = {
     "isnan": "{0} != {0}",
     "isinf": 'tl.abs({0}) == float("inf")',
     "round_float16": "({0}).to(tl.float32).to(tl.float16).to(({0}).dtype)",
-    "round_bfloat16": "({0}).to(tl.float32).to(tl.bfloat16).to(({0}).dtype)",
     "where": "tl.where({0}, {1}, {2})",
 }
 """Functions with the same text for every dtype."""
 
+# Triton's interpreter does not round to bfloat16.
+_ROUND_BFLOAT16 = """single = x.to(tl.float32)
+bits = single.to(tl.uint32, bitcast=True)
+bits = (bits + 32767 + ((bits >> 16) & 1)) & 4294901760
+return tl.where(x == x, bits.to(tl.float32, bitcast=True), single).to(x.dtype)"""
 _PLACES = """x, y = tl.broadcast(x, y)
 inside = (y >= 0) & (y < {bits})
 places = tl.where(inside, y, {last}).to(x.dtype)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftuner.core.dtype import FLOAT32
+import numpy as np
+
+from ftuner.core.dtype import FLOAT32, INT8
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -45,6 +47,9 @@ def _dynamic_lstm(context: Context, node: NodeView) -> Sequence[Value]:
     weight, factor = _weight(context, node, 1, 8)
     weight = context.add("multiply", weight, context.unsqueeze(factor, [2]))
     recurrent, scales = _weight(context, node, 2, 10)
+    array = recurrent.constant
+    if array is not None and (np.abs(array + 0.5) < 128).all():
+        recurrent = context.builder.constant(array, INT8)
     return layer(context, node, "lstm", (x, weight, recurrent), scales)
 
 
