@@ -129,6 +129,28 @@ def test_teams(op: str, threads: int, widest: CpuBackend, monkeypatch: pytest.Mo
                         expect(run.result(), wanted, "float32")
 
 
+@pytest.mark.parametrize("isa", CORE_ISAS)
+def test_rounded_states(isa: str, backend_of: Any) -> None:
+    """Each step of a batch rounds its states to levels, whose products are exact: with constant
+    weights of 8 bits, and with others; alone, and in a team."""
+    random, steps_, k = np.random.default_rng(0), 9, 6
+    for hidden, batch, value in ((1, 1, 0), (17, 5, 0), (64, 3, 0), (100, 9, -100)):
+        shapes = {"w": (1, k, 4 * hidden), "r": (1, hidden, 4 * hidden)}
+        given: dict[str, Any] = {n: random.integers(-128, 28, s, np.int8) for n, s in shapes.items()}
+        given |= {"s": np.full(1, 0.01, np.float32), "z": np.full(1, value, np.int8)}
+        given["l"] = random.integers(0, steps_ + 1, batch, np.int32)
+        names = ["x", "w", "r", "", "l", "", "", "", "s", "z", "s", "z"]
+        node = helper.make_node(
+            "DynamicQuantizeLSTM", names, ["y", "h", "c"], domain="com.microsoft", hidden_size=hidden
+        )
+        proto = model_of([node], {"x": ("float32", [None] * 3)}, ["y", "h", "c"], given)
+        graph = import_model(proto).graph
+        x = random.standard_normal((steps_, batch, k)).astype(np.float32)
+        wanted = run_reference(graph, [x])
+        for threads in (1, 3):
+            expect(Model(optimised(graph), backend_of(isa), threads).run({"x": x}), wanted, "float32")
+
+
 def test_the_cut_is_the_cheapest(widest: CpuBackend) -> None:
     """A large weight is shared, also by sequences that could be cut; with phases that take long,
     nothing is."""
