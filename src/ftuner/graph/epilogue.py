@@ -132,8 +132,11 @@ def extended(
         if np.isnan(number):
             return None
         width = node.output.shape[-1] if node.output.rank else 1
-        literal = len(read) == MAX_OPERANDS or not isinstance(width, int) or width < 2
-        if literal or _is_structural(number):
+        known = isinstance(width, int)
+        if node.op == "divide" and not known and not _is_structural(number):
+            # A scale of quantised scores: the nest that rounds them divides, too.
+            return None
+        if not known or width == 1 or len(read) == MAX_OPERANDS or _is_structural(number):
             value = Constant(number)
         else:
             columns = constant(f"{other.name}_columns", other.dtype, np.full(width, number))
