@@ -176,7 +176,7 @@ def test_casts_of_the_file_round(name: str, isa: str, backend_of: Any) -> None:
     of constants, and of dequantized levels."""
     dtype, number = numpy_dtype(HALF_DTYPES[name]), NUMBERS[name]
     x = np.concatenate([
-        np.array([2049, 2051, 1e5, 65519.99, 65520, 2**-25, 3e-8, 257, np.inf, -np.inf], np.float32),
+        np.array([2049, 2051, 1e5, 65519.99, 65520, 2**-25, 3e-8, 257, np.inf, -np.inf], "f"),
         np.random.default_rng(0).standard_normal(30).astype(np.float32),
     ])  # fmt: skip
     i = np.array([2049, -100000, 257, 2**24 + 1])

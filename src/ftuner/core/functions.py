@@ -256,10 +256,11 @@ ROUNDINGS = {f"round_{name}": dtype for name, dtype in HALF_DTYPES.items()}
 _REGISTERED: dict[str, ScalarFunction] = {}
 """Rows that are from outside ftuner."""
 SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = _TABLE
-"""`round_float16` and `round_bfloat16` give the nearest number that half precision represents, ties
-to even; float64 is rounded to float32 first. Functions of floats are within 4 ulp of the exact value, however small it is, where a code
-generator computes them; the modules of `codegen` give the largest errors seen. `swish` is
-x sigmoid(y x), and holds this for a |y| between `MIN_SLOPE` and `MAX_SLOPE`."""
+"""`round_float16` and `round_bfloat16` give the nearest number of half precision, ties to even;
+float64 is rounded to float32 first. The others, of floats, are within 4 ulp of the exact value,
+however small it is, where a code generator computes them; the modules of `codegen` give the largest
+errors seen. `swish` is x sigmoid(y x), and holds this for a |y| between `MIN_SLOPE` and
+`MAX_SLOPE`."""
 MIN_SLOPE, MAX_SLOPE = 2.0**-10, 2.0**10
 
 

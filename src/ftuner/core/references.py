@@ -31,7 +31,7 @@ def round_float16(x: Array) -> Array:
     """Floats rounded to float16, by way of float32; ties to even."""
     x = np.asarray(x)
     with np.errstate(over="ignore"):
-        return x.astype(np.float32).astype(np.float16).astype(x.dtype)
+        return np.asarray(x.astype(np.float32).astype(np.float16), x.dtype)
 
 
 def round_bfloat16(x: Array) -> Array:
@@ -44,7 +44,7 @@ def round_bfloat16(x: Array) -> Array:
     # NaN is left out: the carry of rounding could turn it into an infinity or zero.
     kept = (bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)
     found = np.where(np.isnan(single), np.float32(np.nan), kept.view(np.float32))
-    return found.reshape(x.shape).astype(x.dtype)
+    return np.asarray(found.reshape(x.shape), x.dtype)
 
 
 def _in_float64(function: Callable[..., Array]) -> Function:

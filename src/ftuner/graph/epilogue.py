@@ -132,11 +132,11 @@ def extended(
         if np.isnan(number):
             return None
         width = node.output.shape[-1] if node.output.rank else 1
-        known = isinstance(width, int)
-        if node.op == "divide" and not known and not _is_structural(number):
+        literal = _is_structural(number) or width == 1 or len(read) == MAX_OPERANDS
+        if node.op == "divide" and not literal and not isinstance(width, int):
             # A scale of quantised scores: the nest that rounds them divides, too.
             return None
-        if not known or width == 1 or len(read) == MAX_OPERANDS or _is_structural(number):
+        if literal or not isinstance(width, int):
             value = Constant(number)
         else:
             columns = constant(f"{other.name}_columns", other.dtype, np.full(width, number))

@@ -15,8 +15,8 @@ import pytest
 from tests.apart import Note, apart
 from tests.codegen.llvm.nest_cases import CASES
 from tests.codegen.llvm.nest_running import (
-    CASTS_OF_FLOATS,
     BLOCK,
+    CASTS_OF_FLOATS,
     A,
     Array,
     B,

@@ -27,7 +27,6 @@ from tests.guarded import Guard, guarded
 from tests.wild_products import assert_product, wild_matrix
 
 from ftuner.core.access import Kernel
-from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
 from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.graph.operators import OPERATORS

@@ -44,9 +44,7 @@ def row_bytes(builder: ir.IRBuilder, k: ir.Value) -> ir.Value:
     return builder.mul(whole(builder, k, LevelPanel.ROW), const(INT16.itemsize))
 
 
-def emit_levels(
-    builder: ir.IRBuilder, value: ir.Value, row: ir.Value, k: ir.Value
-) -> None:
+def emit_levels(builder: ir.IRBuilder, value: ir.Value, row: ir.Value, k: ir.Value) -> None:
     """Store a vector of floats that are levels, those of the k steps from `k` on."""
     words = elements.cast(builder, value, FLOAT32, INT16)
     order = [lane & ~3 | _ORDER[lane & 3] for lane in range(elements.lanes_of(words))]
@@ -123,7 +121,5 @@ def _pair_sums(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """The products of 16-bit integers, each two neighbours added up, in 32 bits."""
     wide = ir.VectorType(I32, x.type.count)
     products = builder.mul(builder.sext(x, wide), builder.sext(y, wide))
-    even, odd = (
-        shuffle(builder, products, products, range(n, x.type.count, 2)) for n in (0, 1)
-    )
+    even, odd = (shuffle(builder, products, products, range(n, x.type.count, 2)) for n in (0, 1))
     return builder.add(even, odd)

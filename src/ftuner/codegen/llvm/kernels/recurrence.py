@@ -446,7 +446,7 @@ class _Emission:
                 if plane == "h":
                     self._store(value, at(builder, y, offset), mask)
 
-        # One vector is a chain of dependent instructions: two at a time take less than twice as long.
+        # Each instruction waits for the one before: two vectors take less than twice as long.
         begin, end = bounds
         pair = 2 * self._lanes
         pairs = builder.and_(builder.sub(end, begin), const(-pair))

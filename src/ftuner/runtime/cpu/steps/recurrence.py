@@ -137,8 +137,8 @@ class CompiledRecurrence(CompiledStep):
         number = records.layouts.number
         packed = 0 if self.panels is None else int(self.panels.packed.ctypes.data)
         task = RecurrenceTask(
-            self.products, packed, self.width, _of_levels(step), step.hidden, step.cell, step.directions,
-            number(step.x.layout), number(step.y.layout),
+            self.products, packed, self.width, _of_levels(step), step.hidden, step.cell,
+            step.directions, number(step.x.layout), number(step.y.layout),
             tuple(number(v.layout) for v in step.last),
         )  # fmt: skip
         records.planned_tasks(task, range(dims, dims + Recurrence.SIZE))

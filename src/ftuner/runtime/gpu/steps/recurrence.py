@@ -20,6 +20,7 @@ from ftuner.core.recurrence import Cell
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.recurrence_step import RecurrenceStep
+from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.program import Launch
@@ -120,9 +121,10 @@ class CompiledRecurrence(CompiledStep):
 class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
     """A recurrence launches each stage of a step by itself."""
 
-    def multiplied(self, step: RecurrenceStep) -> DType:
+    def multiplied(self, step: Step) -> DType:
         # No launch rounds a state, so that levels are refused.
-        return INT8 if step.cell.rounds else super().multiplied(step)
+        rounds = isinstance(step, RecurrenceStep) and step.cell.rounds
+        return INT8 if rounds else super().multiplied(step)
 
     def compiled(self, step: RecurrenceStep, setting: Setting) -> CompiledRecurrence:
         made = {
