@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.conftest import CORE_ISAS
 from tests.frontends.onnx_models import model_of
 
 import ftuner
@@ -19,6 +20,7 @@ from ftuner.frontends.onnx import import_model
 from ftuner.graph.arrays import converted
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
@@ -165,6 +167,67 @@ def test_all_halves_enter_and_leave_a_cpu(name: str) -> None:
     known = ~np.isnan(singles)
     np.testing.assert_array_equal(found.view(np.uint16)[known], rounded.view(np.uint16)[known])
     assert np.isnan(found[~known].astype(np.float32)).all()
+
+
+@HALVES
+@pytest.mark.parametrize("isa", CORE_ISAS)
+def test_casts_of_the_file_round(name: str, isa: str, backend_of: Any) -> None:
+    """To nearest, ties to even, also where the tensor between is no output: of floats, of integers,
+    of constants, and of dequantized levels."""
+    dtype, number = numpy_dtype(HALF_DTYPES[name]), NUMBERS[name]
+    x = np.concatenate([
+        np.array([2049, 2051, 1e5, 65519.99, 65520, 2**-25, 3e-8, 257, np.inf, -np.inf], "f"),
+        np.random.default_rng(0).standard_normal(30).astype(np.float32),
+    ])  # fmt: skip
+    i = np.array([2049, -100000, 257, 2**24 + 1])
+    level = np.arange(40, dtype=np.int8)
+    nodes = [
+        NODE("Cast", ["x"], ["h"], to=number),
+        NODE("Cast", ["h"], ["wide"], to=TensorProto.FLOAT),
+        NODE("Cast", ["i"], ["k"], to=number),
+        NODE("Cast", ["k"], ["whole"], to=TensorProto.DOUBLE),
+        NODE("CastLike", ["c", "h"], ["n"]),
+        NODE("Mul", ["x", "x"], ["square"]),
+        NODE("CastLike", ["square", "h"], ["m"]),
+        NODE("Add", ["n", "m"], ["sum"]),
+        NODE("Cast", ["sum"], ["total"], to=TensorProto.FLOAT),
+        NODE("Cast", ["scale"], ["s"], to=number),
+        NODE("DequantizeLinear", ["l", "s"], ["d"]),
+        NODE("Cast", ["d"], ["dequantized"], to=TensorProto.FLOAT),
+    ]
+    results = ["wide", "whole", "total", "dequantized"]
+    types = {"x": ("float32", [None]), "i": ("int64", [None]), "l": ("int8", [None])}
+    constants = {"c": x[::-1].copy(), "scale": np.float32(1 / 3)}
+    model = model_of(nodes, types, results, constants, opset=19)
+    graph = optimised(import_model(model).graph, halves=False)
+    found = Model(graph, backend_of(isa)).run({"x": x, "i": i, "l": level})
+    with np.errstate(all="ignore"):
+        rounded = x.astype(dtype).astype(np.float32)
+        square = (x * x).astype(dtype).astype(np.float32)
+        step = np.float32(1 / 3).astype(dtype).astype(np.float32)
+        wanted = [
+            rounded, i.astype(np.float32).astype(dtype).astype(np.float64), rounded[::-1] + square,
+            (level * step).astype(dtype).astype(np.float32),
+        ]  # fmt: skip
+    for y, expected in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(y, expected)
+
+
+@HALVES
+def test_the_casts_around_a_softmax_do_not_hide_attention(name: str) -> None:
+    """It is computed in float32, without the rounding of its weights."""
+    nodes = [
+        NODE("MatMul", ["q", "k"], ["s"]),
+        NODE("Cast", ["s"], ["wide"], to=TensorProto.FLOAT),
+        NODE("Softmax", ["wide"], ["w"], axis=-1),
+        NODE("Cast", ["w"], ["narrow"], to=NUMBERS[name]),
+        NODE("MatMul", ["narrow", "v"], ["y"]),
+    ]
+    model = model_of(nodes, {n: ("float32", [2, 3, 4, 4]) for n in "qkv"}, ["y"])
+    for given in model.graph.input:
+        given.type.tensor_type.elem_type = NUMBERS[name]
+    graph = optimised(import_model(model).graph, halves=False)
+    assert [n.op for n in graph.nodes if n.op != "cast"] == ["attention"]
 
 
 def test_dtype_is_for_a_gpu() -> None:

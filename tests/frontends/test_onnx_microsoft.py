@@ -125,6 +125,17 @@ def test_multi_head_attention_with_all_it_takes() -> None:
     refused("packed", "MultiHeadAttention", [floats(B, S, N, 3, H)], num_heads=N)
 
 
+@pytest.mark.parametrize(("rows", "past", "keys"), [(1, 0, 4), (3, 0, 5), (3, 2, 4), (5, 0, 2)])
+def test_causal_queries_that_are_not_the_last_keys(rows: int, past: int, keys: int) -> None:
+    """Query i sees the past and the first i + 1 keys; the last query sees all."""
+    inputs: Inputs = [floats(B, rows, D), floats(B, keys, D), floats(B, keys, D)]
+    before = [floats(B, N, past, H), floats(B, N, past, H)] if past else []
+    bias = floats(B, 1, rows, past + keys)
+    for addend in (None, bias):
+        operands = [*inputs, None, None, addend, *before]
+        agrees("MultiHeadAttention", operands, (), 1 + len(before), num_heads=N, unidirectional=1)
+
+
 def test_quantised_attention() -> None:
     def levels(dtype: str, *shape: int) -> Any:
         # With more bits, onnxruntime's products saturate on CPUs without VNNI.

@@ -284,48 +284,39 @@ def test_a_network_between_quantisation_and_dequantisation() -> None:
 @pytest.mark.parametrize("per_column", [False, True])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_dynamic_quantize_lstm(direction: str, per_column: bool, w_dtype: str) -> None:
-    """What ONNX's LSTM gives for the rounded input and weights. onnxruntime is near: it rounds the
-    states, too."""
-    count, k, hidden = 1 if direction == "forward" else 2, 9, 8
+    """onnxruntime's products of signed levels add two in 16 bits on CPUs without VNNI, where they
+    saturate, unless it is asked to be precise; its threads round the states of their sequences
+    apart."""
+    count, k, hidden = 1 if direction == "forward" else 2, 9, 13
     of = (count, 4 * hidden) if per_column else (count,)
-    value = 0 if w_dtype == "int8" else 128
+    value = 0 if w_dtype == "int8" else 100
     parameters = [
         scale(*of, size=0.005), np.full(of, value, w_dtype),
         scale(*of, size=0.005), np.full(of, value, w_dtype),
     ]  # fmt: skip
     weights = [levels(count, n, 4 * hidden, dtype=w_dtype) for n in (k, hidden)]
     bias = scale(count, 8 * hidden, size=0.1)
-    names = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
-    constants = dict(zip(filter(None, names[1:]), [*weights, bias, *parameters], strict=True))
+    names = ["x", "w", "r", "b", "", "", "", "p", "ws", "wz", "rs", "rz"]
+    constants = [*weights, bias, scale(count, 3 * hidden, size=0.5), *parameters]
     attributes = {"hidden_size": hidden, "direction": direction}
     results = ["y", "h", "c"]
     types = {"x": ("float32", ["steps", "batch", k])}
     node = helper.make_node("DynamicQuantizeLSTM", names, results, domain=MICROSOFT, **attributes)
-    model = model_of([node], types, results, constants)
+    given = dict(zip(filter(None, names[1:]), constants, strict=True))
+    model = model_of([node], types, results, given)
     model.ir_version = 9
-
-    aligned = [p.reshape(count, 1, -1).astype(np.float32) for p in parameters]
-    floats = [
-        ((w - zero) * factor).astype(np.float32).transpose(0, 2, 1)
-        for w, factor, zero in zip(weights, aligned[::2], aligned[1::2], strict=True)
-    ]
-    rounding = [
-        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["rounded"]),
-        helper.make_node("LSTM", ["rounded", "w", "r", "b"], results, **attributes),
-    ]
-    plain = model_of(rounding, types, results, {"w": floats[0], "r": floats[1], "b": bias})
-    plain.ir_version = 9
-    sessions = [onnxruntime.InferenceSession(m.SerializeToString()) for m in (plain, model)]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     graph = import_model(model).graph
     fast = optimised(graph)
-    for steps, batch in ((1, 1), (5, 3), (17, 2)):
+    for steps, batch in ((1, 1), (5, 3), (17, 6)):
         x = RANDOM.standard_normal((steps, batch, k)).astype(np.float32)
-        exact, near = (session.run(None, {"x": x}) for session in sessions)
+        wanted = session.run(None, {"x": x})
         for found in (run_reference(graph, [x]), compiled(fast, [x])):
-            for one, wanted, other in zip(found, exact, near, strict=True):
-                np.testing.assert_allclose(one, wanted, 1e-4, 1e-5)
-                np.testing.assert_allclose(one, other, 0, 0.02)
+            for one, other in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(one, other, 1e-4, 1e-5)
 
 
 @pytest.mark.parametrize(

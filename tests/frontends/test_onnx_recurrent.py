@@ -20,6 +20,7 @@ from ftuner.core.recurrence import Activation, Cell
 from ftuner.cost.step import Machine
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -127,6 +128,30 @@ def test_teams(op: str, threads: int, widest: CpuBackend, monkeypatch: pytest.Mo
                     runs = [callers.submit(model.run, feeds) for _ in range(12)]
                     for run in runs:
                         expect(run.result(), wanted, "float32")
+
+
+@pytest.mark.parametrize("isa", CORE_ISAS)
+def test_rounded_states(isa: str, backend_of: Any) -> None:
+    """Each step of a batch rounds its states to levels, whose products are exact: with constant
+    weights of 8 bits, and with others; alone, and in a team."""
+    random, length, k = np.random.default_rng(0), 9, 6
+    for hidden, batch, value in ((1, 1, 0), (17, 5, 0), (64, 3, 0), (100, 9, -100)):
+        shapes = {"w": (1, k, 4 * hidden), "r": (1, hidden, 4 * hidden)}
+        given: dict[str, Any] = {
+            name: random.integers(-128, 28, shape, np.int8) for name, shape in shapes.items()
+        }
+        given |= {"s": np.full(1, 0.01, np.float32), "z": np.full(1, value, np.int8)}
+        given["l"] = random.integers(0, length + 1, batch, np.int32)
+        names = ["x", "w", "r", "", "l", "", "", "", "s", "z", "s", "z"]
+        results, attributes = ["y", "h", "c"], {"domain": MICROSOFT, "hidden_size": hidden}
+        node = helper.make_node("DynamicQuantizeLSTM", names, results, **attributes)
+        proto = model_of([node], {"x": ("float32", [None] * 3)}, results, given)
+        graph = import_model(proto).graph
+        x = random.standard_normal((length, batch, k)).astype(np.float32)
+        wanted = run_reference(graph, [x])
+        for threads in (1, 3):
+            model = Model(optimised(graph), backend_of(isa), threads)
+            expect(model.run({"x": x}), wanted, "float32")
 
 
 def test_the_cut_is_the_cheapest(widest: CpuBackend) -> None:

@@ -86,7 +86,8 @@ EXPLAINED = {
         r"DFT \S+ .*: (infinity|minus infinity|mixed)", r"STFT \S+ input 0: huge",
         r"STFT \S+ input 1: an axis in front",
     ),
-    "onnxruntime rounds the states of each step to levels, too": (r"DynamicQuantizeLSTM ",),
+    "a state between two levels may be rounded to either, and numbers that are not finite have no "
+    "level": (r"DynamicQuantizeLSTM ",),
     "filters beyond the spectrum have no weights": (r"MelWeightMatrix \S+ input 2: ",),
     "onnxruntime's scores of NaN weigh nothing": (
         r"GroupQueryAttention \S+ .*: (nan|infinity|minus infinity|mixed|huge)",

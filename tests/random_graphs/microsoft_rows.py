@@ -148,9 +148,6 @@ def _multi_head(maker: Maker) -> None:
         operands += [maker.shaped((b, heads, earlier, d), "float32", TAME) for _ in range(2)]
         results += [maker.new((b, heads, keys, d), "float32", -TAME, TAME) for _ in range(2)]
     attributes = _scores(maker)
-    if t.at != s.at:
-        # onnxruntime shows all keys to the last query.
-        attributes["unidirectional"] = None
     maker.node("MultiHeadAttention", operands, results, MICROSOFT, num_heads=heads.at[0],
                **attributes)  # fmt: skip
 

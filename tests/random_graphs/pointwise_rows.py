@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import broadcast, dtypes_of, partner, row
@@ -307,6 +307,23 @@ def _cast(maker: Maker) -> None:
     x = castable(maker, x, to)
     low = max(x.low, 0) if to in UNSIGNED else x.low
     maker.add("Cast", [x], x.shape, to, low, x.high, to=_element(to))
+
+
+@row("half precision", 0.5, since=13, idiom=True)
+def _half_precision(maker: Maker) -> None:
+    """Rounds an input to half precision, and moves it before it is widened again. Elements of other
+    tensors have errors, which a rounding could enlarge."""
+    draws = maker.draws
+    x = maker.input(maker.some_shape(), draws.pick(("float32", "int32")), None)
+    half = draws.pick((TensorProto.FLOAT16, TensorProto.BFLOAT16))
+    size = min(2 * x.size, 65504.0)
+    to = draws.pick(("float32", "float64", "int64"))
+    y = maker.new(x.shape, to, -size, size)
+    between = [maker.name("h") for _ in range(2)]
+    maker.nodes.append(helper.make_node("Cast", [x.name], between[:1], to=half))
+    maker.nodes.append(helper.make_node("Identity", between[:1], between[1:]))
+    maker.nodes.append(helper.make_node("Cast", between[1:], [y.name], to=_element(to)))
+    maker.tensors.append(y)
 
 
 @row("BitCast", 1.5, since=26)

@@ -56,3 +56,10 @@ NARROW_DTYPES: tuple[DType, ...] = (INT8, FLOAT16, BFLOAT16)
 """What weights are kept in that uKernels of a CPU widen."""
 ELEMENT_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES}
 """What tensors of a graph may hold; a CPU computes half precision in float32."""
+
+
+def converted_through(target: DType) -> DType:
+    """The signed integers that floats become before they become `target`, as onnxruntime on x86
+    converts them: what these cannot represent, and NaN, is the least of them. Narrower integers
+    keep the low bits. From 2^63 on, uint64 converts what exceeds 2^63."""
+    return INT32 if target.bits < 32 or target == INT32 else INT64

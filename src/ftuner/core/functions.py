@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ftuner.core import references
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import HALF_DTYPES, DType
 from ftuner.errors import ConfigurationError
 
 
@@ -229,6 +229,8 @@ _TABLE: dict[str, ScalarFunction] = {
         epilogue=True,
         onnx="HardSwish",
     ),
+    "round_float16": _unary(references.round_float16, cost=29, epilogue=True),
+    "round_bfloat16": _unary(references.round_bfloat16, cost=11, epilogue=True),
     "floor": _unary(np.floor),
     "ceil": _unary(np.ceil),
     "rint": _unary(np.rint),
@@ -249,12 +251,16 @@ _TABLE: dict[str, ScalarFunction] = {
     "shift_left": ScalarFunction(2, INTEGERS, np.left_shift, cost=3),
     "shift_right": ScalarFunction(2, INTEGERS, np.right_shift, cost=3),
 }
+ROUNDINGS = {f"round_{name}": dtype for name, dtype in HALF_DTYPES.items()}
+"""The functions that round to half precision."""
 _REGISTERED: dict[str, ScalarFunction] = {}
 """Rows that are from outside ftuner."""
 SCALAR_FUNCTIONS: Mapping[str, ScalarFunction] = _TABLE
-"""Functions of floats are within 4 ulp of the exact value, however small it is, where a code
-generator computes them; the modules of `codegen` give the largest errors seen. `swish` is
-x sigmoid(y x), and holds this for a |y| between `MIN_SLOPE` and `MAX_SLOPE`."""
+"""`round_float16` and `round_bfloat16` give the nearest number of half precision, ties to even;
+float64 is rounded to float32 first. The others, of floats, are within 4 ulp of the exact value,
+however small it is, where a code generator computes them; the modules of `codegen` give the largest
+errors seen. `swish` is x sigmoid(y x), and holds this for a |y| between `MIN_SLOPE` and
+`MAX_SLOPE`."""
 MIN_SLOPE, MAX_SLOPE = 2.0**-10, 2.0**10
 
 

@@ -51,6 +51,20 @@ ACTIVATIONS: Mapping[str, Callable[[Expr, float, float], Expr]] = {
 """Activations of x, alpha and beta."""
 
 
+_LEVELS = 255.0
+_LOW, _HIGH = Operand("low", "row"), Operand("high", "row")
+_SCALE, _ZERO = Operand("scale", "row"), Operand("zero", "row")
+SCALE = applied(
+    "where", applied("equal", _HIGH - _LOW, 0.0), 1.0, (_HIGH - _LOW) / _LEVELS
+)  # fmt: skip
+"""The distance of the levels of a state that is rounded to 8 bits, of `low` and `high`: its least
+and its largest element, or zero. It is that of ONNX's DynamicQuantizeLinear."""
+ZERO = clip(applied("rint", -_LOW / _SCALE), 0.0, _LEVELS)
+"""The level of zero."""
+ROUNDED = clip(applied("rint", Operand("h", "matrix") / _SCALE) + _ZERO, 0.0, _LEVELS) - _ZERO
+"""The levels of a state less that of zero."""
+
+
 class Activation(NamedTuple):
     """A row of `ACTIVATIONS` with its parameters."""
 
@@ -72,7 +86,8 @@ class Stage(NamedTuple):
     results: tuple[tuple[str, Expr], ...]
     """Planes and their new elements, in order: an expression reads the new elements of the planes
     before it. Operands are planes, `x_G` and `s_G` (the input's part and the product's sum of gate
-    G), `p_G` (its peephole) and `bias`."""
+    G), `p_G` (its peephole), `w_G` (the scale of its weight), `scale` (that of the state) and
+    `bias`."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,9 @@ class Cell:
     peepholes: bool = False
     lengths: bool = False
     """Whether the sequences of a batch have lengths of their own."""
+    rounds: bool = False
+    """Of an LSTM: whether each step rounds the state of the batch to 8 bits before it is
+    multiplied. The weight is then levels, too, with a scale for each column of each gate."""
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -113,13 +131,15 @@ class Cell:
     def planes(self) -> tuple[str, ...]:
         """All planes: matrices of a row for each sequence and a column for each hidden element."""
         reset = self.kind == "gru" and not self.reset_after
-        return (*self.states, "reset", "z") if reset else self.states
+        others = ("reset", "z") if reset else ("rounded",) if self.rounds else ()
+        return (*self.states, *others)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The operands with one value for each hidden element."""
-        if self.kind == "lstm" and self.peepholes:
-            return tuple(f"p_{gate}" for gate in PEEPHOLES)
+        if self.kind == "lstm":
+            peepholes = tuple(f"p_{gate}" for gate in PEEPHOLES) if self.peepholes else ()
+            return (*peepholes, *(f"w_{gate}" for gate in self.gates if self.rounds))
         return ("bias",) if self.kind == "gru" and self.reset_after else ()
 
     def stages(self) -> tuple[Stage, ...]:
@@ -134,7 +154,7 @@ class Cell:
         c = Operand("c", "matrix")
 
         def gate(name: str) -> Expr:
-            x = _sum_of(name)
+            x = _sum_of(name, self.rounds)
             if self.peepholes and name in PEEPHOLES:
                 x = x + Operand(f"p_{name}", "column") * c
             return self._clipped(x)
@@ -144,7 +164,8 @@ class Cell:
         following = f * c + i * cell_function(gate("c"))
         # Here c is the new state, which the output gate's peephole reads.
         h = gate_function(gate("o")) * state_function(c)
-        return (Stage("h", (0, 4), (("c", following), ("h", h))),)
+        multiplied = "rounded" if self.rounds else "h"
+        return (Stage(multiplied, (0, 4), (("c", following), ("h", h))),)
 
     def _gru(self) -> tuple[Stage, ...]:
         gate_function, function = self.activations
@@ -166,6 +187,9 @@ class Cell:
         return (Stage("h", (0, 1), (("h", function(self._clipped(_sum_of("h")))),)),)
 
 
-def _sum_of(gate: str) -> Expr:
-    """What the input and the state add up to in a gate."""
-    return Operand(f"x_{gate}", "matrix") + Operand(f"s_{gate}", "matrix")
+def _sum_of(gate: str, rounds: bool = False) -> Expr:
+    """What the input and the state add up to in a gate; `rounds`: the state's part is of levels."""
+    product: Expr = Operand(f"s_{gate}", "matrix")
+    if rounds:
+        product = product * (_SCALE * Operand(f"w_{gate}", "column"))
+    return Operand(f"x_{gate}", "matrix") + product

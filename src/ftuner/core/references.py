@@ -27,6 +27,26 @@ Gimpel (arXiv 1606.08415) approximate it: 1 + tanh u is 2 sigmoid(2u)."""
 _SPLITTER = 2.0**27 + 1.0
 
 
+def round_float16(x: Array) -> Array:
+    """Floats rounded to float16, by way of float32; ties to even."""
+    x = np.asarray(x)
+    with np.errstate(over="ignore"):
+        return np.asarray(x.astype(np.float32).astype(np.float16), x.dtype)
+
+
+def round_bfloat16(x: Array) -> Array:
+    """Floats rounded to bfloat16, by way of float32; ties to even."""
+    x = np.asarray(x)
+    with np.errstate(over="ignore"):
+        single = np.ascontiguousarray(x, np.float32)
+    bits = single.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    # NaN is left out: the carry of rounding could turn it into an infinity or zero.
+    kept = (bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)
+    found = np.where(np.isnan(single), np.float32(np.nan), kept.view(np.float32))
+    return np.asarray(found.reshape(x.shape), x.dtype)
+
+
 def _in_float64(function: Callable[..., Array]) -> Function:
     def apply(*arguments: Any) -> Any:
         given = [np.asarray(x) for x in arguments]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, HALF_DTYPES, DType
+from ftuner.core.references import round_bfloat16
 
 if TYPE_CHECKING:
     from ftuner.graph.ir import Array
@@ -35,7 +36,7 @@ def converted(values: Any, dtype: DType) -> Array:
     """
     with np.errstate(over="ignore"):
         array = np.asarray(values, held_in(dtype), order="C")
-    return _rounded_to_bfloat16(array) if dtype == BFLOAT16 else array
+    return round_bfloat16(array) if dtype == BFLOAT16 else array
 
 
 def widened(array: Array, dtype: DType) -> Array:
@@ -70,13 +71,3 @@ def largest_finite(dtype: DType) -> float:
     if dtype == BFLOAT16:
         return float.fromhex("0x1.fep127")
     return float(np.finfo(dtype.name).max)
-
-
-def _rounded_to_bfloat16(array: Array) -> Array:
-    bits = array.view(np.uint32)
-    odd = (bits >> np.uint32(_DROPPED_BITS)) & np.uint32(1)
-    half = np.uint32((1 << (_DROPPED_BITS - 1)) - 1)
-    # NaN is left out: the carry of rounding could turn it into an infinity or zero.
-    kept = np.where(np.isnan(array), bits, bits + half + odd)
-    found: Array = (kept & np.uint32(0xFFFFFFFF << _DROPPED_BITS & 0xFFFFFFFF)).view(np.float32)
-    return np.where(np.isnan(array), np.float32(np.nan), found)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftuner.core.dim import Dim, Shape, product
-from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, DType
+from ftuner.core.dim import Dim, Shape, maximum, product
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.builder import Builder
@@ -58,6 +58,13 @@ class Composer:
 
     def cast(self, x: Value, dtype: DType) -> Value:
         return x if x.dtype == dtype else self.add("cast", x, to=dtype)
+
+    def cast_explicitly(self, x: Value, dtype: DType) -> Value:
+        """A conversion that the model asks for: it rounds to half precision on every device.
+        Integers are float32 first, as in onnxruntime."""
+        if dtype.name not in HALF_DTYPES or x.dtype in (dtype, BOOL):
+            return self.cast(x, dtype)
+        return self.add("cast", self.cast(x, FLOAT32), to=dtype, explicit=True)
 
     def computed(self, x: Value) -> Value:
         """The tensor in a floating dtype: its own, or float64 for integers."""
@@ -254,9 +261,10 @@ class Composer:
         return self.unsqueeze(result, axes) if keep and axes else result
 
     def mean(self, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
+        """The mean over axes; of no element it is zero, as in onnxruntime."""
         # Half precision can hold neither the sum nor the count.
         wide = self.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
-        count = self.count((x.shape[a] for a in axes), wide.dtype)
+        count = self.count([maximum(product(x.shape[a] for a in axes), 1)], wide.dtype)
         return self.cast(self.add("divide", self.reduce(wide, "sum", axes, keep), count), x.dtype)
 
     # Products.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.buffers import View, reshaped
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Pending, Placement
+from ftuner.graph.rewriting import constant
 
 MAX_EPILOGUE_STEPS = 48
 """Longest epilogue, because each uKernel of a family contains it; what is longer becomes a step of
@@ -129,7 +131,17 @@ def extended(
         number = float(other.constant.reshape(()))
         if np.isnan(number):
             return None
-        value = Constant(number)
+        width = node.output.shape[-1] if node.output.rank else 1
+        literal = _is_structural(number) or width == 1 or len(read) == MAX_OPERANDS
+        if node.op == "divide" and not literal and not isinstance(width, int):
+            # A scale of quantised scores: the nest that rounds them divides, too.
+            return None
+        if literal or not isinstance(width, int):
+            value = Constant(number)
+        else:
+            columns = constant(f"{other.name}_columns", other.dtype, np.full(width, number))
+            read = (*read, view(columns, "column"))
+            value = Operand(f"x{len(read)}", "column")
     else:
         kind = _kind(other, node.output, flat)
         if kind is None:
@@ -139,6 +151,14 @@ def extended(
         value = Operand(f"x{len(read)}", kind)
     sides = (epilogue.expr, value) if position == 0 else (value, epilogue.expr)
     return Epilogue(applied(node.op, *sides), read)
+
+
+def _is_structural(number: float) -> bool:
+    """Whether a number is likely to be the same in many models: zero, an infinity, one or three
+    times a power of two, or one less than a power of two. Kernels have others, such as the scales
+    of quantised layers, as operands: each literal is a kernel to compile."""
+    significand = abs(math.frexp(number)[0])
+    return significand in (0.0, 0.5, 0.75, math.inf) or math.frexp(abs(number) + 1)[0] == 0.5
 
 
 def _kind(value: Value, result: Value, flat: bool) -> OperandKind | None:

@@ -214,6 +214,27 @@ def one_nan_a_line(dtype: str, axis: int, kind: str) -> tuple[Case, Array]:
     return Case("reduce", ((dtype, x.shape),), {"kind": kind, "axes": (axis,)}), x
 
 
+CASTS_OF_FLOATS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def floats_out_of_range(source: str, target: str) -> tuple[Case, Array, list[int]]:
+    """Floats that become integers: by way of int32, or of int64 for larger integers, whose least
+    number is what these do not represent."""
+    x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 300, -1, -129.5, 70000, 3e9, -3e9, 1e19,
+                  2e19, -(2.0**63), 127.9, -0.5, 3.99] * 3, source)  # fmt: skip
+    dtype = TENSOR_DTYPES[target]
+    half = 1 << (31 if dtype.bits < 32 or target == "int32" else 63)
+    wanted = []
+    for value in map(float, x):
+        whole = int(value) if abs(value) < half else -half
+        if target == "uint64" and value >= half:
+            whole = int(value) if value < 2 * half else 0
+        low = whole % (1 << dtype.bits)
+        wrapped = dtype.kind == "int" and low >> (dtype.bits - 1)
+        wanted.append(low - (1 << dtype.bits) if wrapped else low)
+    return Case("cast", ((source, x.shape),), {"to": dtype}), x, wanted
+
+
 def nan_among_infinities(axis: int, kind: str) -> Iterator[tuple[Case, Array, list[int]]]:
     """Lines of infinities with a NaN, in each place; of nothing but NaN; and of what no element is
     better than: what finds the first of equals and what finds the last, and where."""

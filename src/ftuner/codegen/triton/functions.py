@@ -1,8 +1,7 @@
 """Scalar functions of tensors as Triton text, on blocks and scalars of every element type.
 
 float16 and bfloat16 are float32 in registers; a cast to them rounds. Bool is a byte in memory.
-Integers wrap around. Division by zero gives zero; floats beyond the range of an integer give its
-nearest value. Elementary functions are those of `vector_math`.
+Integers wrap around. Division by zero gives zero. Elementary functions are those of `vector_math`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,17 @@ from ftuner.codegen.triton import random_numbers
 from ftuner.codegen.triton import vector_math as elementary
 from ftuner.codegen.triton.scaled_product import ScaledFunctions, scaled_bodies
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
-from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, UINT8, UINT32, DType
+from ftuner.core.dtype import (
+    BOOL,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    UINT8,
+    UINT32,
+    UINT64,
+    DType,
+    converted_through,
+)
 from ftuner.core.expr import Apply, Constant, composed_steps
 from ftuner.core.expr import Operand as ExprOperand
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
@@ -112,7 +121,7 @@ class Functions:
         if target == BOOL:
             return f"{x} != 0"
         if source.kind == "float" and target.kind in ("int", "uint"):
-            return self._nearest(x, register(source), target)
+            return self._whole(x, register(source), target)
         text = f"{x}.to({type_text(target)})"
         if source.kind == "float" and register(target) != target:
             text += f".to({LANGUAGE_TYPES[target.name]}).to({type_text(target)})"
@@ -169,6 +178,8 @@ class Functions:
                 body = _WITH_SIGN_OF_Y.format(rest=f"{helper}(x, y)")
                 helper = self._helper(f"remainder_{dtype}", "x, y", body)
             return f"{helper}({', '.join(arguments)})"
+        if name == "round_bfloat16":
+            return f"{self._helper(name, 'x', _ROUND_BFLOAT16)}({arguments[0]})"
         if name == "sign":
             return "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))".format(*arguments)
         return self._call(name, arguments, dtype)
@@ -216,17 +227,13 @@ class Functions:
             body = (_SIGNED if signed else _UNSIGNED)[name]
         return f"{self._helper(f'{name}_{dtype}', 'x, y', body)}({', '.join(arguments)})"
 
-    def _nearest(self, x: str, source: DType, target: DType) -> str:
-        """Returns a conversion to integers, rounded towards zero; NaN gives 0."""
-        low, high = neutral("maximum", target), neutral("minimum", target)
-        # The limits are powers of two, which every format represents.
-        first, behind = float(low), float(high + 1)
-        # Triton converts floats to 32 or 64 bits.
-        register_ = type_text(gathered(target))
-        body = _NEAREST.format(
-            low=number(low, target), high=number(high, target), first=first, behind=behind,
-            register=register_, target=type_text(target),
-        )  # fmt: skip
+    def _whole(self, x: str, source: DType, target: DType) -> str:
+        """Returns the conversion to integers that `converted_through` describes."""
+        through = converted_through(target)
+        body = _WHOLE.format(limit=2.0 ** (through.bits - 1), through=type_text(through))
+        if target == UINT64:
+            body = _ABOVE.format(body=body, limit=2.0**63, least=1 << 63)
+        body = f"{body}\nreturn whole.to({type_text(target)})"
         return f"{self._helper(f'{target}_of_{source}', 'x', body)}({x})"
 
     def _helper(self, name: str, arguments: str, *lines: str) -> str:
@@ -258,10 +265,16 @@ _SIMPLE: Mapping[str, str] = {
     "bitwise_not": "~{0}",
     "isnan": "{0} != {0}",
     "isinf": 'tl.abs({0}) == float("inf")',
+    "round_float16": "({0}).to(tl.float32).to(tl.float16).to(({0}).dtype)",
     "where": "tl.where({0}, {1}, {2})",
 }
 """Functions with the same text for every dtype."""
 
+# Triton's interpreter does not round to bfloat16.
+_ROUND_BFLOAT16 = """single = x.to(tl.float32)
+bits = single.to(tl.uint32, bitcast=True)
+bits = (bits + 32767 + ((bits >> 16) & 1)) & 4294901760
+return tl.where(x == x, bits.to(tl.float32, bitcast=True), single).to(x.dtype)"""
 _PLACES = """x, y = tl.broadcast(x, y)
 inside = (y >= 0) & (y < {bits})
 places = tl.where(inside, y, {last}).to(x.dtype)
@@ -270,10 +283,11 @@ _SHIFTS: Mapping[str, str] = {
     "shift_left": _PLACES + "return tl.where(inside, x << places, 0).to(x.dtype)",
     "shift_right": _PLACES + "return tl.where(inside | (x < 0), x >> places, 0).to(x.dtype)",
 }
-_NEAREST = """inside = (x >= {first}) & (x < {behind})
-found = tl.where(inside, x, 0.0).to({register}).to({target})
-found = tl.where(x >= {behind}, {high}, found)
-return tl.where(x < {first}, {low}, found)"""
+_WHOLE = "whole = tl.where(tl.abs(x) < {limit}, x, -{limit}).to({through})"
+_ABOVE = """above = x >= {limit}
+x = tl.where(above, x - {limit}, x)
+{body}
+whole = tl.where(above, whole.to(tl.uint64) ^ {least}, whole.to(tl.uint64))"""
 
 _WITH_SIGN_OF_Y = """rest = {rest}
 apart = (rest < 0) ^ (y < 0)

@@ -3,6 +3,7 @@ hides masked keys, not minus infinity."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -84,6 +85,19 @@ def _padding(context: Context, node: NodeView, mask: Value, query: Value, keys: 
     return context.add("where", context.unsqueeze(visible, axes), counted, hidden)
 
 
+def _causal(context: Context, query: Value, keys: Dim, past: Dim, bias: Value | None) -> Value:
+    """The addend of causal attention where the queries are not the last keys: onnxruntime lets the
+    last query see all keys."""
+    rows = query.shape[2]
+    position = context.iota(rows, 2, 4)
+    last = context.add("equal", position, context.count([rows - 1], INT64))
+    end = context.add("add", position, context.count([past], INT64))
+    allowed = context.add("less_equal", context.iota(keys, 3, 4), end)
+    allowed = context.add("logical_or", last, allowed)
+    addend = context.scalar(0, query.dtype) if bias is None else bias
+    return context.add("where", allowed, addend, context.scalar(-math.inf, query.dtype))
+
+
 def _attended(
     context: Context, node: NodeView, query: Value, key: Value, value: Value, masks: _Masks,
     past: Dim,
@@ -112,6 +126,8 @@ def _attended(
         else:
             factor, query = 1.0, context.add("multiply", query, scale)
     causal = past if node.flag("unidirectional") else None
+    if causal is not None and past + query.shape[2] != keys:
+        causal, bias = None, _causal(context, query, keys, past, bias)
     result = context.add(
         "attention", query, context.swapped(key), value, *([] if bias is None else [bias]),
         scale=factor, causal=causal, safe=bias is not None,

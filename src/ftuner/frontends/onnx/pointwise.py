@@ -92,11 +92,11 @@ def _pow(context: Context, node: NodeView) -> Sequence[Value]:
 def _cast(context: Context, node: NodeView) -> Sequence[Value]:
     what = f"{context.builder.where}: attribute to"
     to = dtype_of(node.integer("to"), what)
-    return [context.cast(node.input(0), to)]
+    return [context.cast_explicitly(node.input(0), to)]
 
 
 def _cast_like(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.cast(node.input(0), node.input(1).dtype)]
+    return [context.cast_explicitly(node.input(0), node.input(1).dtype)]
 
 
 def _bit_cast(context: Context, node: NodeView) -> Sequence[Value]:

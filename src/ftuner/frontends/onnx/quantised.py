@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ftuner.core.dim import ceil_quotient
-from ftuner.core.dtype import FLOAT32, UINT8, DType
+from ftuner.core.dtype import FLOAT32, HALF_DTYPES, UINT8, DType
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -116,8 +116,10 @@ def _dequantize(context: Context, node: NodeView) -> Sequence[Value]:
     to = _attribute_dtype(context, node, "output_dtype") or scale.dtype
     if {scale.dtype.kind, to.kind} != {"float"}:
         raise context.malformed(f"{x.type} by {scale.type} as {to}; expected integers as floats")
+    if x.constant is None and to.name in HALF_DTYPES:
+        scale = context.cast(scale, FLOAT32)
     levels = levels_of(context, x, zero, scale.dtype)
-    return [context.cast(context.add("multiply", levels, scale), to)]
+    return [context.cast_explicitly(context.add("multiply", levels, scale), to)]
 
 
 def dynamic_levels(context: Context, x: Value) -> tuple[Value, Value, Value]:

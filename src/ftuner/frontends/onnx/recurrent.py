@@ -59,20 +59,23 @@ def _of(kind: Kind) -> Importer:
 
 
 def layer(
-    context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value]
-) -> Sequence[Value]:
+    context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value],
+    scales: Value | None = None,
+) -> Sequence[Value]:  # fmt: skip
     """The outputs of a recurrent layer: its sequence of states, and the last ones. `operands`: X,
-    W and R as ONNX has them; the others are inputs of the node."""
-    return _Layer(context, node, kind, operands).imported()
+    W and R as ONNX has them; the others are inputs of the node. `scales`: those of the columns of
+    R, (directions, columns), if R has levels and each step rounds its state."""
+    return _Layer(context, node, kind, operands, scales).imported()
 
 
 class _Layer:
     """A node with its checked operands."""
 
     def __init__(
-        self, context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value]
-    ) -> None:
-        self._context, self._node, self._kind = context, node, kind
+        self, context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value],
+        scales: Value | None,
+    ) -> None:  # fmt: skip
+        self._context, self._node, self._kind, self._scales = context, node, kind, scales
         direction = node.text("direction", "forward")
         if direction not in DIRECTIONS:
             raise context.malformed(
@@ -102,8 +105,12 @@ class _Layer:
             raise context.malformed(f"sequence_lens are {lengths.type}; expected int32")
         states = self._states()
         columns = self._bias_after() if self._resets_after else self._peepholes()
+        peepholes = self._kind == "lstm" and columns is not None
+        if self._scales is not None:
+            scales = self._shaped(self._scales, (count, self._columns), "the scale of R")
+            columns = scales if columns is None else context.concat([columns, scales], 1)
         found: list[tuple[Value, ...]] = []
-        for number, cell in enumerate(self._cells(bool(states), columns, lengths is not None)):
+        for number, cell in enumerate(self._cells(bool(states), peepholes, lengths is not None)):
             part = context.slice(parts, 2, number * self._columns, self._columns)
             part = context.transpose(part, (1, 0, 2)) if self._batch_first else part
             operands = [part, self._of_direction(weight, 0, number)]
@@ -204,7 +211,7 @@ class _Layer:
 
     # Attributes.
 
-    def _cells(self, initial: bool, columns: Value | None, lengths: bool) -> list[Cell]:
+    def _cells(self, initial: bool, peepholes: bool, lengths: bool) -> list[Cell]:
         """The cell of each direction."""
         node, kind = self._node, self._kind
         clip = node.number("clip") if node.has("clip") else None
@@ -216,7 +223,7 @@ class _Layer:
             Cell(
                 kind, tuple(functions[number * each : (number + 1) * each]), clip, is_reversed,
                 kind == "lstm" and node.flag("input_forget"), self._resets_after, initial,
-                kind == "lstm" and columns is not None, lengths,
+                peepholes, lengths, self._scales is not None,
             )
             for number, is_reversed in enumerate(self._reversed)
         ]  # fmt: skip

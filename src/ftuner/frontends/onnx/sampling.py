@@ -53,8 +53,9 @@ def within(context: Context, at: Value, extent: Dim) -> tuple[Value, Value]:
     last = context.count([extent - 1], at.dtype)
     low = context.add("less_equal", context.scalar(0, at.dtype), at)
     inside = context.add("logical_and", low, context.add("less_equal", at, last))
-    clipped = context.at_least(context.add("minimum", at, last), 0)
-    return context.cast(clipped, INT64), inside
+    # NaN becomes the least integer.
+    clipped = context.cast(context.add("minimum", at, last), INT64)
+    return context.at_least(clipped, 0), inside
 
 
 def across(context: Context, lines: Sequence[Taps], extents: Shape) -> Taps:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, broadcast, least_value, minimum
 from ftuner.core.dim_symbols import shares_symbols
-from ftuner.core.dtype import BFLOAT16, BOOL, DType
-from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
+from ftuner.core.dtype import BFLOAT16, BOOL, UINT64, DType, converted_through
+from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.core.symbolic import Atom
 from ftuner.errors import GraphError, ShapeError
@@ -215,18 +215,20 @@ def _infer_cast(
     return (TensorType(attributes["to"], types[0].shape),)
 
 
-def _reference_cast(x: Any, to: DType) -> Any:
-    """Round towards zero, saturate, and convert NaN to zero. C and NumPy leave open what floats out
-    of range give."""
+def _reference_cast(x: Any, to: DType, explicit: bool = False) -> Any:
+    """Convert as `core.dtype.converted_through` says; C and NumPy leave open what floats out of
+    range give."""
     x = np.asarray(x)
     if x.dtype.kind != "f" or to.kind not in ("int", "uint"):
         with np.errstate(all="ignore"):
             return x.astype(held_in(to))
-    least, most = int(neutral("maximum", to)), int(neutral("minimum", to))
-    # Powers of two are exact in every format of floats.
-    below, above = x < float(least), x >= float(most + 1)
-    inside = np.where(below | above | np.isnan(x), 0, x).astype(to.name)
-    return np.where(above, most, np.where(below, least, inside)).astype(to.name)
+    through = converted_through(to)
+    limit = x.dtype.type(2.0 ** (through.bits - 1))
+    with np.errstate(all="ignore"):
+        above = (x >= limit) & (to == UINT64)
+        x = np.where(above, x - limit, x)
+        whole = np.where(np.abs(x) < limit, x, -limit).astype(through.name)
+        return (whole ^ np.where(above, -limit, 0).astype(through.name)).astype(to.name)
 
 
 def _define_cast(

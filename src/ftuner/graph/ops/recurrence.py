@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dim import Shape, product
-from ftuner.core.dtype import INT32
+from ftuner.core.dtype import INT8, INT32
 from ftuner.core.expr import evaluate
-from ftuner.core.recurrence import Cell
+from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, TensorType, Value
@@ -28,7 +28,8 @@ PANEL_COLUMNS = 64
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
     """x (length, batch, gates * hidden): the input's part of all gates, biases included; weight
-    (gates * hidden, hidden), both known. Then, as far as the cell has them: its first states
+    (gates * hidden, hidden), both known, of the dtype of x, or levels of int8 if the cell rounds
+    its state. Then, as far as the cell has them: its first states
     (batch, hidden); its columns (count * hidden); the lengths of sequences (batch), int32. The
     results are the states h (length, 1, batch, hidden), and each state after the last step
     (1, batch, hidden): an axis of directions, along which those of a layer are concatenated.
@@ -44,6 +45,8 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
         raise ShapeError(f"{what}: expected {', '.join(expected)}")
     x, weight, *others = types
     floats = types[:-1] if cell.lengths else types
+    if cell.rounds and weight.dtype == INT8:
+        floats = [t for t in floats if t is not weight]
     if any(t.dtype != x.dtype for t in floats) or x.dtype.kind != "float":
         raise GraphError(f"{what}: expected floats of one dtype")
     columns, hidden = weight.shape
@@ -104,6 +107,12 @@ def _reference(
         env |= {f"x_{gate}": part for gate, part in parts}
         valid = (t < lengths)[:, None]
         for stage in cell.stages():
+            if cell.rounds:
+                h = planes["h"]
+                env |= {"low": h.min(initial=0), "high": h.max(initial=0)}
+                env |= {"scale": evaluate(SCALE, env)}
+                env |= {"zero": evaluate(ZERO, env)}
+                planes["rounded"] = evaluate(ROUNDED, {**env, "h": h})
             sums = np.matmul(planes[stage.multiplied], weight.T)
             parts = zip(cell.gates, np.split(sums, len(cell.gates), axis=-1), strict=True)
             env |= {f"s_{gate}": part for gate, part in parts}
@@ -133,10 +142,16 @@ def _lower(node: Node, placement: Placement) -> tuple[View, ...]:
     initial = [rest.pop(0) for _ in cell.states] if cell.initial else []
     columns = rest.pop(0) if cell.columns else None
     lengths = rest.pop(0) if cell.lengths else None
-    recurrent = placement.contiguous(weight, dtype)
+    levels = weight.dtype == INT8 and weight.constant is not None
+    recurrent = placement.contiguous(weight, INT8 if levels else dtype)
     places = tuple(_place(value, placement) for value in node.outputs)
     batch, (width, hidden) = x.shape[1], weight.shape
-    sums = batch * (width + len(cell.planes) * hidden)
+    if cell.rounds:
+        # Rows of sums end with a panel, and those of rounded states with a vector.
+        assert isinstance(width, int)
+        width = -(-width // PANEL_COLUMNS) * PANEL_COLUMNS + PANEL_COLUMNS
+    # The last element is the scale of a rounded state.
+    sums = batch * (width + len(cell.planes) * hidden) + 1
     planes = placement.apart(TensorType(dtype, (sums,))).buffer
     panels = None
     if recurrent.buffer.array is None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, product
+from ftuner.core.dim import Dim, Shape, maximum, product
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
 from ftuner.graph.passes.channels_last import has_windows
@@ -96,7 +96,9 @@ def _mean_of(around: Surroundings, value: Value, like: Value) -> Value | None:
     if count is None:
         known = isinstance(elements, int) and elements > 0 and near(factor, 1.0 / elements, FLOAT32)
         return found[0] if known else None
-    return found[0] if _extent(around, count) == elements else None
+    # The mean of no element is divided by one.
+    known = _extent(around, count) in (elements, maximum(elements, 1))
+    return found[0] if known else None
 
 
 def _extent(around: Surroundings, count: Value) -> object:

@@ -1,8 +1,8 @@
 """Computes half precision in float32, for a device that multiplies no halves.
 
 Inputs are widened where they are read, and outputs are rounded at the end; the tensors between are
-float32. Constants have the values of the file. Nothing is rounded to half precision in between, so
-results are at least as exact as the file asks for.
+float32. Constants have the values of the file. In between, only casts of the file to half precision
+round, so results are at least as exact as the file asks for.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ def halves_in_float32(graph: Graph) -> Graph:
         results = tuple(wide.get(v, v) for v in node.outputs)
         if node.op == "cast" and inputs[0].dtype == results[0].dtype:
             # It rounds to half precision, or widens what is wide.
+            if node.attributes.get("explicit"):
+                name = f"{node.output.name}_rounded"
+                nodes.append(made(f"round_{node.output.dtype}", inputs, results[0].type, name))
+                inputs = nodes[-1].outputs
             wide[node.output] = inputs[0]
             continue
         attributes = {n: _wide_attribute(x) for n, x in node.attributes.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES
+from ftuner.core.functions import ROUNDINGS
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.rewriting import (
     Surroundings,
@@ -79,7 +80,8 @@ def plain_softmax(graph: Graph) -> Graph:
 
 def narrow_softmax(graph: Graph) -> Graph:
     """Replace a softmax between a widening cast from half precision and a narrowing one by one in
-    half precision. It is computed in float32 anyway, and the casts would hide the attention."""
+    half precision. It is computed in float32 anyway, and the casts would hide the attention, as
+    would the rounding of a softmax whose products a CPU computes in float32."""
     around = Surroundings(graph)
     places: dict[Node, list[Node]] = {}
     same: dict[Value, Value] = {}
@@ -88,6 +90,11 @@ def narrow_softmax(graph: Graph) -> Graph:
             continue
         widened = around.producer(node.inputs[0], "cast")
         rounded = around.only_consumer(node.output)
+        if rounded is not None and rounded.op in ROUNDINGS:
+            reader = around.only_consumer(rounded.output)
+            if reader is not None and reader.op == "matmul":
+                places[rounded], same[rounded.output] = [], node.output
+            continue
         if widened is None or rounded is None or rounded.op != "cast":
             continue
         (x,) = widened.inputs

@@ -37,7 +37,9 @@ def recurrence_cut(
     `width`: vectors of a panel.
     """
     _, covers = planner.cover(width, False, hidden)
-    blocks = dict.fromkeys(-(-rows // tasks) for tasks in range(1, min(rows, most) + 1))
+    # The range of a rounded state is that of all sequences.
+    apart = 1 if cell.rounds else min(rows, most)
+    blocks = dict.fromkeys(-(-rows // tasks) for tasks in range(1, apart + 1))
     cuts = [RecurrenceCut(min(blocks, key=lambda block: covers[block].cycles(hidden)), 1)]
     panels = -(-len(cell.gates) * hidden // (width * planner.library.lanes))
     team = min(most, panels, MAX_TEAM)

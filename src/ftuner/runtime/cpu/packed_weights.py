@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ftuner.codegen.llvm.native.kernel_records import LevelPanel
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.product import ReadWindow
 from ftuner.graph.arrays import words
@@ -72,6 +73,19 @@ def pack_several(products: Products, weights: Array, width: int) -> Panels:
     for weight, target in zip(weights, packed.reshape(count, padded * k), strict=True):
         _pack_to(products, weight, width, target)
     return Panels(packed, width, n, k)
+
+
+def packed_levels(weight: Array, lanes: int) -> Array:
+    """A weight of (n, k) 8-bit levels as `LevelPanel` says, for vectors of `lanes` floats."""
+    n, k = weight.shape
+    nr, steps = LevelPanel.VECTORS * lanes, LevelPanel.STEPS
+    panels, groups = -(-n // nr), -(-k // steps)
+    memory = long_lived(panels * groups * nr * steps + SLACK_BYTES)
+    packed = memory[: panels * groups * nr * steps].view(weight.dtype)
+    whole = np.pad(weight, ((0, panels * nr - n), (0, groups * steps - k)))
+    target = packed.reshape(panels, groups, nr, steps)
+    target[...] = whole.reshape(panels, nr, groups, steps).transpose(0, 2, 1, 3)
+    return packed
 
 
 def _pack_to(products: Products, weight: Array, width: int, packed: Array) -> None:

@@ -13,6 +13,7 @@ from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, TENSOR_
 VOID = ir.VoidType()
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)
+I16 = ir.IntType(16)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 PTR = ir.PointerType()

@@ -2,7 +2,7 @@
 
 Values of bool are `i1` in registers and a byte in memory; those of half precision are float32 in
 registers. Integers wrap around; division by zero
-gives zero, conversions of floats that no integer can hold give the nearest one.
+gives zero.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir import half_precision, vector_arithmetic, vector_math
 from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, I32, scalar_type, splat, type_suffix
 from ftuner.core import functions as scalar
-from ftuner.core.dtype import BOOL, HALF_DTYPES, DType
+from ftuner.core.dtype import BOOL, HALF_DTYPES, UINT64, DType, converted_through
 from ftuner.core.expr import Apply, Constant, Expr, Operand, composition, flatten
-from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
+from ftuner.core.functions import ROUNDINGS, SCALAR_FUNCTIONS, Instructions
 from ftuner.errors import ExpressionError
 
 VECTOR_MATH: Mapping[str, vector_arithmetic.VectorFunction] = {
@@ -89,8 +89,7 @@ def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir
                 return x
             wider = scalar_type(target) == ir.DoubleType()
             return builder.fpext(x, type_) if wider else builder.fptrunc(x, type_)
-        name = "fptosi" if target.kind == "int" else "fptoui"
-        return _call(builder, f"llvm.{name}.sat", [x], type_, overloads=[type_, x.type])
+        return _float_to_integer(builder, x, target)
     unsigned = source.kind in ("uint", "bool")
     if target.kind == "float":
         return builder.uitofp(x, type_) if unsigned else builder.sitofp(x, type_)
@@ -100,6 +99,23 @@ def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir
     if target.bits < source_bits:
         return builder.trunc(x, type_)
     return builder.zext(x, type_) if unsigned else builder.sext(x, type_)
+
+
+def _float_to_integer(builder: ir.IRBuilder, x: ir.Value, target: DType) -> ir.Value:
+    """The conversion that `converted_through` describes."""
+    through = converted_through(target)
+    wide = like(x.type, scalar_type(through))
+    limit = number(x.type, 2.0 ** (through.bits - 1))
+    if target == UINT64:
+        above = builder.fcmp_ordered(">=", x, limit)
+        x = builder.select(above, builder.fsub(x, limit), x)
+    inside = builder.fcmp_ordered("<", _call(builder, "llvm.fabs", [x], x.type), limit)
+    least = number(x.type, -(2.0 ** (through.bits - 1)))
+    whole = builder.fptosi(builder.select(inside, x, least), wide)
+    if target == UINT64:
+        whole = builder.xor(whole, builder.select(above, number(wide, -1 << 63), zero(wide)))
+    narrow = like(x.type, scalar_type(target))
+    return whole if target.bits == through.bits else builder.trunc(whole, narrow)
 
 
 def bit_cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir.Value:
@@ -183,6 +199,9 @@ def _float(
     if row.llvm is not None:
         emitter: vector_arithmetic.VectorFunction = getattr(import_module(row.llvm), name)
         return emitter(builder, *arguments, fused=fused)
+    if name in ROUNDINGS:
+        # Every instruction set with fused multiply-adds converts float16.
+        return half_precision.rounded(builder, ROUNDINGS[name], x, converts=fused)
     if name == "isnan":
         return builder.fcmp_unordered("uno", x, x)
     if name == "isinf":

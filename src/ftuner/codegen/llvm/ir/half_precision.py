@@ -99,3 +99,15 @@ WIDENED: Mapping[DType, Conversion] = {BFLOAT16: _from_bfloat16, FLOAT16: _from_
 """Words in memory as float32."""
 ROUNDED: Mapping[DType, Conversion] = {BFLOAT16: _to_bfloat16, FLOAT16: _to_float16}
 """The reverse."""
+
+
+def rounded(builder: ir.IRBuilder, dtype: DType, x: ir.Value, converts: bool) -> ir.Value:
+    """Floats rounded to a half-precision dtype, in their own type. `converts`: whether the target
+    has instructions for float16."""
+    single = _like(x.type, ir.FloatType())
+    narrow = x if x.type == single else builder.fptrunc(x, single)
+    if dtype == FLOAT16 and converts:
+        half = builder.fptrunc(narrow, _like(x.type, ir.HalfType()))
+        return builder.fpext(half, x.type)
+    found = WIDENED[dtype](builder, ROUNDED[dtype](builder, narrow))
+    return found if x.type == single else builder.fpext(found, x.type)

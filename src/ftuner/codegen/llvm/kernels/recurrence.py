@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, ExitStack
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.accumulators import across
 from ftuner.codegen.llvm.ir.builder import (
     I32,
     I64,
@@ -31,41 +32,52 @@ from ftuner.codegen.llvm.ir.builder import (
     scalar_type,
     set_slot,
     slot,
+    splat,
 )
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.kernels.level_product import (
+    emit_level_panel,
+    emit_levels,
+    row_bytes,
+    whole,
+)
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.native.kernel_records import Recurrence
+from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.codegen.llvm.native.team import Team
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands
-from ftuner.core.recurrence import Cell, Stage
+from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell, Stage
 from ftuner.hardware.tuning import NativeTuning
 
 LENGTH_BYTES = 4
+PANEL_COLUMNS = 64
+"""Columns of the widest panel of levels."""
 WRONG_LENGTH = 1
 """The status of a sequence that is longer than the data, or of a negative length."""
 
 
 def emit(
-    module: ir.Module, symbol: str, dtype: DType, cell: Cell, packs: bool, lanes: int, fused: bool,
-    tuning: NativeTuning,
+    module: ir.Module, symbol: str, dtype: DType, cell: Cell, packs: bool, levels: bool, lanes: int,
+    fused: bool, tuning: NativeTuning,
 ) -> None:  # fmt: skip
-    """Add the kernel of a cell to a module. `packs`: whether it packs the weight."""
+    """Add the kernel of a cell to a module. `packs`: whether it packs the weight. `levels`: whether
+    that is of 8-bit levels."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    _Emission(function, dtype, cell, packs, lanes, fused).emit(tuning)
+    _Emission(function, dtype, cell, packs, levels, lanes, fused).emit(tuning)
 
 
 class _Emission:
     def __init__(
-        self, function: ir.Function, dtype: DType, cell: Cell, packs: bool, lanes: int, fused: bool
-    ) -> None:
+        self, function: ir.Function, dtype: DType, cell: Cell, packs: bool, levels: bool,
+        lanes: int, fused: bool,
+    ) -> None:  # fmt: skip
         self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
-        self._cell, self._lanes, self._fused = cell, lanes, fused
-        self._size = dtype.itemsize
+        self._cell, self._levels, self._lanes, self._fused = cell, levels, lanes, fused
+        self._dtype, self._size = dtype, dtype.itemsize
         self._vector = ir.VectorType(scalar_type(dtype), lanes)
         buffers, self._dims, self._status, _, self._begin, self._end = function.args
         names = ["x"]
@@ -79,13 +91,18 @@ class _Emission:
         self._hidden, self._rows = self._dim(Recurrence.HIDDEN), self._dim(Recurrence.ROWS)
         self._width = builder.mul(self._hidden, const(len(cell.gates)))
         self._row_bytes = builder.mul(self._hidden, const(self._size))
-        self._sum_bytes = builder.mul(self._width, const(self._size))
+        columns = whole(builder, self._width, PANEL_COLUMNS) if cell.rounds else self._width
+        self._sum_bytes = builder.mul(columns, const(self._size))
         plane_bytes = builder.mul(self._rows, self._row_bytes)
         first = at(builder, self._buffers["memory"], builder.mul(self._rows, self._sum_bytes))
         self._planes = {
             plane: at(builder, first, builder.mul(plane_bytes, const(number)))
             for number, plane in enumerate(cell.planes)
         }
+        # After the last plane, whose rows of 16-bit levels end with a vector.
+        ends = builder.mul(self._rows, const(PANEL_COLUMNS * self._size))
+        ends = builder.add(ends, builder.mul(plane_bytes, const(len(cell.planes))))
+        self._scale = at(builder, first, ends)
         self._context = product_context(builder)
         if packs:
             self._weight = self._buffers["panels"]
@@ -122,6 +139,9 @@ class _Emission:
                     step = builder.sub(builder.sub(steps, const(1)), number)
                 some = builder.icmp_signed("<", step, longest)
                 for stage in cell.stages():
+                    if cell.rounds:
+                        with team.phase() as part, builder.if_then(some):
+                            self._round(first, end, (size, part))
                     with team.phase() as part, builder.if_then(some):
                         self._product(stage, first, covers, (size, part))
                     with team.phase() as part:
@@ -177,6 +197,9 @@ class _Emission:
 
     def _row(self, plane: str, row: ir.Value) -> ir.Value:
         builder = self._builder
+        if plane == "rounded" and self._levels:
+            size = row_bytes(builder, self._hidden)
+            return at(builder, self._planes[plane], builder.mul(row, size))
         return at(builder, self._planes[plane], builder.mul(row, self._row_bytes))
 
     def _length(self, row: ir.Value) -> ir.Value:
@@ -279,10 +302,20 @@ class _Emission:
         begin, end = (builder.mul(self._hidden, const(gate)) for gate in stage.gates)
         first_panel = builder.udiv(begin, nr)
         end_panel = builder.udiv(builder.add(end, builder.sub(nr, const(1))), nr)
+        if self._levels:
+            # The last panel is as wide as the others.
+            full = end_panel
         a = self._row(stage.multiplied, first)
         sums = at(builder, self._buffers["memory"], builder.mul(first, self._sum_bytes))
 
         def panel(number: ir.Value, width: ir.Value, cover: ir.Value) -> None:
+            if self._levels:
+                panel_bytes = builder.mul(nr, whole(builder, self._hidden, LevelPanel.STEPS))
+                weight = at(builder, self._weight, builder.mul(number, panel_bytes))
+                column = builder.mul(number, builder.mul(nr, const(self._size)))
+                c = at(builder, sums, column), self._sum_bytes
+                emit_level_panel(builder, self._rows, self._hidden, a, weight, c, self._lanes)
+                return
             set_slot(builder, self._context, Context.VALID_COLUMNS, width)
             column = builder.mul(builder.mul(number, nr), const(self._size))
             emit_panel(builder, self._context, cover, a, self._row_bytes, self._panel(number),
@@ -298,8 +331,52 @@ class _Emission:
             begin, end = (builder.add(base, bound) for bound in bounds)
             with counted_loop(builder, begin, minimum(builder, end, full)) as number:
                 panel(number, nr, covers)
-            with builder.if_then(builder.icmp_signed(">", end, maximum(builder, begin, full))):
-                panel(full, left, at(builder, covers, const(COVER_BYTES)))
+            if not self._levels:
+                some = builder.icmp_signed(">", end, maximum(builder, begin, full))
+                with builder.if_then(some):
+                    panel(full, left, at(builder, covers, const(COVER_BYTES)))
+
+    # Rounding.
+
+    def _round(self, first: ir.Value, end: ir.Value, share: tuple[ir.Value, ir.Value]) -> None:
+        """Round a part of the columns of the state to levels. Each part finds the range of the
+        whole state, which takes less time than to wait for the others' ranges."""
+        builder, bounds = self._builder, self._columns(share)
+        ends = {"low": "minimum", "high": "maximum"}
+        found = {name: reserve(builder, self._vector) for name in ends}
+        for place in found.values():
+            builder.store(elements.zero(self._vector), place)
+        with counted_loop(builder, first, end) as row:
+            source = self._row("h", row)
+
+            def extend(offset: ir.Value, mask: ir.Value | None) -> None:
+                value = self._load(at(builder, source, offset), mask)
+                for name, kind in ends.items():
+                    before = builder.load(found[name], typ=self._vector)
+                    most = elements.combine(builder, kind, before, value, self._dtype)
+                    builder.store(most, found[name])
+
+            self._along(extend)
+        env = {
+            name: across(builder, kind, builder.load(found[name], typ=self._vector), self._dtype)
+            for name, kind in ends.items()
+        }
+        for name, expr in (("scale", SCALE), ("zero", ZERO)):
+            env[name] = elements.emit(builder, expr, env, self._fused)
+        builder.store(env["scale"], self._scale)
+        env = {n: splat(builder, env[n], self._lanes) for n in ("scale", "zero")}
+        with counted_loop(builder, first, end) as row:
+            source, target = self._row("h", row), self._row("rounded", row)
+
+            def rounded(offset: ir.Value, mask: ir.Value | None) -> None:
+                state = self._load(at(builder, source, offset), mask)
+                value = elements.emit(builder, ROUNDED, {**env, "h": state}, self._fused)
+                if self._levels:
+                    emit_levels(builder, value, target, builder.udiv(offset, const(self._size)))
+                else:
+                    self._store(value, at(builder, target, offset), mask)
+
+            self._along(rounded, bounds)
 
     # Elements.
 
@@ -350,17 +427,30 @@ class _Emission:
             offset = builder.mul(self._row_bytes, const(number))
             places[name] = at(builder, self._buffers["columns"], offset)
 
-        def vector(offset: ir.Value, mask: ir.Value | None) -> None:
+        def vector(offset: ir.Value, mask: ir.Value | None, lanes: int) -> None:
+            type_ = ir.VectorType(self._vector.element, lanes)
             env: dict[str, ir.Value] = {}
             for plane, expr in stage.results:
                 for operand in operands(expr):
-                    if operand.name not in env:
+                    if operand.name in env:
+                        continue
+                    if operand.kind == "row":
+                        number = builder.load(self._scale, typ=self._vector.element)
+                        env[operand.name] = splat(builder, number, lanes)
+                    else:
                         place = at(builder, places[operand.name], offset)
-                        env[operand.name] = self._load(place, mask)
+                        env[operand.name] = load_lanes(builder, place, type_, self._size, mask)
                 value = elements.emit(builder, expr, env, self._fused)
                 env[plane] = value
                 self._store(value, at(builder, places[plane], offset), mask)
                 if plane == "h":
                     self._store(value, at(builder, y, offset), mask)
 
-        self._along(vector, bounds)
+        # Each instruction waits for the one before: two vectors take less than twice as long.
+        begin, end = bounds
+        pair = 2 * self._lanes
+        pairs = builder.and_(builder.sub(end, begin), const(-pair))
+        middle = builder.add(begin, pairs)
+        with counted_loop(builder, begin, middle, pair) as base:
+            vector(builder.mul(base, const(self._size)), None, pair)
+        self._along(lambda offset, mask: vector(offset, mask, self._lanes), (middle, end))

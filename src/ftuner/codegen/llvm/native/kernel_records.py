@@ -200,6 +200,18 @@ class Recurrence:
     SIZE = TEAM_STATE + TeamState.SIZE
 
 
+class LevelPanel:
+    """The layout of a weight of 8-bit levels: panels, in which each group of k steps has the
+    columns one after the other, each with its steps. What is missing is zero."""
+
+    VECTORS = 4
+    """Vectors of a panel; a lane has the steps of a column."""
+    STEPS = 4
+    """k steps of a group."""
+    ROW = 16
+    """Rows of levels of 16 bits have a multiple of this many."""
+
+
 class AllCovers:
     """The covers of any number of rows by the panels of one width."""
 

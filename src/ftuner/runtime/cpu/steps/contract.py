@@ -66,18 +66,24 @@ def packed_as(
     """Matrices that are made of an array, in panels of `width` vectors, one matrix after the other;
     steps that make the same matrices share them. `form`: names what is made of the array, for equal
     `extents`. `extents`: n and k of each matrix. `matrices`: makes them, of (count, n, k)."""
-    n, k = extents
     library = products.compiled.library
-    form = (form, n, k, width, library.lanes, library.types.b)
+    return kept_panels(
+        array, (form, *extents, width, library.lanes, library.types.b), extents,
+        lambda: pack_several(products, matrices(), width).packed, width, loaded,
+    )  # fmt: skip
+
+
+def kept_panels(
+    array: Array, form: Hashable, extents: tuple[int, int], make: Callable[[], Array], width: int,
+    loaded: Loaded,
+) -> Panels:  # fmt: skip
+    """What is packed of an array in a form, which steps of the program share, and models of a
+    file."""
     key = (id(array), form)
     panels = loaded.packed.get(key)
     if panels is None:
-
-        def make() -> Array:
-            return pack_several(products, matrices(), width).packed
-
         packed = make() if loaded.shared is None else loaded.shared.get(array, form, make)
-        panels = loaded.packed[key] = Panels(packed, width, n, k, loaded.weights_bytes)
+        panels = loaded.packed[key] = Panels(packed, width, *extents, loaded.weights_bytes)
     return panels
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ftuner.codegen.llvm.native.kernel_records import Recurrence
+from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.dtype import INT8
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.core.recurrence import Cell
@@ -23,7 +24,7 @@ from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
 from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
-from ftuner.runtime.cpu.packed_weights import Panels
+from ftuner.runtime.cpu.packed_weights import Panels, packed_levels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
@@ -33,6 +34,7 @@ from ftuner.runtime.cpu.steps.contract import (
     Loaded,
     StepKind,
     StepReport,
+    kept_panels,
     no_cost,
     packed_as,
 )
@@ -52,6 +54,8 @@ class RecurrenceTask(Task):
     """The address of the weight in panels; 0 if the kernel packs it."""
     width: int
     """Vectors of a panel."""
+    levels: bool
+    """Whether the weight is of 8-bit levels, whose panels are those of `LevelPanel`."""
     hidden: int
     cell: Cell
     directions: int
@@ -69,7 +73,8 @@ class RecurrenceTask(Task):
             return nothing_to_do(workers, Recurrence.SIZE)
         products, width, hidden = self.products, self.width, self.hidden
         lanes = products.compiled.library.lanes
-        nr, columns = width * lanes, len(self.cell.gates) * hidden
+        columns = len(self.cell.gates) * hidden
+        nr = (LevelPanel.VECTORS if self.levels else width) * lanes
         cut = _cut(
             products.planner, hardware, workers, self.directions, bool(self.weight), self.cell,
             width, hidden, rows,
@@ -92,7 +97,7 @@ class RecurrenceTask(Task):
         ]
         dims[Recurrence.TAIL] = tail * lanes
         at = Recurrence.COVERS
-        for height in (block, rows % block):
+        for height in () if self.levels else (block, rows % block):
             for vectors, is_tail in ((width if columns >= nr else 0, False), (tail, True)):
                 if vectors:
                     dims[at : at + COVER_SLOTS] = cover_slots(
@@ -132,8 +137,8 @@ class CompiledRecurrence(CompiledStep):
         number = records.layouts.number
         packed = 0 if self.panels is None else int(self.panels.packed.ctypes.data)
         task = RecurrenceTask(
-            self.products, packed, self.width, step.hidden, step.cell, step.directions,
-            number(step.x.layout), number(step.y.layout),
+            self.products, packed, self.width, _of_levels(step), step.hidden, step.cell,
+            step.directions, number(step.x.layout), number(step.y.layout),
             tuple(number(v.layout) for v in step.last),
         )  # fmt: skip
         records.planned_tasks(task, range(dims, dims + Recurrence.SIZE))
@@ -146,6 +151,10 @@ def _columns(step: RecurrenceStep) -> int:
     columns = step.weight.shape[0]
     assert isinstance(columns, int)
     return columns
+
+
+def _of_levels(step: RecurrenceStep) -> bool:
+    return step.weight.layout.dtype == INT8
 
 
 def _library(step: RecurrenceStep) -> LibraryName:
@@ -174,7 +183,7 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
         dtype, packs = step.x.layout.dtype, step.panels is not None
         return kernel_bundle(
             "ftuner.codegen.llvm.kernels.recurrence", "recurrence",
-            dtype, step.cell, packs, isa.lanes(dtype), isa.fused,
+            dtype, step.cell, packs, _of_levels(step), isa.lanes(dtype), isa.fused,
             part_of(hardware.tuning, NativeTuning),
         )  # fmt: skip
 
@@ -190,10 +199,17 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
             assert isinstance(offset, int)
             columns, hidden = _columns(step), step.hidden
             matrix = array.ravel()[offset : offset + columns * hidden].reshape(columns, hidden)
-            panels = packed_as(
-                array, ("recurrence", offset), (columns, hidden), lambda: matrix[None],
-                products, required.width, loaded,
-            )  # fmt: skip
+            extents, form = (columns, hidden), ("recurrence", offset)
+            if _of_levels(step):
+                lanes = products.compiled.library.lanes
+                panels = kept_panels(
+                    array, (form, *extents, lanes), extents, lambda: packed_levels(matrix, lanes),
+                    LevelPanel.VECTORS, loaded,
+                )  # fmt: skip
+            else:
+                panels = packed_as(
+                    array, form, extents, lambda: matrix[None], products, required.width, loaded
+                )
             step = replace(step, weight=View(replace(weight.buffer, array=None), weight.layout))
         return CompiledRecurrence(step, kernel, products, required.width, panels)
 

@@ -13,12 +13,14 @@ import torch
 
 from ftuner.codegen.triton.recurrence import recurrence_source
 from ftuner.codegen.triton.source import Source
+from ftuner.core.dtype import INT8, DType
 from ftuner.core.gpu.recurrence import BLOCKS, Block, RecurrenceKernel, block_of, turns
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.core.recurrence import Cell
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.recurrence_step import RecurrenceStep
+from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.program import Launch
@@ -118,6 +120,11 @@ class CompiledRecurrence(CompiledStep):
 
 class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
     """A recurrence launches each stage of a step by itself."""
+
+    def multiplied(self, step: Step) -> DType:
+        # No launch rounds a state, so that levels are refused.
+        rounds = isinstance(step, RecurrenceStep) and step.cell.rounds
+        return INT8 if rounds else super().multiplied(step)
 
     def compiled(self, step: RecurrenceStep, setting: Setting) -> CompiledRecurrence:
         made = {
