@@ -6,7 +6,8 @@ does, or name an element by an index that was never given. Such loads and checks
 
 from __future__ import annotations
 
-from ftuner.core.access import Kernel
+from ftuner.core.access import Kernel, affine_index
+from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import ABSENT
 
 Guard = frozenset[tuple[int, bool]]
@@ -76,3 +77,22 @@ def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
             other = found[needed]
             found[needed] = guard if other is None else other & guard
     return [g or frozenset() for g in found]
+
+
+def slopes(kernel: Kernel) -> dict[int, tuple[int, ...]]:
+    """For conditions of necessary guards that compare affine indices: how much nearer each axis
+    brings them to holding. Where they hold at the worst corner of a part of the axes they hold in
+    all of it, as in most of a tensor that is padded, where masks are then not needed."""
+    found = {}
+    for condition in sorted(
+        {term for guard in guards(kernel, necessary=True) for term, wanted in guard if wanted}
+    ):
+        step = kernel.steps[condition]
+        if step.op not in ("less", "less_equal") or kernel.steps[step.arguments[0]].dtype != INT64:
+            continue
+        low, high = (affine_index(kernel.steps, a, len(kernel.axes)) for a in step.arguments)
+        pairs = zip(low.coefficients, high.coefficients, strict=True)
+        nearer = [c for c in (b - a for a, b in pairs) if isinstance(c, int)]
+        if len(nearer) == len(kernel.axes) and not (low.rest or high.rest):
+            found[condition] = tuple(nearer)
+    return found

@@ -59,7 +59,13 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         lanes = vector_bytes // _widest(kernel)
         return Schedule(together[0], lanes, others, block, interleaved=together[1])
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
-    candidates = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
+    lanes = vector_bytes // _widest(kernel)
+    ends = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
+    long = [
+        axis for axis, extent in enumerate(kernel.axes)
+        if (axis < kept or axis in ends) and not (isinstance(extent, int) and extent < lanes)
+    ]  # fmt: skip
+    candidates = long or ends
     positions = any(s.kind in POSITIONAL for s in kernel.stages)
     if positions:
         candidates = [a for a in candidates if a < kept]
@@ -72,7 +78,7 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         # A reduction of rows, element by element.
         vector = None
     tasks = tuple(a for a in range(kept) if a != vector)
-    return Schedule(vector, vector_bytes // _widest(kernel), tasks, block)
+    return Schedule(vector, lanes, tasks, block)
 
 
 def _exchanged(kernel: Kernel) -> tuple[int, int] | None:

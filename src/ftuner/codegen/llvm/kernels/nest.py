@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import accumulator_of, reduced_lanes
 from ftuner.codegen.llvm.ir.builder import (
+    I1,
     I64,
     const,
     reserve,
@@ -62,7 +64,7 @@ class _Emission(Frame):
                 if vector is not None and vector < len(kernel.kept):
                     self._kept_vectors(index, const(0), self.dim(kernel.axes[vector]))
                 else:
-                    self._task(Place(index, None, ()))
+                    self._task(Place(index, None))
         builder.ret_void()
 
     def _digits(self, number: ir.Value, axes: Sequence[int]) -> dict[int, ir.Value]:
@@ -81,16 +83,19 @@ class _Emission(Frame):
     def _kept_vectors(self, index: Mapping[int, ir.Value], first: ir.Value, last: ir.Value) -> None:
         few = self.schedule.interleaved
         if few is None:
-            self._by_vectors(first, last, lambda lanes: self._task(Place(index, lanes, ())))
+            self._by_vectors(first, last, lambda lanes: self._task(Place(index, lanes)))
             return
         extent = self.kernel.axes[few]
         assert isinstance(extent, int)
 
         def side_by_side(lanes: Lanes) -> None:
-            places = [Place({**index, few: const(i)}, lanes, ()) for i in range(extent)]
-            values = [Values(self, place) for place in places]
-            for result in range(len(self.kernel.values)):
-                values[0].store_interleaved(result, values[1:])
+            def all_of(inside: bool) -> None:
+                places = (Place({**index, few: const(i)}, lanes, (), inside) for i in range(extent))
+                first, *others = (Values(self, place) for place in places)
+                for result in range(len(self.kernel.values)):
+                    first.store_interleaved(result, others)
+
+            self._by_inside(Place(index, lanes), all_of)
 
         self._by_vectors(first, last, side_by_side)
 
@@ -103,15 +108,42 @@ class _Emission(Frame):
 
         by_vectors(builder, first, last, lanes, vector)
 
+    def _by_inside(self, place: Place, body: Callable[[bool], None]) -> None:
+        """Emit `body` for where all conditions with slopes hold at a place, along all axes that it
+        has no index of, and for where they may not."""
+        builder, kernel = self.builder, self.kernel
+        if not self.slopes:
+            body(False)
+            return
+        ends: dict[int, tuple[ir.Value, ir.Value]] = {}
+        for axis, extent in enumerate(kernel.axes):
+            first, count = const(0), self.dim(extent)
+            if axis == self.schedule.vector and place.lanes is not None:
+                first, count = place.lanes.base, place.lanes.count or const(self.schedule.lanes)
+            ends[axis] = first, builder.sub(builder.add(first, count), const(1))
+        all_hold: ir.Value = ir.Constant(I1, 1)
+        for condition, nearer in self.slopes.items():
+            worst = {axis: ends[axis][nearer[axis] < 0] for axis in ends}
+            holds = Values(self, Place({**worst, **place.index}, None)).value(condition)
+            all_hold = builder.and_(all_hold, holds)
+        with builder.if_else(all_hold, likely=True) as (inside, elsewhere):
+            with inside:
+                body(True)
+            with elsewhere:
+                body(False)
+
     def _task(self, place: Place) -> None:
         """Emit all stages, then the results, of one kept index or of a vector of them."""
+        self._by_inside(place, lambda inside: self._stages(replace(place, inside=inside)))
+
+    def _stages(self, place: Place) -> None:
         kernel = self.kernel
         if any(stage.kind == "scan" for stage in kernel.stages):
             self._scan(place)
             return
         for stage in kernel.stages:
             total = self._stage(place, stage)
-            place = Place(place.index, place.lanes, (*place.stages, total))
+            place = replace(place, stages=(*place.stages, total))
         narrow = [i for i, wide in enumerate(kernel.wide) if not wide]
         if narrow:
             values = Values(self, place)
@@ -140,10 +172,10 @@ class _Emission(Frame):
             if vector is not None and vector in inner:
                 extent = self.dim(kernel.axes[vector])
                 self._by_vectors(
-                    const(0), extent, lambda lanes: body(Place(index, lanes, place.stages))
+                    const(0), extent, lambda lanes: body(replace(place, index=index, lanes=lanes))
                 )
             else:
-                body(Place(index, place.lanes, place.stages))
+                body(replace(place, index=index))
 
     def _stage(self, place: Place, stage: Stage) -> ir.Value:
         if stage.kind in ("argmax", "argmin"):
@@ -197,7 +229,7 @@ class _Emission(Frame):
             after = elements.combine(builder, stage.combine, before, value, dtype)
             builder.store(after, total)
             seen = after if stage.last else before
-            values = Values(self, Place(inner.index, inner.lanes, (seen,)))
+            values = Values(self, replace(inner, stages=(seen,)))
             for result in range(len(kernel.values)):
                 values.store(result)
 
