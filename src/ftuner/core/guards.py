@@ -41,13 +41,13 @@ def inner_steps(kernel: Kernel) -> frozenset[int]:
     return frozenset(found)
 
 
-def _terms(kernel: Kernel, condition: int, wanted: bool) -> Guard:
+def terms(kernel: Kernel, condition: int, wanted: bool) -> Guard:
     """What has to hold for a condition to be as wanted: each part of a conjunction for itself,
     because a place outside the loop over the reduced axes may know only some of them."""
     step = kernel.steps[condition]
     if not wanted or step.op != "logical_and":
         return frozenset({(condition, wanted)})
-    return frozenset().union(*(_terms(kernel, part, True) for part in step.arguments))
+    return frozenset().union(*(terms(kernel, part, True) for part in step.arguments))
 
 
 def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
@@ -71,7 +71,7 @@ def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
         for position, needed in enumerate(needs(kernel, number)):
             guard = own
             if guarded and position and known[step.arguments[0]]:
-                guard = own | _terms(kernel, step.arguments[0], position == 1)
+                guard = own | terms(kernel, step.arguments[0], position == 1)
             # A place outside the loop over the reduced axes knows no condition within it.
             guard = frozenset(g for g in guard if needed in inner or g[0] not in inner)
             other = found[needed]
@@ -80,13 +80,12 @@ def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
 
 
 def slopes(kernel: Kernel) -> dict[int, tuple[int, ...]]:
-    """For conditions of necessary guards that compare affine indices: how much nearer each axis
+    """For conditions of absent elements that compare affine indices: how much nearer each axis
     brings them to holding. Where they hold at the worst corner of a part of the axes they hold in
     all of it, as in most of a tensor that is padded, where masks are then not needed."""
     found = {}
-    for condition in sorted(
-        {term for guard in guards(kernel, necessary=True) for term, wanted in guard if wanted}
-    ):
+    edges = [s.arguments[0] for s in kernel.steps if s.op == "where" and s.payload == ABSENT]
+    for condition in sorted({term for edge in edges for term, _ in terms(kernel, edge, True)}):
         step = kernel.steps[condition]
         if step.op not in ("less", "less_equal") or kernel.steps[step.arguments[0]].dtype != INT64:
             continue

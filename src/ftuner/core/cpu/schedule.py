@@ -60,12 +60,13 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         return Schedule(together[0], lanes, others, block, interleaved=together[1])
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     lanes = vector_bytes // _widest(kernel)
-    ends = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
-    long = [
+    # Short axes would leave most of a vector empty.
+    candidates = [
         axis for axis, extent in enumerate(kernel.axes)
-        if (axis < kept or axis in ends) and not (isinstance(extent, int) and extent < lanes)
+        if axis in (kept - 1, len(kernel.axes) - 1 if kept == 0 else -1)
+        or ((axis < kept or axis == len(kernel.axes) - 1)
+            and not (isinstance(extent, int) and extent < lanes))
     ]  # fmt: skip
-    candidates = long or ends
     positions = any(s.kind in POSITIONAL for s in kernel.stages)
     if positions:
         candidates = [a for a in candidates if a < kept]

@@ -9,6 +9,8 @@ tasks; where there are none, blocks of the vector axis do.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -42,6 +44,11 @@ def emit(module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fus
         emit_transposition(Frame(function, kernel, schedule, fused))
     else:
         _Emission(function, kernel, schedule, fused).emit()
+
+
+MOST_WRITTEN_OUT = 16
+"""Most elements of a reduction whose loop is written out. Derived: their code is shorter than the
+rest of a kernel's, and a round of a loop takes as long as several elements."""
 
 
 class _Emission(Frame):
@@ -162,20 +169,36 @@ class _Emission(Frame):
     def _over_reduced(self, place: Place, body: Callable[[Place], None]) -> None:
         """Emit `body` for each index along the reduced axes, by vectors along the vector axis."""
         kernel, vector = self.kernel, self.schedule.vector
-        inner = range(len(kernel.kept), len(kernel.axes))
+        inner = [a for a in range(len(kernel.kept), len(kernel.axes)) if a != vector]
+        written = self._written_out(inner) if place.inside or not self.slopes else []
         with ExitStack() as loops:
             index = dict(place.index)
-            for axis in inner:
-                if axis != vector:
-                    extent = self.dim(kernel.axes[axis])
-                    index[axis] = loops.enter_context(counted_loop(self.builder, 0, extent))
-            if vector is not None and vector in inner:
-                extent = self.dim(kernel.axes[vector])
-                self._by_vectors(
-                    const(0), extent, lambda lanes: body(replace(place, index=index, lanes=lanes))
-                )
-            else:
-                body(replace(place, index=index))
+            for axis in inner[: len(inner) - len(written)]:
+                extent = self.dim(kernel.axes[axis])
+                index[axis] = loops.enter_context(counted_loop(self.builder, 0, extent))
+            last = inner[len(inner) - len(written) :]
+            for numbers in itertools.product(*map(range, written)):
+                index |= {axis: const(n) for axis, n in zip(last, numbers, strict=True)}
+                self._along_vector(replace(place, index=dict(index)), body)
+
+    def _along_vector(self, place: Place, body: Callable[[Place], None]) -> None:
+        """Emit `body` for each vector of the vector axis if that is a reduced one."""
+        kernel, vector = self.kernel, self.schedule.vector
+        if vector is None or vector < len(kernel.kept):
+            body(place)
+            return
+        extent = self.dim(kernel.axes[vector])
+        self._by_vectors(const(0), extent, lambda lanes: body(replace(place, lanes=lanes)))
+
+    def _written_out(self, axes: Sequence[int]) -> list[int]:
+        """The extents of the last reduced axes that are written out rather than looped over."""
+        extents: list[int] = []
+        for axis in reversed(axes):
+            extent = self.kernel.axes[axis]
+            if not isinstance(extent, int) or math.prod([extent, *extents]) > MOST_WRITTEN_OUT:
+                break
+            extents.insert(0, extent)
+        return extents
 
     def _stage(self, place: Place, stage: Stage) -> ir.Value:
         if stage.kind in ("argmax", "argmin"):
