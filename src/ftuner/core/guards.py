@@ -6,6 +6,8 @@ does, or name an element by an index that was never given. Such loads and checks
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ftuner.core.access import Kernel, affine_index
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import ABSENT
@@ -23,19 +25,36 @@ def needs(kernel: Kernel, number: int) -> list[int]:
 
 def inner_steps(kernel: Kernel) -> frozenset[int]:
     """Steps that differ along the reduced axes."""
-    split = len(kernel.kept)
+    return _differing(kernel, range(len(kernel.kept), len(kernel.axes)))
+
+
+def outer_steps(kernel: Kernel, axes: Collection[int]) -> list[int]:
+    """Steps that differ along some of these axes and no others, and that may be computed even where
+    the other axes are empty: nothing that is guarded or checked."""
+    found = _differing(kernel, axes)
+    others = set(_differing(kernel, set(range(len(kernel.axes))).difference(axes)))
+    for number, (step, guard) in enumerate(zip(kernel.steps, guards(kernel), strict=True)):
+        waits = step.op == "checked" or (step.op == "load" and guard)
+        if waits or not others.isdisjoint(needs(kernel, number)):
+            others.add(number)
+    return sorted(found - others)
+
+
+def _differing(kernel: Kernel, axes: Collection[int]) -> frozenset[int]:
+    """Steps that differ along some of these axes."""
     found: set[int] = set()
     for number, (step, access) in enumerate(zip(kernel.steps, kernel.accesses, strict=True)):
         if step.op == "index":
             assert isinstance(step.payload, int)
-            inner = step.payload >= split
+            inner = step.payload in axes
         elif step.op == "stage":
             assert isinstance(step.payload, int)
-            inner = kernel.stages[step.payload].kind == "scan"
+            scans = kernel.stages[step.payload].kind == "scan"
+            inner = scans or any(axis < len(kernel.kept) for axis in axes)
         else:
             inner = any(n in found for n in needs(kernel, number))
             if access is not None:
-                inner = inner or any(c != 0 for c in access.coefficients[split:])
+                inner = inner or any(access.coefficients[axis] != 0 for axis in axes)
         if inner:
             found.add(number)
     return frozenset(found)

@@ -60,13 +60,11 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         return Schedule(together[0], lanes, others, block, interleaved=together[1])
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     lanes = vector_bytes // _widest(kernel)
-    # Short axes would leave most of a vector empty.
-    candidates = [
-        axis for axis, extent in enumerate(kernel.axes)
-        if axis in (kept - 1, len(kernel.axes) - 1 if kept == 0 else -1)
-        or ((axis < kept or axis == len(kernel.axes) - 1)
-            and not (isinstance(extent, int) and extent < lanes))
-    ]  # fmt: skip
+    last = kernel.axes[-1] if kernel.axes else 0
+    candidates = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
+    if kept and isinstance(last, int) and last < lanes:
+        # A short reduced axis would leave most of each vector empty.
+        candidates = candidates[:1]
     positions = any(s.kind in POSITIONAL for s in kernel.stages)
     if positions:
         candidates = [a for a in candidates if a < kept]

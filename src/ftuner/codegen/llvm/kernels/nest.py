@@ -34,6 +34,7 @@ from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.transposition import emit_transposition
 from ftuner.core.access import Kernel
 from ftuner.core.cpu.schedule import Schedule
+from ftuner.core.guards import outer_steps
 from ftuner.core.index_expr import Stage
 
 
@@ -89,20 +90,24 @@ class _Emission(Frame):
 
     def _kept_vectors(self, index: Mapping[int, ir.Value], first: ir.Value, last: ir.Value) -> None:
         few = self.schedule.interleaved
+        values = Values(self, Place(index, None))
+        known = {number: values.value(number) for number in outer_steps(self.kernel, index)}
+        task = Place(index, None, known=known)
         if few is None:
-            self._by_vectors(first, last, lambda lanes: self._task(Place(index, lanes)))
+            self._by_vectors(first, last, lambda lanes: self._task(replace(task, lanes=lanes)))
             return
         extent = self.kernel.axes[few]
         assert isinstance(extent, int)
 
         def side_by_side(lanes: Lanes) -> None:
             def all_of(inside: bool) -> None:
-                places = (Place({**index, few: const(i)}, lanes, (), inside) for i in range(extent))
-                first, *others = (Values(self, place) for place in places)
+                here = replace(task, lanes=lanes, inside=inside)
+                indices = ({**index, few: const(i)} for i in range(extent))
+                first, *others = (Values(self, replace(here, index=i)) for i in indices)
                 for result in range(len(self.kernel.values)):
                     first.store_interleaved(result, others)
 
-            self._by_inside(Place(index, lanes), all_of)
+            self._by_inside(replace(task, lanes=lanes), all_of)
 
         self._by_vectors(first, last, side_by_side)
 
@@ -131,7 +136,8 @@ class _Emission(Frame):
         all_hold: ir.Value = ir.Constant(I1, 1)
         for condition, nearer in self.slopes.items():
             worst = {axis: ends[axis][nearer[axis] < 0] for axis in ends}
-            holds = Values(self, Place({**worst, **place.index}, None)).value(condition)
+            corner = replace(place, index={**worst, **place.index}, lanes=None)
+            holds = Values(self, corner).value(condition)
             all_hold = builder.and_(all_hold, holds)
         with builder.if_else(all_hold, likely=True) as (inside, elsewhere):
             with inside:

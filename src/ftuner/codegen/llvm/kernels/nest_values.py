@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import llvmlite.ir as ir
 
@@ -90,12 +90,14 @@ class Lanes:
 @dataclass(frozen=True)
 class Place:
     """Where values are computed: the index along each axis but the vector one, the lanes (None for
-    scalars), the reductions known so far, and whether all conditions with slopes hold."""
+    scalars), the reductions known so far, whether all conditions with slopes hold, and steps that
+    were computed before a loop."""
 
     index: Mapping[int, ir.Value]
     lanes: Lanes | None
     stages: tuple[ir.Value, ...] = ()
     inside: bool = False
+    known: Mapping[int, ir.Value] = field(default_factory=dict)
 
 
 class Values:
@@ -106,7 +108,7 @@ class Values:
         self._builder = frame.builder
         self._kernel = frame.kernel
         self._place = place
-        self._known: dict[int, ir.Value] = {}
+        self._known = dict(place.known)
 
     def value(self, number: int) -> ir.Value:
         found = self._known.get(number)
