@@ -25,14 +25,14 @@ def needs(kernel: Kernel, number: int) -> list[int]:
 
 def inner_steps(kernel: Kernel) -> frozenset[int]:
     """Steps that differ along the reduced axes."""
-    return _differing(kernel, range(len(kernel.kept), len(kernel.axes)))
+    return differing(kernel, range(len(kernel.kept), len(kernel.axes)))
 
 
 def outer_steps(kernel: Kernel, axes: Collection[int]) -> list[int]:
     """Steps that differ along some of these axes and no others, and that may be computed even where
     the other axes are empty: nothing that is guarded or checked."""
-    found = _differing(kernel, axes)
-    others = set(_differing(kernel, set(range(len(kernel.axes))).difference(axes)))
+    found = differing(kernel, axes)
+    others = set(differing(kernel, set(range(len(kernel.axes))).difference(axes)))
     for number, (step, guard) in enumerate(zip(kernel.steps, guards(kernel), strict=True)):
         waits = step.op == "checked" or (step.op == "load" and guard)
         if waits or not others.isdisjoint(needs(kernel, number)):
@@ -40,7 +40,7 @@ def outer_steps(kernel: Kernel, axes: Collection[int]) -> list[int]:
     return sorted(found - others)
 
 
-def _differing(kernel: Kernel, axes: Collection[int]) -> frozenset[int]:
+def differing(kernel: Kernel, axes: Collection[int]) -> frozenset[int]:
     """Steps that differ along some of these axes."""
     found: set[int] = set()
     for number, (step, access) in enumerate(zip(kernel.steps, kernel.accesses, strict=True)):

@@ -345,6 +345,9 @@ class Values:
         coefficient = access.coefficients[vector]
         if coefficient == 1:
             address = self._address(buffer, offset, dtype)
+            if kernel.combine:
+                before = load_lanes(builder, address, value.type, dtype.itemsize, lanes.mask)
+                value = elements.combine(builder, kernel.combine, before, value, dtype)
             store_lanes(builder, value, address, dtype.itemsize, lanes.mask)
             return
         scratch = reserve(builder, value.type)
