@@ -253,6 +253,40 @@ def test_positions_of_the_largest(rank: int, order: int) -> None:
         np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.parametrize(
+    ("op", "channels", "attributes"),
+    [
+        ("MaxPool", 1, {"kernel_shape": [9, 3], "pads": [4, 1, 4, 1], "strides": [1, 2]}),
+        ("MaxPool", 3, {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        ("MaxPool", 5, {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "dilations": [1, 2]}),
+        ("AveragePool", 1, {"kernel_shape": [5, 6], "pads": [2, 3, 2, 2]}),
+        ("AveragePool", 2, {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}),
+        ("LpPool", 4, {"kernel_shape": [6, 5], "pads": [3, 2, 2, 2], "strides": [3, 1]}),
+        ("GlobalMaxPool", 1, {}),
+    ],
+)
+def test_pools_of_few_channels(op: str, channels: int, attributes: dict[str, Any]) -> None:
+    """Vectors are along rows; large windows are reduced along one axis after the other."""
+    for extents in ((6, 7), (9, 8), (17, 31), (12, 133)):
+        x = RANDOM.standard_normal((2, channels, *extents), np.float32)
+        if op == "MaxPool":
+            x[RANDOM.random(x.shape) < 0.1] = np.inf
+        (found,) = run_node(op, [x], **attributes)
+        (expected,) = by_onnxruntime(op, [x], 18, **attributes)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("strides", [[1, 1], [2, 3]])
+def test_blurs_of_one_channel(strides: list[int]) -> None:
+    w = RANDOM.standard_normal((1, 1, 3, 5), np.float32)
+    for extents in ((1, 1), (8, 9), (11, 70)):
+        x = RANDOM.standard_normal((2, 1, *extents), np.float32)
+        attributes = {"strides": strides, "pads": [1, 2, 1, 2]}
+        (found,) = run_node("Conv", [x, w], fixed=[1], **attributes)
+        (expected,) = by_onnxruntime("Conv", [x, w], 18, **attributes)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+
+
 @pytest.mark.parametrize("corners", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
