@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -240,7 +241,8 @@ def test_transposed_convolution_of_many_phases(strides: tuple[int, ...], groups:
 def test_transposed_convolution_whose_blocks_are_side_by_side(
     kernel: tuple[int, ...], groups: int, biased: bool
 ) -> None:
-    """As in the networks that segment: one product, whose epilogue is the bias, and one copy."""
+    """As in the networks that segment: one product, whose epilogue is the bias, and one copy. Small
+    groups are one convolution for each phase, by the kernel of single channels."""
     x = RANDOM.standard_normal((2, 4, *(4, 3, 2)[: len(kernel)]), np.float32)
     inputs = [x, RANDOM.standard_normal((4, 3, *kernel), np.float32)]
     if biased:
@@ -250,7 +252,46 @@ def test_transposed_convolution_whose_blocks_are_side_by_side(
     (expected,) = by_onnxruntime("ConvTranspose", inputs, 18, **attributes)
     np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
     graph = import_model(model("ConvTranspose", inputs, 18, **attributes)).graph
-    assert sum(node.op in ("matmul", "convolution") for node in graph.nodes) == 1
+    apart = groups > 1 and len(kernel) <= 2
+    expected_count = math.prod(kernel) if apart else 1
+    assert sum(n.op in ("matmul", "convolution") for n in graph.nodes) == expected_count
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "attributes", "channels"),
+    [
+        ((40,), (16,), {}, (6, 1)),
+        ((7,), (5,), {"dilations": [3], "pads": [2, 1]}, (6, 2)),
+        ((12,), (8,), {"dilations": [2], "output_padding": [7]}, (6, 2)),
+        ((2,), (6,), {"output_padding": [3]}, (6, 2)),
+        ((5, 3), (4, 5), {"pads": [1, 7, 2, 3], "group": 3}, (6, 2)),
+        ((20, 18), (9, 8), {"pads": [3, 0, 4, 2], "group": 21}, (21, 1)),
+        ((9, 9), (5, 5), {"auto_pad": "SAME_UPPER"}, (6, 2)),
+        ((9, 9), (5, 5), {"output_shape": [31, 29]}, (6, 2)),
+        ((3, 4, 5), (2, 2, 3), {"pads": [1, 1, 2, 1, 2, 0]}, (6, 2)),
+        ((4, 4), (5, 7), {"dilations": [2, 3]}, (6, 2)),
+    ],
+)
+def test_transposed_convolution_of_large_strides(
+    kernel: tuple[int, ...], strides: tuple[int, ...], attributes: dict[str, Any],
+    channels: tuple[int, int],
+) -> None:  # fmt: skip
+    """As in the networks that give sound: windows that overlap are convolutions, whose phases are
+    channels. Only where these are too many (the last case) is there a sum of blocks."""
+    x = RANDOM.standard_normal((2, channels[0], *(7, 6, 4)[: len(kernel)]), np.float32)
+    w = RANDOM.standard_normal((*channels, *kernel), np.float32)
+    bias = RANDOM.standard_normal(channels[1] * attributes.get("group", 1), np.float32)
+    given = {"strides": strides, **attributes}
+    extents = "output_shape" not in attributes
+    fixed = [1, 2] if extents else [0, 1, 2]
+    (found,) = run_node("ConvTranspose", [x, w, bias], fixed=fixed, **given)
+    (expected,) = by_onnxruntime("ConvTranspose", [x, w, bias], 18, **given)
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+    ops = [
+        n.op for n in import_model(model("ConvTranspose", [x, w, bias], 18, **given)).graph.nodes
+    ]
+    assert ops.count("convolution") <= 16
+    assert ("resample" in ops) == (strides == (5, 7))
 
 
 @pytest.mark.parametrize("order", [0, 1])
@@ -292,6 +333,40 @@ def test_pools_of_which_no_window_begins_within_the_map() -> None:
         with pytest.raises(ShapeError, match="a window of 5"):
             run_node("MaxPool", [IMAGE[..., :1, :]], symbolic=symbolic, kernel_shape=[5, 5],
                      strides=[2, 2], ceil_mode=1)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "channels", "attributes"),
+    [
+        ("MaxPool", 1, {"kernel_shape": [9, 3], "pads": [4, 1, 4, 1], "strides": [1, 2]}),
+        ("MaxPool", 3, {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}),
+        ("MaxPool", 5, {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "dilations": [1, 2]}),
+        ("AveragePool", 1, {"kernel_shape": [5, 6], "pads": [2, 3, 2, 2]}),
+        ("AveragePool", 2, {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}),
+        ("LpPool", 4, {"kernel_shape": [6, 5], "pads": [3, 2, 2, 2], "strides": [3, 1]}),
+        ("GlobalMaxPool", 1, {}),
+    ],
+)
+def test_pools_of_few_channels(op: str, channels: int, attributes: dict[str, Any]) -> None:
+    """Vectors are along rows; large windows are reduced along one axis after the other."""
+    for extents in ((6, 7), (9, 8), (17, 31), (12, 133)):
+        x = RANDOM.standard_normal((2, channels, *extents), np.float32)
+        if op == "MaxPool":
+            x[RANDOM.random(x.shape) < 0.1] = np.inf
+        (found,) = run_node(op, [x], **attributes)
+        (expected,) = by_onnxruntime(op, [x], 18, **attributes)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("strides", [[1, 1], [2, 3]])
+def test_blurs_of_one_channel(strides: list[int]) -> None:
+    w = RANDOM.standard_normal((1, 1, 3, 5), np.float32)
+    for extents in ((1, 1), (8, 9), (11, 70)):
+        x = RANDOM.standard_normal((2, 1, *extents), np.float32)
+        attributes = {"strides": strides, "pads": [1, 2, 1, 2]}
+        (found,) = run_node("Conv", [x, w], fixed=[1], **attributes)
+        (expected,) = by_onnxruntime("Conv", [x, w], 18, **attributes)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize("corners", [0, 1])

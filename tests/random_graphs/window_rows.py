@@ -201,7 +201,7 @@ def _transposed(maker: Maker) -> None:
     groups = groups_of(maker, channels)
     each = draws.pick((2, 1, 3))
     kernel = [draws.pick((3, 2, 1, 4)) for _ in range(rank)]
-    strides = [draws.pick((2, 1, 3)) for _ in range(rank)]
+    strides = [draws.pick((2, 1, 3, 5)) for _ in range(rank)]
     before = [draws.below(2) for _ in kernel]
     after = [draws.below(2) for _ in kernel]
     extra = [draws.below(s) if draws.chance(0.3) else 0 for s in strides]

@@ -116,13 +116,13 @@ def kernel_of(nest: Nest, targets: Sequence[Operand]) -> Kernel:
         operand = nest.operands[step.payload]
         access = _constant(operand.offset, count)
         for argument, stride in zip(step.arguments, operand.strides, strict=True):
-            access = _plus(access, _scaled(_affine(nest.steps, argument, count), stride))
+            access = _plus(access, _scaled(affine_index(nest.steps, argument, count), stride))
         accesses.append(access)
     places = []
     for store, target in zip(nest.stores, targets, strict=True):
         place = _constant(target.offset, count)
         for number, stride in zip(store.at, target.strides, strict=bool(store.at)):
-            place = _plus(place, _scaled(_affine(nest.steps, number, count), stride))
+            place = _plus(place, _scaled(affine_index(nest.steps, number, count), stride))
         coefficients = list(place.coefficients)
         for axis, stride in zip(store.axes, target.strides, strict=bool(store.axes)):
             coefficients[axis] = coefficients[axis] + stride
@@ -155,8 +155,8 @@ def _scaled(x: Access, factor: Dim) -> Access:
     )
 
 
-def _affine(steps: Sequence[Step], number: int, count: int) -> Access:
-    """An index as an affine function."""
+def affine_index(steps: Sequence[Step], number: int, count: int) -> Access:
+    """An index step as an affine function of `count` axes."""
     step = steps[number]
     if step.op == "index":
         assert isinstance(step.payload, int)
@@ -167,13 +167,13 @@ def _affine(steps: Sequence[Step], number: int, count: int) -> Access:
     if dim is not None:
         return _constant(dim, count)
     if step.op in ("add", "subtract"):
-        x, y = (_affine(steps, a, count) for a in step.arguments)
+        x, y = (affine_index(steps, a, count) for a in step.arguments)
         return _plus(x, y if step.op == "add" else _scaled(y, -1))
     if step.op == "multiply":
         for this, other in (step.arguments, step.arguments[::-1]):
             factor = _dim_of(steps[this])
             if factor is not None:
-                return _scaled(_affine(steps, other, count), factor)
+                return _scaled(affine_index(steps, other, count), factor)
     return Access(0, (0,) * count, ((number, 1),))
 
 

@@ -6,7 +6,10 @@ does, or name an element by an index that was never given. Such loads and checks
 
 from __future__ import annotations
 
-from ftuner.core.access import Kernel
+from collections.abc import Collection
+
+from ftuner.core.access import Kernel, affine_index
+from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import ABSENT
 
 Guard = frozenset[tuple[int, bool]]
@@ -22,31 +25,48 @@ def needs(kernel: Kernel, number: int) -> list[int]:
 
 def inner_steps(kernel: Kernel) -> frozenset[int]:
     """Steps that differ along the reduced axes."""
-    split = len(kernel.kept)
+    return differing(kernel, range(len(kernel.kept), len(kernel.axes)))
+
+
+def outer_steps(kernel: Kernel, axes: Collection[int]) -> list[int]:
+    """Steps that differ along some of these axes and no others, and that may be computed even where
+    the other axes are empty: nothing that is guarded or checked."""
+    found = differing(kernel, axes)
+    others = set(differing(kernel, set(range(len(kernel.axes))).difference(axes)))
+    for number, (step, guard) in enumerate(zip(kernel.steps, guards(kernel), strict=True)):
+        waits = step.op == "checked" or (step.op == "load" and guard)
+        if waits or not others.isdisjoint(needs(kernel, number)):
+            others.add(number)
+    return sorted(found - others)
+
+
+def differing(kernel: Kernel, axes: Collection[int]) -> frozenset[int]:
+    """Steps that differ along some of these axes."""
     found: set[int] = set()
     for number, (step, access) in enumerate(zip(kernel.steps, kernel.accesses, strict=True)):
         if step.op == "index":
             assert isinstance(step.payload, int)
-            inner = step.payload >= split
+            inner = step.payload in axes
         elif step.op == "stage":
             assert isinstance(step.payload, int)
-            inner = kernel.stages[step.payload].kind == "scan"
+            scans = kernel.stages[step.payload].kind == "scan"
+            inner = scans or any(axis < len(kernel.kept) for axis in axes)
         else:
             inner = any(n in found for n in needs(kernel, number))
             if access is not None:
-                inner = inner or any(c != 0 for c in access.coefficients[split:])
+                inner = inner or any(access.coefficients[axis] != 0 for axis in axes)
         if inner:
             found.add(number)
     return frozenset(found)
 
 
-def _terms(kernel: Kernel, condition: int, wanted: bool) -> Guard:
+def terms(kernel: Kernel, condition: int, wanted: bool) -> Guard:
     """What has to hold for a condition to be as wanted: each part of a conjunction for itself,
     because a place outside the loop over the reduced axes may know only some of them."""
     step = kernel.steps[condition]
     if not wanted or step.op != "logical_and":
         return frozenset({(condition, wanted)})
-    return frozenset().union(*(_terms(kernel, part, True) for part in step.arguments))
+    return frozenset().union(*(terms(kernel, part, True) for part in step.arguments))
 
 
 def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
@@ -70,9 +90,27 @@ def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
         for position, needed in enumerate(needs(kernel, number)):
             guard = own
             if guarded and position and known[step.arguments[0]]:
-                guard = own | _terms(kernel, step.arguments[0], position == 1)
+                guard = own | terms(kernel, step.arguments[0], position == 1)
             # A place outside the loop over the reduced axes knows no condition within it.
             guard = frozenset(g for g in guard if needed in inner or g[0] not in inner)
             other = found[needed]
             found[needed] = guard if other is None else other & guard
     return [g or frozenset() for g in found]
+
+
+def slopes(kernel: Kernel) -> dict[int, tuple[int, ...]]:
+    """For conditions of absent elements that compare affine indices: how much nearer each axis
+    brings them to holding. Where they hold at the worst corner of a part of the axes they hold in
+    all of it, as in most of a tensor that is padded, where masks are then not needed."""
+    found = {}
+    edges = [s.arguments[0] for s in kernel.steps if s.op == "where" and s.payload == ABSENT]
+    for condition in sorted({term for edge in edges for term, _ in terms(kernel, edge, True)}):
+        step = kernel.steps[condition]
+        if step.op not in ("less", "less_equal") or kernel.steps[step.arguments[0]].dtype != INT64:
+            continue
+        low, high = (affine_index(kernel.steps, a, len(kernel.axes)) for a in step.arguments)
+        pairs = zip(low.coefficients, high.coefficients, strict=True)
+        nearer = [c for c in (b - a for a, b in pairs) if isinstance(c, int)]
+        if len(nearer) == len(kernel.axes) and not (low.rest or high.rest):
+            found[condition] = tuple(nearer)
+    return found

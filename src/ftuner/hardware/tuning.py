@@ -310,8 +310,8 @@ class CpuTuning(Tuning, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         "assumed: a load, two comparisons that wait for it, a predicted branch",
     )  # fmt: skip
     top_k_move_cycles: float = constant(
-        5.0, "cycles", "Moving one of the best back by one position",
-        "assumed: a load from memory just written",
+        20.0, "cycles", "Moving one of the best down by one level of their heap",
+        "measured on AMD Zen 3, which mispredicts every second branch",
     )  # fmt: skip
     winograd_transform_ratio: float = constant(
         1.0, "", "Time of Winograd's transforms over that of their instructions at full rate",

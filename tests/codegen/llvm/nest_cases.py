@@ -240,6 +240,10 @@ def _layout_cases() -> list[Case]:
                 "starts": (0, 0, C - 1), "steps": (1, 1, -1), "shape": (A, B, C)}),
             Case("slice", ((dtype, (A, B + 2, 3 * C + 1)),), {
                 "starts": (0, 1, 1), "steps": (1, 1, 3), "shape": (A, B, C)}),
+            Case("slice", ((dtype, (A, B, 4 * C)),), {
+                "starts": (0, 0, 4 * C - 1), "steps": (1, 1, -4), "shape": (A, B, C)}),
+            Case("slice", ((dtype, (A, B, 2 * C)),), {
+                "starts": (0, 0, 1), "steps": (1, 1, 2), "shape": (A, B, C)}),
             Case("tile", ((dtype, whole),), {"repeats": (1, 2, 3)}),
             Case("pad", ((dtype, whole), (dtype, ())), {
                 "before": (0, 1, 2), "after": (1, 0, 3), "mode": "constant"}),

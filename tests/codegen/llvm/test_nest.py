@@ -159,10 +159,16 @@ def test_scatter(kind: str, isa: str) -> None:
         Case("scatter_nd", (("int32", (B, C, 3)), ("int32", (A, 2)), ("int32", (A, 3))),
              {"kind": kind}, (values_of, below(minimum(B, C)), values_of))
     )  # fmt: skip
+    # Rows, by vectors.
+    cases += [
+        Case("scatter_nd", ((dtype, (B, C)), ("int32", (A, 1)), (dtype, (A, C))),
+             {"kind": kind}, (values_of, below(B), values_of))
+        for dtype in ("float32", "float64", "uint8")
+    ]  # fmt: skip
     functions = Functions(isa, [case.kernel() for case in cases])
     for number, case in enumerate(cases):
         for bindings in ({"A": 7, "B": 5, "C": 11}, {"A": 1, "B": 1, "C": 1},
-                         {"A": 0, "B": 2, "C": 3}):  # fmt: skip
+                         {"A": 0, "B": 2, "C": 3}, {"A": 5, "B": 3, "C": 67}):  # fmt: skip
             arrays = case.arrays(bindings, 3)
             out = Guard(arrays[0].shape, arrays[0].dtype.name)
             out.array[...] = arrays[0]
@@ -342,6 +348,11 @@ _FLOATS: tuple[tuple[Any, Any, Any], ...] = (
      None, 8),
     (Case("scatter_nd", (("float32", (B,)), ("int64", (A, 1)), ("float32", (A,))),
           {"kind": "none"}), None, 1),
+    (Case("scatter_nd", (("float32", (B, C)), ("int64", (A, 1)), ("float32", (A, C))),
+          {"kind": "none"}), 1, 16),
+    (Case("window_reduce", (("float32", (A, B, C, 1)),), {
+        "kind": "sum", "kernel": (2, 2), "strides": (2, 2), "dilations": (1, 1), "begin": (0, 0),
+        "extents": (B, C)}), 2, 16),
 )  # fmt: skip
 
 

@@ -90,10 +90,10 @@ def test_of_equal_ones_the_first(top_k: TopK, dtype: str, largest: bool) -> None
     reference = OPERATORS["top_k"].reference
     for seed, (shape, axis) in enumerate(
         (((1,), 0), ((37,), 0), ((5, 31), 1), ((5, 31), 0), ((3, 17, 4), 1), ((2, 3, 64), 2),
-         ((7, 1), 1), ((0, 5), 1), ((5, 0, 3), 0))
+         ((7, 1), 1), ((0, 5), 1), ((5, 0, 3), 0), ((2, 301), 1))
     ):  # fmt: skip
         x = random(seed, shape, dtype)
-        for k in sorted({1, 2, 5, shape[axis]} & set(range(shape[axis] + 1))):
+        for k in sorted({1, 2, 5, 150, shape[axis]} & set(range(shape[axis] + 1))):
             values, positions = top_k(x, x, axis, k, largest)
             expected, where = reference(x, axis=axis, k=k, largest=largest)
             assert np.array_equal(values, expected), (shape, axis, k)

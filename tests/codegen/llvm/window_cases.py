@@ -50,6 +50,10 @@ _POOLS: tuple[tuple[Shape, tuple[Dim, ...], dict[str, Any]], ...] = (
     ((A, B, C), (3,), _window((2,), (1,), (1,), ((B + 1) // 2,))),
     ((A, B + 1, C + 2, 5), (2, 3), _window((1, 2), (1, 1), (0, 0), (B, (C + 1) // 2))),
     ((A, C, B, 3), (2, 2), _window((1, 1), (2, 1), (1, 1), (C, B))),
+    # Of one channel, along rows: strides up to four are whole vectors of memory, apart.
+    ((A, B, C, 1), (3, 3), _window((1, 1), (1, 1), (1, 1), (B, C))),
+    ((A, B, 4 * C, 1), (1, 5), _window((1, 4), (1, 1), (0, 2), (B, C))),
+    ((A, B, 5 * C, 1), (2, 3), _window((1, 5), (1, 2), (1, 1), (B, C))),
 )
 _RESAMPLED: tuple[tuple[tuple[int, ...], tuple[Shape, ...]], ...] = (
     # The axes, and the shapes of their tables: few taps are written out, more are a loop.

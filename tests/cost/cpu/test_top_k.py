@@ -21,8 +21,8 @@ def milan(workers: int = 1) -> Machine:
 def test_known_rows() -> None:
     cost = top_k_cost(TopKProblem(3, 1000, 10, 4), milan())
     tuning = CpuTuning()
-    insert = tuning.loop_cycles + 5 * tuning.top_k_move_cycles
-    row = 1000 * tuning.top_k_element_cycles + 10 * (1 + math.log(100)) * insert
+    sink = tuning.loop_cycles + math.log2(11) * tuning.top_k_move_cycles
+    row = 1000 * tuning.top_k_element_cycles + 10 * (2 + math.log(100)) * sink
     assert cost.estimate.seconds == pytest.approx(3 * row / 3.22e9)
     assert (cost.reads_bytes, cost.writes_bytes) == (12_000, 3 * 10 * (4 + 8))
     assert top_k_cost(TopKProblem(3, 1000, 0, 4), milan()).estimate.seconds == 0

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from ftuner.core.access import POSITIONAL, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, product
+from ftuner.core.guards import differing
 
 TRANSPOSED_BLOCK = 64
 """Elements that a task of a transposition writes side by side. Derived: some cache lines, so that
 few lines are written by two workers, and few enough for all workers to have tasks."""
 LEAST_TRANSPOSED = 8
-"""Elements along both axes from which squares are transposed. With fewer, as of the channels of a
-picture, most of a square would be empty."""
+"""Elements along both axes from which squares are transposed, and of a row that is scattered by
+vectors. With fewer, as of the channels of a picture, most of a square would be empty."""
 MOST_INTERLEAVED = 4
 """Elements of an axis of which vectors are interleaved, such as the channels of a picture. Derived:
 each vector is put together from as many others."""
@@ -46,8 +47,9 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
     """
     kept = len(kernel.kept)
     if any(t.rest for t in kernel.targets):
-        # Elements may be written more than once: one after the other.
-        return Schedule(None, 1, (), block)
+        # Elements may be written more than once: one after the other, or a part of a row at a time.
+        row = _scattered_row(kernel)
+        return Schedule(row, 1 if row is None else vector_bytes // _widest(kernel), (), block)
     exchanged = _exchanged(kernel)
     if exchanged is not None:
         others = tuple(a for a in range(kept) if a not in exchanged)
@@ -59,7 +61,12 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         lanes = vector_bytes // _widest(kernel)
         return Schedule(together[0], lanes, others, block, interleaved=together[1])
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
+    lanes = vector_bytes // _widest(kernel)
+    last = kernel.axes[-1] if kernel.axes else 0
     candidates = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]
+    if kept and isinstance(last, int) and last < lanes:
+        # A short reduced axis would leave most of each vector empty.
+        candidates = candidates[:1]
     positions = any(s.kind in POSITIONAL for s in kernel.stages)
     if positions:
         candidates = [a for a in candidates if a < kept]
@@ -72,7 +79,17 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         # A reduction of rows, element by element.
         vector = None
     tasks = tuple(a for a in range(kept) if a != vector)
-    return Schedule(vector, vector_bytes // _widest(kernel), tasks, block)
+    return Schedule(vector, lanes, tasks, block)
+
+
+def _scattered_row(kernel: Kernel) -> int | None:
+    """The last axis of a scattering nest if elements along it have distinct places side by side."""
+    last, (target,) = len(kernel.axes) - 1, kernel.targets
+    extent = kernel.axes[last] if kernel.axes else 1
+    if (isinstance(extent, int) and extent < LEAST_TRANSPOSED) or target.coefficients[last] != 1:
+        return None
+    moved = differing(kernel, (last,))
+    return None if any(step in moved for step, _ in target.rest) else last
 
 
 def _exchanged(kernel: Kernel) -> tuple[int, int] | None:

@@ -19,14 +19,14 @@ class TopKProblem(NamedTuple):
 
 def top_k_cost(problem: TopKProblem, machine: Machine) -> StepCost:
     """Rows in random order: the i-th element is among the best so far with probability
-    `wanted / i`, and then finds its place half way."""
+    `wanted / i`. It then sinks in their heap, and all sink once more when that is sorted."""
     rows, extent, wanted, itemsize = problem
     inserted = wanted * (1.0 + math.log(extent / wanted)) if wanted else 0.0
     # No elements are wanted, so that the row is not read.
     looked = extent if wanted else 0
     tuning = machine.hardware.tuning
-    insert_cycles = tuning.loop_cycles + tuning.top_k_move_cycles * wanted / 2
-    row_cycles = looked * tuning.top_k_element_cycles + inserted * insert_cycles
+    sink_cycles = tuning.loop_cycles + tuning.top_k_move_cycles * math.log2(wanted + 1)
+    row_cycles = looked * tuning.top_k_element_cycles + (inserted + wanted) * sink_cycles
     reads, writes = rows * looked * itemsize, rows * wanted * (itemsize + 8)
     mine = -(-rows // machine.workers)
     part = (reads + writes) * mine / max(rows, 1)

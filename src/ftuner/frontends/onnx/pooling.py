@@ -18,6 +18,7 @@ from ftuner.frontends.onnx.windows import (
     window_of,
 )
 from ftuner.graph.ir import Value
+from ftuner.graph.passes.channels_last import FEW_CHANNELS
 
 
 def _pool_window(context: Context, node: NodeView, x: Value) -> Window:
@@ -33,6 +34,24 @@ def _pool_window(context: Context, node: NodeView, x: Value) -> Window:
     return window_of(context, node, x, kernel, cuts=True)
 
 
+def _apart(context: Context, x: Value) -> Value:
+    """x with channels last; few channels as images of one, whose rows are then along vectors."""
+    if not _has_few_channels(x):
+        return channels_last(context, x)
+    return context.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:], 1))
+
+
+def _together(context: Context, result: Value, x: Value) -> Value:
+    """What was computed of `_apart` of x, with channels first."""
+    if not _has_few_channels(x):
+        return channels_first(context, result)
+    return context.reshape(result, (*x.shape[:2], *result.shape[1:-1]))
+
+
+def _has_few_channels(x: Value) -> bool:
+    return isinstance(x.shape[1], int) and x.shape[1] <= FEW_CHANNELS
+
+
 def _reduced(context: Context, x: Value, window: Window, kind: str) -> Value:
     """The reduction of all windows of x, channels last."""
     return context.add("window_reduce", x, kind=kind, kernel=window.kernel, **window.attributes())
@@ -41,11 +60,11 @@ def _reduced(context: Context, x: Value, window: Window, kind: str) -> Value:
 def _max_pool(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     window = _pool_window(context, node, x)
-    last = channels_last(context, x)
-    result = channels_first(context, _reduced(context, last, window, "maximum"))
+    last = _apart(context, x)
+    result = _together(context, _reduced(context, last, window, "maximum"), x)
     if not node.gives(1):
         return [result]
-    taps = channels_first(context, _reduced(context, last, window, "argmax"))
+    taps = _together(context, _reduced(context, last, window, "argmax"), x)
     return [result, _numbers(context, x, window, taps, node.flag("storage_order"))]
 
 
@@ -122,7 +141,7 @@ def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
     window = _pool_window(context, node, x)
     # Half precision can hold neither the sum nor the share of an element.
     wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
-    total = _reduced(context, channels_last(context, wide), window, "sum")
+    total = _reduced(context, _apart(context, wide), window, "sum")
     padding = node.flag("count_include_pad")
     # onnxruntime divides by the whole of a window that is larger than x before opset 19.
     rounds_down = padding and node.opset < 19 and not node.flag("ceil_mode")
@@ -136,7 +155,7 @@ def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
         # One division for each position, and not for each of its channels.
         share = context.add("divide", context.scalar(1, wide.dtype), count)
         average = context.add("multiply", total, share)
-    return [context.cast(channels_first(context, average), x.dtype)]
+    return [context.cast(_together(context, average, x), x.dtype)]
 
 
 def _counts(context: Context, x: Value, window: Window, axis: int, padding: bool) -> Value:
@@ -169,8 +188,8 @@ def _counts(context: Context, x: Value, window: Window, axis: int, padding: bool
 def _lp_pool(context: Context, node: NodeView) -> Sequence[Value]:
     x, p = node.input(0), node.integer("p", 2)
     window = _pool_window(context, node, x)
-    powers = _power(context, channels_last(context, x), p)
-    return [channels_first(context, _root(context, _reduced(context, powers, window, "sum"), p))]
+    powers = _power(context, _apart(context, x), p)
+    return [_together(context, _root(context, _reduced(context, powers, window, "sum"), p), x)]
 
 
 def _power(context: Context, x: Value, p: int) -> Value:

@@ -1,8 +1,9 @@
 """Transposed convolution.
 
-The result is written as convolutions of x, one for each phase of the result modulo the strides. If
-there are many phases, it is the sum of blocks, one for each element of x. Where blocks do not
-overlap, they are one product and one copy.
+The outputs of one phase modulo the strides are a convolution of x. Phases that read the same
+elements of x are computed together, as channels of one convolution: exactly the products that are
+needed, and nothing is added up in memory. Where that would take too many convolutions, the result
+is the sum of blocks, one for each element of x.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from ftuner.core.dim import Dim, Shape, ceil_quotient, quotient
+from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.blocks import Blocks, summed_blocks
 from ftuner.frontends.onnx.context import Context, NodeView, Table
@@ -28,153 +30,160 @@ from ftuner.frontends.onnx.windows import (
 )
 from ftuner.graph.ir import Value
 
-MAX_PHASES = 16
-"""Most convolutions that one transposed convolution becomes: strides of four along two axes."""
+MAX_PARTS = 16
+"""Most convolutions that one transposed convolution becomes."""
+MOST_OF_GROUP = 8
+"""Channels of a group up to which few phases stay apart, so that the kernel of single channels
+computes them: a product of so small a group would leave most of each vector empty."""
 
 
 @dataclass(frozen=True)
-class _Taps:
-    """The elements of a transposed window that give the outputs `stride * q + phase` of an axis."""
+class _Part:
+    """Successive phases of an axis that read the same elements of x. Counted with the padding that
+    is cut away, output `stride * u + phase` reads element `u + (phase - tap * dilation) / stride`
+    for each tap for which that divides evenly. These taps are evenly spaced, and so are the
+    elements."""
 
-    numbers: tuple[int, ...]
-    """In the order in which x is read: the highest first."""
+    phases: int
+    taps: tuple[tuple[int, ...], ...]
+    """For each element, in the order in which x is read, the taps of all phases."""
     dilation: int
-    begin: int
+    first: int
+    """The element that output u = 0 reads first."""
 
 
-def _taps(phase: int, kernel: int, stride: int, dilation: int, begin: int) -> _Taps:
-    """Output `o` reads element `(o + begin - k * dilation) / stride` of x for each tap `k` that
-    divides evenly. These taps are evenly spaced, and so are the elements."""
-    numbers = [k for k in range(kernel) if (phase + begin - k * dilation) % stride == 0]
-    apart = math.gcd(dilation, stride)
-    first = (phase + begin - numbers[-1] * dilation) // stride if numbers else 0
-    return _Taps(tuple(reversed(numbers)), dilation // apart, -first)
+def _parts(kernel: int, stride: int, dilation: int, apart: bool) -> list[_Part]:
+    """All phases of an axis, in their order; `apart`: each for itself."""
+
+    def taps(phase: int) -> list[int]:
+        return [k for k in reversed(range(kernel)) if (phase - k * dilation) % stride == 0]
+
+    def read(phase: int) -> list[int]:
+        """The elements from u on; a phase by itself if it is to stay apart."""
+        return [apart * phase, *((phase - k * dilation) // stride for k in taps(phase))]
+
+    found = []
+    for (_, *elements), run in groupby(range(stride), read):
+        phases = list(run)
+        of_elements = tuple(zip(*map(taps, phases), strict=True))
+        first = elements[0] if elements else 0
+        spacing = dilation // math.gcd(dilation, stride)
+        found.append(_Part(len(phases), of_elements, spacing, first))
+    return found
 
 
 def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
-    x, w = node.input(0), node.input(1)
+    x, w, bias = node.input(0), node.input(1), node.optional(2)
     groups = node.integer("group", 1)
     each = w.shape[1] if w.rank > 1 else 0
-    groups_of(context, node, x, w, each * groups)
+    channels = each * groups
+    groups_of(context, node, x, w, channels)
     context.builder.require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
+    if bias is not None:
+        if bias.rank != 1:
+            raise context.malformed(f"the bias is {bias.type}; expected one axis")
+        context.builder.require(bias.shape[0], channels, f"the bias {bias.type}")
     rank = x.rank - 2
     kernel = context.known(kernel_of(context, node, w), "the window of a transposed convolution")
     strides = positive_integers(context, node, "strides", rank)
     dilations = positive_integers(context, node, "dilations", rank)
     begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)
-    # (K..., C, channels)
+    # (K..., C, groups, channels of a group)
     depth = quotient(w.shape[0], groups)
-    turned = context.reshape(w, (groups, depth, *w.shape[1:]))
-    turned = context.transpose(turned, (*range(3, 3 + rank), 1, 0, 2))
-    turned = context.reshape(turned, (*kernel, depth, each * groups))
-    last, bias = channels_last(context, x), node.optional(2)
-    whole = tuple(n * stride for n, stride in zip(x.shape[2:], strides, strict=True))
-    if kernel == strides and extents == whole and not any(begin) and set(dilations) == {1}:
-        return [channels_first(context, _side_by_side(context, last, turned, groups, bias))]
-    if math.prod(strides) <= MAX_PHASES:
-        result = _by_phases(context, last, turned, groups, strides, dilations, begin, extents)
-    else:
-        counts = x.shape[2:]
-        blocks = Blocks(kernel, counts, strides, dilations, begin)
-        result = summed_blocks(context, _blocks(context, last, turned, groups), 1, blocks, extents)
-    return [channels_first(context, with_bias(context, result, bias))]
+    weight = context.reshape(w, (groups, depth, *w.shape[1:]))
+    weight = context.transpose(weight, (*range(3, 3 + rank), 1, 0, 2))
+    last = channels_last(context, x)
+    few = isinstance(depth, int) and depth <= MOST_OF_GROUP and math.prod(strides) <= MAX_PARTS
+    apart = groups > 1 and few and rank <= 2
+    axes = [_parts(*axis, apart) for axis in zip(kernel, strides, dilations, strict=True)]
+    if math.prod(map(len, axes)) > MAX_PARTS:
+        blocks = Blocks(kernel, x.shape[2:], strides, dilations, begin)
+        summed = _blocks(context, last, weight)
+        result = with_bias(context, summed_blocks(context, summed, 1, blocks, extents), bias)
+        return [channels_first(context, result)]
+    result = _joined(context, last, weight, bias, axes, begin, extents)
+    return [channels_first(context, result)]
 
 
-def _blocks(context: Context, x: Value, weight: Value, groups: int) -> Value:
+def _blocks(context: Context, x: Value, weight: Value) -> Value:
     """What each element of x adds to the result: (batch, K1, D1, ..., Kr, Dr, channels)."""
     rank = x.rank - 2
-    found = _products(context, x, weight, groups, None)
-    pairs = [axis for i in range(rank) for axis in (2 + rank + i, 1 + i)]
-    moved = context.transpose(found, (0, *pairs, 1 + rank, 2 + 2 * rank))
-    return context.reshape(moved, (*moved.shape[:-2], weight.shape[-1]))
-
-
-def _side_by_side(
-    context: Context, x: Value, weight: Value, groups: int, bias: Value | None
-) -> Value:
-    """The result where what elements of x add to it does not overlap: the window is as large as the
-    strides. The bias is added to the product, whose epilogue it is."""
-    rank = x.rank - 2
-    found = _products(context, x, weight, groups, bias)
-    pairs = [axis for i in range(rank) for axis in (1 + i, 2 + rank + i)]
-    moved = context.transpose(found, (0, *pairs, 1 + rank, 2 + 2 * rank))
-    extents = (n * k for n, k in zip(x.shape[1:-1], weight.shape[:rank], strict=True))
-    return context.reshape(moved, (x.shape[0], *extents, weight.shape[-1]))
-
-
-def _products(context: Context, x: Value, weight: Value, groups: int, bias: Value | None) -> Value:
-    """Each element of x by the weights of its group, and a bias for each channel of the result:
-    (batch, D..., groups, K..., channels of a group)."""
-    rank = x.rank - 2
-    *kernel, depth, channels = weight.shape
-    each, elements = quotient(channels, groups), math.prod(kernel)
-    apart = context.reshape(weight, (elements, depth, groups, each))
-    flat = context.transpose(apart, (1, 2, 0, 3))
-    point = context.reshape(flat, (*[1] * rank, depth, elements * channels))
+    *kernel, depth, groups, each = weight.shape
+    elements = product(kernel)
+    flat = context.reshape(weight, (elements, depth, groups, each))
+    point = context.transpose(flat, (1, 2, 0, 3))
+    point = context.reshape(point, (*[1] * rank, depth, elements * groups * each))
     ones, none = (1,) * rank, (0,) * rank
     window = Window(ones, ones, ones, none, none, x.shape[1:-1])
     found = convolved(context, x, point, window, groups)
-    if bias is not None:
-        if bias.rank != 1:
-            raise context.malformed(f"the bias is {bias.type}; expected one axis")
-        context.builder.require(bias.shape[0], channels, f"the bias {bias.type}")
-        one = context.reshape(bias, (groups, 1, each))
-        rows = context.broadcast(one, (groups, elements, each))
-        found = with_bias(context, found, context.reshape(rows, (elements * channels,)))
-    return context.reshape(found, (*x.shape[:-1], groups, *kernel, each))
+    found = context.reshape(found, (*x.shape[:-1], groups, *kernel, each))
+    pairs = [axis for i in range(rank) for axis in (2 + rank + i, 1 + i)]
+    moved = context.transpose(found, (0, *pairs, 1 + rank, 2 + 2 * rank))
+    return context.reshape(moved, (*moved.shape[:-2], groups * each))
 
 
-def _by_phases(
-    context: Context, x: Value, weight: Value, groups: int, strides: Sequence[int],
-    dilations: Sequence[int], begin: Sequence[int], extents: Shape,
+def _joined(
+    context: Context, x: Value, weight: Value, bias: Value | None,
+    axes: Sequence[Sequence[_Part]], begin: Sequence[int], extents: Shape,
 ) -> Value:  # fmt: skip
-    """One convolution for each phase of the result modulo the strides; channels last."""
-    rank = x.rank - 2
-    kernel = context.known(weight.shape[:rank], "the window of a transposed convolution")
-    counts = tuple(ceil_quotient(n, s) for n, s in zip(extents, strides, strict=True))
-    axes = [
-        [_taps(p, kernel[a], strides[a], dilations[a], begin[a]) for p in range(strides[a])]
-        for a in range(rank)
-    ]
+    """The convolutions of all parts side by side; channels last."""
+    rank = len(axes)
+    strides = [sum(part.phases for part in parts) for parts in axes]
+    before = [quotient(b, stride) for b, stride in zip(begin, strides, strict=True)]
+    counts = tuple(
+        ceil_quotient(n + b, stride) - u
+        for n, b, stride, u in zip(extents, begin, strides, before, strict=True)
+    )
 
-    def phases(axis: int, chosen: tuple[_Taps, ...], weight: Value) -> Value:
-        """The outputs of all phases along the axes from `axis` on: (batch, O..., channels), where
-        those axes have the extents `counts * strides`."""
+    def outputs(chosen: tuple[_Part, ...]) -> Value:
+        """The outputs of all parts of the axes after those of the chosen ones:
+        (batch, U1, phases, ..., Ur, phases, channels)."""
+        axis = len(chosen)
         if axis == rank:
-            return _phase(context, x, weight, chosen, counts, groups)
-        found = []
-        for taps in axes[axis]:
-            picked = _picked(context, weight, axis, taps.numbers)
-            part = phases(axis + 1, (*chosen, taps), picked)
-            found.append(context.unsqueeze(part, [2 + axis]))
-        joined = context.concat(found, 2 + axis)
-        shape = list(joined.shape)
-        shape[1 + axis : 3 + axis] = [counts[axis] * strides[axis]]
-        return context.reshape(joined, tuple(shape))
+            return _convolved(context, x, weight, bias, chosen, before, counts)
+        return context.concat([outputs((*chosen, part)) for part in axes[axis]], 2 + 2 * axis)
 
-    result = phases(0, (), weight)
+    found = outputs(())
+    whole = (n * stride for n, stride in zip(counts, strides, strict=True))
+    result = context.reshape(found, (x.shape[0], *whole, found.shape[-1]))
     for axis, extent in enumerate(extents):
-        result = context.slice(result, 1 + axis, 0, extent)
+        result = context.slice(result, 1 + axis, begin[axis] - before[axis] * strides[axis], extent)
     return result
 
 
-def _picked(context: Context, weight: Value, axis: int, numbers: Sequence[int]) -> Value:
-    """The elements of a weight with these numbers along an axis, in this order."""
-    return context.add("gather", weight, context.builder.constant(list(numbers), INT64), axis=axis)
-
-
-def _phase(
-    context: Context, x: Value, weight: Value, taps: Sequence[_Taps], counts: Shape, groups: int
-) -> Value:
-    if not all(t.numbers for t in taps):
-        zero = context.scalar(0, x.dtype)
-        return context.broadcast(zero, (x.shape[0], *counts, weight.shape[-1]))
-    rank = len(taps)
-    window = Window(
-        weight.shape[:rank], (1,) * rank, tuple(t.dilation for t in taps),
-        tuple(t.begin for t in taps), (0,) * rank, counts,
-    )  # fmt: skip
-    return convolved(context, x, weight, window, groups)
+def _convolved(
+    context: Context, x: Value, weight: Value, bias: Value | None, parts: Sequence[_Part],
+    before: Sequence[int], counts: Shape,
+) -> Value:  # fmt: skip
+    """The outputs of one part of each axis, the phases of each axis after it."""
+    rank = len(parts)
+    *_, depth, groups, each = weight.shape
+    phases = tuple(part.phases for part in parts)
+    kernel = tuple(len(part.taps) for part in parts)
+    columns = product((groups, *phases, each))
+    if 0 in kernel:
+        found = context.broadcast(context.scalar(0, x.dtype), (x.shape[0], *counts, columns))
+    else:
+        for axis, part in enumerate(parts):
+            numbers = context.builder.constant([tap for taps in part.taps for tap in taps], INT64)
+            weight = context.add("gather", weight, numbers, axis=axis)
+        pairs = [n for pair in zip(kernel, phases, strict=True) for n in pair]
+        apart = context.reshape(weight, (*pairs, depth, groups, each))
+        end = 2 * rank
+        order = (*range(0, end, 2), end, end + 1, *range(1, end, 2), end + 2)
+        own = context.reshape(context.transpose(apart, order), (*kernel, depth, columns))
+        first = tuple(-part.first - u for part, u in zip(parts, before, strict=True))
+        dilations = tuple(part.dilation for part in parts)
+        window = Window(kernel, (1,) * rank, dilations, first, (0,) * rank, counts)
+        found = convolved(context, x, own, window, groups)
+    if bias is not None:
+        one = context.reshape(bias, (groups, 1, each))
+        rows = context.broadcast(one, (groups, math.prod(phases), each))
+        found = with_bias(context, found, context.reshape(rows, (columns,)))
+    found = context.reshape(found, (x.shape[0], *counts, groups, *phases, each))
+    order = (0, *(a for i in range(rank) for a in (1 + i, 2 + rank + i)), 1 + rank, 2 + 2 * rank)
+    moved = context.transpose(found, order)
+    return context.reshape(moved, (*moved.shape[:-2], groups * each))
 
 
 def _transposed_extents(

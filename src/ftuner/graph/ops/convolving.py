@@ -195,6 +195,8 @@ def lower_convolution(node: Node, placement: Placement) -> tuple[PendingRows] | 
     if weight.constant is None or 0 in weight.shape:
         return None
     dtype = placement.type_of(node.output).dtype
+    if groups == weight.shape[-1] == 1:
+        return None
     if groups > 1 and rank <= 2 and placement.runs(DepthwiseStep.kind, dtype):
         own, columns = weight.shape[-2:]
         fits = own in FEW_OF_GROUP and weight.constant.shape[rank - 1] <= MOST_UNROLLED
@@ -285,7 +287,8 @@ def lower_window_reduce(node: Node, placement: Placement) -> tuple[PendingRows] 
     (x,) = node.inputs
     kernel, kind = node.attributes["kernel"], node.attributes["kind"]
     known = all(isinstance(n, int) for n in kernel) and len(kernel) <= 2
-    known = known and kernel[-1] <= MOST_UNROLLED
+    # Windows of one channel are along vectors as their definition has them.
+    known = known and kernel[-1] <= MOST_UNROLLED and x.shape[-1] != 1
     fits = known and x.dtype.kind == "float" and kind in REDUCTIONS and x.rank == len(kernel) + 2
     dtype = placement.type_of(node.output).dtype
     if not fits or not placement.runs(DepthwiseStep.kind, dtype):

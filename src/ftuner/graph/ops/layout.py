@@ -127,6 +127,10 @@ def _repeated(writer: Writer, index: int, padding: _Padding, mode: str) -> int:
         there = writer.step("remainder", INT64, position, period)
         back = writer.subtract(period, there)
         found = writer.step("minimum", INT64, there, back)
+    # Most elements are none of the padding: there positions follow each other.
+    low = writer.compare("less_equal", writer.integer(0), position)
+    inside = writer.step("logical_and", BOOL, low, writer.compare("less", position, n))
+    found = writer.where(inside, position, found, absent=True)
     return writer.add(writer.integer(first), found)
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Shape
+from ftuner.core.dim import Shape, maximum
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.ir import TensorType
+from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
     Operator,
@@ -30,6 +30,7 @@ from ftuner.graph.operator import (
     load,
     reduction,
 )
+from ftuner.graph.placement import Placement
 
 Types = Sequence[TensorType]
 MAX_WRITTEN_TAPS = 8
@@ -114,4 +115,17 @@ def _reference(x: Any, *tables: Any, axes: tuple[int, ...]) -> Any:
     return x
 
 
-RESAMPLING = (Operator("resample", _infer, _reference, _define),)
+def _lower(node: Node, placement: Placement) -> None:
+    """Have in memory what would be computed for many elements of the result: tables, which may also
+    be computed once for a shape, and x where the result is known to have more elements."""
+    x, *tables = node.inputs
+    for table in tables:
+        placement.view(table)
+    axes = node.attributes["axes"]
+    if all(
+        maximum(t.shape[1], x.shape[a]) == t.shape[1] for a, t in zip(axes, tables, strict=False)
+    ):
+        placement.view(x)
+
+
+RESAMPLING = (Operator("resample", _infer, _reference, _define, _lower),)

@@ -54,7 +54,6 @@ class _Positions:
 
     def __init__(self, x: TensorType, kernel: Shape, attributes: Attributes) -> None:
         self._x, self._kernel, self._attributes = x, kernel, attributes
-        self.may_be_empty = any((least_value(n) or 0) < 1 for n in x.shape[1:-1])
 
     def _is_inside(self, axis: int) -> bool:
         """Whether all windows are known to be inside x along an axis."""
@@ -67,8 +66,8 @@ class _Positions:
         return least is not None and least >= 0
 
     def written(self, writer: Writer, outputs: Index, taps: Index) -> tuple[list[int], int | None]:
-        """The index along the spatial axes, within x, and the step that says whether the element is
-        there; None if it always is."""
+        """The index along the spatial axes, and the step that says whether the element is there;
+        None if it always is."""
         at: list[int] = []
         inside: int | None = None
         attributes = self._attributes
@@ -86,9 +85,7 @@ class _Positions:
             high = writer.compare("less", position, n)
             both = writer.step("logical_and", BOOL, low, high)
             inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
-            last = writer.subtract(n, writer.integer(1))
-            clipped = writer.step("minimum", INT64, position, last)
-            at.append(writer.step("maximum", INT64, clipped, writer.integer(0)))
+            at.append(position)
         return at, inside
 
 
@@ -130,7 +127,7 @@ def _define_convolution(types: Types, attributes: Attributes, results: Types) ->
         element = load(writer, types, 0, [batch, *at, read])
         if inside is not None:
             zero = writer.constant(0.0, x.dtype)
-            element = writer.where(inside, element, zero, positions.may_be_empty)
+            element = writer.where(inside, element, zero, absent=True)
         weight = load(writer, types, 1, [*taps, depth, channel])
         return writer.step("multiply", x.dtype, element, weight)
 
@@ -218,7 +215,7 @@ def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest
         if inside is None:
             return element
         nothing = writer.constant(neutral(missing, x.dtype), x.dtype)
-        return writer.where(inside, element, nothing, positions.may_be_empty)
+        return writer.where(inside, element, nothing, absent=True)
 
     reduced = (product(kernel),) if kind == ARGMAX else kernel
     return reduction(types, results[0].shape, reduced, kind, body)

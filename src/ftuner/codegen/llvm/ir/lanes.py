@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I1, I32, PTR, VOID, const, intrinsic, splat, type_suffix
+from ftuner.codegen.llvm.ir.builder import (
+    I1,
+    I32,
+    PTR,
+    VOID,
+    at,
+    const,
+    intrinsic,
+    shuffle,
+    splat,
+    type_suffix,
+)
 from ftuner.codegen.llvm.ir.loops import counted_loop
 
 
@@ -61,6 +72,31 @@ def load_lanes(
     function = intrinsic(builder.module, name, vector, [PTR, I32, mask.type, vector])
     zero = ir.Constant(vector, None)
     return builder.call(function, [address, ir.Constant(I32, align), mask, zero])
+
+
+def load_apart(
+    builder: ir.IRBuilder, address: ir.Value, vector: ir.VectorType, align: int, step: int
+) -> ir.Value:
+    """Load a vector whose lanes are `step` elements of memory apart, which may be negative, the
+    first at `address`. Only memory from the first to the last lane is touched."""
+    lanes, distance = vector.count, abs(step)
+    reach = (lanes - 1) * distance
+    lowest = address if step > 0 else at(builder, address, -reach * align)
+    begins = [min(number * lanes, reach + 1 - lanes) for number in range(distance)]
+    places = [lane * distance for lane in range(lanes)]
+    value: ir.Value = ir.Constant(vector, ir.Undefined)
+    done = 0
+    for begin in begins:
+        loaded = builder.load(at(builder, lowest, begin * align), typ=vector, align=align)
+        until = sum(place < begin + lanes for place in places)
+        taken = [
+            lanes + place - begin if done <= lane < until else lane
+            for lane, place in enumerate(places)
+        ]
+        value, done = shuffle(builder, value, loaded, taken), until
+    if step > 0:
+        return value
+    return shuffle(builder, value, value, [lanes - 1 - lane for lane in range(lanes)])
 
 
 def store_lanes(

@@ -9,14 +9,18 @@ tasks; where there are none, blocks of the vector axis do.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import accumulator_of, reduced_lanes
 from ftuner.codegen.llvm.ir.builder import (
+    I1,
     I64,
     const,
     reserve,
@@ -30,6 +34,7 @@ from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.transposition import emit_transposition
 from ftuner.core.access import Kernel
 from ftuner.core.cpu.schedule import Schedule
+from ftuner.core.guards import outer_steps
 from ftuner.core.index_expr import Stage
 
 
@@ -40,6 +45,11 @@ def emit(module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fus
         emit_transposition(Frame(function, kernel, schedule, fused))
     else:
         _Emission(function, kernel, schedule, fused).emit()
+
+
+MOST_WRITTEN_OUT = 16
+"""Most elements of a reduction whose loop is written out. Derived: their code is shorter than the
+rest of a kernel's, and a round of a loop takes as long as several elements."""
 
 
 class _Emission(Frame):
@@ -62,7 +72,7 @@ class _Emission(Frame):
                 if vector is not None and vector < len(kernel.kept):
                     self._kept_vectors(index, const(0), self.dim(kernel.axes[vector]))
                 else:
-                    self._task(Place(index, None, ()))
+                    self._task(Place(index, None))
         builder.ret_void()
 
     def _digits(self, number: ir.Value, axes: Sequence[int]) -> dict[int, ir.Value]:
@@ -80,17 +90,24 @@ class _Emission(Frame):
 
     def _kept_vectors(self, index: Mapping[int, ir.Value], first: ir.Value, last: ir.Value) -> None:
         few = self.schedule.interleaved
+        values = Values(self, Place(index, None))
+        known = {number: values.value(number) for number in outer_steps(self.kernel, index)}
+        task = Place(index, None, known=known)
         if few is None:
-            self._by_vectors(first, last, lambda lanes: self._task(Place(index, lanes, ())))
+            self._by_vectors(first, last, lambda lanes: self._task(replace(task, lanes=lanes)))
             return
         extent = self.kernel.axes[few]
         assert isinstance(extent, int)
 
         def side_by_side(lanes: Lanes) -> None:
-            places = [Place({**index, few: const(i)}, lanes, ()) for i in range(extent)]
-            values = [Values(self, place) for place in places]
-            for result in range(len(self.kernel.values)):
-                values[0].store_interleaved(result, values[1:])
+            def all_of(inside: bool) -> None:
+                here = replace(task, lanes=lanes, inside=inside)
+                indices = ({**index, few: const(i)} for i in range(extent))
+                first, *others = (Values(self, replace(here, index=i)) for i in indices)
+                for result in range(len(self.kernel.values)):
+                    first.store_interleaved(result, others)
+
+            self._by_inside(replace(task, lanes=lanes), all_of)
 
         self._by_vectors(first, last, side_by_side)
 
@@ -103,15 +120,43 @@ class _Emission(Frame):
 
         by_vectors(builder, first, last, lanes, vector)
 
+    def _by_inside(self, place: Place, body: Callable[[bool], None]) -> None:
+        """Emit `body` for where all conditions with slopes hold at a place, along all axes that it
+        has no index of, and for where they may not."""
+        builder, kernel = self.builder, self.kernel
+        if not self.slopes:
+            body(False)
+            return
+        ends: dict[int, tuple[ir.Value, ir.Value]] = {}
+        for axis, extent in enumerate(kernel.axes):
+            first, count = const(0), self.dim(extent)
+            if axis == self.schedule.vector and place.lanes is not None:
+                first, count = place.lanes.base, place.lanes.count or const(self.schedule.lanes)
+            ends[axis] = first, builder.sub(builder.add(first, count), const(1))
+        all_hold: ir.Value = ir.Constant(I1, 1)
+        for condition, nearer in self.slopes.items():
+            worst = {axis: ends[axis][nearer[axis] < 0] for axis in ends}
+            corner = replace(place, index={**worst, **place.index}, lanes=None)
+            holds = Values(self, corner).value(condition)
+            all_hold = builder.and_(all_hold, holds)
+        with builder.if_else(all_hold, likely=True) as (inside, elsewhere):
+            with inside:
+                body(True)
+            with elsewhere:
+                body(False)
+
     def _task(self, place: Place) -> None:
         """Emit all stages, then the results, of one kept index or of a vector of them."""
+        self._by_inside(place, lambda inside: self._stages(replace(place, inside=inside)))
+
+    def _stages(self, place: Place) -> None:
         kernel = self.kernel
         if any(stage.kind == "scan" for stage in kernel.stages):
             self._scan(place)
             return
         for stage in kernel.stages:
             total = self._stage(place, stage)
-            place = Place(place.index, place.lanes, (*place.stages, total))
+            place = replace(place, stages=(*place.stages, total))
         narrow = [i for i, wide in enumerate(kernel.wide) if not wide]
         if narrow:
             values = Values(self, place)
@@ -130,20 +175,36 @@ class _Emission(Frame):
     def _over_reduced(self, place: Place, body: Callable[[Place], None]) -> None:
         """Emit `body` for each index along the reduced axes, by vectors along the vector axis."""
         kernel, vector = self.kernel, self.schedule.vector
-        inner = range(len(kernel.kept), len(kernel.axes))
+        inner = [a for a in range(len(kernel.kept), len(kernel.axes)) if a != vector]
+        written = self._written_out(inner) if place.inside or not self.slopes else []
         with ExitStack() as loops:
             index = dict(place.index)
-            for axis in inner:
-                if axis != vector:
-                    extent = self.dim(kernel.axes[axis])
-                    index[axis] = loops.enter_context(counted_loop(self.builder, 0, extent))
-            if vector is not None and vector in inner:
-                extent = self.dim(kernel.axes[vector])
-                self._by_vectors(
-                    const(0), extent, lambda lanes: body(Place(index, lanes, place.stages))
-                )
-            else:
-                body(Place(index, place.lanes, place.stages))
+            for axis in inner[: len(inner) - len(written)]:
+                extent = self.dim(kernel.axes[axis])
+                index[axis] = loops.enter_context(counted_loop(self.builder, 0, extent))
+            last = inner[len(inner) - len(written) :]
+            for numbers in itertools.product(*map(range, written)):
+                index |= {axis: const(n) for axis, n in zip(last, numbers, strict=True)}
+                self._along_vector(replace(place, index=dict(index)), body)
+
+    def _along_vector(self, place: Place, body: Callable[[Place], None]) -> None:
+        """Emit `body` for each vector of the vector axis if that is a reduced one."""
+        kernel, vector = self.kernel, self.schedule.vector
+        if vector is None or vector < len(kernel.kept):
+            body(place)
+            return
+        extent = self.dim(kernel.axes[vector])
+        self._by_vectors(const(0), extent, lambda lanes: body(replace(place, lanes=lanes)))
+
+    def _written_out(self, axes: Sequence[int]) -> list[int]:
+        """The extents of the last reduced axes that are written out rather than looped over."""
+        extents: list[int] = []
+        for axis in reversed(axes):
+            extent = self.kernel.axes[axis]
+            if not isinstance(extent, int) or math.prod([extent, *extents]) > MOST_WRITTEN_OUT:
+                break
+            extents.insert(0, extent)
+        return extents
 
     def _stage(self, place: Place, stage: Stage) -> ir.Value:
         if stage.kind in ("argmax", "argmin"):
@@ -197,7 +258,7 @@ class _Emission(Frame):
             after = elements.combine(builder, stage.combine, before, value, dtype)
             builder.store(after, total)
             seen = after if stage.last else before
-            values = Values(self, Place(inner.index, inner.lanes, (seen,)))
+            values = Values(self, replace(inner, stages=(seen,)))
             for result in range(len(kernel.values)):
                 values.store(result)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir import random_numbers
 from ftuner.codegen.llvm.ir.builder import (
+    I1,
     I32,
     I64,
     any_lane,
@@ -21,13 +22,17 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
-from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
+from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.core.access import Access, Kernel
+from ftuner.core.access import Access, Kernel, affine_index
 from ftuner.core.cpu.schedule import Schedule, operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
-from ftuner.core.guards import guards
+from ftuner.core.guards import guards, slopes, terms
+
+MOST_APART = 4
+"""Largest distance of the elements of a vector that is put together from whole vectors of memory.
+Derived: from 8 lanes on, that takes fewer instructions than a load for each lane."""
 
 
 class Frame:
@@ -50,6 +55,13 @@ class Frame:
             pointer_slot(builder, buffers, len(numbers) + i) for i in range(len(kernel.values))
         ]
         self.guards = guards(kernel, necessary=True)
+        # The others hold or not for all of a vector and of a reduction.
+        within = {schedule.vector, *range(len(kernel.kept), len(kernel.axes))}
+        self.slopes = {
+            condition: nearer
+            for condition, nearer in slopes(kernel).items()
+            if any(slope for axis, slope in enumerate(nearer) if axis in within)
+        }
         self._nothing: ir.Value | None = None
 
     @property
@@ -78,11 +90,14 @@ class Lanes:
 @dataclass(frozen=True)
 class Place:
     """Where values are computed: the index along each axis but the vector one, the lanes (None for
-    scalars), and the reductions known so far."""
+    scalars), the reductions known so far, whether all conditions with slopes hold, and steps that
+    were computed before a loop."""
 
     index: Mapping[int, ir.Value]
     lanes: Lanes | None
-    stages: tuple[ir.Value, ...]
+    stages: tuple[ir.Value, ...] = ()
+    inside: bool = False
+    known: Mapping[int, ir.Value] = field(default_factory=dict)
 
 
 class Values:
@@ -93,7 +108,7 @@ class Values:
         self._builder = frame.builder
         self._kernel = frame.kernel
         self._place = place
-        self._known: dict[int, ir.Value] = {}
+        self._known = dict(place.known)
 
     def value(self, number: int) -> ir.Value:
         found = self._known.get(number)
@@ -104,6 +119,8 @@ class Values:
     def _compute(self, number: int) -> ir.Value:
         step = self._kernel.steps[number]
         builder, place = self._builder, self._place
+        if place.inside and number in self._frame.slopes:
+            return ir.Constant(I1, 1)
         if step.op == "constant":
             assert isinstance(step.payload, (int, float))
             return ir.Constant(scalar_type(step.dtype), step.payload)
@@ -151,6 +168,8 @@ class Values:
         builder = self._builder
         found: ir.Value | None = None
         for condition, wanted in sorted(self._frame.guards[number]):
+            if self._place.inside and wanted and condition in self._frame.slopes:
+                continue
             term = self.value(condition)
             term = term if wanted else builder.not_(term)
             found = (
@@ -173,6 +192,39 @@ class Values:
             builder.store(const(status), self._frame.status)
         return builder.select(inside, index, none)
 
+    def _slope(self, number: int) -> int | None:
+        """How much a padded index grows along the vector axis; None unless all conditions hold."""
+        kernel, place, vector = self._kernel, self._place, self._frame.schedule.vector
+        step = kernel.steps[number]
+        if not place.inside or place.lanes is None or step.op != "where":
+            return None
+        condition, index, _ = step.arguments
+        own = affine_index(kernel.steps, index, len(kernel.axes))
+        known = all(c in self._frame.slopes for c, _ in terms(kernel, condition, True))
+        assert vector is not None
+        slope = own.coefficients[vector]
+        return slope if known and isinstance(slope, int) and not own.rest else None
+
+    def _step(self, access: Access) -> int | None:
+        """The distance of the elements of successive lanes in memory as far as it is even, if it is
+        short and known."""
+        vector = self._frame.schedule.vector
+        assert vector is not None
+        found = access.coefficients[vector]
+        for number, factor in access.rest:
+            found = found + (self._slope(number) or 0) * factor
+        return found if isinstance(found, int) and abs(found) <= MOST_APART else None
+
+    def _first(self, number: int) -> ir.Value:
+        """A step of the first lane, if it grows evenly from there; else of all lanes."""
+        if self._slope(number) is None:
+            return self.value(number)
+        place, vector = self._place, self._frame.schedule.vector
+        assert vector is not None
+        assert place.lanes is not None
+        first = {**place.index, vector: place.lanes.base}
+        return Values(self._frame, replace(place, index=first, lanes=None)).value(number)
+
     def _offset(self, access: Access, base: bool) -> tuple[ir.Value, ir.Value | None]:
         """The offset of the first lane, and what each lane adds to it beside its number, if
         anything; with `base`, the position along the vector axis is in the former."""
@@ -188,7 +240,7 @@ class Values:
         if vector is not None and base and access.coefficients[vector] != 0:
             assert self._place.lanes is not None
             terms.append((self._place.lanes.base, access.coefficients[vector]))
-        terms += [(self.value(step), c) for step, c in access.rest]
+        terms += [(self._first(step) if base else self.value(step), c) for step, c in access.rest]
         for value, coefficient in terms:
             count = elements.lanes_of(value)
             factor = frame.dim(coefficient)
@@ -212,44 +264,44 @@ class Values:
         needed = None if guard is None else any_lane(self._builder, guard)
         own = guard if guard is not None and elements.lanes_of(guard) else None
         vector = self._frame.schedule.vector
-        coefficient: Dim = 0
-        if lanes is not None:
-            assert vector is not None
-            coefficient = access.coefficients[vector]
-        straight = coefficient in (0, 1)
-        offset, apart = self._offset(access, base=straight)
+        step = 0 if lanes is None else self._step(access)
+        offset, apart = self._offset(access, base=step is not None)
         element = elements.memory_type(dtype)
-        if apart is None and coefficient == 0:
-            address = self._chosen(needed, self._address(buffer, offset, dtype))
-            value = builder.load(address, typ=element, align=dtype.itemsize)
-            return elements.from_memory(builder, value, dtype)
         count = self._frame.schedule.lanes
         type_ = ir.VectorType(element, count)
-        if apart is None and coefficient == 1:
+        address = self._address(buffer, offset, dtype)
+        if apart is None and step == 0:
+            address = self._chosen(needed, address)
+            value = builder.load(address, typ=element, align=dtype.itemsize)
+            return elements.from_memory(builder, value, dtype)
+        if apart is None and step == 1:
             assert lanes is not None
-            address, mask = self._address(buffer, offset, dtype), lanes.mask
+            mask = lanes.mask
             if own is None:
                 address = self._chosen(needed, address)
             else:
                 mask = own if mask is None else builder.and_(mask, own)
             value = load_lanes(builder, address, type_, dtype.itemsize, mask)
             return elements.from_memory(builder, value, dtype)
+        if apart is None and step is not None and needed is None and lanes and not lanes.mask:
+            value = load_apart(builder, address, type_, dtype.itemsize, step)
+            return elements.from_memory(builder, value, dtype)
+        # Large strides, or data-dependent positions: compute from positions, which stay in range.
+        offset, apart = self._offset(access, base=False)
+        coefficient = 0 if vector is None else access.coefficients[vector]
         if coefficient != 0:
-            # Large strides, or data-dependent positions: compute from positions, which stay in
-            # range.
             assert vector is not None
-            if straight:
-                offset, apart = self._offset(access, base=False)
             factor = splat(builder, self._frame.dim(coefficient), count)
             along = builder.mul(self._index(vector), factor)
             apart = along if apart is None else builder.add(apart, along)
         assert apart is not None
+        if needed is None:
+            # Loads that differ in the scalar part alone share the offsets of their lanes.
+            return self._gather(self._address(buffer, offset, dtype), apart, dtype)
         offsets = builder.add(apart, splat(builder, offset, count))
-        if needed is not None:
-            buffer = self._chosen(needed, buffer)
-            each = needed if own is None else own
-            offsets = builder.select(each, offsets, elements.zero(offsets.type))
-        return self._gather(buffer, offsets, dtype)
+        each = needed if own is None else own
+        offsets = builder.select(each, offsets, elements.zero(offsets.type))
+        return self._gather(self._chosen(needed, buffer), offsets, dtype)
 
     def _chosen(self, needed: ir.Value | None, address: ir.Value) -> ir.Value:
         """An address, or that of zeros where nothing may be read."""
@@ -293,6 +345,9 @@ class Values:
         coefficient = access.coefficients[vector]
         if coefficient == 1:
             address = self._address(buffer, offset, dtype)
+            if kernel.combine:
+                before = load_lanes(builder, address, value.type, dtype.itemsize, lanes.mask)
+                value = elements.combine(builder, kernel.combine, before, value, dtype)
             store_lanes(builder, value, address, dtype.itemsize, lanes.mask)
             return
         scratch = reserve(builder, value.type)
