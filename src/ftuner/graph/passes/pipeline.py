@@ -30,6 +30,7 @@ from ftuner.graph.passes.rolls import write_rolls
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.silu import recognise_silu
 from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
+from ftuner.graph.passes.suppression import suppress_in_steps
 from ftuner.graph.passes.whole_indices import drop_whole_indices
 from ftuner.graph.verify import verify
 
@@ -84,8 +85,8 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
             passes = (*PASSES[:at], partial(keep_half_weights, dtypes=kept), *PASSES[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
-        # A GPU multiplies the gathered weights as a batch.
-        passes = (*passes, join_halves, recognise_experts)
+        # A GPU multiplies the gathered weights as a batch, and has the host choose boxes.
+        passes = (*passes, join_halves, recognise_experts, suppress_in_steps)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     for apply in passes:
         after = apply(graph)
