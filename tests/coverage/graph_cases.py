@@ -322,7 +322,5 @@ def on_host() -> Graph:
         corners = maker.given(f"corners_{name}", A, 4, C, dtype=dtype)
         attributes = {"iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
         count = f"boxes_{name}_kept"
-        found.append(
-            maker.add("non_max_suppression", scores, corners, count=count, **attributes)
-        )
+        found.append(maker.add("non_max_suppression", scores, corners, count=count, **attributes))
     return maker.made(*found)

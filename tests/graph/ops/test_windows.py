@@ -137,8 +137,8 @@ def test_boxes_that_are_refused() -> None:
     scores = g.given("scores", 2, 1, 5, dtype=FLOAT64)
     for shape, dtype, error in (((2, 5), FLOAT64, ShapeError), ((2, 3, 5), FLOAT64, ShapeError),
                                 ((2, 4, 5), INT64, GraphError)):  # fmt: skip
+        corners = g.given("corners", *shape, dtype=dtype)
         with pytest.raises(error):
-            corners = g.given("corners", *shape, dtype=dtype)
             g.add("non_max_suppression", scores, corners, **attributes)
     with pytest.raises(GraphError):
         g.add("kept_boxes", scores, count="n")

@@ -23,9 +23,7 @@ BLOCK = 128
 in the L2 cache, and NumPy's overhead for each call is paid once for 16384 pairs."""
 
 
-def _infer_suppress(
-    types: Types, attributes: Attributes, require: Require
-) -> tuple[TensorType]:
+def _infer_suppress(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     scores, corners = types
     what = f"suppression of {scores} with {corners}"
     if scores.dtype.kind != "float" or scores.dtype != corners.dtype:

@@ -40,10 +40,11 @@ class _Narrow:
             self._nodes: list[Node] = []
             if node.op == "cast":
                 self._visit_cast(node)
-            elif node.op in ("concat", "reshape", "slice"):
-                if any(value in self._known for value in node.inputs):
-                    halves = [self._half(value) for value in node.inputs]
-                    self._known[node.output] = self._made(halves, node)
+            elif node.op in ("concat", "reshape", "slice") and any(
+                value in self._known for value in node.inputs
+            ):
+                halves = [self._half(value) for value in node.inputs]
+                self._known[node.output] = self._made(halves, node)
             if self._nodes:
                 self.places[node] = [*self._nodes, node]
 
