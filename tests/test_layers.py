@@ -24,6 +24,7 @@ from ftuner.graph.steps import (
     TopKStep,
     WholeStep,
 )
+from ftuner.graph.suppression_step import SuppressionStep
 from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 
 ROOT = Path(ftuner.__file__).parent
@@ -56,6 +57,7 @@ ONLY_ON_CPU = {
     "planner.panel_width": "only a CPU packs weights into panels",
     "report.patches": "on a GPU the tiles of a product are bands and waves",
     "runtime.appending": "outputs that append to inputs in place",
+    "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
@@ -265,6 +267,7 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
             StripesStep.kind,
             WholeStep.kind,
             ExpertsStep.kind,
+            SuppressionStep.kind,
         },
         "gpu": {GroupedConvolutionStep.kind},
     }

@@ -318,9 +318,9 @@ def on_host() -> Graph:
     for name, dtype in DTYPES.items():
         square = maker.given(f"square_{name}", A, 3, 3, dtype=dtype)
         found.append(maker.add("determinant", square))
-        boxes = maker.given(f"boxes_{name}", A, 6, C, dtype=dtype)
+        scores = maker.given(f"scores_{name}", A, 2, C, dtype=dtype)
+        corners = maker.given(f"corners_{name}", A, 4, C, dtype=dtype)
         attributes = {"iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
-        found.append(
-            maker.add("non_max_suppression", boxes, count=f"boxes_{name}_kept", **attributes)
-        )
+        count = f"boxes_{name}_kept"
+        found.append(maker.add("non_max_suppression", scores, corners, count=count, **attributes))
     return maker.made(*found)

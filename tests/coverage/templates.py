@@ -160,8 +160,12 @@ def _others() -> Iterator[Template]:
         attributes = {"axis": axis, "ordered": ordered, "count": "found"}
         yield Template((Case("unique", (("float32", (B, C)),), attributes),))
     yield Template((Case("determinant", (("float32", (A, B, B)),), {}, (), 8.0, _large),))
-    attributes = {"iou_threshold": 0.2, "score_threshold": None, "limit": 3, "count": "kept"}
-    yield Template((Case("non_max_suppression", (("float32", (A, 6, C)),), attributes),))
+    attributes = {"iou_threshold": 0.2, "score_threshold": None, "limit": 3}
+    boxes = (("float32", (A, 2, C)), ("float32", (A, 4, C)))
+    yield Template((Case("suppress", boxes, attributes),))
+    attributes = {**attributes, "count": "kept"}
+    yield Template((Case("non_max_suppression", boxes, attributes),))
+    yield Template((Case("kept_boxes", (("int64", (A, B, C)),), {"count": "kept"}),))
     yield Template(
         (
             Case(

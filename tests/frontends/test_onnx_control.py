@@ -23,6 +23,7 @@ from tests.frontends.control_models import (
 
 from ftuner.errors import (
     GraphError,
+    IndexRangeError,
     IterationLimitError,
     ShapeError,
 )
@@ -47,6 +48,50 @@ def test_a_body_is_compiled_once(widest: CpuBackend, compiled: list[Any]) -> Non
     for n in (1, 7, 30):
         model.run({"n": np.array(n), "first": floats(2, 3), "w": floats(1, 3)})
     assert len(compiled) == count
+
+
+def exchanging(conditional: bool) -> Any:
+    """A loop that exchanges two carried values; each iteration gives an element and a look-up."""
+    nodes = [
+        NODE("Add", ["b", "one"], ["a_next"]),
+        NODE("Identity", ["a"], ["b_next"]),
+        NODE("Gather", ["table", "i"], ["row"]),
+        NODE("ReduceMax", ["a"], ["most"], keepdims=0),
+        NODE("Less", ["most", "far"], ["small"]) if conditional
+        else NODE("Identity", ["go"], ["small"]),
+    ]  # fmt: skip
+    body = body_of(
+        nodes, [value("a", ["n", 3]), value("b", ["n", 3])],
+        [value("small", [], BOOL), value("a_next"), value("b_next"), value("a_next"), value("row")],
+        [stored("one", np.float32(1)), stored("far", np.float32(80))],
+    )  # fmt: skip
+    loop = NODE("Loop", ["count", "", "x", "y"], ["a_last", "b_last", "all", "rows"], body=body)
+    return model_of(
+        [loop],
+        [value("count", [], INT64), value("x", ["n", 3]), value("y", ["n", 3]),
+         value("table", ["m", 2])],
+        [value(name) for name in ("a_last", "b_last", "all", "rows")],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_carried_values_that_keep_their_extents(widest: CpuBackend, conditional: bool) -> None:
+    """Iterations write over what earlier ones have read, and never what they were given."""
+    feeds = [
+        {"count": np.array(n), "x": floats(rows, 3), "y": floats(rows, 3), "table": floats(200, 2)}
+        for n, rows in ((0, 2), (1, 2), (2, 0), (3, 1), (64, 2), (65, 2), (129, 3), (200, 2))
+    ]
+    copies = [{name: x.copy() for name, x in given.items()} for given in feeds]
+    model = expect_agreement(exchanging(conditional), *feeds)
+    for given, copy in zip(feeds, copies, strict=True):
+        for name, x in given.items():
+            np.testing.assert_array_equal(x, copy[name])
+    # Iteration 5 reads beyond the table; a later run is not affected.
+    short = {**feeds[-1], "table": floats(5, 2)}
+    with pytest.raises(IndexRangeError):
+        model.run(short)
+    expected = model.run({**short, "count": np.array(5)})
+    np.testing.assert_array_equal(expected[3], short["table"])
 
 
 def carrying_what_stays() -> Any:

@@ -34,7 +34,7 @@ def invariants(steps: Sequence[Step]) -> tuple[Invariant, ...]:
 
     def root(number: int) -> int:
         while group[number] != number:
-            number = group[number]
+            group[number] = number = group[group[number]]
         return number
 
     touched: dict[Buffer, int] = {}
@@ -59,20 +59,24 @@ def invariants(steps: Sequence[Step]) -> tuple[Invariant, ...]:
 def _invariant_steps(steps: Sequence[Step]) -> list[int]:
     """The steps of which all operands are constants or results of such steps. A buffer that
     any other step writes, too, is not one."""
-    once = list(range(len(steps)))
-    while True:
-        known = set(once)
-        others = {b for n, step in enumerate(steps) if n not in known for b in step.writes}
-        kept = [n for n in once if _reads_known(steps[n], others)]
-        if len(kept) == len(once):
-            return kept
-        once = kept
+    touching: dict[Buffer, list[int]] = {}
+    for number, step in enumerate(steps):
+        for buffer in {*step.reads, *step.writes}:
+            touching.setdefault(buffer, []).append(number)
+    varying = {n for n, step in enumerate(steps) if not _reads_known(step)}
+    left = list(varying)
+    while left:
+        for buffer in steps[left.pop()].writes:
+            found = [n for n in touching.pop(buffer, ()) if n not in varying]
+            varying.update(found)
+            left += found
+    return [n for n in range(len(steps)) if n not in varying]
 
 
-def _reads_known(step: Step, others: set[Buffer]) -> bool:
-    written = all(b.kind == "arena" and b not in others for b in step.writes)
-    return written and all(
-        b.kind == "constant" or (b.kind == "arena" and b not in others) for b in step.reads
+def _reads_known(step: Step) -> bool:
+    """Whether all operands are constants, or may be, and whether the results stay in the arena."""
+    return all(b.kind == "arena" for b in step.writes) and all(
+        b.kind in ("constant", "arena") for b in step.reads
     )
 
 

@@ -16,6 +16,7 @@ from ftuner.runtime.shown_progress import Progress
 if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Array, Graph, Node
+    from ftuner.graph.ops.control import Iterations
     from ftuner.graph.steps import Lowered
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
@@ -64,6 +65,17 @@ class Executable(ABC):
             AllocationError: the device does not have the memory for them.
             IndexRangeError: an index in the data that is out of range.
         """
+
+    def repeat(
+        self, arrays: Sequence[Any], carried: int, conditional: bool, most: int
+    ) -> Iterations | None:
+        """Iterations of a loop of which this is the graph, as `graph.ops.control.Repeat`; None if
+        each is better a run.
+
+        Raises:
+            ShapeError, AllocationError, IndexRangeError: as `run`.
+        """
+        return None
 
     @abstractmethod
     def step_seconds(self, arrays: Sequence[Any]) -> list[float]:
@@ -118,8 +130,8 @@ class Boundary(ABC):
         """
 
     @abstractmethod
-    def stacked(self, operands: Sequence[Any]) -> Any:
-        """Operands of equal shapes along a new first axis."""
+    def joined(self, operands: Sequence[Any]) -> Any:
+        """Operands concatenated along the first axis."""
 
 
 class Backend(ABC):

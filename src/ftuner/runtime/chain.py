@@ -12,7 +12,7 @@ from ftuner.errors import ConfigurationError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.ops.control import MAX_TRIPS, Host
+from ftuner.graph.ops.control import MAX_TRIPS, Host, Iterations, once
 from ftuner.graph.splitting import Part, split
 from ftuner.runtime.backend import Backend, Boundary, Executable
 from ftuner.runtime.shapes.binding import Binding
@@ -82,6 +82,19 @@ class Chain:
             return self.executables[0].run(operands)
         return self.through(operands, lambda executable, given: executable.run(given))
 
+    def repeat(
+        self, operands: Sequence[Any], carried: int, conditional: bool, most: int
+    ) -> Iterations:
+        """Iterations of a loop of which this is the graph; see `control.Repeat`.
+
+        Raises:
+            ShapeError, AllocationError, IndexRangeError, IterationLimitError: as `run`.
+        """
+        found = None
+        if len(self._links) == 1:
+            found = self.executables[0].repeat(operands, carried, conditional, most)
+        return once(self.run, operands, carried, conditional, most) if found is None else found
+
     def through(self, operands: Sequence[Any], apply: Apply) -> list[Any]:
         """The outputs, where `apply` runs `executables`; graphs within host nodes are run as
         ever."""
@@ -123,11 +136,13 @@ class _Link(NamedTuple):
 
 def _evaluation(node: Node, boundary: Boundary, chain: Callable[[Graph], Chain]) -> Evaluate:
     """How a host node is computed: if it has graphs, on the arrays of the device."""
-    graphs = {n: chain(x).run for n, x in node.attributes.items() if isinstance(x, Graph)}
+    graphs = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
     if not graphs:
         return partial(boundary.evaluated, node)
-    host = Host(boundary.stacked, max_trips())
-    run = partial(OPERATORS[node.op].reference, **{**node.attributes, **graphs}, host=host)
+    repeat = graphs["body"].repeat if "body" in graphs else None
+    host = Host(boundary.joined, max_trips(), repeat)
+    runs = {n: x.run for n, x in graphs.items()}
+    run = partial(OPERATORS[node.op].reference, **{**node.attributes, **runs}, host=host)
     several = len(node.outputs) > 1
 
     def evaluate(operands: list[Any]) -> Sequence[Any]:

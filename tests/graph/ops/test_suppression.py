@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.graph.graphs import B, Maker, S
 
+from ftuner.core.dtype import DTYPES
 from ftuner.graph.ops.suppression import BLOCK, SUPPRESSION
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 
-(SUPPRESS,) = SUPPRESSION
+SUPPRESS = SUPPRESSION[0]
 
 
 def by_definition(
@@ -65,8 +69,9 @@ def test_boxes_are_kept_as_by_definition(
 ) -> None:
     x = table(count, size, seed=count)
     found = SUPPRESS.reference(
-        x, iou_threshold=iou_threshold, score_threshold=score_threshold, limit=limit, count="n"
-    )
+        x[:, :-4], x[:, -4:], iou_threshold=iou_threshold, score_threshold=score_threshold,
+        limit=limit, count="n",
+    )  # fmt: skip
     assert found.dtype == np.int64
     expected = by_definition(x, iou_threshold, score_threshold, limit)
     assert found.tolist() == [list(row) for row in expected]
@@ -77,8 +82,35 @@ def test_boxes_that_are_no_numbers_overlap_nothing() -> None:
     x[0, -4:, 3] = np.nan
     x[1, -2:, 5] = np.inf
     found = SUPPRESS.reference(
-        x, iou_threshold=0.5, score_threshold=None, limit=1000, count="n"
+        x[:, :-4], x[:, -4:], iou_threshold=0.5, score_threshold=None, limit=1000, count="n"
     ).tolist()
     assert [0, 0, 3] in found
     assert [0, 1, 3] in found
     assert found == [list(row) for row in by_definition(x, 0.5, None, 1000)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("threshold", [None, 0.3, 0.0, -np.inf, np.inf, np.nan])
+@pytest.mark.parametrize("limit", [-1, 0, 5, 40, 1000])
+def test_the_kernel_keeps_the_same_boxes(
+    threshold: float | None, limit: int, dtype: type, widest: CpuBackend
+) -> None:
+    """With equal scores, zeros of both signs, infinite scores, NaN, and boxes without area."""
+    g = Maker()
+    of = DTYPES[np.dtype(dtype).name]
+    operands = g.given("scores", B, 2, S, dtype=of), g.given("corners", B, 4, S, dtype=of)
+    attributes = {"score_threshold": threshold, "limit": limit}
+    outputs = [
+        g.add("non_max_suppression", *operands, iou_threshold=t, count=f"n{i}", **attributes)
+        for i, t in enumerate((0.5, 0.0, 1.0, np.inf))
+    ]
+    model = Model(g.made(*outputs), widest)
+    for count in (0, 1, 15, 16, 17, 300):
+        x = table(count, 0.5, seed=count).astype(dtype)
+        x[:, 0, ::7], x[:, 0, 1::7] = 0.0, -0.0
+        x[0, 1, 2::9], x[1, 1, 3::9], x[1, 0, 4::9] = np.nan, np.inf, -np.inf
+        x[0, -1, 5::11], x[1, -2, 6::11] = np.nan, np.inf
+        feeds = {"scores": x[:, :-4], "corners": x[:, -4:]}
+        for found, t in zip(model.run(feeds), (0.5, 0.0, 1.0, np.inf), strict=True):
+            expected = SUPPRESS.reference(*feeds.values(), iou_threshold=t, count="n", **attributes)
+            np.testing.assert_array_equal(found, expected)

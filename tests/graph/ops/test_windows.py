@@ -134,7 +134,11 @@ def test_tables_that_are_refused() -> None:
 def test_boxes_that_are_refused() -> None:
     g = Maker()
     attributes = {"iou_threshold": 0.5, "score_threshold": None, "limit": 1, "count": "n"}
+    scores = g.given("scores", 2, 1, 5, dtype=FLOAT64)
     for shape, dtype, error in (((2, 5), FLOAT64, ShapeError), ((2, 3, 5), FLOAT64, ShapeError),
-                                ((2, 5, 5), INT64, GraphError)):  # fmt: skip
+                                ((2, 4, 5), INT64, GraphError)):  # fmt: skip
+        corners = g.given("corners", *shape, dtype=dtype)
         with pytest.raises(error):
-            g.add("non_max_suppression", g.given("x", *shape, dtype=dtype), **attributes)
+            g.add("non_max_suppression", scores, corners, **attributes)
+    with pytest.raises(GraphError):
+        g.add("kept_boxes", scores, count="n")

@@ -57,6 +57,11 @@ def best(g: Maker) -> Value:
     return g.add_many("top_k", g.given("x", S, 1000), axis=1, k=5, largest=True)[0]
 
 
+def suppressed(g: Maker) -> Value:
+    operands = g.given("scores", B, 2, S), g.given("corners", B, 4, S)
+    return g.add("suppress", *operands, iou_threshold=0.5, score_threshold=0.1, limit=5)
+
+
 def recurrent(g: Maker) -> Value:
     sigmoid, tanh = Activation("sigmoid"), Activation("tanh")
     cell = Cell("lstm", (sigmoid, tanh, tanh))
@@ -101,6 +106,7 @@ def reported(body: object, workers: int = 1, resident_bytes: int = 0) -> StepRep
         (norm, 1, "8 lanes along axis 1, 77 tasks", 77 * (3 * 768 + 4), 8 * 77 * 768),
         (copy, 1, "8 lanes along axis 1, 77 tasks", 0, 8 * 77 * 8),
         (best, 1, "77 tasks", 0, 77 * (4000 + 5 * 12)),
+        (suppressed, 2, "24 tasks", 0, 24 * (77 * 4 + 5 * 12)),
         # Eight sums, three products, five functions.
         (recurrent, 1, "1 task of 12 sequences", 77 * 12 * 64 * (8 * 64 + 13),
          4 * (256 * 64 + 77 * 12 * (256 + 64) + 2 * 12 * 64)),

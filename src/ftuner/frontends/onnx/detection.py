@@ -46,12 +46,11 @@ def _non_max_suppression(context: Context, node: NodeView) -> Sequence[Value]:
     limit = _number(context, node.optional(2), "the most boxes of a class")
     overlap = _number(context, node.optional(3), "the threshold of overlaps")
     least = _number(context, node.optional(4), "the threshold of scores")
-    table = context.concat([scores, _corners(context, boxes, centred)], 1)
     count = context.names.fresh(f"{next(iter(node.record.outputs), 'boxes')}_count")
     return [
         context.add(
-            "non_max_suppression", table, limit=int(limit or 0), iou_threshold=overlap or 0.0,
-            score_threshold=least, count=str(count),
+            "non_max_suppression", scores, _corners(context, boxes, centred), limit=int(limit or 0),
+            iou_threshold=overlap or 0.0, score_threshold=least, count=str(count),
         )
     ]  # fmt: skip
 

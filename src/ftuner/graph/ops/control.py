@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,10 +30,39 @@ MAX_TRIPS = 1 << 24
 class Host:
     """What runs the graphs of a node."""
 
-    stack: Callable[[Sequence[Any]], Any] = np.stack
-    """Stacks arrays of equal shapes along a new first axis."""
+    join: Callable[[Sequence[Any]], Any] = np.concatenate
+    """Concatenates arrays along the first axis."""
     max_trips: int = MAX_TRIPS
     """Most iterations of a loop."""
+    repeat: Repeat | None = None
+    """Runs iterations of the loop; by default each is a run of its graph."""
+
+
+class Iterations(NamedTuple):
+    """What one or more iterations of a loop give."""
+
+    count: int
+    going: bool
+    """Whether to go on."""
+    values: Sequence[Any]
+    """The carried values after them."""
+    stacked: Sequence[Sequence[Any]]
+    """For each stacked result arrays, with the iterations along the first axis."""
+
+
+Repeat = Callable[[Sequence[Any], int, bool, int], Iterations]
+"""Runs iterations: of the operands of the first one, of which some are carried, whether the graph
+gives a condition, and the most iterations."""
+
+
+def once(
+    body: Run, operands: Sequence[Any], carried: int, conditional: bool, most: int
+) -> Iterations:
+    """One iteration of a loop, as `Repeat`."""
+    results, going = body(operands), True
+    if conditional:
+        going, results = bool(results[0].item()), results[1:]
+    return Iterations(1, going, results[:carried], [[x[None]] for x in results[carried:]])
 
 
 def _expect_operands(what: str, body: Graph, types: Types) -> None:
@@ -64,28 +94,27 @@ def _reference_loop(
 ) -> Any:  # fmt: skip
     limit, goes_on = trips.item(), bool(going.item())
     empty = operands[len(operands) - (len(types) - carried) :]
-    values = list(operands[:carried])
+    values: Sequence[Any] = operands[:carried]
     captured = operands[carried : len(operands) - len(empty)]
     stacked: list[list[Any]] = [[] for _ in empty]
+    repeat = host.repeat or partial(once, body)
     number = 0
     while goes_on and number < limit:
         if number == host.max_trips:
             raise IterationLimitError(f"a loop has not ended after {number} iterations")
-        results = body([*values, *captured])
-        if conditional:
-            goes_on, results = bool(results[0].item()), results[1:]
-        values = list(results[:carried])
-        for parts, part in zip(stacked, results[carried:], strict=True):
-            parts.append(part)
-        number += 1
+        most = min(limit, host.max_trips) - number
+        count, goes_on, values, found = repeat([*values, *captured], carried, conditional, most)
+        for parts, more in zip(stacked, found, strict=True):
+            parts += more
+        number += count
     for parts in stacked:
-        shapes = {tuple(part.shape) for part in parts}
+        shapes = {tuple(part.shape[1:]) for part in parts}
         if len(shapes) > 1:
             raise ShapeError(
                 f"iterations of a loop give tensors of the shapes {sorted(shapes)} to be stacked; "
                 "expected one shape"
             )
-    results = (*values, *(host.stack(p) if p else x for p, x in zip(stacked, empty, strict=True)))
+    results = (*values, *(host.join(p) if p else x for p, x in zip(stacked, empty, strict=True)))
     return results if len(results) > 1 else results[0]
 
 

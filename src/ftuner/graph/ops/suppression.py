@@ -7,39 +7,86 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import symbol
+from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import INT64
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.ir import Array, TensorType
+from ftuner.graph.buffers import View
+from ftuner.graph.ir import Array, Node, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.placement import Placement
+from ftuner.graph.suppression_step import LANES, SuppressionStep
 
 Types = Sequence[TensorType]
 COORDINATES = 4
-"""Rows of a box, after those of the scores."""
 BLOCK = 128
 """Boxes that are compared with as many others at once. The matrices of a block, 64 KiB each, stay
 in the L2 cache, and NumPy's overhead for each call is paid once for 16384 pairs."""
 
 
-def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    (x,) = types
-    what = f"non_max_suppression of {x}"
-    if x.dtype.kind != "float":
+def _infer_suppress(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    scores, corners = types
+    what = f"suppression of {scores} with {corners}"
+    if scores.dtype.kind != "float" or scores.dtype != corners.dtype:
         raise GraphError(what)
-    if x.rank != 3 or (isinstance(x.shape[1], int) and x.shape[1] < COORDINATES):
-        raise ShapeError(f"{what}: expected scores and {COORDINATES} coordinates of boxes")
+    if scores.rank != 3 or corners.rank != 3:
+        raise ShapeError(f"{what}: expected (images, labels, boxes) and (images, 4, boxes)")
+    images, _, boxes = scores.shape
+    for have, wanted in zip(corners.shape, (images, COORDINATES, boxes), strict=True):
+        require(have, wanted, what)
+    limit = minimum(max(attributes["limit"], 0), boxes)
+    return (TensorType(INT64, (*scores.shape[:2], limit)),)
+
+
+def _reference_suppress(
+    scores: Any, corners: Any, iou_threshold: float, score_threshold: float | None, limit: int
+) -> Any:
+    limit = min(max(limit, 0), scores.shape[2])
+    found = np.full((*scores.shape[:2], limit), -1, np.int64)
+    for image, label in np.ndindex(scores.shape[:2]):
+        kept = _kept(scores[image, label], corners[image], iou_threshold, score_threshold, limit)
+        found[image, label, : len(kept)] = kept
+    return found
+
+
+def _lower_suppress(node: Node, placement: Placement) -> list[View] | None:
+    scores, corners = node.inputs
+    dtype = scores.dtype
+    place = placement.alone(node.output)
+    images, labels, boxes = scores.shape
+    limit = node.output.shape[2]
+    # A key has twice the bits of a score.
+    keys = TensorType(dtype, (images, labels, boxes, 2))
+    kept = TensorType(dtype, (images, labels, COORDINATES + 1, limit + LANES))
+    overlap, least = node.attributes["iou_threshold"], node.attributes["score_threshold"]
+    bits = np.array([overlap, least or 0.0], dtype.name).view(f"uint{dtype.bits}")
+    placement.add(
+        SuppressionStep(
+            "suppress", placement.contiguous(scores), placement.contiguous(corners), place.buffer,
+            placement.apart(keys).buffer, placement.apart(kept).buffer, limit,
+            (int(bits[0]), int(bits[1]), int(least is not None)),
+        )
+    )  # fmt: skip
+    return [place]
+
+
+def _infer_kept(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    (x,) = types
+    if x.dtype != INT64 or x.rank != 3:
+        raise GraphError(f"kept_boxes of {x}; expected what suppress gives")
     return (TensorType(INT64, (symbol(attributes["count"]), 3)),)
 
 
-def _reference(
-    x: Any, iou_threshold: float, score_threshold: float | None, limit: int, count: str
-) -> Any:
-    found = []
-    for image, rows in enumerate(x):
-        for label, scores in enumerate(rows[:-COORDINATES]):
-            kept = _kept(scores, rows[-COORDINATES:], iou_threshold, score_threshold, limit)
-            found += [(image, label, box) for box in kept]
-    return np.array(found, np.int64).reshape(len(found), 3)
+def _reference_kept(kept: Any, count: str) -> Any:
+    where = np.nonzero(kept >= 0)
+    return np.stack([*where[:2], kept[where]], axis=1)
+
+
+def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    return _infer_kept(_infer_suppress(types, attributes, require), attributes, require)
+
+
+def _reference(scores: Any, corners: Any, count: str, **attributes: Any) -> Any:
+    return _reference_kept(_reference_suppress(scores, corners, **attributes), count)
 
 
 @np.errstate(all="ignore")
@@ -57,7 +104,6 @@ def _kept(
         order = order[scores > score_threshold]
     order = order[np.argsort(-scores[order], kind="stable")]
     found = _Boxes(boxes, order)
-    limit = max(limit, 0)
     kept = np.empty(min(limit, len(order)), np.int64)
     count = 0
     for first in range(0, len(order), BLOCK):
@@ -108,9 +154,17 @@ class _Boxes:
         return found
 
 
-SUPPRESSION = (Operator("non_max_suppression", _infer, _reference),)
-"""The operand is (images, labels + 4, boxes): for each label the scores of all boxes, then the
-lowest and the highest corner of all boxes, two coordinates each. The result has a row of image,
-label and box for each box that is kept, by image and label, the highest score first. A box is kept
-unless its intersection over union with one of the same label that is kept is above `iou_threshold`;
-`limit` is the most boxes of a label. The attribute `count` names the symbol of their number."""
+SUPPRESSION = (
+    Operator("non_max_suppression", _infer, _reference),
+    Operator("suppress", _infer_suppress, _reference_suppress, lower=_lower_suppress),
+    Operator("kept_boxes", _infer_kept, _reference_kept),
+)
+"""`non_max_suppression` takes scores, (images, labels, boxes), and corners, (images, 4, boxes): the
+lowest and the highest one of each box, two coordinates each. The result has a row of image, label
+and box for each box that is kept, by image and label, the highest score first. A box is kept unless
+its intersection over union with one of the same label that is kept is above `iou_threshold`;
+`limit` is the most boxes of a label. The attribute `count` names the symbol of their number. NaN is
+below all scores.
+
+`suppress` gives (images, labels, limit) instead: the numbers of the boxes that are kept, and -1
+after the last one. `kept_boxes` makes of it what `non_max_suppression` gives."""

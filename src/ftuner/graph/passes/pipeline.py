@@ -31,6 +31,7 @@ from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.separate_axes import separate_axes
 from ftuner.graph.passes.silu import recognise_silu
 from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
+from ftuner.graph.passes.suppression import suppress_in_steps
 from ftuner.graph.passes.whole_indices import drop_whole_indices
 from ftuner.graph.verify import expect_bound, free_symbols, verify
 
@@ -85,8 +86,9 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
             passes = (*PASSES[:at], partial(keep_half_weights, dtypes=kept), *PASSES[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
-        # A GPU multiplies the gathered weights as a batch, and reads windows from L1.
-        passes = (*passes, join_halves, recognise_experts, separate_axes)
+        # A GPU multiplies the gathered weights as a batch, reads windows from L1, and has the host
+        # choose boxes.
+        passes = (*passes, join_halves, recognise_experts, separate_axes, suppress_in_steps)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     free = free_symbols(graph) if any(node.binds for node in graph.nodes) else None
     for apply in passes:

@@ -67,5 +67,5 @@ class CpuBoundary(Boundary):
     def moved(self, array: Array, dtype: DType) -> Array:
         return np.asarray(array, numpy_dtype(dtype), order="C")
 
-    def stacked(self, operands: Sequence[Array]) -> Array:
-        return np.stack(operands)
+    def joined(self, operands: Sequence[Array]) -> Array:
+        return operands[0] if len(operands) == 1 else np.concatenate(operands)

@@ -17,12 +17,14 @@ from ftuner.errors import IndexRangeError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
+from ftuner.graph.ops.control import Iterations
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
+from ftuner.runtime.cpu.repeated import Repeated
 from ftuner.runtime.cpu.required_families import by_library
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
@@ -136,6 +138,29 @@ class CompiledGraph(Executable):
         finally:
             self.states.give_back(state)
 
+    def repeat(
+        self, arrays: Sequence[Array], carried: int, conditional: bool, most: int
+    ) -> Iterations | None:
+        """Iterations whose carried values keep their extents: one bound program, of which an
+        iteration changes addresses alone. None if these extents change."""
+        state = self.states.take()
+        try:
+            workers = self.threads
+            program = self._program(state, arrays, workers)
+            kept = program.outputs[int(conditional) : int(conditional) + carried]
+            if [shape for shape, _ in kept] != [x.shape for x in arrays[:carried]]:
+                return None
+            operands = Repeated(program.outputs, arrays, carried, conditional)
+            going, number = True, 0
+            while going and number < most:
+                operands.begin(number, most)
+                self._launched(program, workers, operands.words, self._launch)
+                number += 1
+                going = operands.end()
+            return operands.results(number, going)
+        finally:
+            self.states.give_back(state)
+
     def record(self, wanted: bool) -> None:
         """Runs are one native call; there is nothing to record."""
 
@@ -240,13 +265,20 @@ class CompiledGraph(Executable):
         Raises:
             IndexRangeError: an index in the data that is out of range.
         """
-        pool = self._session.kernels.runtime.pool
         words = array("Q", [id(x) + DATA_WORD for x in arrays])
+        self._launched(program, workers, words.buffer_info()[0], launch)
+
+    def _launched(
+        self, program: BoundProgram, workers: int, words: int,
+        launch: Callable[[BoundProgram, int, bool], None],
+    ) -> None:  # fmt: skip
+        """The same; `words`: where the address of each array's address is."""
+        pool = self._session.kernels.runtime.pool
         alone = True
         try:
             if workers > 1 and pool.lock.acquire(blocking=False):
                 alone = pool.threads < workers and not pool.grow(workers)
-            launch(program, words.buffer_info()[0], alone)
+            launch(program, words, alone)
         finally:
             if workers > 1:
                 try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
@@ -254,12 +286,13 @@ class CompiledGraph(Executable):
                 except RuntimeError:
                     # Another thread has the lock.
                     pass
-        failed = [(texts, program.records[slot]) for slot, texts in program.checked]
-        if any(status for _, status in failed):
-            for slot, _ in program.checked:
-                program.records[slot] = 0
-            texts, status = next((t, s) for t, s in failed if s)
-            raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
+        if program.checked:
+            failed = [(texts, program.records[slot]) for slot, texts in program.checked]
+            if any(status for _, status in failed):
+                for slot, _ in program.checked:
+                    program.records[slot] = 0
+                texts, status = next((t, s) for t, s in failed if s)
+                raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
         program.finished()
 
     def _launch_steps(

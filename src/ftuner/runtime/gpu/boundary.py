@@ -62,8 +62,8 @@ class GpuBoundary(Boundary):
         results = node_results(node, [x.cpu().numpy() for x in known])
         return [self.moved(x, v.dtype) for x, v in zip(results, node.outputs, strict=True)]
 
-    def stacked(self, operands: Sequence[Tensor]) -> Tensor:
-        return torch.stack(tuple(operands))
+    def joined(self, operands: Sequence[Tensor]) -> Tensor:
+        return torch.cat(tuple(operands))
 
     def moved(self, array: Array, dtype: DType) -> Tensor:
         if is_capturing(self._device):

@@ -114,7 +114,13 @@ def _name(dim: Symbolic) -> str:
 def _equal_symbols(constraints: Iterable[Constraint]) -> dict[str, str]:
     """For symbols that some constraints demand to be equal to others, which name all of them may
     have: the layers of a decoder may each have a symbol for the length of the text."""
-    first: dict[str, str] = {}
+    earlier: dict[str, str] = {}
+
+    def first(name: str) -> str:
+        while (known := earlier.get(name, name)) != name:
+            earlier[name] = name = earlier.get(known, known)
+        return name
+
     for constraint in constraints:
         difference = constraint.x - constraint.y
         if constraint.or_one or isinstance(difference, int):
@@ -123,10 +129,10 @@ def _equal_symbols(constraints: Iterable[Constraint]) -> dict[str, str]:
         atoms = [atom for monomial, _ in difference.terms for atom in monomial]
         names = [atom.name for atom in atoms if isinstance(atom, Symbol)]
         if factors == [-1, 1] and len(atoms) == len(names) == 2:
-            one, other = (first.get(name, name) for name in names)
-            first |= {name: one for name, known in first.items() if known == other}
-            first[other] = one
-    return {name: known for name, known in first.items() if name != known}
+            one, other = map(first, names)
+            if one != other:
+                earlier[other] = one
+    return {name: first(name) for name in earlier}
 
 
 def bind(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:

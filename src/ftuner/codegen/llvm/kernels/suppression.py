@@ -1,0 +1,248 @@
+"""Non-maximum suppression in LLVM IR.
+
+A task is one label of one image. A heap orders the candidates, whose scores are above the
+threshold, so that no more of them are sorted than are looked at. A candidate is an integer: the
+order of its score in the upper half of the bits, and the complement of its number in the lower
+half, so that the first of equal scores is the largest. Each is compared with vectors of kept boxes.
+
+`dims` holds `SuppressionStep.parameters()`; `buffers` scores, corners, the numbers of kept boxes,
+memory for candidates, and memory for kept boxes.
+"""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I1,
+    I64,
+    PTR,
+    VOID,
+    any_lane,
+    const,
+    pointer_slot,
+    reserve,
+    scalar_type,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.ir.functions import number
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.core.dtype import DType
+
+_AREA = 4
+"""The row of areas, after those of coordinates."""
+
+
+def emit(module: ir.Module, symbol: str, dtype: DType, lanes: int) -> None:
+    """Add the kernel to a module. `lanes`: kept boxes that a candidate is compared with at once."""
+    _Suppression(module, symbol, dtype, lanes)
+
+
+class _Suppression:
+    def __init__(self, module: ir.Module, symbol: str, dtype: DType, lanes: int) -> None:
+        self._element = scalar_type(dtype)
+        self._vector = ir.VectorType(self._element, lanes)
+        self._align = dtype.itemsize
+        self._bits = ir.IntType(dtype.bits)
+        self._key = ir.IntType(2 * dtype.bits)
+        self._lanes = lanes
+        self._place = self._emit_place(module, f"{symbol}_place")
+        function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
+        buffers, dims, _, _, begin, end = function.args
+        self._b = b = ir.IRBuilder(function.append_basic_block("entry"))
+        scores, corners, kept, keys, boxes = (pointer_slot(b, buffers, i) for i in range(5))
+        self._count, labels, self._limit, first_score, first_corner, *thresholds = (
+            slot(b, dims, i) for i in range(8)
+        )
+        self._iou, self._least = (
+            b.bitcast(b.trunc(bits, self._bits), self._element) for bits in thresholds[:2]
+        )
+        self._all = b.icmp_signed("==", thresholds[2], const(0))
+        self._stride = b.add(self._limit, const(lanes))
+        self._left, self._found = reserve(b, I64), reserve(b, I64)
+        scores = self._at(scores, first_score, self._element)
+        corners = self._at(corners, first_corner, self._element)
+        with counted_loop(b, begin, end) as task:
+            skipped = b.mul(task, self._count)
+            self._keys = self._at(keys, skipped, self._key)
+            image = b.mul(b.udiv(task, labels), b.mul(self._count, const(_AREA)))
+            self._corners = self._at(corners, image, self._element)
+            room = b.mul(task, b.mul(self._stride, const(_AREA + 1)))
+            self._boxes = self._at(boxes, room, self._element)
+            self._kept = self._at(kept, b.mul(task, self._limit), I64)
+            self._collect(self._at(scores, skipped, self._element))
+            self._order()
+            self._choose()
+            with counted_loop(b, b.load(self._found, typ=I64), self._limit) as rest:
+                b.store(const(-1), self._at(self._kept, rest, I64))
+        b.ret_void()
+
+    def _at(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
+        return self._b.gep(base, [index], source_etype=kind)
+
+    def _emit_place(self, module: ir.Module, symbol: str) -> ir.Function:
+        """`void place(keys, at, count, key)` puts a key into the heap of `count` keys: at `at` or
+        below, where larger ones move up."""
+        key = self._key
+        function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64, I64, key]), symbol)
+        function.linkage = "internal"
+        keys, start, count, value = function.args
+        entry, look, both, move, done = (
+            function.append_basic_block(name) for name in ("entry", "look", "both", "move", "done")
+        )
+        b = self._b = ir.IRBuilder(entry)
+        b.branch(look)
+        b.position_at_end(look)
+        at = b.phi(I64)
+        at.add_incoming(start, entry)
+        left = b.add(b.shl(at, const(1)), const(1))
+        right = b.add(left, const(1))
+        b.cbranch(b.icmp_signed("<", left, count), both, done)
+        b.position_at_end(both)
+        second = b.select(b.icmp_signed("<", right, count), right, left)
+        lower, upper = (b.load(self._at(keys, i, key), typ=key) for i in (left, second))
+        is_second = b.icmp_unsigned(">", upper, lower)
+        child, larger = b.select(is_second, second, left), b.select(is_second, upper, lower)
+        b.cbranch(b.icmp_unsigned(">", larger, value), move, done)
+        b.position_at_end(move)
+        b.store(larger, self._at(keys, at, key))
+        at.add_incoming(child, move)
+        b.branch(look)
+        b.position_at_end(done)
+        b.store(value, self._at(keys, at, key))
+        b.ret_void()
+        return function
+
+    def _collect(self, scores: ir.Value) -> None:
+        """Store the keys of candidates. Vectors of scores without one are passed over."""
+        b, lanes = self._b, self._lanes
+        b.store(const(0), self._left)
+        b.store(const(0), self._found)
+        some = b.icmp_signed(">", self._limit, const(0))
+        count = b.select(some, self._count, const(0))
+        least = splat(b, self._least, lanes)
+        whole = b.and_(count, const(-lanes))
+        with counted_loop(b, 0, whole, lanes) as first:
+            address = self._at(scores, first, self._element)
+            several = b.load(address, align=self._align, typ=self._vector)
+            above = any_lane(b, b.fcmp_ordered(">", several, least))
+            with b.if_then(b.or_(self._all, above)):
+                self._collect_each(scores, first, b.add(first, const(lanes)))
+        self._collect_each(scores, whole, count)
+
+    def _collect_each(self, scores: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        b, half = self._b, self._bits.width
+        with counted_loop(b, begin, end) as index:
+            score = b.load(self._at(scores, index, self._element), typ=self._element)
+            # Minus zero becomes zero. The integers are in the order of the floats; NaN is last.
+            bits = b.bitcast(b.fadd(score, number(self._element, 0.0)), self._bits)
+            top = ir.Constant(self._bits, 1 << half - 1)
+            mask = b.or_(b.ashr(bits, ir.Constant(self._bits, half - 1)), top)
+            ordered = b.fcmp_ordered("ord", score, score)
+            order = b.select(ordered, b.xor(bits, mask), number(self._bits, 0))
+            low = b.not_(b.trunc(index, self._bits))
+            high = b.shl(b.zext(order, self._key), ir.Constant(self._key, half))
+            left = b.load(self._left, typ=I64)
+            b.store(b.or_(high, b.zext(low, self._key)), self._at(self._keys, left, self._key))
+            taken = b.or_(self._all, b.fcmp_ordered(">", score, self._least))
+            b.store(b.add(left, b.zext(taken, I64)), self._left)
+
+    def _order(self) -> None:
+        """Make a heap of the candidates."""
+        b = self._b
+        count = b.load(self._left, typ=I64)
+        half = b.lshr(count, const(1))
+        with counted_loop(b, 0, half) as done:
+            at = b.sub(b.sub(half, const(1)), done)
+            key = b.load(self._at(self._keys, at, self._key), typ=self._key)
+            b.call(self._place, [self._keys, at, count, key])
+
+    def _choose(self) -> None:
+        """Take candidates, the highest score first, until there are no more or enough are kept."""
+        b = self._b
+        look = b.append_basic_block("choose.look")
+        take = b.append_basic_block("choose.take")
+        done = b.append_basic_block("choose.done")
+        b.branch(look)
+        b.position_at_end(look)
+        left, found = b.load(self._left, typ=I64), b.load(self._found, typ=I64)
+        more = b.icmp_signed(">", left, const(0))
+        b.cbranch(b.and_(more, b.icmp_signed("<", found, self._limit)), take, done)
+        b.position_at_end(take)
+        key = b.load(self._keys, typ=self._key)
+        last = b.sub(left, const(1))
+        b.store(last, self._left)
+        moved = b.load(self._at(self._keys, last, self._key), typ=self._key)
+        b.call(self._place, [self._keys, const(0), last, moved])
+        box = b.zext(b.not_(b.trunc(key, self._bits)), I64)
+        rows = [self._at(self._corners, b.mul(self._count, const(i)), self._element)
+                for i in range(_AREA)]  # fmt: skip
+        sides = [b.load(self._at(row, box, self._element), typ=self._element) for row in rows]
+        area = b.fmul(b.fsub(sides[2], sides[0]), b.fsub(sides[3], sides[1]))
+        with b.if_then(b.not_(self._overlaps([*sides, area], found))):
+            self._keep([*sides, area], found)
+            b.store(box, self._at(self._kept, found, I64))
+            b.store(b.add(found, const(1)), self._found)
+        b.branch(look)
+        b.position_at_end(done)
+
+    def _row(self, row: int, index: ir.Value) -> ir.Value:
+        """The address of an element of a row of kept boxes."""
+        offset = self._b.add(self._b.mul(self._stride, const(row)), index)
+        return self._at(self._boxes, offset, self._element)
+
+    def _keep(self, box: list[ir.Value], found: ir.Value) -> None:
+        """Append a box to the kept ones. Boxes to the end of its vector have no area so far."""
+        b = self._b
+        begins = b.icmp_signed("==", b.and_(found, const(self._lanes - 1)), const(0))
+        with b.if_then(begins):
+            b.store(number(self._vector, 0.0), self._row(_AREA, found), align=self._align)
+        for row, value in enumerate(box):
+            b.store(value, self._row(row, found))
+
+    def _overlaps(self, box: list[ir.Value], found: ir.Value) -> ir.Value:
+        """Whether a box overlaps a kept one by more than the threshold."""
+        b = self._b
+        yes = reserve(b, I1)
+        b.store(ir.Constant(I1, 0), yes)
+        mine = [splat(b, value, self._lanes) for value in box]
+        iou, zeros = splat(b, self._iou, self._lanes), number(self._vector, 0.0)
+        look = b.append_basic_block("overlap.look")
+        compare = b.append_basic_block("overlap.compare")
+        done = b.append_basic_block("overlap.done")
+        before = b.block
+        # Nothing overlaps a box without area.
+        some = b.fcmp_ordered(">", box[_AREA], number(self._element, 0.0))
+        b.cbranch(some, look, done)
+        b.position_at_end(look)
+        first = b.phi(I64)
+        first.add_incoming(const(0), before)
+        b.cbranch(b.icmp_signed("<", first, found), compare, done)
+        b.position_at_end(compare)
+        theirs = [
+            b.load(self._row(row, first), align=self._align, typ=self._vector)
+            for row in range(_AREA + 1)
+        ]
+        extents = []
+        for low, high in ((0, 2), (1, 3)):
+            side = b.fsub(self._bound("<", theirs[high], mine[high]),
+                          self._bound(">", theirs[low], mine[low]))  # fmt: skip
+            extents.append(self._bound(">", side, zeros))
+        shared = b.fmul(*extents)
+        union = b.fsub(b.fadd(theirs[_AREA], mine[_AREA]), shared)
+        over = b.fcmp_ordered(">", b.fdiv(shared, union), iou)
+        for positive in (union, theirs[_AREA]):
+            over = b.and_(over, b.fcmp_ordered(">", positive, zeros))
+        hit = any_lane(b, over)
+        b.store(hit, yes)
+        following = b.add(first, const(self._lanes))
+        first.add_incoming(following, b.block)
+        b.cbranch(hit, done, look)
+        b.position_at_end(done)
+        return b.load(yes, typ=I1)
+
+    def _bound(self, order: str, x: ir.Value, y: ir.Value) -> ir.Value:
+        """The smaller or the larger of two vectors. A box with NaN has no area anyway."""
+        return self._b.select(self._b.fcmp_ordered(order, x, y), x, y)

@@ -1,0 +1,65 @@
+"""The step of non-maximum suppression: the boxes of each label that are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ftuner.core.dim import Dim, product
+from ftuner.core.dtype import DType
+from ftuner.graph.buffers import Buffer, View
+from ftuner.graph.steps import DimText, shape_text
+
+LANES = 16
+"""Kept boxes that a candidate is compared with at once."""
+
+
+@dataclass(frozen=True)
+class SuppressionStep:
+    """The numbers of the boxes of each label that are kept, the highest score first."""
+
+    kind: ClassVar[str] = "suppression"
+    title: str
+    scores: View
+    """(images, labels, boxes), in row-major order, but for an offset."""
+    corners: View
+    """(images, 4, boxes): the lowest and the highest corner, in the same order."""
+    kept: Buffer
+    """(images, labels, limit) of int64; -1 after the last box that is kept."""
+    candidates: Buffer
+    """Memory for a key of each score while the step runs."""
+    boxes: Buffer
+    """Memory for the coordinates and areas of kept boxes while the step runs: for each label 5
+    rows of `limit + LANES` elements."""
+    limit: Dim
+    thresholds: tuple[int, int, int]
+    """Bits of the threshold of overlaps and of that of scores, and whether there is the latter."""
+
+    @property
+    def dtype(self) -> DType:
+        return self.scores.layout.dtype
+
+    @property
+    def rows(self) -> Dim:
+        return product(self.scores.shape[:2])
+
+    @property
+    def reads(self) -> tuple[Buffer, ...]:
+        return (self.scores.buffer, self.corners.buffer)
+
+    @property
+    def writes(self) -> tuple[Buffer, ...]:
+        return (self.kept, self.candidates, self.boxes)
+
+    def parameters(self) -> tuple[Dim, ...]:
+        """What the kernel reads at run time."""
+        _, labels, count = self.scores.shape
+        offsets = (self.scores.layout.offset, self.corners.layout.offset)
+        return (count, labels, self.limit, *offsets, *self.thresholds)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return self.parameters()
+
+    def described(self, text: DimText) -> str:
+        return f"{shape_text(self.scores.shape, text)} -> {text(self.limit)}"

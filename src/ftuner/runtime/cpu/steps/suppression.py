@@ -1,0 +1,45 @@
+"""Non-maximum suppression on a CPU."""
+
+from __future__ import annotations
+
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.evaluation import evaluate
+from ftuner.core.units import count
+from ftuner.cost.cpu.top_k import TopKProblem, top_k_cost
+from ftuner.cost.step import Machine
+from ftuner.graph.suppression_step import LANES, SuppressionStep
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    StepKind,
+    StepReport,
+)
+from ftuner.runtime.cpu.steps.kernel import CompiledKernel
+
+
+class SuppressionKind(StepKind[SuppressionStep]):
+    """Non-maximum suppression is one kernel, with a task for each label of an image."""
+
+    def bundle(self, step: SuppressionStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        emitter = "ftuner.codegen.llvm.kernels.suppression"
+        return kernel_bundle(emitter, "suppression", step.dtype, LANES)
+
+    def compiled(
+        self, step: SuppressionStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledStep:
+        return CompiledKernel(step, kernel, step.parameters(), step.rows)
+
+    def report(
+        self, step: SuppressionStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        """Priced as finding the highest scores, as if few of these boxes overlapped."""
+        _, _, boxes = (evaluate(d, extents) for d in step.scores.shape)
+        rows, limit = evaluate(step.rows, extents), evaluate(step.limit, extents)
+        problem = TopKProblem(rows, boxes, limit, step.dtype.itemsize)
+        return StepReport(count(rows, "task"), top_k_cost(problem, machine))
+
+
+KIND = SuppressionKind()
