@@ -41,6 +41,7 @@ from ftuner.graph.ir import (
     Value,
     live_nodes,
 )
+from ftuner.graph.operator import misfit
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ratios import Ratios
 from ftuner.graph.uniform import Uniform
@@ -195,12 +196,16 @@ class Builder:
 
         Raises:
             UnsupportedOperatorError: no operator has this name.
+            GraphError: the operator takes other operands or attributes.
             ShapeError, GraphError, IndexRangeError: the operands break the operator's shape rule,
                 or their known elements are invalid.
         """
         operator = OPERATORS.get(op)
         if operator is None:
             raise UnsupportedOperatorError(self._placed(f"ftuner has no operator {op!r}"))
+        wrong = misfit(operator.reference, len(inputs), tuple(attributes))
+        if wrong:
+            raise GraphError(self._placed(f"operator {op!r}: {wrong}"))
         try:
             types = operator.infer([v.type for v in inputs], attributes, self.require)
             self._expect_possible(op, types)

@@ -72,7 +72,7 @@ def _invariant_steps(steps: Sequence[Step]) -> list[int]:
 def _reads_known(step: Step, others: set[Buffer]) -> bool:
     written = all(b.kind == "arena" and b not in others for b in step.writes)
     return written and all(
-        b.kind == "constant" or (b.kind == "arena" and b not in others) for b in step.reads
+        b.is_constant or (b.kind == "arena" and b not in others) for b in step.reads
     )
 
 
