@@ -9,8 +9,11 @@ import pytest
 
 import ftuner
 from ftuner.core.dim import symbol
-from ftuner.core.dtype import FLOAT32
+from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
 from ftuner.graph.builder import Builder
+from ftuner.graph.lowering import lower
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.report.model import explain_model
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,22 @@ def test_shapes_give_estimates_and_arrays_measurements(model: ftuner.Model) -> N
     assert all(g.estimate_s and g.measured_s for g in measured.groups)
     assert measured.memory == model.memory(arrays)
     assert measured.title == "model, x=3x5x64, y=3x5x32"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_packed_weights_are_explained_as_the_graph_with_its_arrays(dtype: str) -> None:
+    """The steps of a loaded model have no arrays of packed weights; estimates are the same."""
+    builder = Builder()
+    held = ELEMENT_DTYPES[dtype]
+    op, given = ("narrow_matmul", FLOAT32) if dtype == "int8" else ("matmul", held)
+    x = builder.input("x", given, (symbol("rows"), 256))
+    weight = builder.constant(np.ones((256, 128)), held)
+    graph = builder.graph([x], [("y", builder.add(op, x, weight))])
+    machine = ftuner.compile(graph, threads=1)._machine()
+    with_arrays = explain_model([lower(optimised(graph, halves=False))], {"rows": 33}, machine)
+    found = ftuner.compile(graph, threads=1).explain(x=(33, 256))
+    assert [g.plan for g in found.groups] == [g.plan for g in with_arrays.groups]
+    assert found.estimate_s == with_arrays.estimate_s > 0
 
 
 def test_inputs_that_are_not_given_follow_where_they_can(model: ftuner.Model) -> None:

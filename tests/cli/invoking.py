@@ -24,4 +24,5 @@ def document(*arguments: str, exit_code: int = 0) -> dict[str, Any]:
 
 def exit_code_of(error: str) -> int:
     """The exit code of a named error: settings and options that are wrong are wrong usage."""
-    return EXIT_USAGE if error == "ConfigurationError" else EXIT_FAILURE
+    usage = ("ConfigurationError", "DTypeError", "ExpressionError")
+    return EXIT_USAGE if error in usage else EXIT_FAILURE

@@ -14,6 +14,7 @@ from onnx import helper
 from tests.cli.invoking import document, exit_code_of, run
 from tests.frontends.onnx_models import model_of
 
+import ftuner
 from ftuner.cli import measure_model, model_peers
 from ftuner.cli.bench_model import MEASURING_MODULE
 from ftuner.cli.child import measured_in_child
@@ -187,6 +188,40 @@ def test_explain_with_extents(layer: str) -> None:
     assert found["measured"]["median_s"] >= found["measured"]["least_s"] > 0
 
 
+def test_explain_says_what_the_model_does(layer: str) -> None:
+    """The command and `Model.explain` are one explanation."""
+    found = document("explain", layer, "--shape", "x=7x8")
+    same = ftuner.load(layer).explain(x=(7, 8)).to_document()
+    assert found["estimate_s"] == same["estimate_s"]
+    assert [g["plan"] for g in found["groups"]] == [g["plan"] for g in same["groups"]]
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> str:
+    """Sums along axes that are an input, and random numbers."""
+    model = model_of(
+        [
+            helper.make_node("RandomNormalLike", ["x"], ["noise"]),
+            helper.make_node("Add", ["x", "noise"], ["noisy"]),
+            helper.make_node("ReduceSum", ["noisy", "axes"], ["y"], keepdims=0),
+        ],
+        {"x": ("float32", ["rows", 4]), "axes": ("int64", [1])},
+        ["y"],
+    )
+    return saved(model, tmp_path / "late.onnx")
+
+
+def test_models_that_are_made_late_have_all_commands(late: str) -> None:
+    (y,) = document("run", late, "--shape", "x=3x4")["outputs"]
+    assert y["shape"] in ([3], [4])
+    assert document("explain", late, "--shape", "x=3x4")["estimate_s"] > 0
+    assert document("explain", late, "--before")["inputs"][0] == "x: float32[rows, 4]"
+    assert document("bench", late, "--shapes", "x=3x4", "--peers", "")["results"]
+    result = run("explain", late)
+    assert result.exit_code == 1
+    assert "--shape" in result.stderr
+
+
 def test_explain_saves_a_page(layer: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.html"
     result = run("explain", layer, "--shape", "x=7x8", "--save", str(path))
@@ -267,6 +302,13 @@ def test_bench_without_peers(layer: str, command: tuple[str, ...]) -> None:
         assert result["seconds"]["ftuner"]["median"] >= result["seconds"]["ftuner"]["least"] > 0
         assert (result["ratios"], result["best_peer"]) == ({}, None)
     assert (found["threads"], found["geomean_of_best"]) == (1, None)
+
+
+def test_bench_says_which_shapes_it_needs(layer: str) -> None:
+    result = run("bench", layer, "--peers", "")
+    assert result.exit_code == 1
+    assert "give them, such as --shapes x=1x8" in result.stderr
+    assert run("bench", layer, "--peers", "", "--shape", "x=3x8").exit_code == 0
 
 
 @pytest.mark.parametrize("name", [name for name in MODEL_ENGINES if name != SUBJECT])

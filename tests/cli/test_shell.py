@@ -62,6 +62,28 @@ def test_a_group_alone_shows_its_help(group: tuple[str, ...]) -> None:
     assert "..." not in shown.stdout.split("Commands:")[1], "a short help that was cut"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*FTUNER, *PLAN], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        EXIT_FAILURE,
+        "ftuner: the output: No space left on device\n",
+    )
+
+
+def test_a_terminal_without_unicode_shows_tables() -> None:
+    done = shell(
+        "hardware", "--name", "epyc-milan-2",
+        environment={"PYTHONIOENCODING": "ascii", "COLUMNS": "40"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "epyc-milan-2" in done.stdout
+
+
 @pytest.mark.parametrize("arguments", ["'--help'", "'cache'", "'explain', 'gemm', '--help'"])
 def test_start_is_light(arguments: str, tmp_path: Path) -> None:
     code = (
@@ -141,7 +163,10 @@ def test_zsh_completes() -> None:
         (("nope",), EXIT_USAGE, "UsageError: No such command 'nope'; see ftuner --help"),
         (("cache", "--nope"), EXIT_USAGE, "UsageError: No such option: --nope"),
         (("run",), EXIT_USAGE, "UsageError: Missing argument 'MODEL'; see ftuner run --help"),
-        (("tune", "--dtype", "int8"), EXIT_FAILURE, "DTypeError: dtype is 'int8'"),
+        (("tune", "--dtype", "int8"), EXIT_USAGE, "DTypeError: dtype is 'int8'"),
+        (("tune", "--device", "tpu"), EXIT_USAGE, "ConfigurationError: device is 'tpu'"),
+        (("tune", "--from", __file__), EXIT_FAILURE, f"HardwareError: {__file__} is not a machine"),
+        (("explain", "/"), EXIT_FAILURE, "ParseError: cannot read /: it is a folder"),
         (("run", "nope.onnx"), EXIT_FAILURE, "MissingFileError: cannot read nope.onnx"),
         (("bench", "gemm", "--peers", "nope"), EXIT_USAGE, "ConfigurationError: unknown peers"),
     ],

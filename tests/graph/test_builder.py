@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ftuner.graph.builder import Builder
 from ftuner.graph.folding import MAX_FOLDED_BYTES, Folding
 from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Value
+from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.reference import run_reference
 
 
@@ -89,6 +91,33 @@ def test_unknown_operators_are_refused() -> None:
     builder.where = "line 3"
     with pytest.raises(UnsupportedOperatorError, match="line 3: ftuner has no operator 'mean'"):
         builder.add("mean", builder.constant(np.ones(3)))
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "says"),
+    [
+        ("reduce", {"kind": "sum", "axes": (1,), "keepdims": True}, "'keepdims'; it takes x, kind"),
+        ("reduce", {"kind": "sum"}, "missing a required argument: 'axes'"),
+        ("exp", {"dtype": FLOAT32}, "unexpected keyword argument 'dtype'; it takes x1"),
+        ("erf", {"axis": 0}, "unexpected keyword argument 'axis'"),
+        ("softmax", {"axis": 1, "log": False, "epsilon": 0.0}, "'epsilon'"),
+    ],
+)
+def test_attributes_that_an_operator_does_not_have_are_refused(
+    op: str, attributes: dict[str, Any], says: str
+) -> None:
+    maker = Maker()
+    maker.where = "line 3"
+    with pytest.raises(GraphError, match=f"^line 3: operator {op!r}: .*{says}"):
+        maker.add(op, maker.given("x", B, S), **attributes)
+
+
+def test_every_operator_names_its_attributes() -> None:
+    """A reference that takes any attribute would hide a misspelt one."""
+    for operator in OPERATORS.values():
+        if not isinstance(operator.reference, np.ufunc):
+            kinds = [p.kind for p in signature(operator.reference).parameters.values()]
+            assert Parameter.VAR_KEYWORD not in kinds, operator.name
 
 
 def test_what_no_output_needs_is_left_out() -> None:

@@ -46,6 +46,8 @@ WITHOUT_EFFECT = {
     "SessionOptions.log_severity_level": _LOGGING,
     "SessionOptions.log_verbosity_level": _LOGGING,
     "SessionOptions.logid": _LOGGING,
+    "SessionOptions.optimized_model_filepath": "the file is a copy of the model as it was given, "
+    "and a warning says so",
     "SessionOptions.use_deterministic_compute": "results have the same bits from run to run",
     "SessionOptions.use_per_session_threads": "sessions share the threads of the process",
     "disable_telemetry_events": "ftuner sends nothing",

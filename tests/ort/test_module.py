@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tests.at_once import at_once
 from tests.ort import member_table, models
 from tests.ort.scripts import CPU, feeds, session_of
@@ -63,13 +65,8 @@ def test_refused_members_say_why() -> None:
     }  # fmt: skip
     for name in [name for name in REASONS if "." in name]:
         owner, _, part = name.partition(".")
-        if part == "optimized_model_filepath":
-            options = ftuner.ort.SessionOptions()
-            options.optimized_model_filepath = "model.onnx"
-            call = partial(session_of, ftuner.ort, sess_options=options)
-        else:
-            function = getattr(made[owner], part)
-            call = partial(function, *[made[owner]] * len(signature(function).parameters))
+        function = getattr(made[owner], part)
+        call = partial(function, *[made[owner]] * len(signature(function).parameters))
         with pytest.raises(Refused, match=re.escape(REASONS[name])):
             call()
 
@@ -308,10 +305,39 @@ assert InferenceSession is ftuner.InferenceSession is C.InferenceSession
 assert onnxruntime.transformers.io_binding_helper.TypeHelper
 assert find_spec("onnxruntime") is not None
 assert version("onnxruntime") == onnxruntime.__version__
-try:
-    import onnxruntime.quantization
-except ImportError:
-    print("done")
+print("done")
+"""
+OTHERS = """
+import sys
+import ftuner.ort
+ftuner.ort.install()
+import numpy as np
+import onnx
+import onnxruntime
+from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+from onnxruntime.transformers import optimizer
+folder = sys.argv[1]
+path = f"{folder}/model.onnx"
+x = np.ones((2, 8), np.float32)
+class Reader(CalibrationDataReader):
+    left = [{"x": x}]
+    def get_next(self):
+        return self.left.pop() if self.left else None
+assert SymbolicShapeInference.infer_shapes(onnx.load(path)).graph.value_info
+quant_pre_process(path, f"{folder}/prepared.onnx")
+quantize_dynamic(path, f"{folder}/dynamic.onnx")
+quantize_static(path, f"{folder}/static.onnx", Reader())
+optimizer.optimize_model(path, "bert").save_model_to_file(f"{folder}/optimised.onnx")
+wanted, *found = (
+    onnxruntime.InferenceSession(f"{folder}/{name}.onnx").run(None, {"x": x})[0]
+    for name in ("model", "prepared", "dynamic", "static", "optimised")
+)
+for y in found:
+    np.testing.assert_allclose(y, wanted, atol=0.1)
+assert type(onnxruntime.InferenceSession(path)).__module__ == "ftuner.ort.session"
+print("done")
 """
 TOO_LATE = """
 import onnxruntime
@@ -333,6 +359,55 @@ def test_installing(script: str, expected: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
+
+
+def test_modules_that_only_onnxruntime_has_are_its_own(tmp_path: Path) -> None:
+    """Quantisation, tools and the transformer optimiser work, on ftuner's sessions."""
+    pytest.importorskip("sympy")
+    weight = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["product"]),
+        helper.make_node("Relu", ["product"], ["y"]),
+    ]
+    ends = [models.info(name, TensorProto.FLOAT, ["batch", n]) for name, n in (("x", 8), ("y", 4))]
+    data = models.model_of(
+        nodes, ends[:1], ends[1:], [numpy_helper.from_array(weight, "weight")], 10
+    )
+    (tmp_path / "model.onnx").write_bytes(data)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OTHERS, str(tmp_path)], timeout=240,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("done\n")
+
+
+def test_the_optimised_model_is_a_copy_and_a_warning(tmp_path: Path) -> None:
+    options = ftuner.ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    with pytest.warns(UserWarning, match="a copy of the model as it was given"):
+        session_of(ftuner.ort, sess_options=options)
+    again = ftuner.ort.InferenceSession(options.optimized_model_filepath)
+    expect_same(again.run(None, feeds()), session_of(ftuner.ort).run(None, feeds()))
+    options.optimized_model_filepath = str(tmp_path / "nowhere" / "optimised.onnx")
+    with (
+        pytest.warns(UserWarning, match="a copy"),
+        pytest.raises(ftuner.ort.capi.onnxruntime_pybind11_state.Fail, match="No such file"),
+    ):
+        session_of(ftuner.ort, sess_options=options)
+
+
+def test_one_import_has_the_modules_of_classes() -> None:
+    code = (
+        "import ftuner.ort as onnxruntime\n"
+        "print(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument.__name__, "
+        "onnxruntime.capi._pybind_state.InferenceSession.__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCES)}, capture_output=True,
+        text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "InvalidArgument InferenceSession\n", done.stderr
 
 
 def test_a_version_without_onnxruntime() -> None:

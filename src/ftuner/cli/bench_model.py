@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ftuner.cli.measure_model import ModelRequest
 
 MEASURING_MODULE = "ftuner.cli.measure_model"
+OPTION = "--shapes"
 
 
 def model(
@@ -28,7 +29,8 @@ def model(
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--shapes",
+            OPTION,
+            "--shape",
             metavar="NAME=1x77,...",
             help="Extents of the inputs, for one row of the table; repeat for more. Inputs whose "
             "extents follow from those given may be left out.",
@@ -49,12 +51,12 @@ def model(
     from ftuner.cli.model_peers import MODEL_ENGINES
 
     found = contest(MODEL_ENGINES, peers, threads)
-    given = [parsed_shapes([text], "--shapes") for text in sets] if sets else [{}]
+    given = [parsed_shapes([text], OPTION) for text in sets] if sets else [{}]
     specs = read_specs(path)
     request: ModelRequest = {
         "model": str(path),
         "sets": [
-            {name: list(shape) for name, shape in all_shapes(specs, shapes).items()}
+            {name: list(shape) for name, shape in all_shapes(specs, shapes, OPTION).items()}
             for shapes in given
         ],
         "engines": found.engines,

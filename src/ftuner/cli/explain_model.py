@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.loading import loaded, sampled
+from ftuner.cli.loading import loaded, sampled, specs_of
 from ftuner.cli.options import (
     DeviceOption,
     InputOption,
@@ -21,11 +20,11 @@ from ftuner.cli.options import (
 )
 from ftuner.cli.output import console, print_json, shape_text, show_table
 from ftuner.cli.roofline import roofline_table
-from ftuner.errors import ConfigurationError
+from ftuner.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
     from ftuner.cli.inputs import Array
-    from ftuner.frontends.onnx.importer import Imported
+    from ftuner.frontends.onnx.records import ModelRecord
     from ftuner.report.model import ModelExplanation
 
 
@@ -63,29 +62,30 @@ def model(
     With --shape or --input: the plan, estimate and measured time of each step, the roofline and the
     memory. Steps that repeat share a row.
     """
-    from ftuner.cli.inputs import gathered_inputs, specs_of
-    from ftuner.frontends.onnx.importer import import_model
+    from ftuner.cli.inputs import gathered_inputs
+    from ftuner.frontends.onnx.importer import read_model
 
     if before and (inputs or shapes or save):
         raise ConfigurationError(
             "--before shows the file; it takes none of --input, --shape and --save"
         )
-    imported = import_model(path)
+    record = read_model(path)
     if before:
-        _show_nodes(path, imported, as_json)
+        _show_nodes(path, record, as_json)
         return
     feeds = None
     if inputs or shapes:
-        feeds = gathered_inputs(specs_of(imported.graph), inputs, shapes)
-    found, measured = _explained(path, imported, feeds, threads, device)
+        feeds = gathered_inputs(specs_of(record), inputs, shapes)
+    found, measured = _explained(path, record, feeds, threads, device)
+    title = _title(path, record, found, feeds)
     if save is not None:
         from ftuner.report.page import save_page
 
-        save_page(found, save, _title(path, imported, found, feeds), _facts(measured))
+        save_page(found, save, title, _facts(measured))
     if as_json:
         document: dict[str, Any] = {
             "model": str(path),
-            "nodes": len(imported.nodes),
+            "nodes": len(record.graph.nodes),
             **found.to_document(),
         }
         if feeds is not None and measured is not None:
@@ -93,54 +93,51 @@ def model(
             document["measured"] = asdict(measured)
         print_json(document)
         return
-    _show(_title(path, imported, found, feeds), found, measured, every_step)
+    _show(title, found, measured, every_step)
     if save is not None:
         console().print(f"written to {save}", soft_wrap=True)
 
 
 def _explained(
-    path: Path, imported: Imported, feeds: dict[str, Array] | None, threads: int | None, device: str
+    path: Path,
+    record: ModelRecord,
+    feeds: dict[str, Array] | None,
+    threads: int | None,
+    device: str,
 ) -> tuple[ModelExplanation, Measured | None]:
     """Returns the explanation and, with inputs, the times of whole runs. Without inputs nothing is
-    compiled. Steps have estimates on a CPU alone."""
-    from ftuner.cost.step import Machine
+    compiled."""
+    from ftuner.frontends.onnx.importer import import_record
+    from ftuner.graph.answers import RunTimeNumberError
     from ftuner.graph.lowering import lower
     from ftuner.graph.passes.pipeline import optimised
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
-    from ftuner.runtime.cpu.backend import default_backend
+    from ftuner.runtime.cpu.steps.kinds import runs
     from ftuner.runtime.devices import CPU
-    from ftuner.runtime.shapes.binding import bind
 
-    # By name: the module of a GPU's kinds needs torch and triton.
-    kinds = "cpu" if feeds is None or device == CPU else "gpu"
-    runs = import_module(f"ftuner.runtime.{kinds}.steps.kinds").runs
-    graph = optimised(imported.graph, halves=device != CPU)
-    programs = [lower(part.graph, runs=runs) for part in split(graph)]
     if feeds is None:
-        return explain_model(programs, {}), None
+        try:
+            graph = import_record(record).graph
+        except RunTimeNumberError as need:
+            text = f"{need}; with --shape or --input, the steps of such a run are shown"
+            raise InputError(text) from need
+        graph = optimised(graph, halves=device != CPU)
+        return explain_model([lower(part.graph, runs=runs) for part in split(graph)], {}), None
     compiled, _ = loaded(path, threads, device)
     samples = sampled(lambda: compiled.run(feeds))
     measured = Measured(
         statistics.median(samples), min(samples), len(samples), device, compiled.threads
     )
-    machine = None
-    if device == CPU:
-        backend = default_backend()
-        hardware = backend.hardware
-        # The hardware model has no estimates for more threads than cores.
-        machine = Machine(hardware, backend.kernels.isa, min(compiled.threads, hardware.cores))
-    extents = bind(imported.graph, [x.shape for x in feeds.values()])
-    seconds, memory = compiled.step_seconds(feeds), compiled.memory(feeds)
-    return explain_model(programs, extents, machine, seconds, memory), measured
+    return compiled.explain(feeds), measured
 
 
 def _title(
-    path: Path, imported: Imported, found: ModelExplanation, feeds: dict[str, Array] | None
+    path: Path, record: ModelRecord, found: ModelExplanation, feeds: dict[str, Array] | None
 ) -> str:
     from ftuner.core.units import count
 
-    groups, nodes = count(len(found.groups), "fused group"), count(len(imported.nodes), "node")
+    groups, nodes = count(len(found.groups), "fused group"), count(len(record.graph.nodes), "node")
     title = f"{path.name}: {nodes} of ONNX in {groups}"
     if feeds is not None:
         title += ", " + ", ".join(f"{n}={shape_text(x.shape)}" for n, x in feeds.items())
@@ -197,19 +194,19 @@ def _memory_line(found: ModelExplanation) -> str:
     )
 
 
-def _show_nodes(path: Path, imported: Imported, as_json: bool) -> None:
-    values = [f"{name}: {type_}" for name, type_ in imported.inputs]
+def _show_nodes(path: Path, record: ModelRecord, as_json: bool) -> None:
+    values, graph = [str(spec) for spec in specs_of(record)], record.graph
     if as_json:
         print_json(
             {
                 "model": str(path),
                 "inputs": values,
-                "nodes": list(imported.nodes),
-                "outputs": list(imported.outputs),
+                "nodes": [str(node) for node in graph.nodes],
+                "outputs": list(graph.outputs),
             }
         )
         return
     typer.echo("\n".join(f"input {value}" for value in values))
-    for number, node in enumerate(imported.nodes, 1):
+    for number, node in enumerate(graph.nodes, 1):
         typer.echo(f"{number:4}  {node}")
-    typer.echo("\n".join(f"output {name}" for name in imported.outputs))
+    typer.echo("\n".join(f"output {name}" for name in graph.outputs))

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from ftuner.errors import ConfigurationError, InputError, ShapeError
 
 if TYPE_CHECKING:
-    from ftuner.graph.ir import Graph
     from ftuner.runtime.model import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -63,20 +62,11 @@ def parsed_shapes(options: Iterable[str], option: str = "--shape") -> Shapes:
     return found
 
 
-def specs_of(graph: Graph) -> list[TensorSpec]:
-    """The inputs of a graph, as a compiled model describes them."""
-    from ftuner.runtime.model import TensorSpec
-
-    return [
-        TensorSpec(
-            v.name, v.dtype.name, tuple(d if isinstance(d, int) else str(d) for d in v.shape)
-        )
-        for v in graph.inputs
-    ]
-
-
-def all_shapes(specs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]]) -> Shapes:
-    """The shapes of all inputs: the given ones, and those that follow from them.
+def all_shapes(
+    specs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]], option: str = "--shape"
+) -> Shapes:
+    """The shapes of all inputs: the given ones, and those that follow from them. `option`: gives
+    them, for messages.
 
     Raises:
         InputError: an unknown name, another number of axes, or extents that do not follow.
@@ -106,10 +96,15 @@ def all_shapes(specs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]]) 
         if missing:
             raise InputError(
                 f"unknown extents {', '.join(map(str, missing))} of input {spec.name}, which is "
-                f"{_text(spec.shape)}; give its extents as --shape {spec.name}=..."
+                f"{_text(spec.shape)}; give them, such as {option} {spec.name}={_example(spec)}"
             )
         found[spec.name] = tuple(d if isinstance(d, int) else extents[d] for d in spec.shape)
     return found
+
+
+def _example(spec: TensorSpec) -> str:
+    """A shape of the input as options give it."""
+    return "x".join(str(n) if isinstance(n, int) else "1" for n in spec.shape)
 
 
 def random_inputs(

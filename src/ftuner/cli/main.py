@@ -5,8 +5,10 @@ So that help is quick, a command imports what it needs beyond its options when i
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +16,15 @@ import typer
 import ftuner
 from ftuner.cli import bench, cache, compare, demo, doctor, explain, hardware, report, run, tune
 from ftuner.cli.routing import Commands
-from ftuner.errors import ConfigurationError, FTunerError
+from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, FTunerError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 """The exit code of options and settings that are wrong."""
 EXIT_INTERRUPTED = 130
 """As of a process that SIGINT ended: 128 + 2."""
+_OF_OPTIONS = (ConfigurationError, DTypeError, ExpressionError)
+"""Errors in settings, and in the options `--dtype` and `--activation`."""
 _SHOWN_BY_TYPER: type[Any] = typer.BadParameter.__mro__[2]
 """The base of errors in options and arguments, for which typer has no public name."""
 
@@ -33,6 +37,10 @@ class OneLineErrors(Commands):
         complete_var: str | None = None, standalone_mode: bool = True,
         windows_expand_args: bool = True, **extra: Any,
     ) -> Any:  # fmt: skip
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                # A terminal may lack characters of names and of tables.
+                stream.reconfigure(errors="replace")
         try:
             code = super().main(
                 args, prog_name, complete_var, False, windows_expand_args, **extra
@@ -45,6 +53,11 @@ class OneLineErrors(Commands):
             help_ = "" if context is None else f"; see {context.command_path} --help"
             _say(f"UsageError: {error.format_message().rstrip('.')}{help_}")
             sys.exit(EXIT_USAGE)
+        except OSError as error:
+            _say(f"{error.filename or 'the output'}: {error.strerror or error}")
+            # What is left in the buffer would fail again when the process ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(EXIT_FAILURE)
         except typer.Abort:
             _say("nothing was done")
             sys.exit(EXIT_FAILURE)
@@ -54,7 +67,7 @@ class OneLineErrors(Commands):
             return super().invoke(ctx)
         except FTunerError as error:
             _say(f"{type(error).__name__}: {error}")
-            code = EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILURE
+            code = EXIT_USAGE if isinstance(error, _OF_OPTIONS) else EXIT_FAILURE
             raise typer.Exit(code) from error
         except KeyboardInterrupt as error:
             _say("interrupted")

@@ -26,6 +26,6 @@ class ModelFiles(Commands):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         first = args[0]
-        if first not in self.commands and (first.endswith(".onnx") or os.path.isfile(first)):
+        if first not in self.commands and (first.endswith(".onnx") or os.path.exists(first)):
             args = [MODEL_COMMAND, *args]
         return super().resolve_command(ctx, args)

@@ -23,7 +23,11 @@ class Buffer:
     number: int = 0
     """Position among the inputs or outputs."""
     array: Array | None = None
-    """The elements of a constant."""
+    """The elements of a constant; None once a packed weight has replaced them."""
+
+    @property
+    def is_constant(self) -> bool:
+        return self.kind == "constant"
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from ftuner.graph.ir import (
     Value,
     live_nodes,
 )
+from ftuner.graph.operator import Operator, misfit
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ratios import Ratios
 from ftuner.graph.uniform import Uniform
@@ -195,6 +196,7 @@ class Builder:
 
         Raises:
             UnsupportedOperatorError: no operator has this name.
+            GraphError: the operator takes other operands or attributes.
             ShapeError, GraphError, IndexRangeError: the operands break the operator's shape rule,
                 or their known elements are invalid.
         """
@@ -202,7 +204,7 @@ class Builder:
         if operator is None:
             raise UnsupportedOperatorError(self._placed(f"ftuner has no operator {op!r}"))
         try:
-            types = operator.infer([v.type for v in inputs], attributes, self.require)
+            types = self._inferred(operator, inputs, attributes)
             self._expect_possible(op, types)
             known = self._folded(op, inputs, attributes, types)
         except (ShapeError, GraphError) as error:
@@ -236,6 +238,22 @@ class Builder:
             if element is not None:
                 self.uniform.add(found[0], element)
         return found
+
+    def _inferred(
+        self, operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, Any]
+    ) -> tuple[TensorType, ...]:
+        """The types of the results. Raises GraphError also for other attributes than an operator
+        has."""
+        wrong = misfit(operator.reference, len(inputs), tuple(attributes))
+        types: tuple[TensorType, ...] = ()
+        try:
+            types = operator.infer([v.type for v in inputs], attributes, self.require)
+        except KeyError:
+            if not wrong:
+                raise
+        if wrong:
+            raise GraphError(f"operator {operator.name!r}: {wrong}")
+        return types
 
     def _uniform(
         self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType

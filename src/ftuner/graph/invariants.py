@@ -76,7 +76,7 @@ def _invariant_steps(steps: Sequence[Step]) -> list[int]:
 def _reads_known(step: Step) -> bool:
     """Whether all operands are constants, or may be, and whether the results stay in the arena."""
     return all(b.kind == "arena" for b in step.writes) and all(
-        b.kind in ("constant", "arena") for b in step.reads
+        b.is_constant or b.kind == "arena" for b in step.reads
     )
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
+from inspect import Parameter, Signature
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,6 +96,22 @@ class Operator:
         """The numerics of a node with these attributes."""
         found = self.numerics
         return found if isinstance(found, Numerics) else found(attributes)
+
+
+@lru_cache(maxsize=1024)
+def misfit(reference: Callable[..., Any], operands: int, attributes: tuple[str, ...]) -> str:
+    """Why a reference does not take this number of operands and attributes of these names; empty if
+    it does. Its signature is that of the operator."""
+    if isinstance(reference, np.ufunc):
+        names = [f"x{number}" for number in range(1, reference.nin + 1)]
+        signature = Signature([Parameter(name, Parameter.POSITIONAL_ONLY) for name in names])
+    else:
+        signature = Signature.from_callable(reference)
+    try:
+        signature.bind(*range(operands), **dict.fromkeys(attributes))
+    except TypeError as error:
+        return f"{error}; it takes {', '.join(signature.parameters) or 'nothing'}"
+    return ""
 
 
 def definition(node: Node, define: Define) -> Nest:

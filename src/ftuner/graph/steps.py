@@ -119,10 +119,10 @@ class ProductStep:
 
     @property
     def by_weight(self) -> bool:
-        """Whether B is a constant matrix, to be packed once. Once it is, its array goes."""
+        """Whether B is a constant matrix, which is packed once."""
         whole = self.b.contiguous and self.b.layout.offset == 0
         matrix = len(self.b.shape) == 2 and 0 not in self.b.shape
-        return self.b.buffer.array is not None and matrix and whole
+        return self.b.buffer.is_constant and matrix and whole
 
     @property
     def reads(self) -> tuple[Buffer, ...]:

@@ -98,7 +98,8 @@ def read_exported(path: str | PathLike[str]) -> CpuHardware:
         raise HardwareError(f"cannot read {path}: {error.strerror or error}") from error
     # Not UTF-8 or JSON, a file too large, an integer of too many digits, or nested too deeply.
     except (ValueError, RecursionError, HardwareError) as error:
-        raise HardwareError(f"{path}: {error}") from error
+        text = f"{path} is not a machine that ftuner hardware --export has written: {error}"
+        raise HardwareError(text) from error
 
 
 def write_exported(path: str | PathLike[str], hardware: CpuHardware) -> None:
@@ -116,7 +117,8 @@ def write_exported(path: str | PathLike[str], hardware: CpuHardware) -> None:
     try:
         write_whole(target, text + "\n")
     except (OSError, ValueError) as error:  # A name with a NUL is a ValueError.
-        raise ConfigurationError(f"cannot write {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"cannot write {path}: {why}") from error
 
 
 def _refuse(constant: str) -> Any:

@@ -7,6 +7,7 @@ before others import it. docs/onnxruntime.md lists the members.
 from typing import NoReturn
 
 from ftuner.frontends.onnx.records import ModelMetadata
+from ftuner.ort import capi
 from ftuner.ort.absent import missing
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg
@@ -53,6 +54,7 @@ __all__ = [
     "RunOptions",
     "SessionOptions",
     "__version__",
+    "capi",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",

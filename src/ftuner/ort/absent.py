@@ -57,7 +57,6 @@ REASONS: dict[str, str] = {
     "SessionOptions.add_free_dimension_override_by_denotation":
         "denotations of dims are not read; `add_free_dimension_override_by_name` takes names",
     "SessionOptions.add_provider_for_devices": _PLUGINS,
-    "SessionOptions.optimized_model_filepath": f"{_COMPILED}; only the empty text is taken",
     "SessionOptions.register_custom_ops_library":
         "operators in libraries are made for onnxruntime's binary interface; docs/extending.md "
         "shows how an operator is added in Python",

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Any
 
 from ftuner.core.forks import fork_safe_lock
@@ -76,7 +77,7 @@ class InferenceSession:
         self._model_path = None if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._options = (sess_options or SessionOptions()).copied()
         if self._options.optimized_model_filepath:
-            refuse("SessionOptions.optimized_model_filepath")
+            _copy_model(path_or_bytes, self._options.optimized_model_filepath)
         self._fallback = bool(int(str(kwargs.get("enable_fallback", 1))))
         self._seed = random_seed()
         self._profile = (
@@ -412,6 +413,24 @@ class InferenceSession:
     def _note(self, what: str, began_ns: int) -> None:
         if self._profile is not None:
             self._profile.add(what, began_ns)
+
+
+def _copy_model(model: str | bytes | os.PathLike[str], path: str) -> None:
+    """Write a model where onnxruntime writes its optimised form, which programs read again.
+
+    Raises:
+        Fail: the file cannot be written.
+    """
+    warnings.warn(
+        f"{path} is a copy of the model as it was given: what ftuner optimises has no form as an "
+        "ONNX file",
+        stacklevel=3,
+    )
+    try:
+        data = model if isinstance(model, bytes) else Path(model).read_bytes()
+        Path(path).write_bytes(data)
+    except OSError as error:
+        raise Fail(f"optimized_model_filepath is {path!r}: {error.strerror or error}") from error
 
 
 def _expect_going_on(options: RunOptions) -> None:

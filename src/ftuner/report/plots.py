@@ -54,7 +54,7 @@ def save_picture(explanation: Explanation | BlockExplanation, path: str | Path) 
     try:
         figure.savefig(target, dpi=_DPI)
     except OSError as error:
-        raise ConfigurationError(f"cannot write {target}: {error}") from error
+        raise ConfigurationError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def _draw_patches(axes: Any, explanation: Explanation) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, overload
 
@@ -14,7 +14,7 @@ from ftuner.core.units import count
 from ftuner.errors import PickleError
 from ftuner.graph.appending import Appended, Copied
 from ftuner.graph.growing import grown_outputs
-from ftuner.graph.ir import RANDOM_KEY, Array, Graph, RandomKey
+from ftuner.graph.ir import RANDOM_KEY, Array, Graph, RandomKey, Value
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
@@ -114,11 +114,11 @@ class Model(Shown):
 
     @property
     def inputs(self) -> list[TensorSpec]:
-        return [_spec(v.name, v.dtype.name, v.shape) for v in self._graph.inputs]
+        return [spec_of(v.name, v) for v in self._graph.inputs]
 
     @property
     def outputs(self) -> list[TensorSpec]:
-        return [_spec(name, v.dtype.name, v.shape) for name, v in self._graph.outputs]
+        return [spec_of(name, v) for name, v in self._graph.outputs]
 
     def summary(self) -> str:
         given, made = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
@@ -265,5 +265,7 @@ class Model(Shown):
         return together(found)
 
 
-def _spec(name: str, dtype: str, shape: Sequence[Any]) -> TensorSpec:
-    return TensorSpec(name, dtype, tuple(d if isinstance(d, int) else str(d) for d in shape))
+def spec_of(name: str, value: Value) -> TensorSpec:
+    """The description of an input or output of a graph."""
+    shape = tuple(d if isinstance(d, int) else str(d) for d in value.shape)
+    return TensorSpec(name, value.dtype.name, shape)

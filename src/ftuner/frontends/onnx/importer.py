@@ -211,8 +211,9 @@ def _expect_supported(
         shown += ["..."] if len(found) > NODES_LISTED else []
         advice = f", {INSTEAD[name]}" if name in INSTEAD else ""
         entries.append(f"{name} ({len(found)}: {', '.join(shown)}{advice})")
+    what = "operator of {} is" if len(missing) == 1 else "operators of {} are"
     raise UnsupportedOperatorError(
-        f"{len(missing)} operators of {whole} are not supported: {'; '.join(entries)}"
+        f"{len(missing)} {what.format(whole)} not supported: {'; '.join(entries)}"
     )
 
 

@@ -30,7 +30,7 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     Batch axes of k and v are those of q or one.
     Attributes are the fields of `AttentionSoftmax`."""
     q, k, v, *_ = types
-    mask, sinks = _optional(types, attributes)
+    mask, sinks = _optional(types, attributes.get("sinks", False))
     addends = [m for m in mask if m.dtype != BOOL]
     if any(t.dtype != q.dtype for t in (k, v, *addends, *sinks)) or q.dtype.kind != "float":
         raise GraphError(f"attention of {', '.join(map(str, types))}")
@@ -51,46 +51,49 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     return (TensorType(q.dtype, (*q.shape[:-1], v.shape[-1])),)
 
 
-def _optional(given: Sequence[Any], attributes: Attributes) -> tuple[list[Any], list[Any]]:
+def _optional(given: Sequence[Any], has_sinks: bool) -> tuple[list[Any], list[Any]]:
     """The mask and the sinks of attention, if there are any."""
     rest = list(given[3:])
-    sinks = [rest.pop()] if attributes.get("sinks") and rest else []
-    if len(rest) > 1 or len(sinks) != bool(attributes.get("sinks")):
+    sinks = [rest.pop()] if has_sinks and rest else []
+    if len(rest) > 1 or len(sinks) != has_sinks:
         raise GraphError(f"attention of {len(given)} operands")
     return rest, sinks
 
 
-def _reference(q: Any, k: Any, v: Any, *others: Any, **attributes: Any) -> Any:
-    softmax = AttentionSoftmax(**attributes)
-    mask, sinks = _optional((q, k, v, *others), attributes)
+def _reference(
+    q: Any, k: Any, v: Any, *others: Any, scale: float = AttentionSoftmax.scale,
+    causal: int | None = None, hidden: float = AttentionSoftmax.hidden,
+    safe: bool = AttentionSoftmax.safe, hides_nan: bool = AttentionSoftmax.hides_nan,
+    softcap: float = AttentionSoftmax.softcap, sinks: bool = AttentionSoftmax.sinks,
+) -> Any:  # fmt: skip
+    mask, sink_scores = _optional((q, k, v, *others), sinks)
     rows, steps = q.shape[-2], k.shape[-1]
-    if softmax.causal is not None:
-        assert isinstance(softmax.causal, int)
-        steps = max(min(steps, rows + softmax.causal), 0)
+    if causal is not None:
+        steps = max(min(steps, rows + causal), 0)
         k, v = k[..., :steps], v[..., :steps, :]
-    scores = np.matmul(q, k) * np.asarray(softmax.scale, q.dtype)
-    if softmax.softcap:
-        cap = np.asarray(softmax.softcap, q.dtype)
+    scores = np.matmul(q, k) * np.asarray(scale, q.dtype)
+    if softcap:
+        cap = np.asarray(softcap, q.dtype)
         scores = cap * np.tanh(scores / cap)
     for given in mask:
         m = given[..., :steps] if given.ndim else given
-        hidden = np.asarray(softmax.hidden, q.dtype)
-        scores = np.where(m, scores, hidden) if m.dtype == np.bool_ else scores + m
+        unseen = np.asarray(hidden, q.dtype)
+        scores = np.where(m, scores, unseen) if m.dtype == np.bool_ else scores + m
     if scores.size == 0:
         return np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     seen: Any = True
-    if softmax.causal is not None:
-        seen = np.arange(steps) <= np.arange(rows)[:, None] + softmax.causal
-    least = np.finfo(q.dtype).min if softmax.safe else -math.inf
+    if causal is not None:
+        seen = np.arange(steps) <= np.arange(rows)[:, None] + causal
+    least = np.finfo(q.dtype).min if safe else -math.inf
     largest = np.max(np.where(seen, scores, -math.inf), -1, keepdims=True)
-    for sink in sinks:
+    for sink in sink_scores:
         largest = np.maximum(largest, sink)
     powers = np.where(seen, np.exp(scores - np.maximum(largest, least)), 0)
     total = np.sum(powers, -1, keepdims=True)
-    for sink in sinks:
+    for sink in sink_scores:
         total = total + np.exp(sink - np.maximum(largest, least))
     weights = np.where(total == 0, 0, powers / total).astype(q.dtype)
-    if softmax.hides_nan:
+    if hides_nan:
         weights = np.where(np.isnan(weights), 0, weights)
     return np.matmul(weights, v)
 
@@ -127,7 +130,7 @@ class PendingAttention(Pending):
 
 def _lower(node: Node, placement: Placement) -> tuple[PendingAttention]:
     q, k, v, *_ = node.inputs
-    masks, sinks = _optional(node.inputs, node.attributes)
+    masks, sinks = _optional(node.inputs, node.attributes.get("sinks", False))
     dtype = placement.type_of(node.output).dtype
     rows = placement.view(q, dtype)
     if rows.layout.strides[-1] != 1:

@@ -34,6 +34,7 @@ from ftuner.graph.operator import (
 from ftuner.graph.ops.convolving import lower_convolution, lower_window_reduce
 
 Types = Sequence[TensorType]
+Ints = Sequence[int]
 _REDUCED: Mapping[str, Any] = {"maximum": np.max, "minimum": np.min, "sum": np.sum}
 ARGMAX = "argmax"
 """The kind of a window reduction that gives the number of the first largest element, counted in the
@@ -138,16 +139,19 @@ def _quotient(channels: Dim, groups: int) -> Dim:
     return channels // groups
 
 
-def _windows(x: Array, kernel: Sequence[int], fill: Any, attributes: Attributes) -> Array:
+def _windows(
+    x: Array, kernel: Ints, fill: Any, strides: Ints, dilations: Ints, begin: Ints, extents: Ints
+) -> Array:
     """A copy of all windows: (batch, O..., K..., channels)."""
     rank = len(kernel)
-    shape = (x.shape[0], *attributes["extents"], *kernel, x.shape[-1])
+    shape = (x.shape[0], *extents, *kernel, x.shape[-1])
     if 0 in x.shape:
         return np.full(shape, fill, x.dtype)
     found: Array = x
     inside = np.ones((), np.bool_)
-    for axis in range(rank):
-        at = _positions(x.shape[1 + axis], kernel[axis], axis, attributes)
+    axes = zip(x.shape[1:-1], extents, kernel, strides, dilations, begin, strict=True)
+    for axis, numbers in enumerate(axes):
+        at = _positions(*numbers)
         # Window axes follow the spatial axes that are left.
         found = np.moveaxis(found.take(at, 1 + axis), 2 + axis, -2)
         both = [1] * (2 * rank)
@@ -156,21 +160,23 @@ def _windows(x: Array, kernel: Sequence[int], fill: Any, attributes: Attributes)
     return np.where(inside[None, ..., None], found, np.asarray(fill, x.dtype))
 
 
-def _positions(extent: int, count: int, axis: int, attributes: Attributes) -> Array:
+def _positions(
+    extent: int, outputs: int, count: int, stride: int, dilation: int, begin: int
+) -> Array:
     """The index along an axis of x of each element of each window, (O, K); -1 outside x. Steps may
     be longer than NumPy's integers."""
-    names = ("extents", "strides", "dilations", "begin")
-    outputs, stride, dilation, begin = (attributes[name][axis] for name in names)
     first = [o * stride - begin for o in range(outputs)]
     at = [[p + k * dilation for k in range(count)] for p in first]
     known = [[p if 0 <= p < extent else -1 for p in row] for row in at]
     return np.array(known, np.int64).reshape(outputs, count)
 
 
-def _reference_convolution(x: Any, w: Any, groups: int, **attributes: Any) -> Any:
+def _reference_convolution(
+    x: Any, w: Any, groups: int, strides: Ints, dilations: Ints, begin: Ints, extents: Ints
+) -> Any:
     *kernel, depth, channels = w.shape
     rank = len(kernel)
-    windows = _windows(x, kernel, 0, attributes)
+    windows = _windows(x, kernel, 0, strides, dilations, begin, extents)
     outputs = windows.shape[: 1 + rank]
     count = math.prod(kernel)
     # (rows, groups, taps * depth) @ (groups, taps * depth, channels of a group)
@@ -234,14 +240,16 @@ def _digits(writer: Writer, number: int, shape: Shape) -> list[int]:
     return index
 
 
-def _reference_reduce(x: Any, kind: str, kernel: tuple[int, ...], **attributes: Any) -> Any:
+def _reference_reduce(
+    x: Any, kind: str, kernel: Ints, strides: Ints, dilations: Ints, begin: Ints, extents: Ints
+) -> Any:
     info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
     infinity = np.inf if x.dtype.kind == "f" else None
     least = info.min if infinity is None else -infinity
     fill = {"sum": 0, "maximum": least, ARGMAX: least,
             "minimum": info.max if infinity is None else infinity}[kind]  # fmt: skip
     rank = len(kernel)
-    windows = _windows(x, kernel, fill, attributes)
+    windows = _windows(x, kernel, fill, strides, dilations, begin, extents)
     if kind == ARGMAX:
         outputs = windows.shape[: 1 + rank]
         return np.argmax(windows.reshape(*outputs, math.prod(kernel), x.shape[-1]), 1 + rank)

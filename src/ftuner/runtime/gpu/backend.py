@@ -128,8 +128,8 @@ def _device_named(name: str) -> torch.device:
             index = torch.cuda.current_device() if found.index is None else found.index
             found = torch.device("cuda", index)
             torch.cuda.get_device_properties(found)
+            return found
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise ConfigurationError(f"device is {name!r}: {error}") from None
-    if found.type != "cuda":
-        raise ConfigurationError(f"device is {name!r}; expected cpu, or a GPU such as cuda")
-    return found
+        if name.partition(":")[0] == "cuda":
+            raise ConfigurationError(f"device is {name!r}: {error}") from None
+    raise ConfigurationError(f"device is {name!r}; expected cpu, or a GPU such as cuda")

@@ -257,7 +257,7 @@ class CompiledGraph(Executable):
         arena, inputs = self._room(total), len(self.lowered.inputs)
 
         def memory(buffer: Buffer) -> Tensor | int:
-            if buffer.kind == "constant":
+            if buffer.is_constant:
                 return self._constants[buffer]
             if buffer.kind in ("input", "output"):
                 return buffer.number + (inputs if buffer.kind == "output" else 0)

@@ -46,7 +46,7 @@ class NestKind(StepKind[NestStep]):
     ) -> StepReport:
         def operand(buffer: Buffer) -> Operand:
             size = evaluate(buffer.elements, extents) * buffer.dtype.itemsize
-            return Operand(size, 0 if buffer.array is None else resident_bytes)
+            return Operand(size, resident_bytes if buffer.is_constant else 0)
 
         cost = NestCost(step.kernel, extents, machine)
         total = cost.total([operand(b) for b in step.reads], [operand(b) for b in step.writes])

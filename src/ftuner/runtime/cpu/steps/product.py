@@ -251,7 +251,7 @@ class ProductKind(MatrixKind, StepKind[P]):
         elements = math.prod(c.shape)
         vectors = elements / isa.lanes(dtype) / used
         streams = []
-        if step.b.buffer.array is not None:
+        if step.b.buffer.is_constant:
             streams = [Stream(touched(step.b, extents) / used, resident_bytes)]
         epilogue_cycles = vectors * expression_cycles(step.epilogue, dtype, isa, hardware.tuning)
         rest = estimate_of(machine, used, 0.0, 0.0, epilogue_cycles, streams)
