@@ -11,6 +11,7 @@ from collections import ChainMap, Counter, deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim
@@ -35,6 +36,7 @@ from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.deformable import DEFORMABLE
 from ftuner.frontends.onnx.detection import DETECTION
 from ftuner.frontends.onnx.embedding import EMBEDDING
+from ftuner.frontends.onnx.files import NO_FILES
 from ftuner.frontends.onnx.functions import inlined
 from ftuner.frontends.onnx.grouped_attention import GROUPED_ATTENTION
 from ftuner.frontends.onnx.indexing import INDEXING
@@ -143,7 +145,8 @@ def import_model(source: Source) -> Imported:
     """Import a model from a path, its bytes or an `onnx.ModelProto`.
 
     A named dim becomes a symbol of that name; an unnamed one gets a name from the input and axis.
-    Data outside the file is read only from the folder of the path.
+    Data outside the file is read only from the folder of the path, as it is given or linked to, or
+    without a path from the working folder.
 
     Raises:
         ConfigurationError: `onnx` is not installed.
@@ -156,16 +159,21 @@ def import_model(source: Source) -> Imported:
     return import_record(read_model(source))
 
 
-def read_model(source: Source, weights: Mapping[str, Array] = NO_WEIGHTS) -> ModelRecord:
+def read_model(
+    source: Source, weights: Mapping[str, Array] = NO_WEIGHTS, folder: Path | None = None,
+    held: Mapping[str, Array] = NO_FILES,
+) -> ModelRecord:  # fmt: skip
     """The contents of a model whose operators all have an importer; see `import_model`.
 
     Args:
         weights: arrays in the place of initialisers of these names, which are not read.
+        folder: of data outside the file, in the place of the folder of the path.
+        held: the bytes of files of such data, by location, which are not looked for.
 
     Raises:
         ConfigurationError, UnsupportedOperatorError, GraphError: as `import_model`.
     """
-    proto, data = load(source)
+    proto, data = load(source, folder, held)
     proto = _modern(inlined(proto))
     _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
     return read(proto, data, weights)

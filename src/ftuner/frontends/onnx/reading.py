@@ -1,7 +1,7 @@
 """Reads model files: from protocol buffers to records. Only this module knows `onnx`'s classes.
 
 A file is not trusted: its contents are checked before they are used, and nothing outside the folder
-of the model is opened.
+of the model, or of the file that its path links to, is opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DTy
 from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError, ParseError
 from ftuner.frontends.onnx.apart import OWN_FILE
-from ftuner.frontends.onnx.files import ExternalData, content, parted
+from ftuner.frontends.onnx.files import NO_FILES, ExternalData, content, parted
 from ftuner.frontends.onnx.records import (
     Attribute,
     GraphRecord,
@@ -58,8 +58,11 @@ PACKED_READERS = frozenset({"DequantizeLinear"})
 _ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
 
 
-def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
-    """A model and the data that it refers to.
+def load(
+    source: Source, folder: Path | None = None, held: Mapping[str, Array] = NO_FILES
+) -> tuple[onnx.ModelProto, ExternalData]:
+    """A model and the data that it refers to. `folder`: of the files beside it; by default that of
+    the path, or the working folder. `held`: the bytes of such files, by location.
 
     Raises:
         ConfigurationError: `onnx` is not installed.
@@ -73,16 +76,19 @@ def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
         )
     # Imported by name: most processes never read a model.
     library = import_undivided("onnx")
+    folders: tuple[Path, ...] = (folder or Path(),)
+    advice = "" if folder else ", the working folder: give the path of the model, or go there"
     if isinstance(source, library.ModelProto):
-        return source, ExternalData(None)
-    folder = None
+        return source, ExternalData(*folders, held=held, advice=advice)
     if isinstance(source, bytes):
         what = f"{len(source)} bytes"
         message, weights = parted(source)
     elif isinstance(source, str | PathLike):
         path = Path(source)
-        folder, what = path.parent, str(path)
+        what, advice = str(path), ""
         message, weights = content(path)
+        if folder is None:
+            folders = path.parent, path.resolve().parent
     else:
         raise GraphError(
             f"cannot read a model from {type(source).__name__}; expected a path, bytes or "
@@ -95,7 +101,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
         raise ParseError(f"{what}: not an ONNX model, or not all of one: {error}") from error
     if not model.HasField("graph"):
         raise GraphError(f"{what}: not an ONNX model: it has no graph")
-    return model, ExternalData(folder, weights)
+    return model, ExternalData(*folders, own=weights, held=held, advice=advice)
 
 
 def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.NodeProto]:
@@ -398,7 +404,7 @@ def _expect_dequantised(
 
 def read_nodes(nodes: Sequence[onnx.NodeProto]) -> list[NodeRecord]:
     """The records of nodes that come from no file."""
-    reader = _Reader(ExternalData(None))
+    reader = _Reader(ExternalData())
     return [reader.node(node) for node in nodes]
 
 
