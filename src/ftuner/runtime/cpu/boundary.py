@@ -44,6 +44,9 @@ class CpuBoundary(Boundary):
             if x.dtype != dtype:
                 raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
             if x.ndim != value.rank:
+                if value.rank == 0 and x.size == 1:
+                    arrays.append(x.reshape(()))
+                    continue
                 raise InputError(f"input {name} is {x.shape}; the model takes {value.type}")
             # NumPy's `require` takes a microsecond to find that nothing is to be done.
             if as_given or x.flags.carray:
