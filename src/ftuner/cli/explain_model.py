@@ -26,6 +26,7 @@ from ftuner.errors import ConfigurationError
 if TYPE_CHECKING:
     from ftuner.cli.inputs import Array
     from ftuner.frontends.onnx.importer import Imported
+    from ftuner.frontends.onnx.records import ModelRecord
     from ftuner.report.model import ModelExplanation
 
 
@@ -64,19 +65,21 @@ def model(
     memory. Steps that repeat share a row.
     """
     from ftuner.cli.inputs import gathered_inputs, specs_of
-    from ftuner.frontends.onnx.importer import import_model
+    from ftuner.frontends.onnx.importer import import_record, read_model
 
     if before and (inputs or shapes or save):
         raise ConfigurationError(
             "--before shows the file; it takes none of --input, --shape and --save"
         )
-    imported = import_model(path)
+    record = read_model(path)
     if before:
-        _show_nodes(path, imported, as_json)
+        _show_nodes(path, record, as_json)
         return
     feeds = None
     if inputs or shapes:
-        feeds = gathered_inputs(specs_of(imported.graph), inputs, shapes)
+        feeds = gathered_inputs(specs_of(record), inputs, shapes)
+    given = {name: x.shape for name, x in (feeds or {}).items()}
+    imported = import_record(record.varied(record.variant(given)))
     found, measured = _explained(path, imported, feeds, threads, device)
     if save is not None:
         from ftuner.report.page import save_page
@@ -197,19 +200,22 @@ def _memory_line(found: ModelExplanation) -> str:
     )
 
 
-def _show_nodes(path: Path, imported: Imported, as_json: bool) -> None:
-    values = [f"{name}: {type_}" for name, type_ in imported.inputs]
+def _show_nodes(path: Path, record: ModelRecord, as_json: bool) -> None:
+    from ftuner.cli.inputs import specs_of
+
+    graph = record.graph
+    values, nodes = [*map(str, specs_of(record))], [*map(str, graph.nodes)]
     if as_json:
         print_json(
             {
                 "model": str(path),
                 "inputs": values,
-                "nodes": list(imported.nodes),
-                "outputs": list(imported.outputs),
+                "nodes": nodes,
+                "outputs": [*graph.outputs],
             }
         )
         return
     typer.echo("\n".join(f"input {value}" for value in values))
-    for number, node in enumerate(imported.nodes, 1):
+    for number, node in enumerate(nodes, 1):
         typer.echo(f"{number:4}  {node}")
-    typer.echo("\n".join(f"output {name}" for name in imported.outputs))
+    typer.echo("\n".join(f"output {name}" for name in graph.outputs))

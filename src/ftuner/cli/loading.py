@@ -21,9 +21,9 @@ SAMPLING_S = 0.25
 def read_specs(path: Path) -> list[TensorSpec]:
     """The inputs of a model file."""
     from ftuner.cli.inputs import specs_of
-    from ftuner.frontends.onnx.importer import import_model
+    from ftuner.frontends.onnx.importer import read_model
 
-    return specs_of(import_model(path).graph)
+    return specs_of(read_model(path))
 
 
 def loaded(

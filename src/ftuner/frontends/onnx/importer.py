@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT8
 from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorError
@@ -90,6 +90,7 @@ from ftuner.graph.answers import (
 )
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, TensorType, Value
+from ftuner.graph.names import Names
 
 if TYPE_CHECKING:
     import onnx
@@ -236,8 +237,7 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     scope: Scope = {"": None}
     inputs = []
     for record in _distinct(model):
-        shape = tuple(_extent(context, record, axis) for axis in range(len(record.dims)))
-        value = context.builder.input(record.name, record.dtype, shape)
+        value = context.builder.input(record.name, record.dtype, shape_of(record, context.names))
         inputs.append(value)
         scope[record.name] = value
     given = tuple(inputs)
@@ -281,11 +281,23 @@ def _distinct(model: ModelRecord) -> tuple[InputRecord, ...]:
     return model.inputs
 
 
-def _extent(context: Context, record: InputRecord, axis: int) -> Dim:
-    dim = record.dims[axis]
-    if isinstance(dim, int):
-        return dim
-    return context.names.fresh(f"{record.name}_{axis}") if dim is None else context.names.named(dim)
+def shape_of(record: InputRecord, names: Names) -> Shape:
+    """The shape of an input, with symbols of these names.
+
+    Raises:
+        GraphError: the file has no shape of it.
+    """
+    if record.dims is None:
+        raise GraphError(
+            f"input {record.name!r} has no shape in the file; only runs, which give one, tell its "
+            "number of axes"
+        )
+    return tuple(
+        dim if isinstance(dim, int)
+        else names.named(name) if (name := record.symbol(axis))
+        else names.fresh(f"{record.name}_{axis}")
+        for axis, dim in enumerate(record.dims)
+    )  # fmt: skip
 
 
 def _output(scope: Scope, name: str) -> Operand:

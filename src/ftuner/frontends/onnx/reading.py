@@ -24,6 +24,7 @@ from ftuner.frontends.onnx.apart import OWN_FILE
 from ftuner.frontends.onnx.files import NO_FILES, ExternalData, content, parted
 from ftuner.frontends.onnx.records import (
     Attribute,
+    Dims,
     GraphRecord,
     InputRecord,
     ModelMetadata,
@@ -49,8 +50,6 @@ LEAST_OVERRIDABLE_IR = 4
 """In files of older versions every initialiser is an input too, which means nothing."""
 NO_VERSION = (1 << 63) - 1
 """What onnxruntime says of a model without a version."""
-UNNAMED = ("", "?", "-1", "None")
-"""Names of dims that exporters write for any unknown extent: equal names are different extents."""
 PACKED = {"int4": INT8, "uint4": UINT8}
 """Dtypes of which a byte holds two elements, and those that hold them here."""
 PACKED_READERS = frozenset({"DequantizeLinear"})
@@ -169,8 +168,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension, what: str) -> int | str | None:
         if dim.dim_value < 0:
             raise GraphError(f"{what} has an axis of {dim.dim_value} elements")
         return int(dim.dim_value)
-    name = text_of(dim.dim_param)
-    return None if name in UNNAMED else name
+    return text_of(dim.dim_param) or None
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -242,7 +240,7 @@ class _Reader:
         tensor = value.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if not tensor.HasField("shape"):
-            raise GraphError(f"{what} has no shape; its number of axes must be known")
+            return InputRecord(text_of(value.name), dtype, None)
         if len(tensor.shape.dim) > MAX_RANK:
             raise GraphError(f"{what} has {len(tensor.shape.dim)} axes; at most {MAX_RANK}")
         dims = tuple(_dim(dim, what) for dim in tensor.shape.dim)
@@ -254,8 +252,10 @@ class _Reader:
         shape = value.type.tensor_type
         what = f"initialiser {value.name!r}"
         # Old files also write 0 for an unknown extent.
-        dims = tuple(_dim(dim, what) or None for dim in shape.shape.dim)
-        if not shape.HasField("shape") or len(dims) != default.array.ndim:
+        dims: Dims = tuple(_dim(dim, what) or None for dim in shape.shape.dim)
+        if not shape.HasField("shape"):
+            dims = None
+        elif len(shape.shape.dim) != default.array.ndim:
             dims = default.array.shape
         return InputRecord(text_of(value.name), default.dtype, dims)
 
@@ -265,7 +265,7 @@ class _Reader:
         try:
             found = self.input(value)
         except GraphError:
-            return OutputRecord(name, "", ())
+            return OutputRecord(name, "", None)
         return OutputRecord(name, found.dtype.name, found.dims)
 
     def node(self, node: onnx.NodeProto) -> NodeRecord:
