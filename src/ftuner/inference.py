@@ -25,7 +25,7 @@ from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.model import ANY_RANK, TensorSpec
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
-from ftuner.runtime.variants import Variants
+from ftuner.runtime.variants import Check, Variants
 
 _LOG = logging.getLogger(__name__)
 
@@ -116,7 +116,11 @@ def compile_file(
             graph, backend, threads, progress, held, append_in_place, random_seed, shared, used_up
         )
 
-    def made(taken: Callable[[], ModelRecord], shared: SharedWeights | None = None) -> Model:
+    def made(
+        taken: Callable[[], ModelRecord], shared: SharedWeights | None = None,
+        check: Check | None = None,
+    ) -> Model:  # fmt: skip
+        """`check`: called before anything is compiled."""
         with reuse():
             record = taken()
             try:
@@ -129,17 +133,20 @@ def compile_file(
             else:
                 # Weights are freed as they are packed, if nothing else refers to them.
                 del record
+                if check is not None:
+                    check(graph)
                 found = compiled(graph, shared, used_up=True)
         give_back_freed()
         return found
 
-    def varied(again: Callable[[], ModelRecord]) -> Variants:
+    def varied(again: Callable[[], ModelRecord]) -> Variants[Model]:
         shared = SharedWeights()
 
-        def variant(wanted: Variant) -> Model:
+        def variant(wanted: Variant, check: Check) -> Model:
+            found = made(lambda: again().varied(wanted), shared, check)
             level = logging.WARNING if wanted.apart else logging.INFO
             _LOG.log(level, "%s: compiled for such inputs", wanted)
-            return made(lambda: again().varied(wanted), shared)
+            return found
 
         return Variants(header.variant, variant)
 

@@ -45,11 +45,9 @@ class Model(model.Model):
             ShapeError: extents that contradict the model or each other, or that are negative.
         """
         inputs = {**(given or {}), **by_name}
-        if self.variants is not None:
-            fitting = self.variants.of({n: _extents(n, x) for n, x in inputs.items()})
-            if fitting is not None:
-                assert isinstance(fitting, Model)
-                return fitting.explain(inputs)
+        fitting = self._variant(inputs)
+        if fitting is not self:
+            return fitting.explain(inputs)
         values = [v for v in self._graph.inputs if v.name in inputs]
         unknown = inputs.keys() - {v.name for v in values}
         if unknown:
@@ -68,6 +66,12 @@ class Model(model.Model):
             self.programs, extents, self._machine(), seconds, memory, self.weights_bytes, title
         )
         return replace(found, appended=self.appended, copied=self.copied)
+
+    def _variant(self, inputs: Mapping[str, Given]) -> Model:
+        """The variant for some shapes, or this model."""
+        found = self.variants and self.variants.of({n: _extents(n, x) for n, x in inputs.items()})
+        assert isinstance(found, Model | None)
+        return found or self
 
     def _machine(self) -> Machine | None:
         """What estimates are made for; None on a GPU, whose steps have none."""
@@ -88,6 +92,9 @@ class LateModel(late_model.LateModel, Model):
         """As `Model.explain`, of the model for the numbers in arrays, if all inputs are given; else
         of the model of the last run."""
         inputs = {**(given or {}), **by_name}
+        fitting = self._variant(inputs)
+        if fitting is not self:
+            return fitting.explain(inputs)
         if inputs.keys() == {t.name for t in self.inputs} and all(map(_is_array, inputs.values())):
             found, sizes = self._chosen(inputs, self._coming_key())
             inputs |= {name: np.asarray(n) for name, n in sizes.items() if name not in inputs}

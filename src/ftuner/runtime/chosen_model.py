@@ -10,7 +10,7 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
-from ftuner.runtime.ops.feeds import check_mapping
+from ftuner.runtime.ops.feeds import check_names
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.variants import Variants
 
@@ -41,7 +41,7 @@ class ChosenModel(Model):
         """The model for some feeds, and what it is given. `key`: of the run's random numbers."""
 
     def _chosen(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
-        check_mapping(feeds, [spec.name for spec in self.inputs])
+        check_names(feeds, [spec.name for spec in self.inputs])
         model, given = self._resolved(feeds, key)
         if model is not self._last:
             model.record(self._recorded)
@@ -115,8 +115,8 @@ class UnrankedModel(ChosenModel):
     compiled in the first call with it, and kept."""
 
     def __init__(
-        self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], variants: Variants,
-        initial: Model, random_seed: SupportsIndex | None = None,
+        self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec],
+        variants: Variants[Model], initial: Model, random_seed: SupportsIndex | None = None,
     ) -> None:  # fmt: skip
         """`initial`: a model of no steps. `random_seed`: as of `Model`."""
         super().__init__(outputs, random_seed)

@@ -20,7 +20,7 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
-from ftuner.runtime.ops.feeds import check_mapping
+from ftuner.runtime.ops.feeds import check_names
 from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.shared_weights import SharedWeights
@@ -99,7 +99,7 @@ class Model(Shown):
     made_by: Callable[[], Model] | None = None
     """Makes the model again from its file, in a room above; None where there is no file."""
 
-    variants: Variants | None = None
+    variants: Variants[Model] | None = None
     """Models for extents that contradict the names of dims in the file, from a room above; None
     without such names."""
 
@@ -223,15 +223,16 @@ class Model(Shown):
         """The variant for some arrays, or this model. `refused`: why it cannot run on them.
 
         Raises:
-            ShapeError: the variant cannot be made.
+            ShapeError: they contradict that, too, or it cannot be made.
         """
         if self.variants is None:
             return self
-        check_mapping(feeds, [spec.name for spec in self.inputs])
+        check_names(feeds, [spec.name for spec in self.inputs])
         try:
             return self.variants.model(feeds) or self
-        except GraphError as error:
-            raise ShapeError(f"{refused or 'no variant for these extents'}; {error}") from error
+        except (GraphError, ShapeError) as error:
+            texts = [error] if refused is None else [refused, error]
+            raise ShapeError("; ".join(map(str, texts))) from error
 
     def _run(self, feeds: Mapping[str, object], key: Array | None) -> list[Any]:
         """As `run`. `key`: of the random numbers that the run draws."""
