@@ -11,7 +11,13 @@ from typing import SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
 from ftuner.core.dtype_names import ElementType, dtype_name
-from ftuner.errors import ConfigurationError, GraphError
+from ftuner.errors import (
+    ConfigurationError,
+    FTunerError,
+    GraphError,
+    IndexRangeError,
+    ShapeError,
+)
 from ftuner.frontends.onnx.importer import import_record, read_model
 from ftuner.frontends.onnx.reading import Source
 from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord, Variant
@@ -150,16 +156,25 @@ def compile_file(
 
         return Variants(header.variant, variant)
 
-    with reuse():
-        records = [read()]
-        header = records[0].header()
-        if any(v.dims is None for v in header.inputs):
-            return UnrankedModel(
-                _declared(header.inputs), _declared(header.declared_outputs),
-                varied(partial(records.__getitem__, 0)), compiled(Graph((), (), ())), random_seed,
-            )  # fmt: skip
+    records = [read()]
+    header = records[0].header()
+    if any(v.dims is None for v in header.inputs):
+        return UnrankedModel(
+            _declared(header.inputs), _declared(header.declared_outputs),
+            varied(partial(records.__getitem__, 0)), compiled(Graph((), (), ())), random_seed,
+        )  # fmt: skip
+    try:
         found = made(records.pop)
-    if header.repeats_names:
+    except (ShapeError, IndexRangeError) as refused:
+        # What is computed of extents may be impossible because names are wrong.
+        apart = Variant((), header.repeated)
+        try:
+            found = made(lambda: read().varied(apart))
+        except FTunerError:
+            raise refused from None
+        _LOG.warning("%s: %s", apart, refused)
+        return found
+    if header.repeated:
 
         def again() -> ModelRecord:
             record = read()

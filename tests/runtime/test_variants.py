@@ -110,6 +110,13 @@ CASES: dict[str, tuple[bytes, list[Feeds]]] = {
                  {"a": ("n", "n"), "b": ("n",)}, ("n", "n")),
         [feeds_of(a=(2, 3), b=(5,)), {"a": np.zeros((4, 2), "f"), "b": np.ones(3, "f")}],
     ),
+    "a difference of names": (  # Of extents that are equal, no element could be gathered.
+        model_of([node("Shape", "a", y="m"), node("Shape", "b", y="n"),
+                  node("Sub", "m", "n", y="d"),
+                  node("Slice", "a", "zero", "d", y="s"), node("Gather", "s", "zero")],
+                 {"a": ("n",), "b": ("n",)}, zero=np.array([0])),
+        [feeds_of(a=(6,), b=(4,)), feeds_of(a=(5,), b=(4,))],
+    ),
     "no shape": (
         model_of([node("MatMul", "x", "w", y="h"), node("Relu", "h")], {"x": None}, w=WEIGHT),
         [feeds_of(x=(3, 4)), feeds_of(x=(2, 3, 4)), feeds_of(x=(4,)), feeds_of(x=(0, 4))],

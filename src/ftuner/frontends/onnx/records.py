@@ -165,10 +165,10 @@ class ModelRecord:
         )
 
     @property
-    def repeats_names(self) -> bool:
-        """Whether axes of inputs have one name."""
-        names = [v.symbol(axis) for v in self.inputs for axis in range(len(v.dims or ()))]
-        return any(n > 1 for name, n in Counter(names).items() if name is not None)
+    def repeated(self) -> frozenset[str]:
+        """Names that several axes of inputs have."""
+        names = Counter(v.symbol(axis) for v in self.inputs for axis in range(len(v.dims or ())))
+        return frozenset(name for name, n in names.items() if name is not None and n > 1)
 
     def variant(self, shapes: Mapping[str, Sequence[int]]) -> Variant | None:
         """What shapes of inputs need; None for the model as it is.
