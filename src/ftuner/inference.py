@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from os import PathLike
 from typing import SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
 from ftuner.core.dtype_names import ElementType, dtype_name
-from ftuner.errors import ConfigurationError, GraphError
+from ftuner.errors import (
+    ConfigurationError,
+    FTunerError,
+    GraphError,
+    IndexRangeError,
+    ShapeError,
+)
 from ftuner.frontends.onnx.importer import import_record, read_model
 from ftuner.frontends.onnx.reading import Source
-from ftuner.frontends.onnx.records import ModelRecord
+from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord, Variant
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.models import LateModel, Model
+from ftuner.models import LateModel, Model, UnrankedModel
 from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.memory import give_back_freed, reuse
 from ftuner.runtime.devices import CPU, backend_of
-from ftuner.runtime.model import TensorSpec
+from ftuner.runtime.model import ANY_RANK, TensorSpec
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
+from ftuner.runtime.variants import Check, Variants
+
+_LOG = logging.getLogger(__name__)
 
 
 def load(
@@ -77,11 +87,16 @@ def load(
             no such number.
         HardwareError: a GPU that kernels cannot run on.
     """
+    read: Callable[[], ModelRecord] = partial(read_model, model)
+    by_path = isinstance(model, str | PathLike)
+    if not (by_path or isinstance(model, bytes)):
+        # A message may be changed after it was loaded.
+        read = cache(read)
     found = compile_file(
-        partial(read_model, model), threads=threads, progress=progress, device=device, dtype=dtype,
+        read, threads=threads, progress=progress, device=device, dtype=dtype,
         append_in_place=append_in_place, random_seed=random_seed,
     )  # fmt: skip
-    if isinstance(model, str | PathLike):
+    if by_path:
         found.made_by = partial(
             load, os.path.abspath(model), threads=threads, device=device, dtype=dtype,
             append_in_place=append_in_place, random_seed=random_seed,
@@ -107,20 +122,67 @@ def compile_file(
             graph, backend, threads, progress, held, append_in_place, random_seed, shared, used_up
         )
 
-    with reuse():
-        record = read()
+    def made(
+        taken: Callable[[], ModelRecord], shared: SharedWeights | None = None,
+        check: Check | None = None,
+    ) -> Model:  # fmt: skip
+        """`check`: called before anything is compiled."""
+        with reuse():
+            record = taken()
+            try:
+                graph = _imported(record, ())
+            except RunTimeNumberError as need:
+                found: Model = LateModel(
+                    partial(_imported, record), partial(compiled, shared=shared or SharedWeights()),
+                    need, _declared(record.declared_outputs), random_seed,
+                )  # fmt: skip
+            else:
+                # Weights are freed as they are packed, if nothing else refers to them.
+                del record
+                if check is not None:
+                    check(graph)
+                found = compiled(graph, shared, used_up=True)
+        give_back_freed()
+        return found
+
+    def varied(again: Callable[[], ModelRecord]) -> Variants[Model]:
+        shared = SharedWeights()
+
+        def variant(wanted: Variant, check: Check) -> Model:
+            found = made(lambda: again().varied(wanted), shared, check)
+            level = logging.WARNING if wanted.apart else logging.INFO
+            _LOG.log(level, "%s: compiled for such inputs", wanted)
+            return found
+
+        return Variants(header.variant, variant)
+
+    records = [read()]
+    header = records[0].header()
+    if any(v.dims is None for v in header.inputs):
+        return UnrankedModel(
+            _declared(header.inputs), _declared(header.declared_outputs),
+            varied(partial(records.__getitem__, 0)), compiled(Graph((), (), ())), random_seed,
+        )  # fmt: skip
+    try:
+        found = made(records.pop)
+    except (ShapeError, IndexRangeError) as refused:
+        # What is computed of extents may be impossible because names are wrong.
+        apart = Variant((), header.repeated)
         try:
-            graph = _imported(record, ())
-        except RunTimeNumberError as need:
-            found: Model = LateModel(
-                partial(_imported, record), partial(compiled, shared=SharedWeights()), need,
-                _declared(record), random_seed,
-            )  # fmt: skip
-        else:
-            # Weights are freed as they are packed, if nothing else refers to them.
-            del record
-            found = compiled(graph, used_up=True)
-    give_back_freed()
+            found = made(lambda: read().varied(apart))
+        except FTunerError:
+            raise refused from None
+        _LOG.warning("%s: %s", apart, refused)
+        return found
+    if header.repeated:
+
+        def again() -> ModelRecord:
+            record = read()
+            if record.header() != header:
+                raise GraphError("the model's file has changed since it was loaded")
+            return record
+
+        found.variants = varied(again)
     return found
 
 
@@ -128,12 +190,15 @@ def _imported(record: ModelRecord, answers: Sequence[Answer]) -> Graph:
     return import_record(record, answers).graph
 
 
-def _declared(record: ModelRecord) -> list[TensorSpec]:
-    """The outputs of a file as it declares them."""
+def _declared(records: Sequence[InputRecord | OutputRecord]) -> list[TensorSpec]:
+    """Inputs or outputs of a file as it declares them."""
     return [
-        TensorSpec(found.name, found.dtype, tuple("?" if n is None else n for n in found.dims))
-        for found in record.declared_outputs
-    ]
+        TensorSpec(
+            found.name, str(found.dtype),
+            ANY_RANK if found.dims is None else tuple("?" if n is None else n for n in found.dims),
+        )
+        for found in records
+    ]  # fmt: skip
 
 
 def compile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import SupportsIndex
 
 import numpy as np
@@ -13,7 +14,7 @@ from ftuner.core.units import count
 from ftuner.cost.step import Machine
 from ftuner.errors import InputError
 from ftuner.report.model import ModelExplanation, explain_model
-from ftuner.runtime import late_model, model
+from ftuner.runtime import chosen_model, late_model, model
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.ops.product_operands import Operand
 from ftuner.runtime.shapes.binding import bind
@@ -44,6 +45,9 @@ class Model(model.Model):
             ShapeError: extents that contradict the model or each other, or that are negative.
         """
         inputs = {**(given or {}), **by_name}
+        fitting = self._variant(inputs)
+        if fitting is not self:
+            return fitting.explain(inputs)
         values = [v for v in self._graph.inputs if v.name in inputs]
         unknown = inputs.keys() - {v.name for v in values}
         if unknown:
@@ -62,6 +66,12 @@ class Model(model.Model):
             self.programs, extents, self._machine(), seconds, memory, self.weights_bytes, title
         )
         return replace(found, appended=self.appended, copied=self.copied)
+
+    def _variant(self, inputs: Mapping[str, Given]) -> Model:
+        """The variant for some shapes, or this model."""
+        found = self.variants and self.variants.of({n: _extents(n, x) for n, x in inputs.items()})
+        assert isinstance(found, Model | None)
+        return found or self
 
     def _machine(self) -> Machine | None:
         """What estimates are made for; None on a GPU, whose steps have none."""
@@ -82,11 +92,30 @@ class LateModel(late_model.LateModel, Model):
         """As `Model.explain`, of the model for the numbers in arrays, if all inputs are given; else
         of the model of the last run."""
         inputs = {**(given or {}), **by_name}
+        fitting = self._variant(inputs)
+        if fitting is not self:
+            return fitting.explain(inputs)
         if inputs.keys() == {t.name for t in self.inputs} and all(map(_is_array, inputs.values())):
-            found, sizes = self._resolved(inputs, self._coming_key())
+            found, sizes = self._chosen(inputs, self._coming_key())
             inputs |= {name: np.asarray(n) for name, n in sizes.items() if name not in inputs}
         else:
             found = self._current
+        assert isinstance(found, Model)
+        return found.explain(inputs)
+
+
+class UnrankedModel(chosen_model.UnrankedModel, Model):
+    """A model with inputs whose number of axes the file does not say."""
+
+    def explain(
+        self, given: Mapping[str, Given] | None = None, /, **by_name: Given
+    ) -> ModelExplanation:
+        """As `Model.explain`, of the model for these shapes; without anything, of that of the last
+        run."""
+        inputs = {**(given or {}), **by_name}
+        found = self._current
+        if inputs:
+            found = self._ranked.of({n: _extents(n, x) for n, x in inputs.items()}) or found
         assert isinstance(found, Model)
         return found.explain(inputs)
 
@@ -95,12 +124,19 @@ def _is_array(given: Given) -> bool:
     return hasattr(given, "shape")
 
 
-def _shape(name: str, given: Given, rank: int) -> tuple[int, ...]:
+def _extents(name: str, given: Given) -> tuple[int, ...]:
     extents: object = getattr(given, "shape", given)
     if isinstance(extents, str) or not isinstance(extents, Sequence):
         raise InputError(f"input {name} was given {given!r}; expected a shape or an array")
+    return tuple(checked_integer(n, f"an extent of {name}", 0) for n in extents)
+
+
+def _shape(name: str, given: Given, rank: int) -> tuple[int, ...]:
+    extents = _extents(name, given)
+    if rank == 0 and prod(extents) == 1:
+        return ()
     if len(extents) != rank:
         raise InputError(
-            f"input {name} was given {tuple(extents)}; expected {count(rank, 'axis', 'axes')}"
+            f"input {name} was given {extents}; expected {count(rank, 'axis', 'axes')}"
         )
-    return tuple(checked_integer(n, f"an extent of {name}", 0) for n in extents)
+    return extents

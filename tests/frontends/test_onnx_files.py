@@ -15,6 +15,7 @@ from tests.frontends.onnx_models import model_of
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.files import MAX_MODEL_BYTES, ExternalData
+from ftuner.frontends.onnx.reading import Source
 
 REFUSED = "no file|regular|cannot read"
 
@@ -42,6 +43,12 @@ def _saved(folder: Path, *tensors: onnx.TensorProto) -> Path:
     return path
 
 
+def _read(source: Source) -> list[object]:
+    """The elements of the tensors that a model adds to x."""
+    added = (v for node in import_model(source).graph.nodes for v in node.inputs)
+    return [v.constant.tolist() for v in added if v.constant is not None]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with data of 4 KiB, in another folder with data of its own."""
@@ -54,11 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_tensors_are_parts_of_a_file(folder: Path) -> None:
     path = _saved(folder, _external("data", [3], offset=8), _external("./data", [1]))
-    first, second = (v.constant for n in import_model(path).graph.nodes for v in n.inputs[1:])
-    assert first is not None
-    assert second is not None
-    assert first.tolist() == [2, 3, 4]
-    assert second.tolist() == [0]
+    assert _read(path) == [[2, 3, 4], [0]]
 
 
 def _link(folder: Path) -> str:
@@ -113,6 +116,38 @@ def test_nothing_else_is_opened(folder: Path, location: Callable[[Path], str]) -
     path = _saved(folder, _external(location(folder), [4]))
     with pytest.raises(GraphError, match=REFUSED):
         import_model(path)
+
+
+def test_the_cache_of_the_hub_links_to_another_folder(tmp_path: Path) -> None:
+    """A snapshot of the Hugging Face hub has links to files of other names, which are in one
+    folder."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "revision" / "onnx"
+    blobs.mkdir()
+    (snapshot / "part").mkdir(parents=True)
+    path = _saved(blobs, _external("part/model.data", [2]), _external("beside", [2], offset=4))
+    for link, name in (("model.onnx", "aaaa"), ("part/model.data", "bbbb"), ("outside", "../cccc")):
+        (snapshot / link).symlink_to(blobs / name)
+    path.rename(blobs / "aaaa")
+    for name in ("bbbb", "beside", "../cccc"):
+        np.arange(4, dtype=np.float32).tofile(blobs / name)
+    assert _read(snapshot / "model.onnx") == [[0, 1], [1, 2]]
+    for location in ("outside", "../../../blobs/bbbb", str(blobs / "bbbb")):
+        (blobs / "aaaa").unlink()
+        _saved(blobs, _external(location, [2])).rename(blobs / "aaaa")
+        with pytest.raises(GraphError, match="no file"):
+            import_model(snapshot / "model.onnx")
+
+
+def test_a_model_without_a_path_has_its_data_in_the_working_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = _saved(folder, _external("data", [2])).read_bytes()
+    monkeypatch.chdir(folder)
+    for source in (data, onnx.load_from_string(data)):
+        assert _read(source) == [[0, 1]]
+    (folder / "data").unlink()
+    with pytest.raises(GraphError, match="the working folder: give the path"):
+        import_model(data)
 
 
 @pytest.mark.parametrize(

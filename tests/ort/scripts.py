@@ -286,6 +286,21 @@ def weights_in_memory(ort: Any) -> object:
 
 
 @script
+def files_of_weights(ort: Any) -> object:
+    weight, data = np.array([4, 5, 6], np.float32), models.with_weight_outside()
+    held, beside = ort.SessionOptions(), ort.SessionOptions()
+    # onnxruntime does not keep it alive.
+    content = weight.tobytes()
+    held.add_external_initializers_from_files_in_memory(["weight.bin"], [content], [len(content)])
+    with tempfile.TemporaryDirectory() as folder:
+        weight.tofile(f"{folder}/weight.bin")
+        key = "session.model_external_initializers_file_folder_path"
+        beside.add_session_config_entry(key, folder)
+        sessions = [session_of(ort, data, sess_options=options) for options in (held, beside)]
+    return [session.run(["z"], feeds()) for session in sessions]
+
+
+@script
 def profiling(ort: Any) -> object:
     quiet = session_of(ort)
     with tempfile.TemporaryDirectory() as folder:

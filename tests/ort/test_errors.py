@@ -269,6 +269,12 @@ CASES: dict[str, tuple[Case, str]] = {
     "fewer weights than names": (
         weighted(["weight", "no"], np.ones(3, "f")), "2 names and 1 values; expected a value for",
     ),
+    "fewer files than names": (
+        lambda ort, folder: ort.SessionOptions().add_external_initializers_from_files_in_memory(
+            ["a", "b"], [b"12"], [2]
+        ),
+        r"2 names, lengths \[2\], and buffers of \[2\] bytes; expected a buffer",
+    ),
     "severity out of range": (
         lambda ort, folder: ort.set_default_logger_severity(9), "severity is 9; expected 0",
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.loading import loaded, sampled, specs_of
+from ftuner.cli.loading import loaded, sampled
 from ftuner.cli.options import (
     DeviceOption,
     InputOption,
@@ -62,7 +62,7 @@ def model(
     With --shape or --input: the plan, estimate and measured time of each step, the roofline and the
     memory. Steps that repeat share a row.
     """
-    from ftuner.cli.inputs import gathered_inputs
+    from ftuner.cli.inputs import gathered_inputs, specs_of
     from ftuner.frontends.onnx.importer import read_model
 
     if before and (inputs or shapes or save):
@@ -195,18 +195,21 @@ def _memory_line(found: ModelExplanation) -> str:
 
 
 def _show_nodes(path: Path, record: ModelRecord, as_json: bool) -> None:
-    values, graph = [str(spec) for spec in specs_of(record)], record.graph
+    from ftuner.cli.inputs import specs_of
+
+    graph = record.graph
+    values, nodes = [*map(str, specs_of(record))], [*map(str, graph.nodes)]
     if as_json:
         print_json(
             {
                 "model": str(path),
                 "inputs": values,
-                "nodes": [str(node) for node in graph.nodes],
-                "outputs": list(graph.outputs),
+                "nodes": nodes,
+                "outputs": [*graph.outputs],
             }
         )
         return
     typer.echo("\n".join(f"input {value}" for value in values))
-    for number, node in enumerate(graph.nodes, 1):
+    for number, node in enumerate(nodes, 1):
         typer.echo(f"{number:4}  {node}")
     typer.echo("\n".join(f"output {name}" for name in graph.outputs))

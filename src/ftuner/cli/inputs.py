@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ftuner.errors import ConfigurationError, InputError, ShapeError
 
 if TYPE_CHECKING:
+    from ftuner.frontends.onnx.records import ModelRecord
     from ftuner.runtime.model import TensorSpec
 
 Array = npt.NDArray[Any]
@@ -62,6 +63,23 @@ def parsed_shapes(options: Iterable[str], option: str = "--shape") -> Shapes:
     return found
 
 
+def specs_of(record: ModelRecord) -> list[TensorSpec]:
+    """The inputs of a file, with a name for each dim that has no number."""
+    from ftuner.frontends.onnx.importer import shape_of
+    from ftuner.graph.names import Names
+    from ftuner.runtime.model import ANY_RANK, TensorSpec
+
+    names = Names()
+    return [
+        TensorSpec(
+            v.name, v.dtype.name,
+            ANY_RANK if v.dims is None
+            else tuple(d if isinstance(d, int) else str(d) for d in shape_of(v, names)),
+        )
+        for v in record.inputs
+    ]  # fmt: skip
+
+
 def all_shapes(
     specs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]], option: str = "--shape"
 ) -> Shapes:
@@ -70,36 +88,41 @@ def all_shapes(
 
     Raises:
         InputError: an unknown name, another number of axes, or extents that do not follow.
-        ShapeError: extents that contradict the model or each other.
+        ShapeError: extents that contradict the model.
     """
+    from ftuner.runtime.model import ANY_RANK
+
     known = {spec.name: spec for spec in specs}
     unknown = [name for name in given if name not in known]
     if unknown:
         raise InputError(f"no input {', '.join(unknown)}; there are {', '.join(known)}")
-    extents: dict[str, int] = {}
+    extents: dict[str, set[int]] = {}
     for name, shape in given.items():
         dims = known[name].shape
+        if dims == ANY_RANK:
+            continue
+        what = f"input {name} was given {_text(shape)}; the model takes {_text(dims)}"
         if len(shape) != len(dims):
-            raise InputError(
-                f"input {name} was given {_text(shape)}; the model takes {_text(dims)}"
-            )
+            raise InputError(what)
         for dim, extent in zip(dims, shape, strict=True):
-            expected = dim if isinstance(dim, int) else extents.setdefault(dim, extent)
-            if expected != extent:
-                raise ShapeError(
-                    f"input {name} was given {_text(shape)}; the model takes {_text(dims)}, and "
-                    f"{dim} is {expected}"
-                )
-    found: Shapes = {}
+            if isinstance(dim, str):
+                extents.setdefault(dim, set()).add(extent)
+            elif dim != extent:
+                raise ShapeError(what)
+    # Axes of one name that were given several extents say nothing of others.
+    settled = {dim: found.pop() for dim, found in extents.items() if len(found) == 1}
+    found: Shapes = {name: tuple(shape) for name, shape in given.items()}
     for spec in specs:
-        missing = [d for d in spec.shape if not isinstance(d, int) and d not in extents]
+        if spec.name in found:
+            continue
+        missing = [d for d in spec.shape if isinstance(d, str) and d not in settled]
         if missing:
             raise InputError(
-                f"unknown extents {', '.join(map(str, missing))} of input {spec.name}, which is "
+                f"unknown extents {', '.join(missing)} of input {spec.name}, which is "
                 f"{_text(spec.shape)}; give them, such as {option} {spec.name}={_example(spec)}"
             )
-        found[spec.name] = tuple(d if isinstance(d, int) else extents[d] for d in spec.shape)
-    return found
+        found[spec.name] = tuple(d if isinstance(d, int) else settled[d] for d in spec.shape)
+    return {spec.name: found[spec.name] for spec in specs}
 
 
 def _example(spec: TensorSpec) -> str:
@@ -141,7 +164,7 @@ def gathered_inputs(
     Raises:
         ConfigurationError: a malformed option.
         InputError: a file that cannot be read, or inputs that are missing or unknown.
-        ShapeError: extents that contradict the model or each other.
+        ShapeError: extents that contradict the model.
     """
     files, given = parsed_files(inputs or ()), parsed_shapes(shapes or ())
     twice = [name for name in files if name in given]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ftuner.cli.output import shown_progress
 
 if TYPE_CHECKING:
-    from ftuner.frontends.onnx.records import ModelRecord
     from ftuner.models import Model
     from ftuner.runtime.model import TensorSpec
 
@@ -22,23 +21,10 @@ SAMPLING_S = 0.25
 
 def read_specs(path: Path) -> list[TensorSpec]:
     """The inputs of a model file."""
+    from ftuner.cli.inputs import specs_of
     from ftuner.frontends.onnx.importer import read_model
 
     return specs_of(read_model(path))
-
-
-def specs_of(model: ModelRecord) -> list[TensorSpec]:
-    """The inputs of a model, as a compiled model describes them."""
-    from ftuner.frontends.onnx.importer import import_record
-    from ftuner.graph.answers import RunTimeNumberError
-    from ftuner.graph.ir import RandomKey
-    from ftuner.runtime.model import spec_of
-
-    try:
-        graph = import_record(model).graph
-    except RunTimeNumberError as need:
-        graph = need.computed()
-    return [spec_of(v.name, v) for v in graph.inputs if not isinstance(v, RandomKey)]
 
 
 def loaded(

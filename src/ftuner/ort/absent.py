@@ -15,10 +15,6 @@ _PLUGINS = (
 _MEMORY = "NumPy and torch manage the memory of tensors"
 _COMPILED = "models have no compiled form as files; compiled code is in ftuner's cache folder"
 _LORA = "LoRA adapters are not read; merge the adapter into the model's weights"
-_WEIGHTS = (
-    "files of weights are read beside the model; `add_external_initializers` takes weights in "
-    "memory"
-)
 _INSIDE = "a class inside onnxruntime's session; use the class without the prefix"
 
 REASONS: dict[str, str] = {
@@ -53,7 +49,6 @@ REASONS: dict[str, str] = {
     "OrtValue.ort_value_from_sparse_tensor": _SPARSE,
     "RunOptions.add_active_adapter": _LORA,
     "SessionIOBinding": _INSIDE,
-    "SessionOptions.add_external_initializers_from_files_in_memory": _WEIGHTS,
     "SessionOptions.add_free_dimension_override_by_denotation":
         "denotations of dims are not read; `add_free_dimension_override_by_name` takes names",
     "SessionOptions.add_provider_for_devices": _PLUGINS,

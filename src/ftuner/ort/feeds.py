@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,8 @@ def _taken(arg: NodeArg, value: object) -> Any:
             f"convert it, such as with {arg.name}.astype({kind.dtype.name!r})"
         )
     shape = tuple(found.shape)
+    if not arg.ranked or (not arg.shape and prod(shape) == 1):
+        return found
     if len(shape) != len(arg.shape):
         raise InvalidArgument(
             f"input {arg.name!r} has {len(shape)} axes, shape {list(shape)}; the model takes "
@@ -114,6 +117,8 @@ def _declared(arg: NodeArg) -> str:
 
 
 def _shape(arg: NodeArg) -> str:
+    if not arg.ranked:
+        return "[...]"
     return f"[{', '.join('any' if n is None else str(n) for n in arg.shape)}]"
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
-from operator import index
+from operator import gt, index
+from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
+import numpy as np
+
 from ftuner.ort.absent import refuse
+from ftuner.ort.element_types import Array
 from ftuner.ort.enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
 from ftuner.ort.values import OrtValue, expect_value
@@ -18,9 +22,12 @@ MAX_KEY, MAX_VALUE = 1024, 8192
 OWN = "ftuner."
 """What keys of configuration entries begin with that onnxruntime does not have."""
 APPEND_IN_PLACE = f"{OWN}append_in_place"
+DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The key of the folder of data outside the model file."""
 FLAGS = {"0": False, "1": True}
 _INT_BITS = 31
 T = TypeVar("T")
+Bytes = bytes | bytearray | memoryview | Array
 
 
 class Setting(Generic[T]):
@@ -117,7 +124,7 @@ class Options:
 class SessionOptions(Options):
     """Options of a session. `docs/onnxruntime.md` says which have an effect."""
 
-    __slots__ = ("_extents", "_external", "_providers", "_weights")
+    __slots__ = ("_extents", "_external", "_files", "_providers", "_weights")
 
     enable_cpu_mem_arena = Setting(True)
     enable_mem_pattern = Setting(True)
@@ -143,6 +150,7 @@ class SessionOptions(Options):
         self._providers: list[tuple[str, dict[str, str]]] = []
         self._weights: dict[str, OrtValue] = {}
         self._external: set[str] = set()
+        self._files: dict[str, Array] = {}
 
     @property
     def extents(self) -> Mapping[str, int]:
@@ -153,6 +161,17 @@ class SessionOptions(Options):
     def append_in_place(self) -> bool:
         """Whether outputs append to inputs in place, as of `ftuner.load`."""
         return FLAGS[self._entries.get(APPEND_IN_PLACE, "0")]
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of data outside the model file, if it is not the model's."""
+        found = self._entries.get(DATA_FOLDER)
+        return Path(found) if found else None
+
+    @property
+    def files(self) -> Mapping[str, Array]:
+        """The bytes of files of such data, by location."""
+        return self._files
 
     @property
     def providers(self) -> list[tuple[str, dict[str, str]]]:
@@ -178,11 +197,13 @@ class SessionOptions(Options):
         found._providers.extend((name, dict(options)) for name, options in self._providers)
         found._weights.update(self._weights)
         found._external.update(self._external)
+        found._files.update(self._files)
         return found
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
-        """Keep a text under a key. One key has an effect: "ftuner.append_in_place" with "1" has
-        outputs on a CPU append to inputs in place, as of `ftuner.load`.
+        """Keep a text under a key. Two keys have an effect: "ftuner.append_in_place" with "1" has
+        outputs on a CPU append to inputs in place, as of `ftuner.load`, and `DATA_FOLDER` names the
+        folder of data outside the model file.
 
         Raises:
             ArgumentTypeError, ArgumentError: no texts, an empty key, or too many characters; a key
@@ -239,9 +260,22 @@ class SessionOptions(Options):
         self._external.update(names)
 
     def add_external_initializers_from_files_in_memory(
-        self, names: list[str], buffers: list[bytes], lengths: list[int], /
+        self, names: Sequence[str], buffers: Sequence[Bytes], lengths: Sequence[int], /
     ) -> None:
-        refuse("SessionOptions.add_external_initializers_from_files_in_memory")
+        """Give the contents of files of data outside the model file, by the locations that it has
+        for them.
+
+        Raises:
+            ArgumentError: other numbers of names, buffers and lengths; a buffer that is shorter.
+        """
+        held = [np.frombuffer(bytes(buffer), np.uint8) for buffer in buffers]
+        sizes = [len(found) for found in held]
+        if not len(names) == len(sizes) == len(lengths) or any(map(gt, lengths, sizes)):
+            raise ArgumentError(
+                f"{len(names)} names, lengths {[*lengths]}, and buffers of {sizes} bytes; expected "
+                "a buffer and its length for each name"
+            )
+        self._files.update((n, x[:size]) for n, x, size in zip(names, held, lengths, strict=True))
 
     def add_provider_for_devices(
         self, devices: list[object], options: Mapping[str, str], /

@@ -118,15 +118,16 @@ class InferenceSession:
     def _read(self) -> ModelRecord:
         source = self._model_path if self._model_bytes is None else self._model_bytes
         assert source is not None
-        weights = {name: value.numpy() for name, value in self._options.weights.items()}
-        record = read_model(source, weights)
-        unknown = self._options.external - record.graph.constants.keys()
+        options = self._options
+        weights = {name: value.numpy() for name, value in options.weights.items()}
+        record = read_model(source, weights, options.folder, options.files)
+        unknown = options.external - record.graph.constants.keys()
         if unknown:
             raise ArgumentError(
                 f"the model has no initialiser {', '.join(map(repr, sorted(unknown)))}, of which "
                 "add_external_initializers gives a value"
             )
-        return record.with_extents(self._options.extents)
+        return record.with_extents(options.extents)
 
     def _compiled(
         self, picked: Chosen, inputs: AbstractSet[str] = frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -17,12 +17,10 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import FTunerError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph
-from ftuner.graph.steps import Lowered, Step
+from ftuner.runtime.chosen_model import ChosenModel, Feeds
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.tensors import array_of, is_tensor
-from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
-from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.reference import outputs_of_extents
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +44,6 @@ many strides and patches, of which quotients are above one, and whose square is 
 Import = Callable[[Sequence[Answer]], Graph]
 """Makes the graph for some answers, or raises `RunTimeNumberError`."""
 Compile = Callable[[Graph], Model]
-Feeds = Mapping[str, object]
 
 
 class _Question:
@@ -62,7 +59,7 @@ class _Question:
         self.next: RecentlyUsed[object, Model | _Question] = RecentlyUsed(MAX_MODELS)
 
 
-class LateModel(Model):
+class LateModel(ChosenModel):
     """A model whose graph depends on numbers that are known only at run time. It has the interface
     of `Model`. The models for both values of a condition, and the one for likely extents, are
     compiled when it is loaded; the model for other numbers is compiled in the call that brings
@@ -72,26 +69,21 @@ class LateModel(Model):
         self, imported: Import, compiled: Compile, need: RunTimeNumberError,
         outputs: Sequence[TensorSpec], random_seed: SupportsIndex | None = None,
     ) -> None:  # fmt: skip
-        """`need`: the first one. `outputs`: as the file declares them. `random_seed`: as of
-        `Model`."""
+        """`need`: the first one. `outputs`, `random_seed`: as of `ChosenModel`."""
+        super().__init__(outputs, random_seed)
         self._import, self._compile = imported, compiled
-        self._keys = RandomKeys(random_seed)
-        self._draws = True
         self._lock = fork_safe_lock()
-        self._outputs = list(outputs)
-        self._names = [spec.name for spec in self._outputs]
         self._reads: frozenset[str] = frozenset()
         """Those of all questions so far."""
         self._random = False
         """Whether the answer to a question so far depends on random numbers."""
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
-        self._recorded = True
         self._left = MAX_PREPARED
         """Models that may still be compiled before a call needs them."""
         self._first = self._question(need, ())
         self._left = 0
-        self._last: Model | None = None
-        """That of the last run."""
+        self._initial = self._first.model
+        """Computes what is needed first."""
 
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
         found = _Question(need, self._compile(need.computed()), before)
@@ -113,67 +105,6 @@ class LateModel(Model):
                 # Only a call that takes this branch is refused.
                 _LOG.info("%s: not compiled for %s: %s", question.what, elements, error)
 
-    @property
-    def inputs(self) -> list[TensorSpec]:
-        return self._first.model.inputs
-
-    @property
-    def outputs(self) -> list[TensorSpec]:
-        return self._outputs
-
-    @property
-    def appended(self) -> dict[str, str]:
-        """Those of the last run."""
-        return {} if self._last is None else self._last.appended
-
-    @property
-    def copied(self) -> dict[str, str]:
-        """Those of the last run."""
-        return {} if self._last is None else self._last.copied
-
-    @property
-    def threads(self) -> int:
-        return self._first.model.threads
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Those of the last run; before any, those that compute what is needed first."""
-        return self._current.steps
-
-    @property
-    def programs(self) -> tuple[Lowered, ...]:
-        return self._current.programs
-
-    @property
-    def weights_bytes(self) -> int:
-        return self._current.weights_bytes
-
-    @property
-    def _current(self) -> Model:
-        return self._last or self._first.model
-
-    def _run(self, feeds: Feeds, key: Array | None) -> list[Any]:
-        """As `Model.run`.
-
-        Raises:
-            UnsupportedOperatorError, GraphError: what the file computes of such numbers.
-        """
-        model, given = self._resolved(feeds, key)
-        return model._run(given, key)
-
-    def record(self, wanted: bool) -> None:
-        self._recorded = wanted
-        if self._last is not None:
-            self._last.record(wanted)
-
-    def _step_seconds(self, feeds: Feeds, key: Array | None) -> list[float]:
-        model, given = self._resolved(feeds, key)
-        return model._step_seconds(given, key)
-
-    def _memory(self, feeds: Feeds, key: Array | None) -> Memory:
-        model, given = self._resolved(feeds, key)
-        return model._memory(given, key)
-
     def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
         """The model for the numbers in some feeds, and the feeds with the sizes of its symbols.
         `key`: of the random numbers on which these may depend."""
@@ -185,9 +116,6 @@ class LateModel(Model):
             if decides is not None:
                 self._known.add(decides, known)
         model, sizes = known
-        if model is not self._last:
-            model.record(self._recorded)
-            self._last = model
         return model, {**feeds, **sizes}
 
     def _decided_by(self, feeds: Feeds) -> object | None:

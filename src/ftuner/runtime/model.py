@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ftuner.core.dtype import DType
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count
-from ftuner.errors import PickleError
+from ftuner.errors import GraphError, PickleError, ShapeError
 from ftuner.graph.appending import Appended, Copied
 from ftuner.graph.growing import grown_outputs
 from ftuner.graph.ir import RANDOM_KEY, Array, Graph, RandomKey, Value
@@ -20,16 +20,20 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
+from ftuner.runtime.ops.feeds import check_names
 from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
+from ftuner.runtime.variants import Variants
+
+ANY_RANK = ("...",)
 
 
 @dataclass(frozen=True, repr=False)
 class TensorSpec:
     """A name, element type and shape of a model's input or output; extents are numbers, or the
-    names of symbols."""
+    names of symbols. `ANY_RANK` is the shape of what has no number of axes in the file."""
 
     name: str
     dtype: str
@@ -94,6 +98,10 @@ class Model(Shown):
 
     made_by: Callable[[], Model] | None = None
     """Makes the model again from its file, in a room above; None where there is no file."""
+
+    variants: Variants[Model] | None = None
+    """Models for extents that contradict the names of dims in the file, from a room above; None
+    without such names."""
 
     def __copy__(self) -> Model:
         """The model itself, which nothing changes."""
@@ -168,7 +176,7 @@ class Model(Shown):
     def __call__(self, **inputs: AnyTensor) -> dict[str, AnyTensor]: ...
     def __call__(self, **inputs: object) -> dict[str, Any]:
         """Run the model on arrays given by name; returns the outputs by name."""
-        return dict(zip(self._names, self._run(inputs, self._new_key()), strict=True))
+        return dict(zip(self._names, self._ran(inputs), strict=True))
 
     @overload
     def run(self, feeds: Mapping[str, Foreign]) -> list[npt.NDArray[Any]]: ...
@@ -195,7 +203,36 @@ class Model(Shown):
             UnsupportedKernelError: a CUDA graph is being captured, and the run would wait for the
                 GPU: inputs are arrays, an extent depends on data, or there is a loop.
         """
-        return self._run(feeds, self._new_key())
+        return self._ran(feeds)
+
+    def _ran(self, feeds: Mapping[str, object]) -> list[Any]:
+        """As `run`: by a variant where extents contradict the names of dims in the file."""
+        key = self._new_key()
+        if self.variants is None or not self.variants.used:
+            try:
+                return self._run(feeds, key)
+            except ShapeError as error:
+                fitting = self._fitting(feeds, error)
+                if fitting is self:
+                    raise
+        else:
+            fitting = self._fitting(feeds)
+        return fitting._run(feeds, key)
+
+    def _fitting(self, feeds: Mapping[str, object], refused: ShapeError | None = None) -> Model:
+        """The variant for some arrays, or this model. `refused`: why it cannot run on them.
+
+        Raises:
+            ShapeError: they contradict that, too, or it cannot be made.
+        """
+        if self.variants is None:
+            return self
+        check_names(feeds, [spec.name for spec in self.inputs])
+        try:
+            return self.variants.model(feeds) or self
+        except (GraphError, ShapeError) as error:
+            texts = [error] if refused is None else [refused, error]
+            raise ShapeError("; ".join(map(str, texts))) from error
 
     def _run(self, feeds: Mapping[str, object], key: Array | None) -> list[Any]:
         """As `run`. `key`: of the random numbers that the run draws."""
@@ -230,7 +267,7 @@ class Model(Shown):
             InputError, ShapeError, IndexRangeError: as `run`.
             UnsupportedKernelError: a CUDA graph is being captured.
         """
-        return self._step_seconds(feeds, self._coming_key())
+        return self._fitting(feeds)._step_seconds(feeds, self._coming_key())
 
     def _step_seconds(self, feeds: Mapping[str, object], key: Array | None) -> list[float]:
         times: list[float] = []
@@ -252,7 +289,7 @@ class Model(Shown):
             IndexRangeError: an index in the data that is out of range.
             UnsupportedKernelError: a CUDA graph is being captured.
         """
-        return self._memory(feeds, self._coming_key())
+        return self._fitting(feeds)._memory(feeds, self._coming_key())
 
     def _memory(self, feeds: Mapping[str, object], key: Array | None) -> Memory:
         found: list[Memory] = []

@@ -1,7 +1,7 @@
 """Reads the bytes of model files and of the tensor files beside them.
 
-Neither is trusted: only regular files in the model's folder are opened, and a tensor cannot be
-larger than its file.
+Neither is trusted: only regular files in the model's folder, and in the folder of the file that its
+path links to, are opened, and a tensor cannot be larger than its file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedIOBase, BufferedReader, BytesIO, FileIO
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from ftuner.frontends.onnx.apart import (
 from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import not_allocated, passing
 
+NO_FILES: Mapping[str, Array] = MappingProxyType({})
 MAX_MODEL_BYTES = 1 << 31
 """The largest protocol buffer. Larger models keep their weights in files beside the model."""
 MAX_SHARED = 2
@@ -71,13 +73,17 @@ def _apart(file: BufferedIOBase, size: int, what: str) -> Apart:
 
 
 class ExternalData:
-    """Tensors that the message of a model refers to: in the files of its folder, if there is one,
-    and in its own file."""
+    """Tensors that the message of a model refers to: in files beside it, and in its own file."""
 
-    def __init__(self, folder: Path | None, own: Mapping[Place, Array] = NO_WEIGHTS) -> None:
-        """`own`: the bytes of those in the file of the model."""
-        self._folder = None if folder is None else folder.resolve()
-        self._own = own
+    def __init__(
+        self, *folders: Path, own: Mapping[Place, Array] = NO_WEIGHTS,
+        held: Mapping[str, Array] = NO_FILES, advice: str = "",
+    ) -> None:  # fmt: skip
+        """`folders`: where files are looked for, in this order, and where links to them may lead.
+        `own`: the bytes of those in the file of the model. `held`: the bytes of files, by location,
+        which are not looked for. `advice`: what to do about a missing file."""
+        self._folders = [folder.resolve() for folder in folders]
+        self._own, self._held, self._advice = own, held, advice
         self._known: dict[tuple[Path, int, int], Array] = {}
         self._taken: dict[Path, int] = {}
         """Bytes that different tensors have read from each file."""
@@ -86,21 +92,21 @@ class ExternalData:
         """The bytes of a tensor, read-only. `what` names it in messages.
 
         Raises:
-            GraphError: the file is missing, or has too few bytes; the model came without a folder.
+            GraphError: the file is missing or outside the folders, or has too few bytes.
             AllocationError: the system does not have the memory for them.
         """
         if location == OWN_FILE and (offset, size) in self._own:
             return self._own[offset, size]
+        if location in self._held:
+            held = self._held[location]
+            _expect_within(location, offset, size, len(held), what)
+            return held[offset : offset + size]
         path = self._path(location, what)
         found = self._known.get((path, offset, size))
         if found is not None:
             return found
         with _opened(path, what) as (file, length):
-            if offset < 0 or offset + size > length:
-                raise GraphError(
-                    f"{what}: {size} bytes wanted from byte {offset} of {location!r}, which has "
-                    f"{length}"
-                )
+            _expect_within(location, offset, size, length, what)
             taken = self._taken[path] = self._taken.get(path, 0) + size
             if taken > MAX_SHARED * length:
                 raise GraphError(
@@ -113,19 +119,27 @@ class ExternalData:
         return found
 
     def _path(self, location: str, what: str) -> Path:
-        if self._folder is None:
-            raise GraphError(
-                f"{what} is in the file {location!r}: give the path of the model, not its bytes"
-            )
-        try:
-            path = (self._folder / location).resolve()
-            inside = bool(location) and path.is_relative_to(self._folder) and path.is_file()
-        except (OSError, ValueError, RuntimeError):
-            # RuntimeError: a cycle of links, before Python 3.13.
-            inside = False
-        if not inside or Path(location).is_absolute():
-            raise GraphError(f"{what}: no file {location!r} within {self._folder}")
-        return path
+        """The file of a location, which leaves no folder by its text. Links may lead from one of
+        the folders to another, as they do in the cache of the Hugging Face hub."""
+        for folder in self._folders:
+            try:
+                path = (folder / location).resolve()
+                within = Path(os.path.normpath(folder / location)).is_relative_to(folder)
+                linked = any(path.is_relative_to(known) for known in self._folders)
+                if within and linked and path.is_file() and not Path(location).is_absolute():
+                    return path
+            except (OSError, ValueError, RuntimeError):
+                # RuntimeError: a cycle of links, before Python 3.13.
+                continue
+        where = " or ".join(map(str, dict.fromkeys(self._folders)))
+        raise GraphError(f"{what}: no file {location!r} within {where}{self._advice}")
+
+
+def _expect_within(location: str, offset: int, size: int, length: int, what: str) -> None:
+    if offset < 0 or offset + size > length:
+        raise GraphError(
+            f"{what}: {size} bytes wanted from byte {offset} of {location!r}, which has {length}"
+        )
 
 
 @contextmanager

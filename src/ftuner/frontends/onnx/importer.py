@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT8
 from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.activations import ACTIVATIONS
@@ -36,6 +37,7 @@ from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.deformable import DEFORMABLE
 from ftuner.frontends.onnx.detection import DETECTION
 from ftuner.frontends.onnx.embedding import EMBEDDING
+from ftuner.frontends.onnx.files import NO_FILES
 from ftuner.frontends.onnx.functions import inlined
 from ftuner.frontends.onnx.grouped_attention import GROUPED_ATTENTION
 from ftuner.frontends.onnx.indexing import INDEXING
@@ -89,6 +91,7 @@ from ftuner.graph.answers import (
 )
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, TensorType, Value
+from ftuner.graph.names import Names
 
 if TYPE_CHECKING:
     import onnx
@@ -144,7 +147,8 @@ def import_model(source: Source) -> Imported:
     """Import a model from a path, its bytes or an `onnx.ModelProto`.
 
     A named dim becomes a symbol of that name; an unnamed one gets a name from the input and axis.
-    Data outside the file is read only from the folder of the path.
+    Data outside the file is read only from the folder of the path, as it is given or linked to, or
+    without a path from the working folder.
 
     Raises:
         ConfigurationError: `onnx` is not installed.
@@ -157,16 +161,21 @@ def import_model(source: Source) -> Imported:
     return import_record(read_model(source))
 
 
-def read_model(source: Source, weights: Mapping[str, Array] = NO_WEIGHTS) -> ModelRecord:
+def read_model(
+    source: Source, weights: Mapping[str, Array] = NO_WEIGHTS, folder: Path | None = None,
+    held: Mapping[str, Array] = NO_FILES,
+) -> ModelRecord:  # fmt: skip
     """The contents of a model whose operators all have an importer; see `import_model`.
 
     Args:
         weights: arrays in the place of initialisers of these names, which are not read.
+        folder: of data outside the file, in the place of the folder of the path.
+        held: the bytes of files of such data, by location, which are not looked for.
 
     Raises:
         ConfigurationError, UnsupportedOperatorError, GraphError: as `import_model`.
     """
-    proto, data = load(source)
+    proto, data = load(source, folder, held)
     proto = _modern(inlined(proto))
     _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
     return read(proto, data, weights)
@@ -231,8 +240,7 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     scope: Scope = {"": None}
     inputs = []
     for record in _distinct(model):
-        shape = tuple(_extent(context, record, axis) for axis in range(len(record.dims)))
-        value = context.builder.input(record.name, record.dtype, shape)
+        value = context.builder.input(record.name, record.dtype, shape_of(record, context.names))
         inputs.append(value)
         scope[record.name] = value
     given = tuple(inputs)
@@ -276,11 +284,23 @@ def _distinct(model: ModelRecord) -> tuple[InputRecord, ...]:
     return model.inputs
 
 
-def _extent(context: Context, record: InputRecord, axis: int) -> Dim:
-    dim = record.dims[axis]
-    if isinstance(dim, int):
-        return dim
-    return context.names.fresh(f"{record.name}_{axis}") if dim is None else context.names.named(dim)
+def shape_of(record: InputRecord, names: Names) -> Shape:
+    """The shape of an input, with symbols of these names.
+
+    Raises:
+        GraphError: the file has no shape of it.
+    """
+    if record.dims is None:
+        raise GraphError(
+            f"input {record.name!r} has no shape in the file; only runs, which give one, tell its "
+            "number of axes"
+        )
+    return tuple(
+        dim if isinstance(dim, int)
+        else names.named(name) if (name := record.symbol(axis))
+        else names.fresh(f"{record.name}_{axis}")
+        for axis, dim in enumerate(record.dims)
+    )  # fmt: skip
 
 
 def _output(scope: Scope, name: str) -> Operand:

@@ -1,7 +1,7 @@
 """Reads model files: from protocol buffers to records. Only this module knows `onnx`'s classes.
 
 A file is not trusted: its contents are checked before they are used, and nothing outside the folder
-of the model is opened.
+of the model, or of the file that its path links to, is opened.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import numpy as np
 from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DType
 from ftuner.errors import ConfigurationError, GraphError, ParseError
 from ftuner.frontends.onnx.apart import OWN_FILE
-from ftuner.frontends.onnx.files import ExternalData, content, parted
+from ftuner.frontends.onnx.files import NO_FILES, ExternalData, content, parted
 from ftuner.frontends.onnx.records import (
     Attribute,
+    Dims,
     GraphRecord,
     InputRecord,
     ModelMetadata,
@@ -49,8 +50,6 @@ LEAST_OVERRIDABLE_IR = 4
 """In files of older versions every initialiser is an input too, which means nothing."""
 NO_VERSION = (1 << 63) - 1
 """What onnxruntime says of a model without a version."""
-UNNAMED = ("", "?", "-1", "None")
-"""Names of dims that exporters write for any unknown extent: equal names are different extents."""
 PACKED = {"int4": INT8, "uint4": UINT8}
 """Dtypes of which a byte holds two elements, and those that hold them here."""
 PACKED_READERS = frozenset({"DequantizeLinear"})
@@ -58,8 +57,11 @@ PACKED_READERS = frozenset({"DequantizeLinear"})
 _ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
 
 
-def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
-    """A model and the data that it refers to.
+def load(
+    source: Source, folder: Path | None = None, held: Mapping[str, Array] = NO_FILES
+) -> tuple[onnx.ModelProto, ExternalData]:
+    """A model and the data that it refers to. `folder`: of the files beside it; by default that of
+    the path, or the working folder. `held`: the bytes of such files, by location.
 
     Raises:
         ConfigurationError: `onnx` is not installed.
@@ -73,16 +75,19 @@ def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
         )
     # Imported by name: most processes never read a model.
     library = import_module("onnx")
+    folders: tuple[Path, ...] = (folder or Path(),)
+    advice = "" if folder else ", the working folder: give the path of the model, or go there"
     if isinstance(source, library.ModelProto):
-        return source, ExternalData(None)
-    folder = None
+        return source, ExternalData(*folders, held=held, advice=advice)
     if isinstance(source, bytes):
         what = f"{len(source)} bytes"
         message, weights = parted(source)
     elif isinstance(source, str | PathLike):
         path = Path(source)
-        folder, what = path.parent, str(path)
+        what, advice = str(path), ""
         message, weights = content(path)
+        if folder is None:
+            folders = path.parent, path.resolve().parent
     else:
         raise GraphError(
             f"cannot read a model from {type(source).__name__}; expected a path, bytes or "
@@ -95,7 +100,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
         raise ParseError(f"{what}: not an ONNX model, or not all of one: {error}") from error
     if not model.HasField("graph"):
         raise GraphError(f"{what}: not an ONNX model: it has no graph")
-    return model, ExternalData(folder, weights)
+    return model, ExternalData(*folders, own=weights, held=held, advice=advice)
 
 
 def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.NodeProto]:
@@ -163,8 +168,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension, what: str) -> int | str | None:
         if dim.dim_value < 0:
             raise GraphError(f"{what} has an axis of {dim.dim_value} elements")
         return int(dim.dim_value)
-    name = text_of(dim.dim_param)
-    return None if name in UNNAMED else name
+    return text_of(dim.dim_param) or None
 
 
 def versions_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
@@ -236,7 +240,7 @@ class _Reader:
         tensor = value.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if not tensor.HasField("shape"):
-            raise GraphError(f"{what} has no shape; its number of axes must be known")
+            return InputRecord(text_of(value.name), dtype, None)
         if len(tensor.shape.dim) > MAX_RANK:
             raise GraphError(f"{what} has {len(tensor.shape.dim)} axes; at most {MAX_RANK}")
         dims = tuple(_dim(dim, what) for dim in tensor.shape.dim)
@@ -248,8 +252,10 @@ class _Reader:
         shape = value.type.tensor_type
         what = f"initialiser {value.name!r}"
         # Old files also write 0 for an unknown extent.
-        dims = tuple(_dim(dim, what) or None for dim in shape.shape.dim)
-        if not shape.HasField("shape") or len(dims) != default.array.ndim:
+        dims: Dims = tuple(_dim(dim, what) or None for dim in shape.shape.dim)
+        if not shape.HasField("shape"):
+            dims = None
+        elif len(shape.shape.dim) != default.array.ndim:
             dims = default.array.shape
         return InputRecord(text_of(value.name), default.dtype, dims)
 
@@ -259,7 +265,7 @@ class _Reader:
         try:
             found = self.input(value)
         except GraphError:
-            return OutputRecord(name, "", ())
+            return OutputRecord(name, "", None)
         return OutputRecord(name, found.dtype.name, found.dims)
 
     def node(self, node: onnx.NodeProto) -> NodeRecord:
@@ -398,7 +404,7 @@ def _expect_dequantised(
 
 def read_nodes(nodes: Sequence[onnx.NodeProto]) -> list[NodeRecord]:
     """The records of nodes that come from no file."""
-    reader = _Reader(ExternalData(None))
+    reader = _Reader(ExternalData())
     return [reader.node(node) for node in nodes]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
 from ftuner.core.dtype import DType
+from ftuner.core.units import count
+from ftuner.errors import InputError
 from ftuner.graph.ir import Array
 
 MICROSOFT = "com.microsoft"
@@ -61,13 +64,41 @@ class NodeRecord:
         return f"{', '.join(self.outputs)} = {op}{name}({', '.join(self.inputs)})"
 
 
+UNNAMED = ("", "?", "-1", "None")
+"""Names of dims that exporters write for any unknown extent: equal names are different extents."""
+
+Dims = tuple[int | str | None, ...] | None
+"""Each is an integer, a name as the file has it, or None if it is unknown. None for all: so is the
+number of axes."""
+
+
 @dataclass(frozen=True)
 class InputRecord:
-    """An input of a model. Each dim is an integer, a name, or None if it is unknown."""
+    """An input of a model."""
 
     name: str
     dtype: DType
-    dims: tuple[int | str | None, ...]
+    dims: Dims
+
+    def symbol(self, axis: int) -> str | None:
+        """The name of an extent that other axes of the name have as well; None if it has none."""
+        dim = None if self.dims is None else self.dims[axis]
+        return dim if isinstance(dim, str) and dim not in UNNAMED else None
+
+
+class Variant(NamedTuple):
+    """How the inputs of a run differ from what the file says of them."""
+
+    ranks: tuple[tuple[str, int], ...]
+    """The number of axes of each input whose number the file does not say."""
+    apart: frozenset[str]
+    """Names of dims that have several extents."""
+
+    def __str__(self) -> str:
+        texts = [f"{name} has {count(rank, 'axis', 'axes')}" for name, rank in self.ranks]
+        if self.apart:
+            texts.append(f"axes that the file names alike differ ({', '.join(sorted(self.apart))})")
+        return "; ".join(texts)
 
 
 @dataclass(frozen=True)
@@ -102,8 +133,7 @@ class OutputRecord:
     name: str
     dtype: str
     """Empty if it is not declared."""
-    dims: tuple[int | str | None, ...]
-    """Empty if the number of axes is not declared."""
+    dims: Dims
 
 
 @dataclass(frozen=True)
@@ -134,11 +164,51 @@ class ModelRecord:
             overridable=tuple(found for found in self.overridable if found.name not in names),
         )
 
+    @property
+    def repeated(self) -> frozenset[str]:
+        """Names that several axes of inputs have."""
+        names = Counter(v.symbol(axis) for v in self.inputs for axis in range(len(v.dims or ())))
+        return frozenset(name for name, n in names.items() if name is not None and n > 1)
+
+    def variant(self, shapes: Mapping[str, Sequence[int]]) -> Variant | None:
+        """What shapes of inputs need; None for the model as it is.
+
+        Raises:
+            InputError: no shape for an input of which the file has none.
+        """
+        ranks, extents = [], dict[str, set[int]]()
+        for record in self.inputs:
+            shape = shapes.get(record.name)
+            if record.dims is None:
+                if shape is None:
+                    raise InputError(f"input {record.name} has no shape in the file; give one")
+                ranks.append((record.name, len(shape)))
+            elif shape is not None and len(shape) == len(record.dims):
+                for axis, extent in enumerate(shape):
+                    if name := record.symbol(axis):
+                        extents.setdefault(name, set()).add(extent)
+        apart = frozenset(name for name, found in extents.items() if len(found) > 1)
+        return Variant(tuple(ranks), apart) if ranks or apart else None
+
+    def varied(self, variant: Variant | None) -> ModelRecord:
+        """The model whose inputs are such."""
+        if variant is None:
+            return self
+        ranks = dict(variant.ranks)
+
+        def dims_of(v: InputRecord) -> Dims:
+            if v.dims is None:
+                return (None,) * ranks[v.name]
+            return tuple(None if dim in variant.apart else dim for dim in v.dims)
+
+        return replace(self, inputs=tuple(replace(v, dims=dims_of(v)) for v in self.inputs))
+
     def with_extents(self, extents: Mapping[str, int]) -> ModelRecord:
         """The model in which named dims of inputs and outputs have these extents."""
 
-        def settled(dims: tuple[int | str | None, ...]) -> tuple[int | str | None, ...]:
-            return tuple(extents.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
+        def settled(dims: Dims) -> Dims:
+            known = (extents.get(n, n) if isinstance(n, str) else n for n in dims or ())
+            return dims and tuple(known)
 
         return replace(
             self,

@@ -19,6 +19,6 @@ def suppress_in_steps(graph: Graph) -> Graph:
             limit = minimum(max(attributes["limit"], 0), scores.shape[2])
             type_ = TensorType(INT64, (*scores.shape[:2], limit))
             kept = made("suppress", node.inputs, type_, f"{result.name}_kept", **attributes)
-            boxes = Node("kept_boxes", kept.outputs, node.outputs, {"count": count}, node.binds)
+            boxes = Node("kept_boxes", kept.outputs, node.outputs, {"count": count})
             places[node] = [kept, boxes]
     return rewritten(graph, places, {})

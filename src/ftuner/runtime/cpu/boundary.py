@@ -43,6 +43,8 @@ class CpuBoundary(Boundary):
                 raise InputError(str(error)) from None
             if x.dtype != dtype:
                 raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
+            if value.rank == 0 and x.size == 1:
+                x = x.reshape(())
             if x.ndim != value.rank:
                 raise InputError(f"input {name} is {x.shape}; the model takes {value.type}")
             # NumPy's `require` takes a microsecond to find that nothing is to be done.

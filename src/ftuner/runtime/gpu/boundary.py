@@ -91,6 +91,8 @@ class GpuBoundary(Boundary):
         if x.dtype != expected:
             raise InputError(f"input {value.name} has dtype {x.dtype}; the model takes {expected}")
         if x.dim() != value.rank:
+            if value.rank == 0 and x.numel() == 1:
+                return x.reshape(())
             raise InputError(
                 f"input {value.name} is {tuple(x.shape)}; the model takes {value.type}"
             )

@@ -1,0 +1,132 @@
+"""Models that run one of several: which one, the inputs of each run decide."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex
+
+from ftuner.graph.steps import Lowered, Step
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.random_keys import RandomKeys
+from ftuner.runtime.variants import Variants
+
+Feeds = Mapping[str, object]
+
+
+class ChosenModel(Model):
+    """A model that chooses one of several for each run. It has the interface of `Model`, and
+    describes the one of the last run."""
+
+    _initial: Model
+    """What is described before any run."""
+
+    def __init__(
+        self, outputs: Sequence[TensorSpec], random_seed: SupportsIndex | None = None
+    ) -> None:
+        """`outputs`: as the file declares them. `random_seed`: as of `Model`."""
+        self._outputs = list(outputs)
+        self._names = [spec.name for spec in self._outputs]
+        self._keys = RandomKeys(random_seed)
+        self._draws = True
+        self._recorded = True
+        self._last: Model | None = None
+        """That of the last run."""
+
+    @abstractmethod
+    def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+        """The model for some feeds, and what it is given. `key`: of the run's random numbers."""
+
+    def _chosen(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+        check_names(feeds, [spec.name for spec in self.inputs])
+        model, given = self._resolved(feeds, key)
+        if model is not self._last:
+            model.record(self._recorded)
+            self._last = model
+        return model, given
+
+    @property
+    def inputs(self) -> list[TensorSpec]:
+        return self._initial.inputs
+
+    @property
+    def outputs(self) -> list[TensorSpec]:
+        return self._outputs
+
+    @property
+    def appended(self) -> dict[str, str]:
+        """Those of the last run."""
+        return {} if self._last is None else self._last.appended
+
+    @property
+    def copied(self) -> dict[str, str]:
+        """Those of the last run."""
+        return {} if self._last is None else self._last.copied
+
+    @property
+    def threads(self) -> int:
+        return self._initial.threads
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Those of the last run; before any, those that are known."""
+        return self._current.steps
+
+    @property
+    def programs(self) -> tuple[Lowered, ...]:
+        return self._current.programs
+
+    @property
+    def weights_bytes(self) -> int:
+        return self._current.weights_bytes
+
+    @property
+    def _current(self) -> Model:
+        return self._last or self._initial
+
+    def _run(self, feeds: Feeds, key: Array | None) -> list[Any]:
+        """As `Model.run`.
+
+        Raises:
+            UnsupportedOperatorError, GraphError: what the file computes of such inputs.
+        """
+        model, given = self._chosen(feeds, key)
+        return model._run(given, key)
+
+    def record(self, wanted: bool) -> None:
+        self._recorded = wanted
+        if self._last is not None:
+            self._last.record(wanted)
+
+    def _step_seconds(self, feeds: Feeds, key: Array | None) -> list[float]:
+        model, given = self._chosen(feeds, key)
+        return model._step_seconds(given, key)
+
+    def _memory(self, feeds: Feeds, key: Array | None) -> Memory:
+        model, given = self._chosen(feeds, key)
+        return model._memory(given, key)
+
+
+class UnrankedModel(ChosenModel):
+    """A model with inputs whose number of axes the file does not say. The model for each number is
+    compiled in the first call with it, and kept."""
+
+    def __init__(
+        self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec],
+        variants: Variants[Model], initial: Model, random_seed: SupportsIndex | None = None,
+    ) -> None:  # fmt: skip
+        """`initial`: a model of no steps. `random_seed`: as of `Model`."""
+        super().__init__(outputs, random_seed)
+        self._inputs, self._ranked, self._initial = list(inputs), variants, initial
+
+    @property
+    def inputs(self) -> list[TensorSpec]:
+        return self._inputs
+
+    def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+        found = self._ranked.model(feeds)
+        assert found is not None
+        return found, feeds

@@ -1,0 +1,95 @@
+"""Models of one file for inputs whose shapes are other than the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from ftuner.core.forks import fork_safe_lock
+from ftuner.core.recently_used import RecentlyUsed
+from ftuner.errors import DTypeError, InputError, OperandError
+from ftuner.graph.ir import Graph
+from ftuner.runtime.cpu.arrays import as_array
+from ftuner.runtime.shapes.binding import bind
+
+M_co = TypeVar("M_co", covariant=True)
+Shapes = Mapping[str, Sequence[int]]
+"""Shapes of inputs by name."""
+Check = Callable[[Graph], None]
+"""Raises ShapeError if the shapes of a call contradict a graph."""
+MAX_VARIANTS = 32
+"""Variants of a model that are kept."""
+MAX_KNOWN = 256
+"""Shapes of inputs of which it is kept which variant they need."""
+
+
+class Variants(Generic[M_co]):
+    """The variants of a model: each is compiled in the first call that needs it, and kept. Which
+    one a call needs depends on its shapes alone, not on earlier calls. Safe to use from several
+    threads."""
+
+    def __init__(
+        self, wanted: Callable[[Shapes], Hashable | None], compiled: Callable[[Any, Check], M_co]
+    ) -> None:
+        """`wanted`: which variant shapes need; None for the model as its file says. `compiled`:
+        makes a variant, and has its graph checked before that is compiled."""
+        self._wanted, self._compiled = wanted, compiled
+        self._checks: RecentlyUsed[Hashable, Graph] = RecentlyUsed(MAX_VARIANTS)
+        """Inputs and constraints of graphs, so that shapes which contradict each other do not have
+        the file read each time."""
+        self._lock = fork_safe_lock()
+        self._made: RecentlyUsed[Hashable, M_co] = RecentlyUsed(MAX_VARIANTS)
+        self._known: RecentlyUsed[object, tuple[Hashable | None]] = RecentlyUsed(MAX_KNOWN)
+
+    @property
+    def used(self) -> bool:
+        """Whether a call has needed a variant."""
+        return len(self._made) > 0
+
+    def model(self, feeds: Mapping[str, object]) -> M_co | None:
+        """The variant that arrays need; None for the model as its file says.
+
+        Raises:
+            InputError: a value that is no array.
+            GraphError, ShapeError: what the file computes of such inputs.
+        """
+        key = tuple([(name, _shape_of(x, name)) for name, x in feeds.items()])
+        known = self._known.get(key)
+        if known is None:
+            known = (self._wanted(dict(key)),)
+            self._known.add(key, known)
+        return None if known[0] is None else self._variant(known[0], dict(key))
+
+    def of(self, shapes: Shapes) -> M_co | None:
+        """The same for shapes, of which some may be missing."""
+        wanted = self._wanted(shapes)
+        return None if wanted is None else self._variant(wanted, shapes)
+
+    def _variant(self, wanted: Hashable, shapes: Shapes) -> M_co:
+        found = self._made.get(wanted)
+        if found is not None:
+            return found
+
+        def check(graph: Graph) -> None:
+            self._checks.add(wanted, replace(graph, nodes=()))
+            given = [v for v in graph.inputs if v.name in shapes]
+            extents = [shapes[v.name] if v.rank else () for v in given]
+            bind(replace(graph, inputs=tuple(given)), extents)
+
+        with self._lock:
+            found = self._made.get(wanted)
+            if found is None:
+                known = self._checks.get(wanted)
+                if known is not None:
+                    check(known)
+                found = self._compiled(wanted, check)
+                self._made.add(wanted, found)
+        return found
+
+
+def _shape_of(value: Any, name: str) -> tuple[int, ...]:
+    try:
+        return tuple(value.shape if hasattr(value, "shape") else as_array(value, name).shape)
+    except (OperandError, DTypeError) as error:
+        raise InputError(str(error)) from None
