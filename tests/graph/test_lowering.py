@@ -22,6 +22,7 @@ from tests.graph.lowering_cases import (
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, FLOAT32
+from ftuner.core.expr import key
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Value
@@ -75,6 +76,33 @@ def test_epilogues_read_no_more_than_records_hold() -> None:
     assert isinstance(first, ProductStep)
     assert len(first.operands) == MAX_OPERANDS
     assert titles(graph) == [" + ".join(["matmul"] + ["add"] * MAX_OPERANDS), "add + add"]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0213, "acc:tile|x1:column|divide(0,1)"), (1 / 3, "acc:tile|x1:column|divide(0,1)"),
+        (0.25, "acc:tile|0x1.0000000000000p-2|divide(0,1)"),
+        (255.0, "acc:tile|0x1.fe00000000000p+7|divide(0,1)"),
+        (-6.0, "acc:tile|-0x1.8000000000000p+2|divide(0,1)"),
+    ],
+)  # fmt: skip
+def test_scales_are_operands_of_epilogues(number: float, text: str, widest: CpuBackend) -> None:
+    """So that layers with other scales share uKernels. Where the number of columns is unknown, the
+    nest that follows divides."""
+
+    def scaled(g: Maker, columns: Value) -> Value:
+        y = g.add("matmul", g.given("x", B, 5), columns)
+        return g.add("rint", g.add("divide", y, g.number(number)))
+
+    graph = graph_of(lambda g: scaled(g, g.weight(5, 7)))
+    (first, _) = lower(graph).steps
+    assert isinstance(first, ProductStep)
+    assert key(first.epilogue) == text
+    assert_runs(graph, widest, {"B": 3})
+    unknown = titles(graph_of(lambda g: scaled(g, g.given("w", 5, S))))
+    literal = "column" not in text
+    assert unknown == (["matmul + divide", "rint"] if literal else ["matmul", "divide + rint"])
 
 
 def test_long_expressions_are_cut() -> None:

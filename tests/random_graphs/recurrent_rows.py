@@ -77,8 +77,8 @@ def _rnn(maker: Maker) -> None:
 
 @row("DynamicQuantizeLSTM", 0.2, MICROSOFT)
 def _quantised_lstm(maker: Maker) -> None:
-    """Where there is more than one step, states weigh nothing: one between two levels may be
-    rounded to either. No node reads the results."""
+    """Where there is more than one step, states weigh nothing: one between two levels may become
+    either. No node reads the results."""
     x = maker.operand(("float32",), (3,), lambda x: x.shape[2].static, TAME)
     length, batch, width = x.shape
     if 0 in (*length.at, *batch.at, *width.at):
