@@ -34,8 +34,12 @@ def converted(values: Any, dtype: DType) -> Array:
     Raises:
         OverflowError: Python integers out of range.
     """
-    with np.errstate(over="ignore"):
-        array = np.asarray(values, held_in(dtype), order="C")
+    held = held_in(dtype)
+    if isinstance(values, np.ndarray) and values.dtype == held and values.flags.c_contiguous:
+        array = values
+    else:
+        with np.errstate(over="ignore"):
+            array = np.asarray(values, held, order="C")
     return round_bfloat16(array) if dtype == BFLOAT16 else array
 
 

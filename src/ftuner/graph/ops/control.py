@@ -41,7 +41,7 @@ class Host:
 class Iterations(NamedTuple):
     """What one or more iterations of a loop give."""
 
-    count: int
+    trips: int
     going: bool
     """Whether to go on."""
     values: Sequence[Any]
@@ -103,10 +103,10 @@ def _reference_loop(
         if number == host.max_trips:
             raise IterationLimitError(f"a loop has not ended after {number} iterations")
         most = min(limit, host.max_trips) - number
-        count, goes_on, values, found = repeat([*values, *captured], carried, conditional, most)
+        done, goes_on, values, found = repeat([*values, *captured], carried, conditional, most)
         for parts, more in zip(stacked, found, strict=True):
             parts += more
-        number += count
+        number += done
     for parts in stacked:
         shapes = {tuple(part.shape[1:]) for part in parts}
         if len(shapes) > 1:

@@ -129,9 +129,10 @@ def _infer_extents(
 
 
 def _reference_extents(x: Any, counts: tuple[str, ...]) -> Any:
-    if np.any(x < 0):
-        raise ShapeError(f"extents of {x.tolist()}; expected zero or more")
-    found = tuple(np.empty((int(n), 0), np.bool_) for n in x)
+    numbers = x.tolist()
+    if min(numbers) < 0:
+        raise ShapeError(f"extents of {numbers}; expected zero or more")
+    found = tuple([np.empty((n, 0), np.bool_) for n in numbers])
     return found if len(found) > 1 else found[0]
 
 

@@ -78,7 +78,10 @@ def _infer_kept(types: Types, attributes: Attributes, require: Require) -> tuple
 
 def _reference_kept(kept: Any, count: str) -> Any:
     where = np.nonzero(kept >= 0)
-    return np.stack([*where[:2], kept[where]], axis=1)
+    found = np.empty((len(where[0]), len(where)), np.int64)
+    for column, numbers in enumerate((*where[:2], kept[where])):
+        found[:, column] = numbers
+    return found
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
