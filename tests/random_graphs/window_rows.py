@@ -200,7 +200,7 @@ def _transposed(maker: Maker) -> None:
     channels, rank = x.shape[1].at[0], x.rank - 2
     groups = groups_of(maker, channels)
     each = draws.pick((2, 1, 3))
-    kernel = [draws.pick((3, 2, 1, 4)) for _ in range(rank)]
+    kernel = [draws.pick((3, 2, 1, 4, 7)) for _ in range(rank)]
     strides = [draws.pick((2, 1, 3, 5)) for _ in range(rank)]
     before = [draws.below(2) for _ in kernel]
     after = [draws.below(2) for _ in kernel]

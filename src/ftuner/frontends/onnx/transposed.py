@@ -109,6 +109,7 @@ def _blocks(context: Context, x: Value, weight: Value) -> Value:
     """What each element of x adds to the result: (batch, K1, D1, ..., Kr, Dr, channels)."""
     rank = x.rank - 2
     *kernel, depth, groups, each = weight.shape
+    assert isinstance(groups, int)
     elements = product(kernel)
     flat = context.reshape(weight, (elements, depth, groups, each))
     point = context.transpose(flat, (1, 2, 0, 3))
@@ -129,7 +130,7 @@ def _joined(
     """The convolutions of all parts side by side; channels last."""
     rank = len(axes)
     strides = [sum(part.phases for part in parts) for parts in axes]
-    before = [quotient(b, stride) for b, stride in zip(begin, strides, strict=True)]
+    before = [b // stride for b, stride in zip(begin, strides, strict=True)]
     counts = tuple(
         ceil_quotient(n + b, stride) - u
         for n, b, stride, u in zip(extents, begin, strides, before, strict=True)
@@ -158,6 +159,7 @@ def _convolved(
     """The outputs of one part of each axis, the phases of each axis after it."""
     rank = len(parts)
     *_, depth, groups, each = weight.shape
+    assert isinstance(groups, int)
     phases = tuple(part.phases for part in parts)
     kernel = tuple(len(part.taps) for part in parts)
     columns = product((groups, *phases, each))

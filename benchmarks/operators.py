@@ -1,0 +1,129 @@
+"""`python -m benchmarks.operators`: models of one operator each, against onnxruntime.
+
+Extents are dynamic, threads equal, and calls interleaved. Printed are onnxruntime's times over
+ftuner's: above one, ftuner is faster.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import typer
+from onnx import helper, numpy_helper
+
+from benchmarks import machine
+from benchmarks.onnx_engines import prepare_ftuner, prepare_onnxruntime
+from benchmarks.onnx_writing import IR_VERSION
+from benchmarks.timing import Settings, measure
+
+OPSET = 19
+SUBJECT, REFERENCE = "ftuner", "onnxruntime"
+RANDOM = np.random.default_rng(0)
+
+
+class Operator(NamedTuple):
+    """A node: its inputs in their order, by name, those in upper case known when it is loaded."""
+
+    op: str
+    inputs: Mapping[str, npt.NDArray[Any]]
+    attributes: Mapping[str, Any] = {}
+
+    @property
+    def label(self) -> str:
+        shapes = (f"{name}{'x'.join(map(str, x.shape))}" for name, x in self.inputs.items())
+        given = (f"{key}={value}" for key, value in self.attributes.items())
+        return " ".join([self.op, *shapes, *given])
+
+    @property
+    def feeds(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: x for name, x in self.inputs.items() if name.islower()}
+
+    def model(self) -> onnx.ModelProto:
+        """The second axis is known, as channels are."""
+        infos = []
+        for name, x in self.feeds.items():
+            shape = [n if axis == 1 else f"{name}{axis}" for axis, n in enumerate(x.shape)]
+            infos.append(helper.make_tensor_value_info(name, _type(x), shape))
+        constants = [numpy_helper.from_array(x, n) for n, x in self.inputs.items() if n.isupper()]
+        results = ["y", "where"] if self.op == "TopK" else ["y"]
+        node = helper.make_node(self.op, list(self.inputs), results, **self.attributes)
+        x = next(iter(self.feeds.values()))
+        y = helper.make_tensor_value_info("y", _type(x), [None] * x.ndim)
+        graph = helper.make_graph([node], "operator", infos, [y], constants)
+        return helper.make_model(
+            graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
+        )
+
+
+def _type(x: npt.NDArray[Any]) -> int:
+    return helper.np_dtype_to_tensor_dtype(x.dtype)
+
+
+def _floats(*shape: int) -> npt.NDArray[np.float32]:
+    return RANDOM.standard_normal(shape, np.float32)
+
+
+def _integers(*values: int) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def operators() -> list[Operator]:
+    found = [
+        Operator("ConvTranspose", {"x": _floats(*x), "W": _floats(*w)}, {"strides": strides})
+        for x, w, strides in (
+            ((1, 402, 1000), (402, 1, 400), [160]), ((1, 128, 40, 40), (128, 64, 2, 2), [2, 2]),
+            ((1, 64, 64, 64), (64, 3, 4, 4), [2, 2]), ((1, 64, 40, 40), (64, 64, 3, 3), [2, 2]),
+        )
+    ]  # fmt: skip
+    for shape, window, stride in (((1, 1, 480, 640), 3, 1), ((1, 1, 480, 640), 9, 1),
+                                  ((1, 3, 224, 224), 2, 2), ((1, 64, 40, 40), 5, 1)):  # fmt: skip
+        x, border = _floats(*shape), window // 2 if stride == 1 else 0
+        attributes = {"kernel_shape": [window] * 2, "strides": [stride] * 2, "pads": [border] * 4}
+        found += [Operator(op, {"x": x}, attributes) for op in ("MaxPool", "AveragePool")]
+    none = np.zeros(0, np.float32)
+    for shape, scale in (((1, 3, 224, 224), 2.0), ((1, 3, 480, 640), 0.35), ((1, 64, 40, 40), 2.0)):
+        inputs = {"x": _floats(*shape), "R": none, "S": np.array([1, 1, scale, scale], np.float32)}
+        found += [Operator("Resize", inputs, {"mode": m}) for m in ("nearest", "linear", "cubic")]
+    pads = _integers(0, 0, 3, 3, 0, 0, 3, 3)
+    for mode in ("constant", "edge", "reflect", "wrap"):
+        found.append(Operator("Pad", {"x": _floats(1, 3, 224, 224), "P": pads}, {"mode": mode}))
+    for shape, k in (((1, 8400), 300), ((1, 32000), 50), ((16, 4096), 2048)):
+        found.append(Operator("TopK", {"x": _floats(*shape), "K": _integers(k)}))
+    at = RANDOM.integers(0, 1000, (2000, 1))
+    for kind in ("none", "add", "max"):
+        rows = {"x": _floats(1000, 64), "i": at, "u": _floats(2000, 64)}
+        found.append(Operator("ScatterND", rows, {"reduction": kind}))
+        elements = {**rows, "i": np.repeat(at, 64, 1)}
+        found.append(Operator("ScatterElements", elements, {"reduction": kind}))
+    return found
+
+
+def main(
+    threads: Annotated[int, typer.Option(help="Threads of both.")] = 1,
+    only: Annotated[str, typer.Option(help="Part of the labels to run.")] = "",
+) -> None:
+    """Measure each operator, and print a line for it."""
+    print(machine.describe().name, machine.versions(), f"{threads} threads")
+    for operator in operators():
+        if only not in operator.label:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "operator.onnx")
+            onnx.save(operator.model(), path)
+            calls = {
+                name: [prepare(path, threads)(operator.feeds)]
+                for name, prepare in ((SUBJECT, prepare_ftuner), (REFERENCE, prepare_onnxruntime))
+            }
+            times = measure(calls, Settings(), random.Random(0))
+        print(f"{times[REFERENCE].min_s / times[SUBJECT].min_s:6.2f}  {operator.label}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
