@@ -24,11 +24,13 @@ from ftuner.core.dim import (
     product,
     quotient,
     remainder,
+    resized,
     row_major_strides,
     symbol,
 )
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.evaluation import compiled, evaluate
+from ftuner.core.renaming import Renaming
 from ftuner.errors import ShapeError
 
 NAMES = ("A", "B", "C")
@@ -368,3 +370,24 @@ def test_what_is_cut_off_an_end_and_what_is_left_add_up() -> None:
         assert length - minimum(begin, length) == minimum(A, length)
         for a in (0, 1, 5, 2048, 3000):
             assert evaluate(begin, {"A": a}) == max(length - a, 0)
+
+
+@pytest.mark.parametrize("factor", [1.3, 2.1, 1 / 49, 0.75, 2.0, 3.7])
+def test_extents_times_a_float32(factor: float) -> None:
+    number = float(np.float32(factor))
+    extent, dim = symbol("A"), resized(symbol("A"), number)
+    assert (least_value(dim) or 0) >= 0
+    renamed = Renaming({"A": "B"})(dim)
+    assert renamed == resized(symbol("B"), number)
+    values = compiled([dim, extent], ["A"])
+    for n in (0, 1, 30, 49, 90, 1000, 65000):
+        expected = int(np.float32(n) * np.float32(number))
+        assert evaluate(dim, {"A": n}) == values([n])[0] == resized(n, number) == expected
+    if factor == 1.3:
+        assert str(dim) == "floor(A * 1.29999995)"
+
+
+def test_extents_that_no_float32_holds() -> None:
+    for extent in (1 << 62, symbol("A")):
+        with pytest.raises(ShapeError, match="times 3.0"):
+            evaluate(resized(extent, float(np.float32(3e38))), {"A": 1 << 62})

@@ -16,7 +16,7 @@ COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"
 
 
 def _scaled(e: Extent, scale: float) -> Extent:
-    return followed(e, f"{scale}", [int(n * scale) for n in e.at])
+    return followed(e, f"{scale}", [int(np.float32(n) * np.float32(scale)) for n in e.at])
 
 
 @row("Resize", 1.2, since=11)
@@ -32,7 +32,7 @@ def _resize(maker: Maker) -> None:
         attributes["nearest_mode"] = draws.pick(modes)
     roi = maker.constant(np.zeros(0, np.float32), share=True)
     if draws.chance(0.6):
-        scales = [1.0, 1.0, *(draws.pick((2.0, 0.5, 3.0, 1.0, 1.5)) for _ in range(2))]
+        scales = [1.0, 1.0, *(draws.pick((2.0, 0.5, 3.0, 1.0, 1.5, 1.3)) for _ in range(2))]
         # Corners are aligned by extents, which peers round or not.
         attributes["coordinate_transformation_mode"] = draws.pick(COORDINATES[:2])
         shape = [_scaled(e, s) for e, s in zip(x.shape, scales, strict=True)]

@@ -98,13 +98,15 @@ def window(maker: Maker, x: Tensor, dilates: bool = True, rounds: bool = False) 
             at = [-(-n // stride) for n in e.at]
         else:
             padded = [n + before[axis] + after[axis] for n in e.at]
-            if min(padded) < reach:
+            if min(padded) < reach and not up:
                 raise DeclinedError("the window does not fit")
             at = [(n - reach) // stride + 1 for n in padded]
             if up:
                 whole = [-(-(n - reach) // stride) + 1 for n in padded]
                 starts = [-(-(n + before[axis]) // stride) for n in e.at]
                 at = [min(pair) for pair in zip(whole, starts, strict=True)]
+                if min(at) < 1:
+                    raise DeclinedError("no window begins within the map")
         extents.append(
             followed(e, f"{reach},{stride},{before[axis]},{after[axis]},{auto},{up}", at)
         )
