@@ -47,10 +47,9 @@ def write_model(path: Path) -> None:
 
 def test_the_hook_is_found() -> None:
     """By the entry point that an installation has."""
-    assert (
-        'hook-dirs = "ftuner.__pyinstaller:get_hook_dirs"' in (ROOT / "pyproject.toml").read_text()
-    )
-    (folder,) = import_module("ftuner.__pyinstaller").get_hook_dirs()
+    project = (ROOT / "pyproject.toml").read_text()
+    assert 'hook-dirs = "ftuner.__pyinstaller.folders:get_hook_dirs"' in project
+    (folder,) = import_module("ftuner.__pyinstaller.folders").get_hook_dirs()
     assert (Path(folder) / "hook-ftuner.py").is_file()
 
 

@@ -17,6 +17,7 @@ from tests.conftest import HOST_ISAS
 
 import ftuner
 from ftuner.codegen.llvm.objects import jit
+from ftuner.codegen.llvm.objects import keys as keys_module
 from ftuner.codegen.llvm.objects.bundle import (
     Bundle,
     family_bundle,
@@ -166,6 +167,19 @@ def test_emitters_outside_the_package(
 def test_a_missing_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no source of ftuner"):
         digest(tmp_path)
+
+
+def test_a_program_without_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its objects are its own, and found within it."""
+    monkeypatch.setattr(keys_module, "_installed", lambda: Sources(tmp_path))
+    keys_module.generator_digest.cache_clear()
+    bundle, target = kernel_bundle(EMITTERS[0], "f", FLOAT32), host_target(HOST_ISAS[0])
+    one = bundle_key(bundle, target)
+    assert bundle_key(bundle, target) == one
+    keys_module.generator_digest.cache_clear()
+    assert bundle_key(bundle, target) != one
+    monkeypatch.undo()
+    keys_module.generator_digest.cache_clear()
 
 
 def test_keys_depend_on_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

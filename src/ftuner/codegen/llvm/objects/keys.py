@@ -8,16 +8,19 @@ indirectly, as found in the sources at each start. Any edit of such a module cha
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from functools import cache
 from importlib import resources
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol
+from uuid import uuid4
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.jit import Target, compiler_version
 
+log = logging.getLogger(__name__)
 COMPILER_MODULE = "ftuner.codegen.llvm.objects.compile"
 """Imported by name when something is compiled, so that a warm start does not load it."""
 _WORD = re.compile(rb"\w+")
@@ -152,8 +155,12 @@ def _installed() -> Sources:
 @cache
 def generator_digest(*emitters: str) -> str:
     """A hash of the sources of the compiler and of some emitters: objects of another code generator
-    are not found."""
-    return _installed().digest(COMPILER_MODULE, *emitters)
+    are not found. A program frozen without sources finds those of its own process alone."""
+    try:
+        return _installed().digest(COMPILER_MODULE, *emitters)
+    except FileNotFoundError as error:
+        log.warning("%s: the machine code of this process is not found by others", error)
+        return uuid4().hex
 
 
 def bundle_key(bundle: Bundle, target: Target) -> str:
