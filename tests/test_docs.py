@@ -164,5 +164,7 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     assert [name for name in ftuner.__all__ if f"{name}</" not in page.replace("()", "")] == [
         "__version__"
     ]
+    for name in ("run", "__call__", "memory", "inputs"):
+        assert f'id="ftuner.Model.{name}"' in page, "inherited members are shown"
     # Pages come from this machine alone.
     assert [p.name for p in tmp_path.rglob("*.html") if "fonts.googleapis" in p.read_text()] == []

@@ -55,7 +55,16 @@ def test_hardware_recorded() -> None:
     assert run("hardware", "--list").stdout.split() == list(recorded_names())
     assert document("hardware", "--list") == {"recorded": list(recorded_names())}
     assert document("hardware", "--name", MACHINE)["name"] == MACHINE
-    assert "datasheet" in run("hardware", "--name", "a100-sxm-80gb").stdout
+    assert "datasheet" in run("hardware", "--name", "a100-sxm-80gb", "--all").stdout
+
+
+@pytest.mark.parametrize("name", recorded_names())
+def test_hardware_is_one_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("hardware", "--name", name).stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].startswith("--all shows every value")
 
 
 def test_hardware_here() -> None:
@@ -63,7 +72,7 @@ def test_hardware_here() -> None:
     assert found["kind"] == "cpu"
     assert document("hardware")["clock_hz"] == found["clock_hz"], "the second comes from the cache"
     # A long name takes several lines of its cell.
-    assert set(found["model_name"].split()) <= set(run("hardware").stdout.split())
+    assert set(found["model_name"].split()) <= set(run("hardware", "--all").stdout.split())
 
 
 def test_tune_then_cache() -> None:
@@ -75,9 +84,11 @@ def test_tune_then_cache() -> None:
     assert (second["compiled"], second["cached"]) == (0, first["compiled"] + first["cached"])
     default_backend.cache_clear()
     shown = run("tune", "--no-calibration")
-    assert "enumerated" in shown.stdout
+    assert len(shown.stdout.splitlines()) <= 24
+    assert "tiles kept for float32" in shown.stdout
     assert "nothing to compile" in shown.stdout
     assert f"{second['cached']} already in the cache" in shown.stdout
+    assert "enumerated" in run("tune", "--no-calibration", "--all").stdout
     kinds = document("cache")["kinds"]
     assert kinds["objects"]["entries"] >= second["cached"]
     assert "objects" in run("cache").stdout

@@ -57,5 +57,7 @@ def test_document() -> None:
 def test_shown() -> None:
     shown = run("demo")
     assert shown.exit_code == 0
-    for part in ("shutil.rmtree", "latency by shape", "first call", *LINES):
+    for part in ("shutil.rmtree", "latency by shape", "first call", "What to do next", *LINES):
         assert part in shown.stdout
+    machine = run("hardware").stdout + run("tune", "--no-calibration").stdout
+    assert len((machine + shown.stdout).splitlines()) <= 75, "three screens"

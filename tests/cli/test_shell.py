@@ -77,7 +77,7 @@ def test_output_that_cannot_be_written_is_one_line() -> None:
 
 def test_a_terminal_without_unicode_shows_tables() -> None:
     done = shell(
-        "hardware", "--name", "epyc-milan-2",
+        "hardware", "--name", "epyc-milan-2", "--all",
         environment={"PYTHONIOENCODING": "ascii", "COLUMNS": "40"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -52,6 +52,7 @@ WITHOUT_EFFECT = {
     "SessionOptions.use_per_session_threads": "sessions share the threads of the process",
     "disable_telemetry_events": "ftuner sends nothing",
     "enable_telemetry_events": "ftuner sends nothing",
+    "preload_dlls": "torch loads the libraries of CUDA",
     "set_default_logger_verbosity": _LOGGING,
 }
 """Members that take what onnxruntime takes and change nothing, and why."""

@@ -8,8 +8,14 @@ from typing import Annotated
 import typer
 
 from ftuner.cli.options import JsonOption, ThreadsOption
-from ftuner.cli.output import console, print_json
+from ftuner.cli.output import console, print_json, show_table
 from ftuner.errors import ConfigurationError
+
+NEXT = """
+What to do next:
+  ftuner run MODEL.onnx --shape NAME=1x77   your own model; docs/index.md begins there
+  ftuner explain gemm 77 768 768            the plan of a product, and why
+  ftuner bench gemm                         products beside NumPy and what else is installed"""
 
 
 def demo(
@@ -28,6 +34,7 @@ def demo(
     from ftuner.cli.demo_page import model_paths, photograph, read, show_reading
     from ftuner.cli.demo_sentences import QUERIES, encoder_path, search, show_search, tokeniser
     from ftuner.cli.demo_speech import hear, needs, show_hearing
+    from ftuner.cli.latencies import latency_table
 
     # Before anything is compiled: what is missing is said at once.
     encode, encoder, paths, page = tokeniser(), encoder_path(), model_paths(), photograph()
@@ -47,7 +54,13 @@ def demo(
     if as_json:
         speech = asdict(hearing) if hearing is not None else {"missing": hint}
         print_json({**asdict(found), "page": asdict(reading), "speech": speech})
-    elif hearing is not None:
+        return
+    rows = [*found.latencies, *reading.latencies]
+    if hearing is not None:
         show_hearing(out, hearing)
+        rows += hearing.latencies
     else:
         out.print(f"\n{hint}", markup=False, highlight=False, soft_wrap=True)
+    out.print()
+    show_table(out, latency_table(rows))
+    out.print(NEXT, markup=False, highlight=False)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.cli.latencies import Latency, Timed, latencies, latency_table, timed_call
-from ftuner.cli.output import show_table, shown_progress
+from ftuner.cli.latencies import Latency, Timed, latencies, timed_call
+from ftuner.cli.output import shown_progress
 from ftuner.errors import ConfigurationError
 
 INSTALL = "pip install 'ftuner[demo]'"
@@ -125,13 +125,11 @@ def read(page: Image, paths: Mapping[str, Path], threads: int | None) -> Reading
 
 
 def show_reading(out: Console, found: Reading) -> None:
-    """Print the text of the page, and the latencies."""
+    """Print the text of the page."""
     height, width = found.size
     out.print(f"\na photographed page of {height} x {width} pixels", style="bold")
     for line in found.lines:
         out.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-    out.print()
-    show_table(out, latency_table(found.latencies, "nothing is compiled between calls"))
 
 
 @contextmanager

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.cli.latencies import Latency, Timed, latencies, latency_table, timed_call
+from ftuner.cli.latencies import Latency, Timed, latencies, timed_call
 from ftuner.cli.loading import loaded
-from ftuner.cli.output import show_table
 from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,15 +47,12 @@ MODULES = (
 """Modules whose docstrings are searched."""
 QUERIES = (
     "delete a folder and everything in it",
-    "pick a random element",
     "start another program and read what it prints",
     "where does a value belong in a sorted list",
-    "split a long text into lines of some width",
-    "the middle value of some numbers",
 )
 LEAST_WORDS = 4
 """Shorter sentences are skipped: most of them are signatures."""
-MATCHES = 3
+MATCHES = 2
 
 Vector = npt.NDArray[np.float32]
 
@@ -196,7 +192,7 @@ def ranked(sentences: Sequence[Sentence], vectors: Vector, query: Vector) -> lis
 
 
 def show_search(out: Console, found: Search) -> None:
-    """Print the matches of each query, and the latencies."""
+    """Print the matches of each query."""
     from ftuner.core.units import count, duration
 
     out.print(
@@ -204,16 +200,9 @@ def show_search(out: Console, found: Search) -> None:
         f"{count(found.threads, 'thread')}; {found.sentences} docstrings of {len(MODULES)} modules",
         soft_wrap=True,
     )
-    _show_matches(out, found.matches)
-    caption = "nothing is padded, and nothing compiled between calls"
-    show_table(out, latency_table(found.latencies, caption))
-
-
-def _show_matches(out: Console, found: dict[str, list[Match]]) -> None:
-    width = max((len(m.name) for matches in found.values() for m in matches), default=0)
-    for query, matches in found.items():
+    width = max((len(m.name) for matches in found.matches.values() for m in matches), default=0)
+    for query, matches in found.matches.items():
         out.print(f"\n{query}", style="bold", markup=False, highlight=False)
         for match in matches:
             line = f"  {match.similarity:.2f}  {match.name:{width}}  {match.text}"
             out.print(line, no_wrap=True, overflow="ellipsis", markup=False, highlight=False)
-    out.print()

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.cli.latencies import Latency, Timed, latencies, latency_table, timed_call
-from ftuner.cli.output import show_table, shown_progress
+from ftuner.cli.latencies import Latency, Timed, latencies, timed_call
+from ftuner.cli.output import shown_progress
 from ftuner.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -137,13 +137,12 @@ def hear(given: Needs, threads: int | None) -> Hearing:
 
 
 def show_hearing(out: Console, found: Hearing) -> None:
-    """Print the segments of speech, and the latencies."""
+    """Print the segments of speech."""
     out.print(f"\na sound of {found.seconds:.1f} s", style="bold")
     for begin, end in found.segments:
         out.print(f"  speech from {begin:.2f} s to {end:.2f} s", highlight=False)
     same = "the same" if found.windowed == found.segments else "not the same"
-    out.print(f"  window by window: {same}\n", highlight=False)
-    show_table(out, latency_table(found.latencies, "nothing is compiled between calls"))
+    out.print(f"  window by window: {same}", highlight=False)
 
 
 def said(speaker: str, sentence: str) -> Sound:

@@ -30,18 +30,26 @@ def hardware(
         ),
     ] = None,
     device: DeviceOption = "cpu",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every value with its unit and provenance.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is known of this machine, and where it came from.
+    """Show what is known of this machine, and what it means.
 
-    The hardware model of the CPU or of a GPU, here or of a recorded machine, with the constants of
-    its tuning.
+    The hardware model of the CPU or of a GPU, here or of a recorded machine. With --all, each of
+    its values and the constants of its tuning, and where they came from.
     """
     from ftuner.hardware.exported import write_exported
     from ftuner.hardware.model import CpuHardware
     from ftuner.hardware.nearest import nearest, recorded_cpus
     from ftuner.hardware.recorded import load_recorded, recorded_names
-    from ftuner.report.hardware import hardware_document, hardware_table
+    from ftuner.report.hardware import (
+        hardware_document,
+        hardware_table,
+        meaning,
+        summary_table,
+    )
 
     if sum((name is not None, list_names, probe)) > 1:
         raise typer.BadParameter("--name, --list and --probe exclude each other")
@@ -67,6 +75,18 @@ def hardware(
     if as_json:
         print_json(hardware_document(found, near))
         return
-    show_table(console(), hardware_table(found, near))
+    out = console()
+    if everything:
+        show_table(out, hardware_table(found, near))
+    else:
+        if isinstance(found, CpuHardware):
+            show_table(out, summary_table(found))
+            out.print(meaning(found), highlight=False)
+        else:
+            out.print(found.summary(), highlight=False)
+        missing = "; `ftuner tune` measures them on this machine"
+        hint = missing if name is None and not found.tuning.is_calibrated else ""
+        out.print(f"tuning of estimates: {found.tuning.summary()}{hint}", highlight=False)
+        out.print("--all shows every value, and where it came from", highlight=False)
     if export is not None:
         console().print(f"written to {export}", soft_wrap=True)

@@ -6,15 +6,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from ftuner.cli.output import shape_text
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-ROWS = 12
-"""Shapes in a table; the JSON document has all of them."""
 
 Timed = dict[tuple[int, ...], list[float]]
 """Seconds of calls, in their order, by the shape of the input."""
@@ -51,21 +49,22 @@ def latencies(model: str, timed: Mapping[tuple[int, ...], Sequence[float]]) -> l
     ]
 
 
-def latency_table(rows: Sequence[Latency], caption: str) -> Table:
-    """The first row, the last, and others evenly spaced between them."""
-    import numpy as np
+def latency_table(rows: Sequence[Latency]) -> Table:
+    """A row for the smallest and one for the largest input of each model."""
     from rich.table import Table
 
     from ftuner.core.units import duration
 
     table = Table(
-        title="latency by shape", title_justify="left", caption=caption, caption_justify="left"
-    )
+        title="latency by shape", title_justify="left",
+        caption="nothing is padded, and nothing compiled between calls", caption_justify="left",
+    )  # fmt: skip
     table.add_column("model")
     for column in ("input", "calls", "first call", "later calls, median"):
         table.add_column(column, justify="right")
-    places = np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).round().astype(int))
-    for row in (rows[i] for i in places):
-        table.add_row(row.model, shape_text(row.shape), str(row.calls), duration(row.first_s),
-                      duration(row.later_s))  # fmt: skip
+    for _, of_model in groupby(rows, lambda row: row.model):
+        first, *others = of_model
+        for row in (first, *others[-1:]):
+            table.add_row(row.model, shape_text(row.shape), str(row.calls), duration(row.first_s),
+                          duration(row.later_s))  # fmt: skip
     return table

@@ -15,7 +15,9 @@ from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
     from ftuner.api import Prior
+    from ftuner.hardware.calibration import Calibration
     from ftuner.learn.sampling import Learned
+    from ftuner.report.tuned import TuneReport
     from ftuner.runtime.backend import Effort
 
 
@@ -59,6 +61,9 @@ def tune(
         typer.Option(metavar="FOLDER", help="Folder for the files of --ray, one for each kind."),
     ] = None,
     device: DeviceOption = "cpu",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the filters of tiles, and what was measured.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make products of a dtype and epilogue ready for every shape."""
@@ -117,9 +122,14 @@ def tune(
         )
         return
     library = backend_of(device).library(known[dtype], layer_epilogue(bias, activation, False))
-    show_table(console(), funnel_table(library))
-    if calibration is not None:
-        show_table(console(), calibration_table(calibration))
+    if everything:
+        show_table(console(), funnel_table(library))
+        if calibration is not None:
+            show_table(console(), calibration_table(calibration))
+    else:
+        typer.echo(_kept(report))
+        if calibration is not None:
+            typer.echo(_measured(calibration))
     if report.learned is not None:
         typer.echo(_learned(report.learned))
     done = f"{count(report.compiled, 'object')} compiled"
@@ -127,6 +137,25 @@ def tune(
         done = "nothing to compile"
     had = f"{report.cached} already in the cache"
     typer.echo(f"ready for every shape in {duration(report.seconds)}: {done}, {had}")
+    if not everything:
+        typer.echo("--all shows why other tiles were left out, and each constant")
+
+
+def _kept(report: TuneReport) -> str:
+    """Which tiles there are, in a sentence."""
+    kept, enumerated = len(report.funnel.kept), report.funnel.enumerated
+    return (
+        f"{kept} of {count(enumerated, 'tile')} kept for {report.dtype} on {report.isa}: together "
+        "they cover any shape exactly"
+    )
+
+
+def _measured(calibration: Calibration) -> str:
+    """What was measured, in a sentence."""
+    beside = ", beside other load" if calibration.noisy else ""
+    found, changed = count(len(calibration.found), "constant"), len(calibration.changed)
+    took = duration(calibration.seconds)
+    return f"{found} measured on this machine in {took}, {changed} of them changed{beside}"
 
 
 def _learned(learned: Learned) -> str:

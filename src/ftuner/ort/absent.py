@@ -65,7 +65,6 @@ REASONS: dict[str, str] = {
     "create_and_register_allocator": _MEMORY,
     "create_and_register_allocator_v2": _MEMORY,
     "get_ep_devices": _PLUGINS,
-    "preload_dlls": "ftuner loads no libraries of CUDA itself; torch does",
     "print_debug_info": "`ftuner hardware` prints what ftuner knows of the machine",
     "register_execution_provider_library": _PLUGINS,
     "unregister_execution_provider_library": _PLUGINS,

@@ -74,6 +74,12 @@ def random_seed() -> int | None:
     return _Seed.value
 
 
+def preload_dlls(
+    cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
+) -> None:
+    """Does nothing: torch loads the libraries of CUDA."""
+
+
 def enable_telemetry_events() -> None:
     """No effect: ftuner sends nothing."""
 

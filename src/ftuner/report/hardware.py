@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from ftuner.core.dtype import FLOAT32
+from ftuner.core.product import product_types
 from ftuner.core.units import capacity, count, duration, rate
 from ftuner.hardware.constants import Constant, constants
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
@@ -80,6 +82,36 @@ def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = N
         table.add_row(row.part if row.part != last else "", *row[1:])
         last = row.part
     return table
+
+
+def summary_table(hardware: CpuHardware) -> Table:
+    """A row for each ISA and each memory level: what a core has, and its peak rate or bandwidth."""
+    table = Table(title=hardware.summary().partition(";")[0], title_justify="left")
+    for column in ("", "a core has", "rate of a core", "of all cores"):
+        table.add_column(column, justify="right" if "of" in column else "left")
+    types, cores = product_types(FLOAT32), hardware.cores
+    for isa in hardware.isas:
+        peaks = [hardware.peak_flops_per_s(isa, types, workers) for workers in (1, cores)]
+        vectors = f"{count(isa.vector_registers, 'vector')} of {isa.vector_bytes} bytes"
+        table.add_row(isa.name, vectors, *(rate(peak, "flop/s") for peak in peaks))
+    table.add_section()
+    for level in hardware.levels:
+        rates = level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s
+        shared = level.shared_by_cores
+        text = capacity(level.capacity_bytes) + (f", shared by {shared}" if shared > 1 else "")
+        table.add_row(level.name, text, *(rate(per_s, "B/s") for per_s in rates))
+    return table
+
+
+def meaning(hardware: CpuHardware) -> str:
+    """What a hardware model means for products, in a sentence."""
+    isa, slowest = hardware.widest, hardware.levels[-1]
+    peak = hardware.peak_flops_per_s(isa, product_types(FLOAT32), hardware.cores)
+    least = peak / slowest.bandwidth_all_bytes_per_s
+    return (
+        f"float32 products run on {isa.name}, at {rate(peak, 'flop/s')} at most; with less than "
+        f"{least:.3g} flop for each byte from {slowest.name} they wait for it"
+    )
 
 
 def _prior_value(near: Nearest, tuning: CpuTuning | GpuTuning) -> Value:
