@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.codegen.llvm.kernels import nest
+from ftuner.codegen.llvm.native.records import Status
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.access import Kernel, kernel_of
@@ -172,7 +173,7 @@ class Functions:
         places = [arrays[n].ctypes.data for n in operand_numbers(kernel)] + list(results)
         buffers = np.array(places, np.uint64)
         dims = np.array([evaluate(d, bindings) for d in kernel.parameters()] + [0], np.int64)
-        status = np.zeros(1, np.int64)
+        status = np.zeros(Status.SIZE, np.int64)
         schedule = schedule_of(kernel, self.vector_bytes, BLOCK)
         tasks = evaluate(task_count(kernel, schedule), bindings)
         for begin, end in ((tasks // 2, tasks), (0, tasks // 2)):

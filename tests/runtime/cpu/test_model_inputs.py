@@ -143,7 +143,8 @@ def test_indices_out_of_range(widest: CpuBackend) -> None:
         widest.threads = threads
         for wrong in (5, -6, 2**31 - 1):
             bad = np.array([0, 1, wrong])
-            with pytest.raises(IndexRangeError, match="first"):
+            found = f"first: an index is out of range: {wrong}, along an axis of 5 elements"
+            with pytest.raises(IndexRangeError, match=found):
                 model.run({"x": x, "i": bad, "j": right.astype(np.int32)})
             assert_close(model.run({"x": x, "i": right, "j": right.astype(np.int32)}),
                          [x[right], x[right]])  # fmt: skip

@@ -9,10 +9,11 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program, Status
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import Bundle
+from ftuner.core.units import count
 from ftuner.errors import IndexRangeError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
@@ -286,13 +287,17 @@ class CompiledGraph(Executable):
                 except RuntimeError:
                     # Another thread has the lock.
                     pass
-        if program.checked:
-            failed = [(texts, program.records[slot]) for slot, texts in program.checked]
-            if any(status for _, status in failed):
-                for slot, _ in program.checked:
-                    program.records[slot] = 0
-                texts, status = next((t, s) for t, s in failed if s)
-                raise IndexRangeError(f"{texts[status - 1]}: an index is out of range")
+        records = program.records
+        failed = [(slot, texts) for slot, texts in program.checked if records[slot]]
+        if failed:
+            slot, texts = failed[0]
+            number, index, extent = records[slot : slot + Status.SIZE].tolist()
+            for slot, _ in failed:
+                records[slot] = 0
+            raise IndexRangeError(
+                f"{texts[number - 1]}: an index is out of range: {index}, along an axis of "
+                f"{count(extent, 'element')}"
+            )
         program.finished()
 
     def _launch_steps(

@@ -25,7 +25,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
 from ftuner.codegen.llvm.kernels.panel_product import emit_any_rows, product_context
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
 from ftuner.codegen.llvm.native.kernel_records import Experts
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType
@@ -118,7 +118,7 @@ class _Emission:
         wrong = builder.icmp_unsigned(">=", expert, self._experts)
         if check:
             with builder.if_then(wrong, likely=False):
-                builder.store(const(WRONG_INDEX), self._status)
+                fail(builder, self._status, WRONG_INDEX, wrong, given, self._experts)
         return builder.select(wrong, const(0), expert)
 
     def _x_at(self, row: ir.Value) -> ir.Value:

@@ -24,6 +24,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, Kernel, affine_index
 from ftuner.core.cpu.schedule import Schedule, operand_numbers
 from ftuner.core.dim import Dim
@@ -179,7 +180,7 @@ class Values:
 
     def _checked(self, number: int, index: ir.Value, extent: ir.Value, text: str) -> ir.Value:
         builder = self._builder
-        none = elements.zero(index.type)
+        none, given = elements.zero(index.type), index
         wrapped = builder.add(index, extent)
         index = builder.select(builder.icmp_signed("<", index, none), wrapped, index)
         inside = builder.icmp_unsigned("<", index, extent)
@@ -188,8 +189,8 @@ class Values:
         if guard is not None:
             wrong = builder.and_(*elements.widened(builder, [wrong, guard]))
         with builder.if_then(any_lane(self._builder, wrong), likely=False):
-            status = self._kernel.checks().index(text) + 1
-            builder.store(const(status), self._frame.status)
+            number = self._kernel.checks().index(text) + 1
+            fail(builder, self._frame.status, number, wrong, given, extent)
         return builder.select(inside, index, none)
 
     def _slope(self, number: int) -> int | None:

@@ -44,7 +44,7 @@ from ftuner.codegen.llvm.kernels.level_product import (
 )
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
 from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.codegen.llvm.native.team import Team
@@ -221,7 +221,7 @@ class _Emission:
             # Negative lengths are large unsigned ones.
             wrong = builder.icmp_unsigned(">", length, steps)
             with builder.if_then(wrong, likely=False):
-                builder.store(const(WRONG_LENGTH), self._status)
+                fail(builder, self._status, WRONG_LENGTH, wrong, length, steps)
             builder.store(maximum(builder, length, builder.load(longest, typ=I64)), longest)
         return minimum(builder, builder.load(longest, typ=I64), steps)
 

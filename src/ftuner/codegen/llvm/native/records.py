@@ -302,8 +302,20 @@ class Step:
     BEFORE = 8
     """Number of completed chunks of the program at which the step may begin."""
     STATUS = 9
+    """A `Status`."""
+    SIZE = 12
+
+
+class Status:
+    """What the checks of a step found."""
+
+    NUMBER = 0
     """0, or the number of the check that failed."""
-    SIZE = 10
+    INDEX = 1
+    """The index that is out of range."""
+    EXTENT = 2
+    """The extent that it is outside of."""
+    SIZE = 3
 
 
 PRODUCT_KINDS = {dtype: number for number, dtype in enumerate(DTYPES.values(), start=1)}
