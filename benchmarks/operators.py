@@ -25,6 +25,7 @@ from benchmarks.timing import Settings, measure
 
 OPSET = 19
 SUBJECT, REFERENCE = "ftuner", "onnxruntime"
+Array = npt.NDArray[Any]
 RANDOM = np.random.default_rng(0)
 
 
@@ -32,7 +33,7 @@ class Operator(NamedTuple):
     """A node: its inputs in their order, by name, those in upper case known when it is loaded."""
 
     op: str
-    inputs: Mapping[str, npt.NDArray[Any]]
+    inputs: Mapping[str, Array]
     attributes: Mapping[str, Any] = {}
 
     @property
@@ -42,7 +43,7 @@ class Operator(NamedTuple):
         return " ".join([self.op, *shapes, *given])
 
     @property
-    def feeds(self) -> dict[str, npt.NDArray[Any]]:
+    def feeds(self) -> dict[str, Array]:
         return {name: x for name, x in self.inputs.items() if name.islower()}
 
     def model(self) -> onnx.ModelProto:
@@ -62,15 +63,15 @@ class Operator(NamedTuple):
         )
 
 
-def _type(x: npt.NDArray[Any]) -> int:
+def _type(x: Array) -> int:
     return helper.np_dtype_to_tensor_dtype(x.dtype)
 
 
-def _floats(*shape: int) -> npt.NDArray[np.float32]:
+def _floats(*shape: int) -> Array:
     return RANDOM.standard_normal(shape, np.float32)
 
 
-def _integers(*values: int) -> npt.NDArray[np.int64]:
+def _integers(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
@@ -89,16 +90,20 @@ def operators() -> list[Operator]:
         found += [Operator(op, {"x": x}, attributes) for op in ("MaxPool", "AveragePool")]
     none = np.zeros(0, np.float32)
     for shape, scale in (((1, 3, 224, 224), 2.0), ((1, 3, 480, 640), 0.35), ((1, 64, 40, 40), 2.0)):
-        inputs = {"x": _floats(*shape), "R": none, "S": np.array([1, 1, scale, scale], np.float32)}
+        inputs: dict[str, Array] = {
+            "x": _floats(*shape),
+            "R": none,
+            "S": np.array([1, 1, scale, scale], np.float32),
+        }
         found += [Operator("Resize", inputs, {"mode": m}) for m in ("nearest", "linear", "cubic")]
     pads = _integers(0, 0, 3, 3, 0, 0, 3, 3)
     for mode in ("constant", "edge", "reflect", "wrap"):
         found.append(Operator("Pad", {"x": _floats(1, 3, 224, 224), "P": pads}, {"mode": mode}))
-    for shape, k in (((1, 8400), 300), ((1, 32000), 50), ((16, 4096), 2048)):
-        found.append(Operator("TopK", {"x": _floats(*shape), "K": _integers(k)}))
+    for lines, k in (((1, 8400), 300), ((1, 32000), 50), ((16, 4096), 2048)):
+        found.append(Operator("TopK", {"x": _floats(*lines), "K": _integers(k)}))
     at = RANDOM.integers(0, 1000, (2000, 1))
     for kind in ("none", "add", "max"):
-        rows = {"x": _floats(1000, 64), "i": at, "u": _floats(2000, 64)}
+        rows: dict[str, Array] = {"x": _floats(1000, 64), "i": at, "u": _floats(2000, 64)}
         found.append(Operator("ScatterND", rows, {"reduction": kind}))
         elements = {**rows, "i": np.repeat(at, 64, 1)}
         found.append(Operator("ScatterElements", elements, {"reduction": kind}))
