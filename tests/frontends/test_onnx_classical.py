@@ -103,6 +103,17 @@ def test_label_encoder() -> None:
     agrees("LabelEncoder", [np.array([NAN, 0.0, 1.5])], **attributes)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_one_hot(dtype: str) -> None:
+    x = np.array([[0, 3], [9, 1], [2, 2]]).astype(dtype)
+    agrees("OneHotEncoder", [x], cats_int64s=[0, 1, 2, 3], zeros=1)
+    agrees("OneHotEncoder", [x], cats_int64s=[3, 0, 9, 1, 2], zeros=0)
+    agrees("OneHotEncoder", [x[:0]], cats_int64s=[3], zeros=0)
+    model = load(model_for("OneHotEncoder", [x], cats_int64s=[0, 1, 2, 3], zeros=0))
+    with pytest.raises(IndexRangeError):
+        model.run({"x0": x})
+
+
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
 def test_linear_models(transform: str) -> None:
     weights = [float(w) for w in TABLE[:3].ravel()]
@@ -124,6 +135,7 @@ def test_linear_models(transform: str) -> None:
         ("Imputer", {"replaced_value_float": 1.0}, "imputed_value_floats is missing"),
         ("LabelEncoder", {"keys_floats": [1.0], "values_floats": [1.0, 2.0]}, "1 keys"),
         ("LabelEncoder", {"keys_strings": ["a"], "values_floats": [1.0]}, "no numbers"),
+        ("OneHotEncoder", {"cats_int64s": [1, 2, 1]}, "all different"),
         ("LinearRegressor", {"coefficients": [1.0] * 3, "targets": 2}, "3 coefficients"),
         ("LinearRegressor", {"coefficients": [1.0] * 3}, "3 columns"),
         ("LinearRegressor", {"coefficients": [1.0] * 4, "post_transform": "PROBIT"}, "PROBIT"),

@@ -297,6 +297,7 @@ def _own() -> Iterator[tuple[Key, Node]]:
             {"coefficients": [*floats(16)], "intercepts": [0.5, -1.0], "targets": 2},
         ),
         (LEARNING, "Normalizer", [column], {"norm": "L1"}),
+        (LEARNING, "OneHotEncoder", [words.astype(np.int64)], {"cats_int64s": [4, 0, 3]}),
         (LEARNING, "Scaler", [column], {"offset": [0.5], "scale": [2.0]}),
         (MICROSOFT, "DequantizeLinear", [levels, *of_x], {}),
         (

@@ -75,6 +75,13 @@ def _label_encoder(maker: Maker) -> None:
               values_floats=_floats(maker, 4), default_float=-1.0)  # fmt: skip
 
 
+@row("OneHotEncoder", 0.3, LEARNING)
+def _one_hot(maker: Maker) -> None:
+    x = maker.operand(("int64", "float32"), (0, 1, 2))
+    maker.add("OneHotEncoder", [x], (*x.shape, static(3)), "float32", 0, 1, LEARNING,
+              cats_int64s=[1, 0, 3])  # fmt: skip
+
+
 def _functions(maker: Maker, x: Tensor, count: int) -> tuple[list[float], list[float], float]:
     """Coefficients and intercepts of linear functions of a table, and how large they may be."""
     width = x.shape[1].at[0]

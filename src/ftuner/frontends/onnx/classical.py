@@ -123,16 +123,45 @@ def _label_encoder(context: Context, node: NodeView) -> Sequence[Value]:
         raise context.malformed(f"{x.type}, whose keys are {keys.dtype}")
     default = _default(node, values.dtype.name)
     choices = context.builder.constant(np.append(values, default.astype(values.dtype)))
+    at = context.reduce(_found(context, x, keys), "minimum", [x.rank], keep=False)
+    return [context.add("gather", choices, at, axis=0, node=context.builder.where)]
+
+
+def _matches(context: Context, x: Value, keys: Array) -> Value:
+    """Whether each element is equal to each key, along a new last axis. NaN is equal to NaN."""
     column, row = context.unsqueeze(x, [x.rank]), context.builder.constant(keys)
     hit = context.add("equal", column, row)
     if keys.dtype.kind == "f" and np.isnan(keys).any():
         both = context.builder.constant(np.isnan(keys))
         none = context.add("logical_and", _is_nan(context, column), both)
         hit = context.add("logical_or", hit, none)
+    return hit
+
+
+def _found(context: Context, x: Value, keys: Array) -> Value:
+    """The position of each key that an element is equal to, along a new last axis. That of others
+    is the number of keys."""
     numbers = context.builder.constant(np.arange(keys.size))
-    found = context.add("where", hit, numbers, context.scalar(keys.size, INT64))
-    at = context.reduce(found, "minimum", [x.rank], keep=False)
-    return [context.add("gather", choices, at, axis=0, node=context.builder.where)]
+    return context.add(
+        "where", _matches(context, x, keys), numbers, context.scalar(keys.size, INT64)
+    )
+
+
+def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
+    """A one for the category of each element, along a new last axis. Elements of no category have
+    zeros, or are out of range."""
+    if not node.has("cats_int64s"):
+        raise context.unsupported("categories that are strings")
+    keys = np.array(node.integers("cats_int64s"), np.int64)
+    if not 0 < keys.size == len(set(keys.tolist())):
+        raise context.malformed(f"{keys.size} categories; expected some, all different")
+    x = context.cast(node.input(0), INT64)
+    if not node.flag("zeros", True):
+        # Gather checks that each has a category.
+        ones = context.builder.constant(np.eye(keys.size, dtype=np.float32))
+        at = context.reduce(_found(context, x, keys), "minimum", [x.rank], keep=False)
+        return [context.add("gather", ones, at, axis=0, node=context.builder.where)]
+    return [context.cast(_matches(context, x, keys), FLOAT32)]
 
 
 def _labels(context: Context, node: NodeView, which: str) -> Array:
@@ -235,5 +264,6 @@ CLASSICAL: Table = {
     (LEARNING, "LinearClassifier"): _linear_classifier,
     (LEARNING, "LinearRegressor"): _linear_regressor,
     (LEARNING, "Normalizer"): _normalizer,
+    (LEARNING, "OneHotEncoder"): _one_hot,
     (LEARNING, "Scaler"): _scaler,
 }

@@ -291,7 +291,7 @@ def _tensor(scope: Scope, name: str) -> Value:
     found = _output(scope, name)
     if not isinstance(found, Value):
         kind = "optional" if isinstance(found, Nothing) else "sequence"
-        raise GraphError(f"output {name!r}: type {kind} is not supported")
+        raise UnsupportedOperatorError(f"output {name!r}: type {kind} is not supported")
     return found
 
 

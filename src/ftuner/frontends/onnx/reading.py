@@ -19,7 +19,7 @@ import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DType
 from ftuner.core.forks import import_undivided
-from ftuner.errors import ConfigurationError, GraphError, ParseError
+from ftuner.errors import ConfigurationError, GraphError, ParseError, UnsupportedOperatorError
 from ftuner.frontends.onnx.apart import OWN_FILE
 from ftuner.frontends.onnx.files import ExternalData, content, parted
 from ftuner.frontends.onnx.records import (
@@ -204,7 +204,7 @@ class _Reader:
         self, graph: onnx.GraphProto, weights: Mapping[str, Array] = NO_WEIGHTS
     ) -> GraphRecord:
         if graph.sparse_initializer:
-            raise GraphError("sparse initialisers are not supported")
+            raise UnsupportedOperatorError("sparse initialisers are not supported")
         constants: dict[str, TensorRecord] = {}
         packed: set[str] = set()
         for tensor in graph.initializer:
@@ -232,7 +232,7 @@ class _Reader:
         if kind is None:
             raise GraphError(f"{what} has no type")
         if kind != "tensor_type":
-            raise GraphError(f"{what}: type {kind.removesuffix('_type')} is not supported")
+            raise UnsupportedOperatorError(f"{what}: type {kind.removesuffix('_type')} is not supported")
         tensor = value.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if not tensor.HasField("shape"):
@@ -304,7 +304,7 @@ class _Reader:
             return text_of(attribute.tp.WhichOneof("value") or "")
         if kind == "GRAPH":
             return self.graph(attribute.g)
-        raise GraphError(f"{what}: type {kind.lower()} is not supported")
+        raise UnsupportedOperatorError(f"{what}: type {kind.lower()} is not supported")
 
     def tensor(self, tensor: onnx.TensorProto, what: str) -> TensorRecord:
         dtype = dtype_of(tensor.data_type, what)
@@ -380,16 +380,18 @@ def _expect_dequantised(
     packed: AbstractSet[str], nodes: Iterable[NodeRecord], outputs: Iterable[str] = ()
 ) -> None:
     """Raises:
-    GraphError: a constant of 4 bits is read by what would see that it is held in 8.
+    UnsupportedOperatorError: a constant of 4 bits is read by what would see that it is held in 8.
     """
     if not packed:
         return
     if seen := packed & {*outputs}:
-        raise GraphError(f"output {min(seen)!r}: elements of 4 bits are not supported")
+        raise UnsupportedOperatorError(f"output {min(seen)!r}: elements of 4 bits are not supported")
     for node in nodes:
         if node.op not in PACKED_READERS and (seen := packed & {*node.inputs}):
-            raise GraphError(f"{node.label} reads {min(seen)!r}: elements of 4 bits are not "
-                             f"supported but by {', '.join(PACKED_READERS)}")  # fmt: skip
+            raise UnsupportedOperatorError(
+                f"{node.label} reads {min(seen)!r}: elements of 4 bits are not supported but by "
+                f"{', '.join(PACKED_READERS)}"
+            )
         for inner in node.attributes.values():
             if isinstance(inner, GraphRecord):
                 hidden = {*inner.constants}
@@ -420,7 +422,7 @@ def dtype_of(number: int, what: str) -> DType:
         raise GraphError(f"{what}: no element type has the number {number}")
     found = ELEMENT_DTYPES.get({"float": "float32", "double": "float64"}.get(name, name))
     if found is None:
-        raise GraphError(f"{what}: element type {name} is not supported")
+        raise UnsupportedOperatorError(f"{what}: element type {name} is not supported")
     return found
 
 
