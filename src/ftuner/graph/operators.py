@@ -16,6 +16,7 @@ from ftuner.graph.ops.determinant import DETERMINANT
 from ftuner.graph.ops.experts import EXPERTS
 from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
+from ftuner.graph.ops.learning import LEARNING
 from ftuner.graph.ops.ordering import ORDERING
 from ftuner.graph.ops.pointwise import POINTWISE, pointwise
 from ftuner.graph.ops.random_numbers import RANDOM_NUMBERS
@@ -40,6 +41,7 @@ _TABLE: dict[str, Operator] = {
         *REDUCTIONS,
         *CONTRACTIONS,
         *DETERMINANT,
+        *LEARNING,
         *EXPERTS,
         *ATTENTION,
         *RECURRENCE,

@@ -36,10 +36,11 @@ def described(record: ModelRecord, computed: Sequence[TensorSpec]) -> Descriptio
     inputs = [NodeArg(v.name, ort_type_of(v.dtype.name), list(v.dims)) for v in record.inputs]
     names = {dim for v in record.inputs for dim in v.dims if isinstance(dim, str)}
     declared = {v.name: v.dims for v in record.declared_outputs}
-    outputs = [
-        NodeArg(spec.name, ort_type_of(spec.dtype), _merged(declared[spec.name], spec.shape, names))
-        for spec in computed
-    ]
+    outputs = []
+    for spec in computed:
+        type_ = ort_type_of(spec.dtype)
+        shape = _merged(declared[spec.name], spec.shape, names)
+        outputs.append(NodeArg(spec.name, type_, [] if type_.startswith("seq(") else shape))
     return Description(
         inputs, outputs,
         [NodeArg(v.name, ort_type_of(v.dtype.name), list(v.dims)) for v in record.overridable],

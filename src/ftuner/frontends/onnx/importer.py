@@ -20,6 +20,7 @@ from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorErr
 from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
+from ftuner.frontends.onnx.categories import CATEGORIES
 from ftuner.frontends.onnx.classical import CLASSICAL
 from ftuner.frontends.onnx.context import (
     Context,
@@ -60,7 +61,6 @@ from ftuner.frontends.onnx.reading import (
 )
 from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
-    LEARNING,
     GraphRecord,
     InputRecord,
     ModelMetadata,
@@ -78,7 +78,9 @@ from ftuner.frontends.onnx.sequences import SEQUENCES
 from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.frontends.onnx.signals import SIGNALS
 from ftuner.frontends.onnx.slicing import SLICING
+from ftuner.frontends.onnx.support_vectors import SUPPORT_VECTORS
 from ftuner.frontends.onnx.transposed import TRANSPOSED
+from ftuner.frontends.onnx.trees import TREES
 from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.answers import (
     Answer,
@@ -100,15 +102,14 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **REARRANGING, **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS, **QUANTISED_RECURRENT,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
-    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL,
+    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL, **CATEGORIES, **TREES,
+    **SUPPORT_VECTORS,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)
 """Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7
 """First opset whose operators broadcast as NumPy does. Models of older ones are converted."""
-INSTEAD = {f"{LEARNING}.ZipMap": "skl2onnx leaves it out with options={'zipmap': False}"}
-"""What to do about operators that are not supported."""
 NODES_LISTED = 3
 """Names of nodes that an error message lists for each unsupported operator."""
 
@@ -208,8 +209,7 @@ def _expect_supported(
     for name, found in sorted(missing.items(), key=lambda entry: (-len(entry[1]), entry[0])):
         shown = [repr(n) for n in found[:NODES_LISTED]]
         shown += ["..."] if len(found) > NODES_LISTED else []
-        advice = f", {INSTEAD[name]}" if name in INSTEAD else ""
-        entries.append(f"{name} ({len(found)}: {', '.join(shown)}{advice})")
+        entries.append(f"{name} ({len(found)}: {', '.join(shown)})")
     raise UnsupportedOperatorError(
         f"{len(missing)} operators of {whole} are not supported: {'; '.join(entries)}"
     )

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DType
+from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, STRING, UINT8, UINT16, DType
 from ftuner.core.forks import import_undivided
 from ftuner.errors import ConfigurationError, GraphError, ParseError, UnsupportedOperatorError
 from ftuner.frontends.onnx.apart import OWN_FILE
 from ftuner.frontends.onnx.files import ExternalData, content, parted
+from ftuner.frontends.onnx.ort_format import is_ort_format, read_ort_format
 from ftuner.frontends.onnx.records import (
+    LEARNING,
     Attribute,
     GraphRecord,
     InputRecord,
@@ -45,6 +47,8 @@ MAX_NESTING = 16
 """Deepest nesting of graphs within graphs. Exporters write three or four levels."""
 MAX_ATTRIBUTE_ELEMENTS = 1 << 16
 """Most elements of an attribute that is a list; exporters write longer data as tensors."""
+MAX_LEARNING_ELEMENTS = 1 << 24
+"""The same of operators for classical learning, whose attributes are the nodes of all trees."""
 LEAST_OVERRIDABLE_IR = 4
 """In files of older versions every initialiser is an input too, which means nothing."""
 NO_VERSION = (1 << 63) - 1
@@ -64,7 +68,7 @@ def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
     Raises:
         ConfigurationError: `onnx` is not installed.
         MissingFileError: the file does not exist.
-        ParseError: it is not an ONNX model, or not all of one.
+        ParseError: it is not a model in ONNX's or onnxruntime's format, or not all of one.
         GraphError: it has no graph, or cannot be read.
     """
     if find_spec("onnx") is None:
@@ -88,6 +92,8 @@ def load(source: Source) -> tuple[onnx.ModelProto, ExternalData]:
             f"cannot read a model from {type(source).__name__}; expected a path, bytes or "
             "onnx.ModelProto"
         )
+    if is_ort_format(message):
+        return read_ort_format(message, what), ExternalData(None)
     model = library.ModelProto()
     try:
         model.ParseFromString(message)
@@ -232,7 +238,9 @@ class _Reader:
         if kind is None:
             raise GraphError(f"{what} has no type")
         if kind != "tensor_type":
-            raise UnsupportedOperatorError(f"{what}: type {kind.removesuffix('_type')} is not supported")
+            raise UnsupportedOperatorError(
+                f"{what}: type {kind.removesuffix('_type')} is not supported"
+            )
         tensor = value.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if not tensor.HasField("shape"):
@@ -271,12 +279,16 @@ class _Reader:
         for attribute in node.attribute:
             if attribute.name in attributes:
                 raise GraphError(f"{record.label}: attribute {attribute.name} is there twice")
-            attributes[text_of(attribute.name)] = self.attribute(attribute, record.label)
+            attributes[text_of(attribute.name)] = self.attribute(
+                attribute, record.label, record.domain == LEARNING
+            )
         return NodeRecord(
             record.op, record.domain, record.name, record.inputs, record.outputs, attributes
         )
 
-    def attribute(self, attribute: onnx.AttributeProto, label: str) -> Attribute:
+    def attribute(
+        self, attribute: onnx.AttributeProto, label: str, learning: bool = False
+    ) -> Attribute:
         what = f"{label}: attribute {attribute.name}"
         try:
             kind = self.library.AttributeProto.AttributeType.Name(attribute.type)
@@ -284,8 +296,9 @@ class _Reader:
             kind = str(attribute.type)
         if kind in ("FLOATS", "INTS", "STRINGS"):
             count = len(getattr(attribute, kind.lower()))
-            if count > MAX_ATTRIBUTE_ELEMENTS:
-                raise GraphError(f"{what} has {count} elements; at most {MAX_ATTRIBUTE_ELEMENTS}")
+            most = MAX_LEARNING_ELEMENTS if learning else MAX_ATTRIBUTE_ELEMENTS
+            if count > most:
+                raise GraphError(f"{what} has {count} elements; at most {most}")
         if kind in ("FLOAT", "INT"):
             number: Attribute = getattr(attribute, _ATTRIBUTE_NUMBERS[kind])
             return number
@@ -311,6 +324,8 @@ class _Reader:
         if any(n < 0 for n in tensor.dims) or len(tensor.dims) > MAX_RANK:
             raise GraphError(f"{what} has the shape {list(tensor.dims)}")
         if tensor.data_location == self.library.TensorProto.EXTERNAL:
+            if dtype == STRING:
+                raise GraphError(f"{what}: strings are not kept outside of the model")
             return TensorRecord(self.external(tensor, dtype, what), dtype)
         try:
             found: Array = np.asarray(self.arrays.to_array(tensor))
@@ -385,7 +400,9 @@ def _expect_dequantised(
     if not packed:
         return
     if seen := packed & {*outputs}:
-        raise UnsupportedOperatorError(f"output {min(seen)!r}: elements of 4 bits are not supported")
+        raise UnsupportedOperatorError(
+            f"output {min(seen)!r}: elements of 4 bits are not supported"
+        )
     for node in nodes:
         if node.op not in PACKED_READERS and (seen := packed & {*node.inputs}):
             raise UnsupportedOperatorError(
