@@ -86,5 +86,5 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         except FTunerError:
             refused += 1
     assert refused > 200
-    with pytest.raises(ParseError, match="ORT format.*give the ONNX file"):
+    with pytest.raises(ParseError, match=r"ORT format.*give the ONNX file"):
         read(data[:-200])

@@ -160,8 +160,9 @@ def _of_onnx() -> Iterator[tuple[Key, Node]]:
 
 
 def _size(case: Case) -> int:
-    """Elements of its inputs; of sequences, which no model takes, more than there may be."""
-    arrays = [x for x in case.inputs if isinstance(x, np.ndarray)]
+    """Elements of its inputs; of sequences, which no model takes, and of strings, which changes are
+    not of, more than there may be."""
+    arrays = [x for x in case.inputs if isinstance(x, np.ndarray) and not x.dtype.hasobject]
     return sum(x.size for x in arrays) if len(arrays) == len(case.inputs) else MOST_ELEMENTS + 1
 
 

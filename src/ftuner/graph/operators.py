@@ -26,6 +26,7 @@ from ftuner.graph.ops.resampling import RESAMPLING
 from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
 from ftuner.graph.ops.suppression import SUPPRESSION
+from ftuner.graph.ops.text import TEXT
 from ftuner.graph.ops.views import VIEWS
 from ftuner.graph.ops.windows import WINDOWS
 
@@ -42,6 +43,7 @@ _TABLE: dict[str, Operator] = {
         *CONTRACTIONS,
         *DETERMINANT,
         *LEARNING,
+        *TEXT,
         *EXPERTS,
         *ATTENTION,
         *RECURRENCE,

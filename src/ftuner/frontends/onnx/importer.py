@@ -79,6 +79,7 @@ from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.frontends.onnx.signals import SIGNALS
 from ftuner.frontends.onnx.slicing import SLICING
 from ftuner.frontends.onnx.support_vectors import SUPPORT_VECTORS
+from ftuner.frontends.onnx.text import TEXT
 from ftuner.frontends.onnx.transposed import TRANSPOSED
 from ftuner.frontends.onnx.trees import TREES
 from ftuner.frontends.onnx.windows import WINDOWS
@@ -103,7 +104,7 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS, **QUANTISED_RECURRENT,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
     **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL, **CATEGORIES, **TREES,
-    **SUPPORT_VECTORS,
+    **SUPPORT_VECTORS, **TEXT,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)

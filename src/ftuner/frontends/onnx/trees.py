@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -113,7 +114,7 @@ def _compared(
             if not len(found):
                 raise context.malformed("a node asks for membership in no values")
             nodes.member(*own, np.unique(found), missing[at], yes[at], no[at])
-    kinds = (np.int64, split.dtype, np.bool_, np.int64, np.int64)
+    kinds: tuple[Any, ...] = (np.int64, split.dtype, np.bool_, np.int64, np.int64)
     return tuple(np.array(x, kind) for x, kind in zip(nodes.columns, kinds, strict=True))
 
 
@@ -142,8 +143,10 @@ def _forest(
         if depth > MAX_DEPTH:
             raise context.unsupported(f"trees of more than {MAX_DEPTH} levels, or with a cycle")
         level = np.unique(children[level])
-    padded = [np.append(x, np.zeros(len(leaves), x.dtype)) for x in (feature, split, missing)]
-    return _Forest(*padded, children, roots, depth, weights, present)
+    feature, split, missing = (
+        np.append(x, np.zeros(len(leaves), x.dtype)) for x in (feature, split, missing)
+    )
+    return _Forest(feature, split, missing, children, roots, depth, weights, present)
 
 
 def _by_names(context: Context, node: NodeView, of: str, targets: int) -> _Forest:
@@ -352,7 +355,7 @@ def _targets(
         raise context.unsupported(f"{len(base)} base values of {scores.shape[1]} targets")
     scores = _shown(context, scores, said)
     made = transformed(context, transform, scores)
-    return made if scores.shape[1] > 1 or transform == "PROBIT" else scores
+    return scores if scores.shape[1] == 1 and transform != "PROBIT" else made
 
 
 def _expect_targets(context: Context, targets: int) -> None:
