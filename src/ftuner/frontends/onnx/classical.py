@@ -11,7 +11,16 @@ from ftuner.core.dim import product
 from ftuner.core.dtype import FLOAT32, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import LEARNING
-from ftuner.frontends.onnx.scores import above, best, both, count_of, labels, rows, transformed
+from ftuner.frontends.onnx.scores import (
+    above,
+    best,
+    both,
+    count_of,
+    labels,
+    rows,
+    transform_of,
+    transformed,
+)
 from ftuner.graph.ir import Value
 
 
@@ -131,14 +140,14 @@ def _intercepts(node: NodeView) -> Sequence[float]:
 
 def _linear_regressor(context: Context, node: NodeView) -> Sequence[Value]:
     scores = _scores(context, node, node.integer("targets", 1), _intercepts(node))
-    return [transformed(context, node.text("post_transform", "NONE"), scores)]
+    return [transformed(context, transform_of(context, node), scores)]
 
 
 def _linear_classifier(context: Context, node: NodeView) -> Sequence[Value]:
     """The label of the best score of each row, and all scores. One function is of the second of two
     classes."""
     names, bias = labels(context, node), _intercepts(node)
-    count, transform = count_of(names), node.text("post_transform", "NONE")
+    count, transform = count_of(names), transform_of(context, node)
     if len(bias) not in (1, count) or count < 2 or len(bias) == 1 != count - 1:
         raise context.unsupported(f"{len(bias)} functions for {count} labels")
     scores = _scores(context, node, len(bias), bias)

@@ -65,12 +65,17 @@ TRANSFORMS: Mapping[str, Callable[[Context, Value], Value]] = {
 """By the name of the attribute."""
 
 
+def transform_of(context: Context, node: NodeView) -> str:
+    """The name of a node's transform."""
+    name = node.text("post_transform", "NONE")
+    if name not in TRANSFORMS:
+        raise context.malformed(f"post_transform {name!r}; expected {', '.join(TRANSFORMS)}")
+    return name
+
+
 def transformed(context: Context, name: str, scores: Value) -> Value:
     """Scores of several classes or targets, (rows, scores), after their transform."""
-    transform = TRANSFORMS.get(name)
-    if transform is None:
-        raise context.malformed(f"post_transform {name!r}; expected {', '.join(TRANSFORMS)}")
-    return transform(context, scores)
+    return TRANSFORMS[name](context, scores)
 
 
 def both(context: Context, name: str, score: Value, probability: bool) -> Value:

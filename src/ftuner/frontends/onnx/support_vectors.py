@@ -9,7 +9,16 @@ import numpy as np
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import LEARNING
-from ftuner.frontends.onnx.scores import best, both, chosen, count_of, labels, rows, transformed
+from ftuner.frontends.onnx.scores import (
+    best,
+    both,
+    chosen,
+    count_of,
+    labels,
+    rows,
+    transform_of,
+    transformed,
+)
 from ftuner.graph.ir import Array, Value
 
 LEAST_PROBABILITY = 1e-7
@@ -62,6 +71,7 @@ def _regressor(context: Context, node: NodeView) -> Sequence[Value]:
     weights, rho = _floats(node, "coefficients"), _floats(node, "rho")
     if not len(rho):
         raise context.malformed("rho is missing")
+    transform_of(context, node)  # onnxruntime applies none.
     if count > 0:
         vectors = _vectors(context, x, _floats(node, "support_vectors"), count, "support_vectors")
         if len(weights) != count:
@@ -78,7 +88,7 @@ def _regressor(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _classifier(context: Context, node: NodeView) -> Sequence[Value]:
     x, names = context.cast(rows(context, node.input(0)), FLOAT32), labels(context, node)
-    count, transform = count_of(names), node.text("post_transform", "NONE")
+    count, transform = count_of(names), transform_of(context, node)
     weights, rho = _floats(node, "coefficients"), _floats(node, "rho")
     of_classes = np.array(node.integers("vectors_per_class", ()), np.int64)
     if count < 2:

@@ -22,6 +22,7 @@ from ftuner.frontends.onnx.scores import (
     labels,
     literal_labels,
     rows,
+    transform_of,
     transformed,
 )
 from ftuner.graph.ir import Array, Value
@@ -291,7 +292,7 @@ def _classifier(context: Context, node: NodeView) -> Sequence[Value]:
     """Labels and scores, by the rules of onnxruntime for two classes of which a file may give one
     score."""
     x, names = _table(context, node), labels(context, node)
-    count, transform = count_of(names), node.text("post_transform", "NONE")
+    count, transform = count_of(names), transform_of(context, node)
     if count < 2:
         raise context.unsupported(f"{count} class")
     forest = _by_names(context, node, "class", count)
@@ -338,7 +339,7 @@ def _regressor(context: Context, node: NodeView) -> Sequence[Value]:
     _expect_targets(context, targets)
     forest = _by_names(context, node, "target", targets)
     aggregate = node.text("aggregate_function", "SUM")
-    transform = node.text("post_transform", "NONE")
+    transform = transform_of(context, node)
     base = _floats(node, "base_values")
     return [context.cast(_targets(context, x, forest, aggregate, transform, base), FLOAT32)]
 
