@@ -328,7 +328,6 @@ def _own() -> Iterator[tuple[Key, Node]]:
             [words.astype(np.int64)],
             {"cats_int64s": [4, 0, 3], "cats_strings": ["a", "b", "c"]},
         ),
-        (LEARNING, "ZipMap", [column], {"classlabels_int64s": [*range(8)]}),
         (LEARNING, "TreeEnsemble", [column], leaves),
         (
             LEARNING,
