@@ -14,14 +14,8 @@ from ftuner.frontends.onnx.importer import SUPPORTED
 from ftuner.frontends.onnx.records import LEARNING, MICROSOFT
 
 PATH = Path(__file__).parent.parent / "docs" / "operators.md"
-TEXT = "on strings, which no tensor of ftuner holds"
 LEFT_OUT = {
     "ImageDecoder": "decodes files of pictures: a library for pictures does",
-    "RegexFullMatch": TEXT,
-    "StringConcat": TEXT,
-    "StringNormalizer": TEXT,
-    "StringSplit": TEXT,
-    "TfIdfVectorizer": TEXT,
 }  # fmt: skip
 """Why operators of ONNX do not run."""
 
@@ -74,8 +68,8 @@ def table() -> str:
             "",
             _wrapped(sorted(op for domain, op in SUPPORTED if domain == LEARNING)),
             "",
-            "Ensembles of trees and support vectors have libraries of their own. Labels are "
-            "numbers, not strings. Operators of the domain `ai.onnx.preview.training` do not run.",
+            "Maps (`DictVectorizer`, `CastMap`) are outputs alone. Operators of the domain "
+            "`ai.onnx.preview.training` do not run.",
             "",
             "## Those of onnxruntime that run",
             "",

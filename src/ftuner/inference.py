@@ -44,7 +44,8 @@ def load(
     """Compile an ONNX model for this machine, for inputs of any extents.
 
     Args:
-        model: the path of a file, its bytes, or an `onnx.ModelProto`.
+        model: the path of a file in ONNX's or onnxruntime's format, its bytes, or an
+            `onnx.ModelProto`.
         threads: the number of threads of a run, including the caller's; by default that of the
             process (`ftuner.set_num_threads`). On a GPU only the caller's thread is used.
         progress: called with (what, done, total). Without it, a bar is shown on stderr where that

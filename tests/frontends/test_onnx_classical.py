@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from tests.frontends.node_cases import compiled
 from tests.frontends.onnx_models import model_of
 
-from ftuner.errors import FTunerError, IndexRangeError, UnsupportedOperatorError
+from ftuner.errors import FTunerError, IndexRangeError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.graph.passes.pipeline import optimised
@@ -32,6 +32,8 @@ def model_for(op: str, inputs: Sequence[Any], outputs: int = 1, **attributes: An
     types = {n: (x.dtype.name, [None] * x.ndim) for n, x in zip(names, inputs, strict=True)}
     model = model_of([node], types, results)
     model.ir_version = 9
+    if op == "TreeEnsemble":
+        model.opset_import[2].version = 5
     return model
 
 
@@ -43,8 +45,14 @@ def agrees(op: str, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) 
     graph = import_model(model).graph
     for found in (run_reference(graph, inputs), compiled(optimised(graph), inputs)):
         for x, wanted in zip(found, expected, strict=True):
+            if isinstance(wanted, list):
+                assert [[*m.items()] for m in x] == [[*m.items()] for m in wanted]
+                continue
             assert x.dtype == wanted.dtype
-            np.testing.assert_allclose(x, wanted, 1e-5, 1e-6)
+            if x.dtype == object:
+                assert x.tolist() == wanted.tolist()
+            else:
+                np.testing.assert_allclose(x, wanted, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])
@@ -103,16 +111,64 @@ def test_label_encoder() -> None:
     agrees("LabelEncoder", [np.array([NAN, 0.0, 1.5])], **attributes)
 
 
-@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_one_hot(dtype: str) -> None:
+    x = np.array([[0, 3], [9, 1], [2, 2]]).astype(dtype)
+    agrees("OneHotEncoder", [x], cats_int64s=[0, 1, 2, 3], zeros=1)
+    agrees("OneHotEncoder", [x], cats_int64s=[3, 0, 9, 1, 2], zeros=0)
+    agrees("OneHotEncoder", [x[:0]], cats_int64s=[3], zeros=0)
+    model = load(model_for("OneHotEncoder", [x], cats_int64s=[0, 1, 2, 3], zeros=0))
+    with pytest.raises(IndexRangeError):
+        model.run({"x0": x})
+
+
+def texts(*words: str) -> Any:
+    return np.array(words, object)
+
+
+def test_labels_that_are_strings() -> None:
+    x = np.array([["a", "z"], ["b", "a"]], object)
+    words = {"keys_strings": ["a", "b", "a"]}
+    agrees("LabelEncoder", [x], **words, values_int64s=[4, 5, 6], default_int64=9)
+    agrees("LabelEncoder", [x], **words, values_floats=[4.5, 5.0, 6.0])
+    agrees("LabelEncoder", [x], **words, values_strings=["u", "v", "w"], default_string="none")
+    numbers = np.array([5, 7, 4])
+    agrees("LabelEncoder", [numbers], keys_int64s=[4, 5], values_strings=["u", "v"])
+    mapped = {"cats_strings": ["a", "b"], "cats_int64s": [5, 4]}
+    agrees("CategoryMapper", [x], **mapped, default_int64=8)
+    agrees("CategoryMapper", [numbers], **mapped, default_string="other")
+    agrees("OneHotEncoder", [x], cats_strings=["b", "a", "c"], zeros=1)
+    agrees("OneHotEncoder", [x[1]], cats_strings=["b", "a", "c"], zeros=0)
+
+
+@pytest.mark.parametrize(
+    "names", [{"classlabels_int64s": [7, -1, 2, 0]}, {"classlabels_strings": ["a", "b", "c", "d"]}]
+)
+def test_maps(names: dict[str, Any]) -> None:
+    for x in (TABLE, TABLE[:0], TABLE[0]):
+        agrees("ZipMap", [x], **names)
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"])
 def test_linear_models(transform: str) -> None:
     weights = [float(w) for w in TABLE[:3].ravel()]
     given = {"coefficients": weights, "post_transform": transform}
     bias = {"intercepts": [0.5, -1.0, 0.0]}
     labels = {"classlabels_ints": [7, -2, 3]}
-    agrees("LinearRegressor", [TABLE], targets=3, **given)
+    if transform == "PROBIT":
+        # Its scores are probabilities.
+        given["coefficients"] = [w / 100 for w in weights]
+        bias = {"intercepts": [0.25, 0.5, 0.75]}
+    else:
+        agrees("LinearRegressor", [TABLE], targets=3, **given)
     agrees("LinearRegressor", [TABLE], targets=3, **given, **bias)
     for x in (TABLE, TABLE.astype(np.float64), (9 * TABLE).astype(np.int64)):
         agrees("LinearClassifier", [x], outputs=2, **given, **bias, **labels)
+    words = {"classlabels_strings": ["a", "b", "c"]}
+    agrees("LinearClassifier", [TABLE], outputs=2, **given, **bias, **words)
+    if transform != "PROBIT":
+        one = {"coefficients": weights[:4], "intercepts": [0.5], "post_transform": transform}
+        agrees("LinearClassifier", [TABLE], outputs=2, **one, classlabels_ints=[5, 6])
 
 
 @pytest.mark.parametrize(
@@ -123,24 +179,20 @@ def test_linear_models(transform: str) -> None:
         ("Normalizer", {"norm": "L3"}, "L3"),
         ("Imputer", {"replaced_value_float": 1.0}, "imputed_value_floats is missing"),
         ("LabelEncoder", {"keys_floats": [1.0], "values_floats": [1.0, 2.0]}, "1 keys"),
-        ("LabelEncoder", {"keys_strings": ["a"], "values_floats": [1.0]}, "no numbers"),
+        ("LabelEncoder", {"keys_strings": ["a"], "values_floats": [1.0]}, "keys are string"),
+        ("CategoryMapper", {"cats_strings": ["a"], "cats_int64s": [1, 2]}, "1 values"),
+        ("OneHotEncoder", {"cats_int64s": [1, 2, 1]}, "all different"),
         ("LinearRegressor", {"coefficients": [1.0] * 3, "targets": 2}, "3 coefficients"),
         ("LinearRegressor", {"coefficients": [1.0] * 3}, "3 columns"),
-        ("LinearRegressor", {"coefficients": [1.0] * 4, "post_transform": "PROBIT"}, "PROBIT"),
-        ("LinearClassifier", {"coefficients": [1.0] * 8, "intercepts": [1.0, 2.0],
-                              "classlabels_strings": ["a", "b"]}, "strings"),
+        ("LinearRegressor", {"coefficients": [1.0] * 4, "post_transform": "NORM"}, "NORM"),
         ("LinearClassifier", {"coefficients": [1.0] * 4, "intercepts": [1.0],
-                              "classlabels_ints": [0, 1]}, "1 functions for 2 labels"),
+                              "classlabels_ints": [0, 1, 2]}, "1 functions for 3 labels"),
+        ("ZipMap", {}, "classlabels are missing"),
+        ("ZipMap", {"classlabels_int64s": [1, 2]}, "numbers of"),
     ],
 )  # fmt: skip
 def test_what_is_refused(op: str, attributes: dict[str, Any], what: str) -> None:
     node = helper.make_node(op, ["x"], ["y"], domain=LEARNING, **attributes)
     model = model_of([node], {"x": ("float32", ["n", 4])}, ["y"])
     with pytest.raises(FTunerError, match=what):
-        import_model(model)
-
-
-def test_maps_are_refused_with_advice() -> None:
-    model = model_for("ZipMap", [TABLE], classlabels_int64s=[0, 1])
-    with pytest.raises(UnsupportedOperatorError, match="zipmap"):
         import_model(model)

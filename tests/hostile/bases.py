@@ -87,7 +87,8 @@ class Node:
         ]
         outputs = [helper.make_empty_tensor_value_info(name) for name in results if name]
         graph = helper.make_graph([node], "hostile", inputs, outputs, constants)
-        others = {MICROSOFT: 1, LEARNING: 4}
+        # Since 5 other operators than TreeEnsemble are deprecated.
+        others = {MICROSOFT: 1, LEARNING: 5 if self.op == "TreeEnsemble" else 4}
         opsets = [helper.make_opsetid(*own) for own in {"": self.opset, **others}.items()]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
@@ -159,8 +160,9 @@ def _of_onnx() -> Iterator[tuple[Key, Node]]:
 
 
 def _size(case: Case) -> int:
-    """Elements of its inputs; of sequences, which no model takes, more than there may be."""
-    arrays = [x for x in case.inputs if isinstance(x, np.ndarray)]
+    """Elements of its inputs; of sequences, which no model takes, and of strings, which changes are
+    not of, more than there may be."""
+    arrays = [x for x in case.inputs if isinstance(x, np.ndarray) and not x.dtype.hasobject]
     return sum(x.size for x in arrays) if len(arrays) == len(case.inputs) else MOST_ELEMENTS + 1
 
 
@@ -204,6 +206,22 @@ def _own() -> Iterator[tuple[Key, Node]]:
     joint, joint_bias, heads = floats(8, 12), floats(12), {"num_heads": 2}
     tables = [random.integers(0, 256, n, np.uint8) for n in ((5, 8), (4, 8), (2, 8), 8, 8)]
     blocks = {"K": 8, "N": 5, "bits": 4, "block_size": 16}
+    machine: dict[str, Any] = {
+        "kernel_type": "RBF", "kernel_params": [0.5, 0.0, 3.0], "rho": [0.25],
+        "support_vectors": [*floats(16)], "coefficients": [0.5, -1.0],
+    }  # fmt: skip
+    tree: dict[str, Any] = {
+        "nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [1, 0, 0],
+        "nodes_values": [0.25, 0.0, 0.0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0],
+    }  # fmt: skip
+    leaves: dict[str, Any] = {
+        "nodes_featureids": [1], "nodes_modes": numpy_helper.from_array(np.zeros(1, np.uint8), "m"),
+        "nodes_splits": numpy_helper.from_array(floats(1), "s"), "tree_roots": [0],
+        "nodes_truenodeids": [0], "nodes_falsenodeids": [1], "nodes_trueleafs": [1],
+        "nodes_falseleafs": [1], "leaf_targetids": [0, 1], "n_targets": 2,
+        "leaf_weights": numpy_helper.from_array(floats(2), "w"),
+    }  # fmt: skip
     chances, drops = random.random((2, 8), np.float32), [x, np.float32(0.25), np.array(True)]
     for domain, op, inputs, attributes in (
         ("", "RandomNormal", [], {"shape": [2, 3], "mean": 1.0}),
@@ -304,6 +322,47 @@ def _own() -> Iterator[tuple[Key, Node]]:
             {"coefficients": [*floats(16)], "intercepts": [0.5, -1.0], "targets": 2},
         ),
         (LEARNING, "Normalizer", [column], {"norm": "L1"}),
+        (
+            LEARNING,
+            "SVMClassifier",
+            [column],
+            {**machine, "vectors_per_class": [1, 1], "classlabels_ints": [3, 1]},
+        ),
+        (LEARNING, "SVMRegressor", [column], {**machine, "n_supports": 2}),
+        (
+            LEARNING,
+            "CategoryMapper",
+            [words.astype(np.int64)],
+            {"cats_int64s": [4, 0, 3], "cats_strings": ["a", "b", "c"]},
+        ),
+        (LEARNING, "TreeEnsemble", [column], leaves),
+        (
+            LEARNING,
+            "TreeEnsembleClassifier",
+            [column],
+            {
+                **tree,
+                "class_treeids": [0, 0],
+                "class_nodeids": [1, 2],
+                "class_ids": [0, 0],
+                "class_weights": [-0.5, 1.0],
+                "classlabels_int64s": [3, 1],
+            },
+        ),
+        (
+            LEARNING,
+            "TreeEnsembleRegressor",
+            [column],
+            {
+                **tree,
+                "target_treeids": [0, 0],
+                "target_nodeids": [1, 2],
+                "target_ids": [0, 0],
+                "target_weights": [-0.5, 1.0],
+                "n_targets": 1,
+            },
+        ),
+        (LEARNING, "OneHotEncoder", [words.astype(np.int64)], {"cats_int64s": [4, 0, 3]}),
         (LEARNING, "Scaler", [column], {"offset": [0.5], "scale": [2.0]}),
         (MICROSOFT, "DequantizeLinear", [levels, *of_x], {}),
         (

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as their_state
 from tests.ort import models
 from tests.ort.scripts import CPU, feeds, session_of
@@ -351,3 +352,17 @@ def test_errors_are_remembered_by_their_cause() -> None:
     with pytest.raises(own_state.InvalidGraph) as caught:
         ftuner.ort.InferenceSession(models.of_node("Nope"))
     assert isinstance(caught.value.__cause__, ftuner.UnsupportedOperatorError)
+
+
+def test_what_is_lacking_is_not_malformed() -> None:
+    """Element types that no tensor of ftuner has, and outputs that are sequences."""
+    numbers = [models.info(n, TensorProto.COMPLEX64, ["n"]) for n in "xy"]
+    of_complex = models.model_of(
+        [helper.make_node("Identity", ["x"], ["y"])], *([v] for v in numbers)
+    )
+    x = models.info("x", TensorProto.FLOAT, ["n"])
+    y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    of_sequence = models.model_of([helper.make_node("SequenceConstruct", ["x"], ["y"])], [x], [y])
+    for data in (of_complex, of_sequence):
+        with pytest.raises(own_state.NotImplemented, match="is not supported"):
+            ftuner.ort.InferenceSession(data)

@@ -144,7 +144,10 @@ def _outputs(maker: Maker) -> list[Tensor | str]:
     }  # fmt: skip
     own = {x.name for x in maker.inputs}
     free = [x for x in maker.tensors if x.name not in read and x.name not in own]
-    others = [x for x in maker.tensors if x.name in read and x.name not in own]
+    # Strings are read by the next node alone.
+    others = [
+        x for x in maker.tensors if x.name in read and x.name not in own and x.dtype != "string"
+    ]
     found: list[Tensor | str] = list(free)
     found += [x for x in others if maker.draws.chance(0.12)]
     found += maker.ends

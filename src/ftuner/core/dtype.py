@@ -15,11 +15,16 @@ class DType:
     """Of a floating type: bits of the significand, the hidden one included;
     `2 ** -significand_bits` is the unit roundoff."""
     kind: str = "float"
-    """`float`, `int`, `uint` or `bool`."""
+    """`float`, `int`, `uint`, `bool`, `string` or `map`."""
 
     @property
     def unit_roundoff(self) -> float:
         return float(2.0**-self.significand_bits)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether elements are Python's objects, which no compiled code reads."""
+        return self.kind in ("string", "map")
 
     @property
     def bits(self) -> int:
@@ -54,8 +59,10 @@ TENSOR_DTYPES: dict[str, DType] = {
 HALF_DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT16, BFLOAT16)}
 NARROW_DTYPES: tuple[DType, ...] = (INT8, FLOAT16, BFLOAT16)
 """What weights are kept in that uKernels of a CPU widen."""
-ELEMENT_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES}
-"""What tensors of a graph may hold; a CPU computes half precision in float32."""
+STRING = DType("string", 8, kind="string")
+ELEMENT_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES, STRING.name: STRING}
+"""What tensors of a graph may hold; a CPU computes half precision in float32. Strings are computed
+by references alone."""
 
 
 def converted_through(target: DType) -> DType:
@@ -63,3 +70,8 @@ def converted_through(target: DType) -> DType:
     converts them: what these cannot represent, and NaN, is the least of them. Narrower integers
     keep the low bits. From 2^63 on, uint64 converts what exceeds 2^63."""
     return INT32 if target.bits < 32 or target == INT32 else INT64
+
+
+def map_dtype(key: DType, value: DType) -> DType:
+    """The element type of maps from keys to numbers."""
+    return DType(f"map({key},{value})", 8, kind="map")

@@ -68,6 +68,7 @@ NUMBERS = frozenset({"float", "int", "uint"})
 FLOATS = frozenset({"float"})
 INTEGERS = frozenset({"int", "uint"})
 ALL = NUMBERS | {"bool"}
+COMPARED = ALL | {"string"}
 BOOLS = frozenset({"bool"})
 
 
@@ -236,7 +237,7 @@ _TABLE: dict[str, ScalarFunction] = {
     "rint": _unary(np.rint),
     "isnan": _unary(np.isnan, result="bool", onnx="IsNaN"),
     "isinf": _unary(np.isinf, result="bool", cost=2),
-    "equal": _comparison(ALL, np.equal, "Equal"),
+    "equal": _comparison(COMPARED, np.equal, "Equal"),
     "less": _comparison(NUMBERS, np.less, "Less"),
     "less_equal": _comparison(NUMBERS, np.less_equal, "LessOrEqual"),
     "logical_and": _of_bools(2, np.logical_and, "And"),

@@ -1,7 +1,7 @@
 """NumPy arrays of the dtypes of tensors.
 
-NumPy has no bfloat16. Arrays of float32 hold its elements, exactly. References of operators compute
-float16 and bfloat16 in float32 and round their results.
+Strings are `str` in arrays of objects. NumPy has no bfloat16: arrays of float32 hold its elements,
+exactly. References of operators compute float16 and bfloat16 in float32 and round their results.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _DROPPED_BITS = 16
 
 def held_in(dtype: DType) -> np.dtype[Any]:
     """The NumPy dtype of arrays that hold elements of `dtype`."""
+    if dtype.on_host:
+        return np.dtype(object)
     return np.dtype("float32" if dtype == BFLOAT16 else dtype.name)
 
 
@@ -41,6 +43,15 @@ def converted(values: Any, dtype: DType) -> Array:
         with np.errstate(over="ignore"):
             array = np.asarray(values, held, order="C")
     return round_bfloat16(array) if dtype == BFLOAT16 else array
+
+
+def texts(array: Array) -> Array:
+    """An array of `str` in objects, of an array of NumPy's strings, of bytes in UTF-8 or of any
+    objects, which are converted as `str` does."""
+    found = array.astype(object)
+    if any(type(x) is not str for x in found.flat):
+        found.flat[:] = [x.decode() if isinstance(x, bytes) else str(x) for x in found.flat]
+    return found
 
 
 def widened(array: Array, dtype: DType) -> Array:

@@ -158,11 +158,17 @@ def producers(graph: Graph) -> dict[Value, Node]:
 
 def used_dims(node: Node) -> list[Dim]:
     """The dims in the shapes and attributes of a node."""
-    dims = [n for value in (*node.inputs, *node.outputs) for n in value.shape]
+    shapes = (n for value in (*node.inputs, *node.outputs) for n in value.shape)
+    return [*shapes, *attribute_dims(node)]
+
+
+def attribute_dims(node: Node) -> list[Symbolic]:
+    """The dims in the attributes of a node that are known only at run time."""
+    found: list[Symbolic] = []
     for attribute in node.attributes.values():
         entries = attribute if isinstance(attribute, tuple) else (attribute,)
-        dims += [entry for entry in entries if isinstance(entry, Symbolic)]
-    return dims
+        found += [entry for entry in entries if isinstance(entry, Symbolic)]
+    return found
 
 
 def live_nodes(nodes: Sequence[Node], outputs: Iterable[Value]) -> tuple[Node, ...]:

@@ -16,6 +16,7 @@ from ftuner.graph.ops.determinant import DETERMINANT
 from ftuner.graph.ops.experts import EXPERTS
 from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
+from ftuner.graph.ops.learning import LEARNING
 from ftuner.graph.ops.ordering import ORDERING
 from ftuner.graph.ops.pointwise import POINTWISE, pointwise
 from ftuner.graph.ops.random_numbers import RANDOM_NUMBERS
@@ -25,6 +26,7 @@ from ftuner.graph.ops.resampling import RESAMPLING
 from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
 from ftuner.graph.ops.suppression import SUPPRESSION
+from ftuner.graph.ops.text import TEXT
 from ftuner.graph.ops.views import VIEWS
 from ftuner.graph.ops.windows import WINDOWS
 
@@ -40,6 +42,8 @@ _TABLE: dict[str, Operator] = {
         *REDUCTIONS,
         *CONTRACTIONS,
         *DETERMINANT,
+        *LEARNING,
+        *TEXT,
         *EXPERTS,
         *ATTENTION,
         *RECURRENCE,

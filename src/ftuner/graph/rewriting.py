@@ -63,7 +63,7 @@ class Surroundings:
 
 def scalar(value: Value) -> float | None:
     """The number in a constant of one element, else None."""
-    if value.constant is None or value.constant.size != 1:
+    if value.constant is None or value.constant.size != 1 or value.dtype.on_host:
         return None
     return float(value.constant.reshape(()))
 

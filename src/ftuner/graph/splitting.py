@@ -1,8 +1,9 @@
 """Splits graphs with nodes that a host computes into several graphs that run one after the other.
 
-Extents must be known before a program is bound, and a program has no loops. At a node whose data
-decides an extent of its result, that runs graphs, or that a library of the host computes, the
-program ends. The next one begins with what is known by then.
+Extents must be known before a program is bound, and a program has no loops and no strings. At a
+node whose data decides an extent of its result, that runs graphs, that a library of the host
+computes, or that reads or gives strings, the program ends. The next one begins with what is known
+by then.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ftuner.core.dim_symbols import symbols_of
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.ir import Graph, Node, Value, live_nodes
+from ftuner.graph.ir import Graph, Node, Value, live_nodes, used_dims
 from ftuner.graph.operators import OPERATORS
 
 MAX_PARTS = 64
@@ -21,10 +23,22 @@ MAX_PARTS = 64
 @dataclass(frozen=True)
 class Part:
     """A graph without host nodes, and the host node that follows it, None for the last part. The
-    outputs are what that node or later parts read; there may be none, and then no nodes either."""
+    outputs are what that node or later parts read; there may be none, and then no nodes either.
+    Those of the last part are the graph's, but for strings and maps."""
 
     graph: Graph
     node: Node | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the part gives nothing, so that nothing is compiled for it."""
+        return self.node is not None and not self.graph.outputs
+
+
+def runs_on_host(node: Node) -> bool:
+    """Whether a node is computed by its reference, between two programs."""
+    values = (*node.inputs, *node.outputs)
+    return OPERATORS[node.op].on_host or any(v.dtype.on_host for v in values)
 
 
 def split(graph: Graph) -> tuple[Part, ...]:
@@ -38,16 +52,17 @@ def split(graph: Graph) -> tuple[Part, ...]:
     """
     parts: list[Part] = []
     inputs = list(graph.inputs)
-    left = graph.nodes
+    left = _host_first(graph)
     while True:
-        at = next((i for i, node in enumerate(left) if OPERATORS[node.op].on_host), None)
+        at = next((i for i, node in enumerate(left) if runs_on_host(node)), None)
         if at is None:
-            parts.append(Part(Graph(tuple(inputs), graph.outputs, left, graph.constraints), None))
+            outputs = tuple(entry for entry in graph.outputs if not entry[1].dtype.on_host)
+            parts.append(Part(Graph(tuple(inputs), outputs, left, graph.constraints), None))
             return tuple(parts)
-        if len(parts) == MAX_PARTS - 1:
+        if sum(not part.is_empty for part in parts) == MAX_PARTS - 1:
             raise UnsupportedOperatorError(
-                f"more than {MAX_PARTS - 1} loops, extents that depend on data or determinants, "
-                "one after the other"
+                f"more than {MAX_PARTS - 1} loops, extents that depend on data, determinants or "
+                "strings, one after the other"
             )
         node, after = left[at], left[at + 1 :]
         wanted = _crossing(left[:at], left[at:], [value for _, value in graph.outputs])
@@ -56,6 +71,21 @@ def split(graph: Graph) -> tuple[Part, ...]:
         parts.append(Part(Graph(tuple(inputs), named, nodes, graph.constraints), node))
         inputs += [*wanted, *node.outputs]
         left = after
+
+
+def _host_first(graph: Graph) -> tuple[Node, ...]:
+    """The nodes of a graph, of which host nodes that read nothing of a program come first."""
+    known = set(graph.inputs)
+    bound = {name for node in graph.nodes for name in node.binds}
+    first = []
+    for node in graph.nodes:
+        ready = all(v in known or v.constant is not None for v in node.inputs)
+        if ready and runs_on_host(node) and bound.isdisjoint(symbols_of(used_dims(node))):
+            first.append(node)
+            known.update(node.outputs)
+            bound.difference_update(node.binds)
+    taken = set(first)
+    return (*first, *(node for node in graph.nodes if node not in taken))
 
 
 def _crossing(

@@ -38,10 +38,11 @@ def described(record: ModelRecord, computed: Sequence[TensorSpec]) -> Descriptio
     inputs = [_given(v) for v in record.inputs]
     names = {dim for v in inputs for dim in v.shape if isinstance(dim, str)}
     declared = {v.name: v.dims for v in record.declared_outputs}
-    outputs = [
-        NodeArg(spec.name, ort_type_of(spec.dtype), _merged(declared[spec.name], spec.shape, names))
-        for spec in computed
-    ]
+    outputs = []
+    for spec in computed:
+        type_ = ort_type_of(spec.dtype)
+        shape = _merged(declared[spec.name], spec.shape, names)
+        outputs.append(NodeArg(spec.name, type_, [] if type_.startswith("seq(") else shape))
     return Description(
         inputs, outputs,
         [_given(v) for v in record.overridable],

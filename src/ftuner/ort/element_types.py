@@ -29,15 +29,20 @@ class ElementType(NamedTuple):
 
 
 _NUMBERS = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
-    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7,
+    "string": 8, "bool": 9, "float16": 10, "float64": 11, "uint32": 12, "uint64": 13,
+    "bfloat16": 16,
 }  # fmt: skip
 """From onnx.proto, `TensorProto.DataType`."""
 _ORT_NAMES = {"float32": "float", "float64": "double"}
 
 
 def ort_type_of(dtype: str) -> str:
-    """The type of a tensor as onnxruntime writes it, such as `tensor(float)`."""
+    """The type of a tensor as onnxruntime writes it, such as `tensor(float)`, or of a list of
+    maps."""
+    if dtype.startswith("map("):
+        key, _, value = dtype[len("map(") : -1].partition(",")
+        return f"seq(map({key},{ort_type_of(value)}))"
     return f"tensor({_ORT_NAMES.get(dtype, dtype)})"
 
 

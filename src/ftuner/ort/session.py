@@ -48,7 +48,7 @@ class InferenceSession:
         """Compile a model.
 
         Args:
-            path_or_bytes: the path of an ONNX file, or its bytes.
+            path_or_bytes: the path of a file in ONNX's or onnxruntime's format, or its bytes.
             providers: where it runs, best first: `CUDAExecutionProvider` is the GPU back end of
                 ftuner. By default the CPU.
             provider_options: a mapping for each of `providers`: `device_id` of CUDA.

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
+from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.dtype import DType
-from ftuner.errors import ConfigurationError
+from ftuner.errors import ConfigurationError, IndexRangeError
 from ftuner.graph.appending import Appended
-from ftuner.graph.ir import Graph, Node, Value
+from ftuner.graph.ir import Graph, Node, Value, attribute_dims
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host, Iterations, once
 from ftuner.graph.splitting import Part, split
 from ftuner.runtime.backend import Backend, Boundary, Executable
+from ftuner.runtime.reference import bound_attributes
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
@@ -23,8 +26,8 @@ MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
 """The environment variable of the most iterations of a loop."""
 Apply = Callable[[Executable, list[Any]], list[Any]]
 """Runs an executable on operands."""
-Evaluate = Callable[[list[Any]], Sequence[Any]]
-"""Computes the results of a host node."""
+Evaluate = Callable[[list[Any], dict[str, int]], Sequence[Any]]
+"""Computes the results of a host node, whose dims have these symbols."""
 
 
 class Chain:
@@ -32,28 +35,31 @@ class Chain:
     from several threads."""
 
     def __init__(
-        self, parts: Sequence[Part], backend: Backend, boundary: Boundary,
+        self, graph: Graph, parts: Sequence[Part], backend: Backend, boundary: Boundary,
         threads: SupportsIndex | None, held: DType | None, progress: Progress | None,
         appended: Sequence[Appended] = (), shared: SharedWeights | None = None,
         used_up: bool = False,
     ) -> None:  # fmt: skip
-        """Compile parts; `threads`, `held`, `shared` and `used_up` are those of `Backend.compile`,
-        and so is `appended`, of the one part of a graph.
+        """Compile the parts of a graph; `threads`, `held`, `shared` and `used_up` are those of
+        `Backend.compile`, and so is `appended`, of the one part of a graph.
 
         Raises:
             UnsupportedOperatorError, ConfigurationError, HardwareError: as `Backend.compile`.
         """
 
         def chain(graph: Graph) -> Chain:
-            return Chain(split(graph), backend, boundary, threads, held, progress, (), shared)
+            return Chain(
+                graph, split(graph), backend, boundary, threads, held, progress, (), shared
+            )
 
         self._inputs = parts[0].graph.inputs
+        self._outputs = [value for _, value in graph.outputs]
         self._constants: dict[Value, Any] = {}
         self._links: list[_Link] = []
         for part in parts:
             outputs = tuple(value for _, value in part.graph.outputs)
             executable = None
-            if outputs or part.node is None:
+            if not part.is_empty:
                 executable = backend.compile(
                     part.graph, threads, held, progress, appended, shared, used_up
                 )
@@ -62,14 +68,22 @@ class Chain:
                 between = _Between(
                     part.node.inputs, part.node.outputs, _evaluation(part.node, boundary, chain)
                 )
-                for value in part.node.inputs:
-                    if value.constant is not None:
-                        self._constants[value] = boundary.moved(value.constant, value.dtype)
+                self._keep(part.node.inputs, boundary)
             # An executable checks the extents that it is given.
-            checks = Binding(part.graph) if executable is None else None
+            checks = Binding(part.graph) if executable is None or _has_dims(part.node) else None
             self._links.append(_Link(part.graph.inputs, executable, checks, outputs, between))
+        self._of_parts = any(value.dtype.on_host for value in self._outputs)
+        """Whether outputs are results of more than the last part."""
+        if self._of_parts:
+            self._keep(self._outputs, boundary)
         self.executables = [k.executable for k in self._links if k.executable is not None]
         """Those of the graph itself, in order, without those of graphs within host nodes."""
+
+    def _keep(self, values: Sequence[Value], boundary: Boundary) -> None:
+        """Have those that are constants on the device."""
+        for value in values:
+            if value.constant is not None:
+                self._constants[value] = boundary.moved(value.constant, value.dtype)
 
     def run(self, operands: Sequence[Any]) -> list[Any]:
         """The outputs, for an operand for each input, as `Boundary.admitted` returns them.
@@ -78,7 +92,7 @@ class Chain:
             ShapeError, AllocationError, IndexRangeError: as `Executable.run`.
             IterationLimitError: a loop does not end.
         """
-        if len(self._links) == 1:
+        if len(self._links) == 1 and not self._of_parts:
             return self.executables[0].run(operands)
         return self.through(operands, lambda executable, given: executable.run(given))
 
@@ -105,14 +119,16 @@ class Chain:
             given = [known[v] for v in link.inputs]
             if link.executable is not None:
                 results = apply(link.executable, given)
+            dims: dict[str, int] = {}
             if link.checks is not None:
-                link.checks([x.shape for x in given])
+                values = link.checks([x.shape for x in given])
+                dims = dict(zip(link.checks.names, values, strict=True))
+            known.update(zip(link.outputs, results, strict=False))
             if link.between is not None:
-                known.update(zip(link.outputs, results, strict=True))
                 read, made, evaluate = link.between
-                known.update(zip(made, evaluate([known[v] for v in read]), strict=True))
+                known.update(zip(made, evaluate([known[v] for v in read], dims), strict=True))
                 results = []
-        return results
+        return [known.get(v) for v in self._outputs] if self._of_parts else results
 
 
 class _Between(NamedTuple):
@@ -125,7 +141,7 @@ class _Between(NamedTuple):
 
 class _Link(NamedTuple):
     """A compiled part and the node after it. A part without outputs has no executable, and only
-    checks extents."""
+    checks extents; the same binds the dims of the node's attributes."""
 
     inputs: tuple[Value, ...]
     executable: Executable | None
@@ -134,22 +150,42 @@ class _Link(NamedTuple):
     between: _Between | None
 
 
+def _has_dims(node: Node | None) -> bool:
+    """Whether attributes of a node have dims that are known only at run time."""
+    return node is not None and bool(symbols_of(attribute_dims(node)))
+
+
 def _evaluation(node: Node, boundary: Boundary, chain: Callable[[Graph], Chain]) -> Evaluate:
     """How a host node is computed: if it has graphs, on the arrays of the device."""
     graphs = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
     if not graphs:
-        return partial(boundary.evaluated, node)
+        return partial(_evaluated, node, boundary)
     repeat = graphs["body"].repeat if "body" in graphs else None
     host = Host(boundary.joined, max_trips(), repeat)
     runs = {n: x.run for n, x in graphs.items()}
     run = partial(OPERATORS[node.op].reference, **{**node.attributes, **runs}, host=host)
     several = len(node.outputs) > 1
 
-    def evaluate(operands: list[Any]) -> Sequence[Any]:
+    def evaluate(operands: list[Any], dims: dict[str, int]) -> Sequence[Any]:
         results = run(*operands)
         return results if several else (results,)
 
     return evaluate
+
+
+def _evaluated(
+    node: Node, boundary: Boundary, operands: list[Any], dims: dict[str, int]
+) -> Sequence[Any]:
+    """The results of a node by its reference.
+
+    Raises:
+        IndexRangeError: an index in the data that is out of range.
+    """
+    bound = replace(node, attributes=bound_attributes(node, dims)) if dims else node
+    try:
+        return boundary.evaluated(bound, operands)
+    except IndexError as error:
+        raise IndexRangeError(f"{node.attributes.get('node', node.op)}: {error}") from error
 
 
 def max_trips() -> int:

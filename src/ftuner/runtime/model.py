@@ -90,8 +90,9 @@ class Model(Shown):
         )  # fmt: skip
         self._boundary = backend.boundary(self._graph, in_parts, self._appended)
         self._chain = Chain(
-            parts, backend, self._boundary, threads, held, progress, self._appended, shared, used_up
-        )
+            graph, parts, backend, self._boundary, threads, held, progress, self._appended, shared,
+            used_up,
+        )  # fmt: skip
         self.parts = self._chain.executables
         """Executables that run one after the other: several where an extent depends on data, or
         around a loop. The graphs within loops have others."""

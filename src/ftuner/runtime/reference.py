@@ -35,7 +35,7 @@ def _outputs(graph: Graph, symbols: dict[str, int], known: dict[Value, Array]) -
     for node in graph.nodes:
         attributes = {
             name: partial(run_reference, x) if isinstance(x, Graph) else x
-            for name, x in _bound(node.attributes, symbols).items()
+            for name, x in bound_attributes(node, symbols).items()
         }
         results = node_results(node, [array_of(v) for v in node.inputs], attributes)
         known.update(zip(node.outputs, results, strict=True))
@@ -63,12 +63,12 @@ def node_results(
     )
 
 
-def _bound(attributes: Mapping[str, Any], symbols: Mapping[str, int]) -> dict[str, Any]:
-    """Attributes with their dims bound."""
+def bound_attributes(node: Node, symbols: Mapping[str, int]) -> dict[str, Any]:
+    """The attributes of a node with their dims bound."""
 
     def value_of(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(value_of(v) for v in value)
         return evaluate(value, symbols) if isinstance(value, Symbolic) else value
 
-    return {name: value_of(value) for name, value in attributes.items()}
+    return {name: value_of(value) for name, value in node.attributes.items()}

@@ -37,10 +37,13 @@ from tests.guarded import Guard, Side, guarded
 from tests.wild_products import assert_product, wild_matrix
 
 from ftuner.core.cpu.schedule import schedule_of, task_count
-from ftuner.core.dim import minimum
-from ftuner.core.dtype import INT64, TENSOR_DTYPES
+from ftuner.core.dim import minimum, symbol
+from ftuner.core.dtype import FLOAT32, INT32, INT64, TENSOR_DTYPES, DType
 from ftuner.core.evaluation import evaluate
+from ftuner.graph.builder import Builder
 from ftuner.graph.operators import OPERATORS
+from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.model import Model
 
 WRITTEN_IN_PLACE = {"scatter_elements", "scatter_nd", "write_rows"}
 """Their kernels finish what a copy began: a test of their own."""
@@ -206,6 +209,21 @@ def test_indices_out_of_range_are_told(isa: str) -> None:
         assert functions.run(1, [x, along], [out.address], bindings) == 1
         assert functions.run(1, [x, along * 0 - 37], [out.address], bindings) == 0
         assert np.array_equal(out.array, np.repeat(x[:, :1], 37, 1))
+
+
+@pytest.mark.parametrize("dtype", [INT32, INT64])
+def test_lanes_beyond_the_last_element_are_not_checked(dtype: DType) -> None:
+    """Their index, computed of nothing, may be out of range."""
+    builder = Builder()
+    x, i = builder.input("x", FLOAT32, (3,)), builder.input("i", dtype, (symbol("n"),))
+    at = builder.add("subtract", i, builder.constant(100, dtype))
+    graph = builder.graph([x, i], [("y", builder.add("gather", x, at, axis=0))])
+    model = Model(graph, default_backend())
+    numbers = np.arange(3, dtype=np.float32)
+    for count in range(1, 20):
+        at_run = np.arange(count) % 3
+        (y,) = model.run({"x": numbers, "i": (at_run + 100).astype(dtype.name)})
+        assert y.tolist() == at_run.tolist()
 
 
 # Corners of single functions.

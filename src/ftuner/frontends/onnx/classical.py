@@ -1,12 +1,9 @@
-"""Operators of ONNX's domain for classical learning that are arithmetic on numbers: what stands
-before and after the products of a network that scikit-learn has trained, and linear models.
-
-Ensembles of trees, support vectors, and labels that are strings are not among them.
-"""
+"""Operators of ONNX's domain for classical learning that are arithmetic on columns, and linear
+models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,10 +11,17 @@ from ftuner.core.dim import product
 from ftuner.core.dtype import FLOAT32, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import LEARNING
-from ftuner.graph.ir import Array, Value
-
-LABEL_LISTS: Mapping[str, type[np.generic]] = {"int64s": np.int64, "floats": np.float32}
-"""The attributes of a list of labels that are numbers, by the end of their names."""
+from ftuner.frontends.onnx.scores import (
+    above,
+    best,
+    both,
+    count_of,
+    labels,
+    rows,
+    transform_of,
+    transformed,
+)
+from ftuner.graph.ir import Value
 
 
 def _features(context: Context, x: Value) -> Value:
@@ -37,10 +41,6 @@ def _of_columns(context: Context, parameter: Value, x: Value, what: str) -> Valu
     if count != 1:
         context.builder.require(x.shape[-1], count, f"{what} {parameter.type} for {x.type}")
     return parameter
-
-
-def _is_nan(context: Context, x: Value) -> Value:
-    return context.add("logical_not", context.add("equal", x, x))
 
 
 def _extracted(context: Context, node: NodeView) -> Sequence[Value]:
@@ -107,99 +107,31 @@ def _imputer(context: Context, node: NodeView) -> Sequence[Value]:
         raise context.malformed("imputed values are missing")
     imputed = _of_columns(context, imputed, x, "imputed values")
     if np.isnan(replaced):
-        missing = _is_nan(context, x)
+        missing = context.add("isnan", x)
     else:
         missing = context.add("equal", x, context.builder.constant(np.array(replaced), x.dtype))
     return [context.add("where", missing, imputed, x)]
 
 
-def _label_encoder(context: Context, node: NodeView) -> Sequence[Value]:
-    """Values of keys; the first one of keys that are equal. Other numbers have the default."""
-    keys, values = (_labels(context, node, which) for which in ("keys", "values"))
-    x = node.input(0)
-    if keys.shape != values.shape or keys.ndim != 1 or keys.size == 0:
-        raise context.malformed(f"{keys.size} keys and {values.size} values")
-    if x.dtype.name != keys.dtype.name:
-        raise context.malformed(f"{x.type}, whose keys are {keys.dtype}")
-    default = _default(node, values.dtype.name)
-    choices = context.builder.constant(np.append(values, default.astype(values.dtype)))
-    column, row = context.unsqueeze(x, [x.rank]), context.builder.constant(keys)
-    hit = context.add("equal", column, row)
-    if keys.dtype.kind == "f" and np.isnan(keys).any():
-        both = context.builder.constant(np.isnan(keys))
-        none = context.add("logical_and", _is_nan(context, column), both)
-        hit = context.add("logical_or", hit, none)
-    numbers = context.builder.constant(np.arange(keys.size))
-    found = context.add("where", hit, numbers, context.scalar(keys.size, INT64))
-    at = context.reduce(found, "minimum", [x.rank], keep=False)
-    return [context.add("gather", choices, at, axis=0, node=context.builder.where)]
-
-
-def _labels(context: Context, node: NodeView, which: str) -> Array:
-    """The keys or values of a label encoder."""
-    if node.has(f"{which}_tensor"):
-        return node.tensor(f"{which}_tensor").array
-    for end, dtype in LABEL_LISTS.items():
-        if node.has(f"{which}_{end}"):
-            return np.array(node.numbers(f"{which}_{end}"), dtype)
-    raise context.unsupported(f"{which} that are no numbers")
-
-
-def _default(node: NodeView, dtype: str) -> Array:
-    """What a label encoder gives for numbers other than its keys."""
-    if node.has("default_tensor"):
-        return node.tensor("default_tensor").array.reshape(-1)[:1]
-    if dtype == "float32":
-        return np.array([node.number("default_float", -0.0, finite=False)])
-    return np.array([node.integer("default_int64", -1)])
-
-
 # Linear models.
-
-
-def _sigmoid(context: Context, scores: Value) -> Value:
-    return context.add("sigmoid", scores)
-
-
-def _softmax(context: Context, scores: Value) -> Value:
-    return context.add("softmax", scores, axis=1, log=False)
-
-
-def _as_it_is(context: Context, scores: Value) -> Value:
-    return scores
-
-
-TRANSFORMS: Mapping[str, Callable[[Context, Value], Value]] = {
-    "NONE": _as_it_is, "LOGISTIC": _sigmoid, "SOFTMAX": _softmax,
-}  # fmt: skip
-"""What follows a linear model, by the name of its attribute."""
 
 
 def _scores(context: Context, node: NodeView, count: int, bias: Sequence[float]) -> Value:
     """`count` linear functions of each row of a table."""
-    x = _features(context, node.input(0))
-    rows = context.cast(context.unsqueeze(x, [0]) if x.rank == 1 else x, FLOAT32)
+    x = context.cast(rows(context, node.input(0)), FLOAT32)
     weights = np.array(node.numbers("coefficients"), np.float32)
     if count < 1 or weights.size % count or weights.size == 0:
         raise context.malformed(f"{weights.size} coefficients of {count} functions")
     matrix = np.ascontiguousarray(weights.reshape(count, -1).T)
     context.builder.require(
-        rows.shape[1], matrix.shape[0], f"coefficients of {matrix.shape[0]} columns for {x.type}"
+        x.shape[1], matrix.shape[0], f"coefficients of {matrix.shape[0]} columns for {x.type}"
     )
-    scores = context.add("matmul", rows, context.builder.constant(matrix))
+    scores = context.add("matmul", x, context.builder.constant(matrix))
     if not bias:
         return scores
     if len(bias) != count:
         raise context.malformed(f"{len(bias)} intercepts of {count} functions")
     return context.add("add", scores, _floats(context, bias))
-
-
-def _transformed(context: Context, node: NodeView, scores: Value) -> Value:
-    name = node.text("post_transform", "NONE")
-    transform = TRANSFORMS.get(name)
-    if transform is None:
-        raise context.unsupported(f"post_transform {name!r}")
-    return transform(context, scores)
 
 
 def _intercepts(node: NodeView) -> Sequence[float]:
@@ -208,30 +140,27 @@ def _intercepts(node: NodeView) -> Sequence[float]:
 
 def _linear_regressor(context: Context, node: NodeView) -> Sequence[Value]:
     scores = _scores(context, node, node.integer("targets", 1), _intercepts(node))
-    return [_transformed(context, node, scores)]
+    return [transformed(context, transform_of(context, node), scores)]
 
 
 def _linear_classifier(context: Context, node: NodeView) -> Sequence[Value]:
-    """The label of the best score of each row, and all scores."""
-    if not node.has("classlabels_ints"):
-        raise context.unsupported("labels that are strings")
-    labels = np.array(node.integers("classlabels_ints"), np.int64)
-    bias = _intercepts(node)
-    if len(bias) != labels.size or labels.size < 2:
-        raise context.unsupported(f"{len(bias)} functions for {labels.size} labels")
-    scores = _scores(context, node, labels.size, bias)
-    best = context.add("arg_reduce", scores, kind="argmax", axis=1, last=False)
-    chosen = context.add(
-        "gather", context.builder.constant(labels), best, axis=0, node=context.builder.where
-    )
-    return [chosen, _transformed(context, node, scores)]
+    """The label of the best score of each row, and all scores. One function is of the second of two
+    classes."""
+    names, bias = labels(context, node), _intercepts(node)
+    count, transform = count_of(names), transform_of(context, node)
+    if len(bias) not in (1, count) or count < 2 or len(bias) == 1 != count - 1:
+        raise context.unsupported(f"{len(bias)} functions for {count} labels")
+    scores = _scores(context, node, len(bias), bias)
+    if len(bias) == 1:
+        label = above(context, names, scores, 0)
+        return [label, both(context, transform, scores, probability=True)]
+    return [best(context, names, scores), transformed(context, transform, scores)]
 
 
 CLASSICAL: Table = {
     (LEARNING, "ArrayFeatureExtractor"): _extracted,
     (LEARNING, "Binarizer"): _binarizer,
     (LEARNING, "Imputer"): _imputer,
-    (LEARNING, "LabelEncoder"): _label_encoder,
     (LEARNING, "LinearClassifier"): _linear_classifier,
     (LEARNING, "LinearRegressor"): _linear_regressor,
     (LEARNING, "Normalizer"): _normalizer,

@@ -39,6 +39,7 @@ from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import Numerics
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.splitting import runs_on_host
 
 FEW_TRIPS = 8
 FEW_NODES = 64
@@ -69,8 +70,8 @@ def _is_costly(context: Context, condition: Value) -> bool:
     """Whether the graph that computes a condition, of which the model would compute all again,
     multiplies matrices or has host nodes, as where it asks whether a box is left."""
     for node in context.builder.graph((), [("", condition)]).nodes:
-        operator = OPERATORS[node.op]
-        if operator.on_host or operator.numerics_of(node.attributes) is Numerics.PRODUCT:
+        numerics = OPERATORS[node.op].numerics_of(node.attributes)
+        if runs_on_host(node) or numerics is Numerics.PRODUCT:
             return True
     return False
 

@@ -26,6 +26,7 @@ from ftuner.frontends.onnx.apart import (
     Place,
     read_apart,
 )
+from ftuner.frontends.onnx.ort_format import is_ort_format
 from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import not_allocated, passing
 
@@ -52,6 +53,8 @@ def content(path: Path) -> Apart:
         if size > LEAST_BYTES:
             buffered = BufferedReader(file)
             try:
+                if is_ort_format(buffered.peek(8)):
+                    raise NotApartError
                 return _apart(buffered, size, what)
             except NotApartError:
                 buffered.seek(0)
@@ -62,7 +65,7 @@ def content(path: Path) -> Apart:
 
 def parted(data: bytes) -> Apart:
     """The contents of a model in memory, as `content` has those of a file."""
-    if len(data) > LEAST_BYTES:
+    if len(data) > LEAST_BYTES and not is_ort_format(data):
         with suppress(NotApartError):
             return _apart(BytesIO(data), len(data), f"{len(data)} bytes")
     return Apart(data)

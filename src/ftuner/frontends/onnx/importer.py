@@ -22,6 +22,7 @@ from ftuner.frontends.onnx.activations import ACTIVATIONS
 from ftuner.frontends.onnx.attention import ATTENTION
 from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
 from ftuner.frontends.onnx.blocked import BLOCKED, NCHWC, channels_of_blocks
+from ftuner.frontends.onnx.categories import CATEGORIES
 from ftuner.frontends.onnx.classical import CLASSICAL
 from ftuner.frontends.onnx.context import (
     Context,
@@ -63,7 +64,6 @@ from ftuner.frontends.onnx.reading import (
 )
 from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
-    LEARNING,
     GraphRecord,
     InputRecord,
     ModelMetadata,
@@ -81,7 +81,10 @@ from ftuner.frontends.onnx.sequences import SEQUENCES
 from ftuner.frontends.onnx.shapes import SHAPES
 from ftuner.frontends.onnx.signals import SIGNALS
 from ftuner.frontends.onnx.slicing import SLICING
+from ftuner.frontends.onnx.support_vectors import SUPPORT_VECTORS
+from ftuner.frontends.onnx.text import TEXT
 from ftuner.frontends.onnx.transposed import TRANSPOSED
+from ftuner.frontends.onnx.trees import TREES
 from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.answers import (
     Answer,
@@ -104,15 +107,14 @@ _TABLE: dict[tuple[str, str], Importer] = {
     **REARRANGING, **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
     **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS, **QUANTISED_RECURRENT,
     **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
-    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL, **BLOCKED,
+    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL, **CATEGORIES, **TREES,
+    **SUPPORT_VECTORS, **TEXT, **BLOCKED,
 }  # fmt: skip
 IMPORTERS: Table = _TABLE
 SUPPORTED = frozenset(IMPORTERS)
 """Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7
 """First opset whose operators broadcast as NumPy does. Models of older ones are converted."""
-INSTEAD = {f"{LEARNING}.ZipMap": "skl2onnx leaves it out with options={'zipmap': False}"}
-"""What to do about operators that are not supported."""
 NODES_LISTED = 3
 """Names of nodes that an error message lists for each unsupported operator."""
 
@@ -218,8 +220,7 @@ def _expect_supported(
     for name, found in sorted(missing.items(), key=lambda entry: (-len(entry[1]), entry[0])):
         shown = [repr(n) for n in found[:NODES_LISTED]]
         shown += ["..."] if len(found) > NODES_LISTED else []
-        advice = f", {INSTEAD[name]}" if name in INSTEAD else ""
-        entries.append(f"{name} ({len(found)}: {', '.join(shown)}{advice})")
+        entries.append(f"{name} ({len(found)}: {', '.join(shown)})")
     what = "operator of {} is" if len(missing) == 1 else "operators of {} are"
     raise UnsupportedOperatorError(
         f"{len(missing)} {what.format(whole)} not supported: {'; '.join(entries)}"
@@ -314,7 +315,7 @@ def _tensor(scope: Scope, name: str) -> Value:
     found = _output(scope, name)
     if not isinstance(found, Value):
         kind = "optional" if isinstance(found, Nothing) else "sequence"
-        raise GraphError(f"output {name!r}: type {kind} is not supported")
+        raise UnsupportedOperatorError(f"output {name!r}: type {kind} is not supported")
     return found
 
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, UINT8, UINT16, DType
-from ftuner.errors import ConfigurationError, GraphError, ParseError
+from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, STRING, UINT8, UINT16, DType
+from ftuner.errors import ConfigurationError, GraphError, ParseError, UnsupportedOperatorError
 from ftuner.frontends.onnx.apart import OWN_FILE
 from ftuner.frontends.onnx.files import NO_FILES, ExternalData, content, parted
+from ftuner.frontends.onnx.ort_format import is_ort_format, read_ort_format
 from ftuner.frontends.onnx.records import (
+    LEARNING,
     Attribute,
     Dims,
     GraphRecord,
@@ -46,6 +48,8 @@ MAX_NESTING = 16
 """Deepest nesting of graphs within graphs. Exporters write three or four levels."""
 MAX_ATTRIBUTE_ELEMENTS = 1 << 16
 """Most elements of an attribute that is a list; exporters write longer data as tensors."""
+MAX_LEARNING_ELEMENTS = 1 << 24
+"""The same of operators for classical learning, whose attributes are the nodes of all trees."""
 LEAST_OVERRIDABLE_IR = 4
 """In files of older versions every initialiser is an input too, which means nothing."""
 NO_VERSION = (1 << 63) - 1
@@ -66,7 +70,7 @@ def load(
     Raises:
         ConfigurationError: `onnx` is not installed.
         MissingFileError: the file does not exist.
-        ParseError: it is not an ONNX model, or not all of one.
+        ParseError: it is not a model in ONNX's or onnxruntime's format, or not all of one.
         GraphError: it has no graph, or cannot be read.
     """
     if find_spec("onnx") is None:
@@ -93,6 +97,9 @@ def load(
             f"cannot read a model from {type(source).__name__}; expected a path, bytes or "
             "onnx.ModelProto"
         )
+    data = ExternalData(*folders, own=weights, held=held, advice=advice)
+    if is_ort_format(message):
+        return read_ort_format(message, what), data
     model = library.ModelProto()
     try:
         model.ParseFromString(message)
@@ -100,7 +107,7 @@ def load(
         raise ParseError(f"{what}: not an ONNX model, or not all of one: {error}") from error
     if not model.HasField("graph"):
         raise GraphError(f"{what}: not an ONNX model: it has no graph")
-    return model, ExternalData(*folders, own=weights, held=held, advice=advice)
+    return model, data
 
 
 def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.NodeProto]:
@@ -208,7 +215,7 @@ class _Reader:
         self, graph: onnx.GraphProto, weights: Mapping[str, Array] = NO_WEIGHTS
     ) -> GraphRecord:
         if graph.sparse_initializer:
-            raise GraphError("sparse initialisers are not supported")
+            raise UnsupportedOperatorError("sparse initialisers are not supported")
         constants: dict[str, TensorRecord] = {}
         packed: set[str] = set()
         for tensor in graph.initializer:
@@ -236,7 +243,9 @@ class _Reader:
         if kind is None:
             raise GraphError(f"{what} has no type")
         if kind != "tensor_type":
-            raise GraphError(f"{what}: type {kind.removesuffix('_type')} is not supported")
+            raise UnsupportedOperatorError(
+                f"{what}: type {kind.removesuffix('_type')} is not supported"
+            )
         tensor = value.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if not tensor.HasField("shape"):
@@ -277,12 +286,16 @@ class _Reader:
         for attribute in node.attribute:
             if attribute.name in attributes:
                 raise GraphError(f"{record.label}: attribute {attribute.name} is there twice")
-            attributes[text_of(attribute.name)] = self.attribute(attribute, record.label)
+            attributes[text_of(attribute.name)] = self.attribute(
+                attribute, record.label, record.domain == LEARNING
+            )
         return NodeRecord(
             record.op, record.domain, record.name, record.inputs, record.outputs, attributes
         )
 
-    def attribute(self, attribute: onnx.AttributeProto, label: str) -> Attribute:
+    def attribute(
+        self, attribute: onnx.AttributeProto, label: str, learning: bool = False
+    ) -> Attribute:
         what = f"{label}: attribute {attribute.name}"
         try:
             kind = self.library.AttributeProto.AttributeType.Name(attribute.type)
@@ -290,8 +303,9 @@ class _Reader:
             kind = str(attribute.type)
         if kind in ("FLOATS", "INTS", "STRINGS"):
             count = len(getattr(attribute, kind.lower()))
-            if count > MAX_ATTRIBUTE_ELEMENTS:
-                raise GraphError(f"{what} has {count} elements; at most {MAX_ATTRIBUTE_ELEMENTS}")
+            most = MAX_LEARNING_ELEMENTS if learning else MAX_ATTRIBUTE_ELEMENTS
+            if count > most:
+                raise GraphError(f"{what} has {count} elements; at most {most}")
         if kind in ("FLOAT", "INT"):
             number: Attribute = getattr(attribute, _ATTRIBUTE_NUMBERS[kind])
             return number
@@ -310,13 +324,15 @@ class _Reader:
             return text_of(attribute.tp.WhichOneof("value") or "")
         if kind == "GRAPH":
             return self.graph(attribute.g)
-        raise GraphError(f"{what}: type {kind.lower()} is not supported")
+        raise UnsupportedOperatorError(f"{what}: type {kind.lower()} is not supported")
 
     def tensor(self, tensor: onnx.TensorProto, what: str) -> TensorRecord:
         dtype = dtype_of(tensor.data_type, what)
         if any(n < 0 for n in tensor.dims) or len(tensor.dims) > MAX_RANK:
             raise GraphError(f"{what} has the shape {list(tensor.dims)}")
         if tensor.data_location == self.library.TensorProto.EXTERNAL:
+            if dtype == STRING:
+                raise GraphError(f"{what}: strings are not kept outside of the model")
             return TensorRecord(self.external(tensor, dtype, what), dtype)
         try:
             found: Array = np.asarray(self.arrays.to_array(tensor))
@@ -386,16 +402,20 @@ def _expect_dequantised(
     packed: AbstractSet[str], nodes: Iterable[NodeRecord], outputs: Iterable[str] = ()
 ) -> None:
     """Raises:
-    GraphError: a constant of 4 bits is read by what would see that it is held in 8.
+    UnsupportedOperatorError: a constant of 4 bits is read by what would see that it is held in 8.
     """
     if not packed:
         return
     if seen := packed & {*outputs}:
-        raise GraphError(f"output {min(seen)!r}: elements of 4 bits are not supported")
+        raise UnsupportedOperatorError(
+            f"output {min(seen)!r}: elements of 4 bits are not supported"
+        )
     for node in nodes:
         if node.op not in PACKED_READERS and (seen := packed & {*node.inputs}):
-            raise GraphError(f"{node.label} reads {min(seen)!r}: elements of 4 bits are not "
-                             f"supported but by {', '.join(PACKED_READERS)}")  # fmt: skip
+            raise UnsupportedOperatorError(
+                f"{node.label} reads {min(seen)!r}: elements of 4 bits are not supported but by "
+                f"{', '.join(PACKED_READERS)}"
+            )
         for inner in node.attributes.values():
             if isinstance(inner, GraphRecord):
                 hidden = {*inner.constants}
@@ -426,7 +446,7 @@ def dtype_of(number: int, what: str) -> DType:
         raise GraphError(f"{what}: no element type has the number {number}")
     found = ELEMENT_DTYPES.get({"float": "float32", "double": "float64"}.get(name, name))
     if found is None:
-        raise GraphError(f"{what}: element type {name} is not supported")
+        raise UnsupportedOperatorError(f"{what}: element type {name} is not supported")
     return found
 
 

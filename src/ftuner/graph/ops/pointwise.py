@@ -11,11 +11,11 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, broadcast, least_value, minimum
 from ftuner.core.dim_symbols import shares_symbols
-from ftuner.core.dtype import BFLOAT16, BOOL, UINT64, DType, converted_through
+from ftuner.core.dtype import BFLOAT16, BOOL, STRING, UINT64, DType, converted_through
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.core.symbolic import Atom
-from ftuner.errors import GraphError, ShapeError
+from ftuner.errors import GraphError, InputError, ShapeError
 from ftuner.graph.arrays import converted, held_in, of_bfloat16, words
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Numerics, Operator, Require, injective, load
@@ -219,6 +219,8 @@ def _reference_cast(x: Any, to: DType, explicit: bool = False) -> Any:
     """Convert as `core.dtype.converted_through` says; C and NumPy leave open what floats out of
     range give."""
     x = np.asarray(x)
+    if to == STRING or x.dtype.hasobject:
+        return _texts(x) if to == STRING else _numbers(x, to)
     if x.dtype.kind != "f" or to.kind not in ("int", "uint"):
         with np.errstate(all="ignore"):
             return x.astype(held_in(to))
@@ -229,6 +231,29 @@ def _reference_cast(x: Any, to: DType, explicit: bool = False) -> Any:
         x = np.where(above, x - limit, x)
         whole = np.where(np.abs(x) < limit, x, -limit).astype(through.name)
         return (whole ^ np.where(above, -limit, 0).astype(through.name)).astype(to.name)
+
+
+def _texts(x: Any) -> Any:
+    """Numbers as onnxruntime writes them."""
+    if x.dtype.hasobject:
+        return x
+    write = "{:.8g}".format if x.dtype.kind == "f" else lambda n: str(int(n))
+    names = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
+    written = map(write, x.ravel().tolist())
+    return np.array([names.get(t, t) for t in written], object).reshape(x.shape)
+
+
+def _numbers(x: Any, to: DType) -> Any:
+    """Texts as numbers.
+
+    Raises:
+        InputError: a text is no number, or one out of range.
+    """
+    read = float if to.kind == "float" else int
+    try:
+        return np.array([read(t) for t in x.flat], held_in(to)).reshape(x.shape)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"a text is cast to {to}: {error}") from None
 
 
 def _define_cast(

@@ -81,7 +81,7 @@ class Masks:
     def uniform(self, value: Value) -> float | None:
         """The number that all elements of a tensor are equal to, if it is known."""
         array = value.constant
-        if array is None:
+        if array is None or value.dtype.on_host:
             return self._uniform.get(value)
         if value not in self._constants:
             self._constants[value] = _uniform_array(array)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import STRING, DType
 from ftuner.errors import DTypeError, InputError, OperandError
 from ftuner.graph.appending import Appended
+from ftuner.graph.arrays import texts
 from ftuner.graph.ir import Graph, Node
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import Array, as_array
@@ -30,6 +31,8 @@ class CpuBoundary(Boundary):
         self._as_given = [number in as_given for number in range(len(graph.inputs))]
         self._names = [v.name for v in graph.inputs]
         self._dtypes = [numpy_dtype(v.dtype) for v in graph.inputs]
+        self._maps = [i for i, (_, v) in enumerate(graph.outputs) if v.dtype.kind == "map"]
+        """The outputs that are lists of maps."""
 
     def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
         check_names(feeds, self._names)
@@ -41,6 +44,8 @@ class CpuBoundary(Boundary):
                 x = as_array(feeds[name], name)
             except (OperandError, DTypeError) as error:
                 raise InputError(str(error)) from None
+            if value.dtype == STRING and x.dtype.kind in "OSUT":
+                x = texts(x)
             if x.dtype != dtype:
                 raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
             if value.rank == 0 and x.size == 1:
@@ -58,7 +63,11 @@ class CpuBoundary(Boundary):
         return arrays
 
     def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
-        return [tensor_of(x) for x in results] if any_tensor(*feeds.values()) else results
+        if any_tensor(*feeds.values()):
+            results = [x if x.dtype.hasobject else tensor_of(x) for x in results]
+        for number in self._maps:
+            results[number] = results[number].tolist()
+        return results
 
     def evaluated(self, node: Node, operands: Sequence[Array]) -> list[Array]:
         results = node_results(node, operands)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, DType
 from ftuner.errors import ConfigurationError
+from ftuner.graph.arrays import held_in
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
@@ -20,7 +21,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
         ConfigurationError: ml_dtypes is not installed.
     """
     if dtype != BFLOAT16:
-        return np.dtype(dtype.name)
+        return held_in(dtype)
     if find_spec("ml_dtypes") is None:
         raise ConfigurationError(
             "NumPy has no bfloat16 of its own; install ml_dtypes, or: pip install 'ftuner[onnx]'"

@@ -84,6 +84,8 @@ class CompiledGraph(Executable):
             UnsupportedOperatorError: steps that have no kernel on a GPU; all of them are listed.
             HardwareError: the chip does not multiply an element type of the graph.
         """
+        if any(value.dtype.on_host for value in graph.inputs):
+            raise UnsupportedOperatorError("strings and maps are computed on a CPU alone")
         self._session = session
         self._tf32 = allows_tf32()
         self._binding = Binding(graph)

@@ -188,6 +188,9 @@ class Values:
         guard = self._guard(number)
         if guard is not None:
             wrong = builder.and_(*elements.widened(builder, [wrong, guard]))
+        lanes = self._place.lanes
+        if lanes is not None and lanes.mask is not None and wrong.type == lanes.mask.type:
+            wrong = builder.and_(wrong, lanes.mask)
         with builder.if_then(any_lane(self._builder, wrong), likely=False):
             number = self._kernel.checks().index(text) + 1
             fail(builder, self._frame.status, number, wrong, given, extent)

@@ -1,0 +1,147 @@
+"""Operators of classical learning on labels and categories, which are numbers or strings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ftuner.core.dtype import FLOAT32, INT64, STRING
+from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.records import LEARNING
+from ftuner.frontends.onnx.scores import chosen, labels
+from ftuner.graph.ir import Array, Value
+from ftuner.graph.ops.learning import Words
+
+LABEL_LISTS: Mapping[str, type] = {"strings": object, "int64s": np.int64, "floats": np.float32}
+"""The attributes of a list of labels, by the end of their names."""
+
+
+def _matches(context: Context, x: Value, keys: Array) -> Value:
+    """Whether each element is equal to each key, along a new last axis. NaN is equal to NaN. A
+    string is equal to the first of equal keys alone."""
+    column = context.unsqueeze(x, [x.rank])
+    if x.dtype == STRING:
+        numbers = context.builder.constant(np.arange(keys.size))
+        return context.add("equal", context.add("places", column, words=_words(keys)), numbers)
+    hit = context.add("equal", column, context.builder.constant(keys))
+    if keys.dtype.kind == "f" and np.isnan(keys).any():
+        both = context.builder.constant(np.isnan(keys))
+        none = context.add("logical_and", context.add("isnan", column), both)
+        hit = context.add("logical_or", hit, none)
+    return hit
+
+
+def _words(keys: Array) -> Words:
+    return Words(tuple(keys.tolist()))
+
+
+def _place(context: Context, x: Value, keys: Array) -> Value:
+    """The place of the first key that each element is equal to; the number of keys for others."""
+    if x.dtype == STRING:
+        return context.add("places", x, words=_words(keys))
+    numbers = context.builder.constant(np.arange(keys.size))
+    found = context.add(
+        "where", _matches(context, x, keys), numbers, context.scalar(keys.size, INT64)
+    )
+    return context.reduce(found, "minimum", [x.rank], keep=False)
+
+
+def _looked_up(context: Context, x: Value, keys: Array, values: Array, default: Array) -> Value:
+    """The values of keys; the default for elements that are no key."""
+    if keys.shape != values.shape or keys.ndim != 1 or keys.size == 0:
+        raise context.malformed(f"{keys.size} keys and {values.size} values")
+    of = "string" if keys.dtype.hasobject else keys.dtype.name
+    if x.dtype.name != of:
+        raise context.malformed(f"{x.type}, whose keys are {of}")
+    choices = np.append(values, default.astype(values.dtype))
+    dtype = STRING if values.dtype.hasobject else None
+    table = context.builder.constant(choices, dtype)
+    return chosen(context, table, _place(context, x, keys))
+
+
+def _label_encoder(context: Context, node: NodeView) -> Sequence[Value]:
+    """Values of keys; the first one of keys that are equal. Other elements have the default."""
+    if node.opset < 2:
+        return _of_classes(context, node)
+    keys, values = (_listed(context, node, which) for which in ("keys", "values"))
+    default = _default(node, values.dtype)
+    return [_looked_up(context, node.input(0), keys, values, default)]
+
+
+def _of_classes(context: Context, node: NodeView) -> Sequence[Value]:
+    """Strings of a list as their places, or places as strings."""
+    return _translated(context, node, node.texts("classes_strings"), None)
+
+
+def _category_mapper(context: Context, node: NodeView) -> Sequence[Value]:
+    return _translated(context, node, node.texts("cats_strings"), node.integers("cats_int64s"))
+
+
+def _translated(
+    context: Context, node: NodeView, words: Sequence[str], numbers: Sequence[int] | None
+) -> Sequence[Value]:
+    """Strings as numbers, by default their places, or numbers as strings."""
+    x, names = node.input(0), np.array(words, object)
+    of = np.arange(len(names)) if numbers is None else np.array(numbers, np.int64)
+    if x.dtype == STRING:
+        default = np.array([node.integer("default_int64", -1)])
+        return [_looked_up(context, x, names, of, default)]
+    default = np.array([node.text("default_string", "_Unused")], object)
+    return [_looked_up(context, x, of, names, default)]
+
+
+def _listed(context: Context, node: NodeView, which: str) -> Array:
+    """The keys or values of a label encoder."""
+    if node.has(f"{which}_tensor"):
+        return node.tensor(f"{which}_tensor").array
+    for end, dtype in LABEL_LISTS.items():
+        if node.has(f"{which}_{end}"):
+            return np.array(node.numbers(f"{which}_{end}"), dtype)
+    raise context.malformed(f"{which} are missing")
+
+
+def _default(node: NodeView, dtype: np.dtype) -> Array:
+    """What a label encoder gives for elements other than its keys."""
+    if node.has("default_tensor"):
+        return node.tensor("default_tensor").array.reshape(-1)[:1]
+    if dtype.hasobject:
+        return np.array([node.text("default_string", "_Unused")], object)
+    if dtype == np.float32:
+        return np.array([node.number("default_float", -0.0, finite=False)])
+    return np.array([node.integer("default_int64", -1)])
+
+
+def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
+    """A one for the category of each element, along a new last axis. Elements of no category have
+    zeros, or are out of range."""
+    x = node.input(0)
+    if x.dtype != STRING:
+        x = context.cast(x, INT64)
+        keys = np.array(node.integers("cats_int64s"), np.int64)
+    else:
+        keys = np.array(node.texts("cats_strings"), object)
+    if not 0 < keys.size == len(set(keys.tolist())):
+        raise context.malformed(f"{keys.size} categories; expected some, all different")
+    if not node.flag("zeros", True):
+        # Gather checks that each has a category.
+        ones = context.builder.constant(np.eye(keys.size, dtype=np.float32))
+        return [chosen(context, ones, _place(context, x, keys))]
+    return [context.cast(_matches(context, x, keys), FLOAT32)]
+
+
+def _zip_map(context: Context, node: NodeView) -> Sequence[Value]:
+    """A map for each row, from labels to numbers."""
+    x = node.input(0)
+    if x.rank not in (1, 2) or x.dtype != FLOAT32:
+        raise context.malformed(f"{x.type}; expected one or two axes of float32")
+    rows = context.unsqueeze(x, [0]) if x.rank == 1 else x
+    return [context.add("maps", rows, labels(context, node))]
+
+
+CATEGORIES: Table = {
+    (LEARNING, "CategoryMapper"): _category_mapper,
+    (LEARNING, "LabelEncoder"): _label_encoder,
+    (LEARNING, "OneHotEncoder"): _one_hot,
+    (LEARNING, "ZipMap"): _zip_map,
+}

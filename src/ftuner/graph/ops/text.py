@@ -1,0 +1,197 @@
+"""Operators on strings, and n-grams of tokens, which a host computes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import BOOL, FLOAT32, INT64, STRING
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.ir import Array, TensorType
+from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.ops.pointwise import broadcast_shape
+
+Types = Sequence[TensorType]
+
+
+def _expect_strings(types: Types, what: str) -> None:
+    if any(t.dtype != STRING for t in types):
+        raise GraphError(f"{what} of {', '.join(map(str, types))}; expected strings")
+
+
+def _infer_joined(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    _expect_strings(types, "join")
+    return (TensorType(STRING, broadcast_shape([t.shape for t in types], require, "join")),)
+
+
+def _infer_matches(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    _expect_strings(types, "match")
+    return (TensorType(BOOL, types[0].shape),)
+
+
+def _reference_matches(x: Any, pattern: str) -> Any:
+    matches = re.compile(pattern).fullmatch
+    return np.array([matches(t) is not None for t in x.flat], np.bool_).reshape(x.shape)
+
+
+def _infer_split(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType, TensorType]:
+    _expect_strings(types, "split")
+    (x,) = types
+    pieces = (*x.shape, symbol(attributes["count"]))
+    return TensorType(STRING, pieces), TensorType(INT64, x.shape)
+
+
+def _padded(rows: Sequence[Sequence[str]], shape: tuple[int, ...], pad: str) -> tuple[Any, Any]:
+    """Lists of strings along a new last axis, and their lengths."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    most = int(lengths.max(initial=0))
+    found = np.full((len(rows), most), pad, object)
+    for line, row in zip(found, rows, strict=True):
+        line[: len(row)] = row
+    return found.reshape(*shape, most), lengths.reshape(shape)
+
+
+def _reference_split(x: Any, delimiter: str, most: int, count: str) -> Any:
+    rows = [t.split(delimiter or None, most) if t else [] for t in x.flat]
+    return _padded(rows, x.shape, "")
+
+
+def _reference_tokens(
+    x: Any, separators: tuple[str, ...], pattern: str, least: int, marks: tuple[str, ...],
+    pad: str, count: str,
+) -> Any:  # fmt: skip
+    rows = []
+    for text in x.flat:
+        if pattern:
+            found = [m.group() for m in re.finditer(pattern, text)]
+        else:
+            found = [text]
+            for separator in separators:
+                found = [p for t in found for p in (re.split(separator, t) if separator else t)]
+        kept = [t for t in found if len(t) >= max(least, 1)]
+        rows.append([*marks[:1], *kept, *marks[1:]])
+    return _padded(rows, x.shape, pad)
+
+
+def _infer_normalised(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    _expect_strings(types, "normalised")
+    (x,) = types
+    if x.rank not in (1, 2):
+        raise ShapeError(f"normalised {x}; expected one or two axes")
+    if x.rank == 2:
+        require(x.shape[0], 1, f"rows of {x}")
+    return (TensorType(STRING, (*x.shape[:-1], symbol(attributes["count"]))),)
+
+
+_CASES: Mapping[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+
+
+def _reference_normalised(
+    x: Any, case: str, stopwords: tuple[str, ...], sensitive: bool, count: str
+) -> Any:
+    compared = _CASES["NONE" if sensitive else "LOWER"]
+    left_out, change = {compared(word) for word in stopwords}, _CASES[case]
+    kept = [change(t) for t in x.flat if compared(t) not in left_out] or [""]
+    return np.array(kept, object).reshape((*x.shape[:-1], len(kept)))
+
+
+@dataclass(frozen=True, eq=False)
+class Grams:
+    """The n-grams that are counted, as sequences of tokens, and the column of each."""
+
+    grams: Sequence[tuple[int, ...]]
+    columns: Array
+    weights: Array
+    lengths: range
+    """Of the n-grams that are counted."""
+    skips: int
+    """Most tokens between two of an n-gram."""
+    mode: str
+    """`TF` counts, `IDF` gives the weight of what occurs, `TFIDF` their product."""
+
+    @property
+    def width(self) -> int:
+        return int(self.columns.max(initial=-1)) + 1
+
+    @cached_property
+    def trie(self) -> tuple[Array, Array, Array, Array]:
+        """The tokens, sorted; the edges of a trie as `node * (tokens + 1) + token`, sorted; the
+        node that each leads to; and the n-gram that ends at each node, -1 for none."""
+        tokens = np.unique(np.array([t for gram in self.grams for t in gram], np.int64))
+        edges: dict[tuple[int, int], int] = {}
+        ends = [-1]
+        for number, gram in enumerate(self.grams):
+            node = 0
+            for token in np.searchsorted(tokens, gram).tolist():
+                node = edges.setdefault((node, token), len(ends))
+                if node == len(ends):
+                    ends.append(-1)
+            ends[node] = number
+        codes = np.array([n * (len(tokens) + 1) + t for n, t in edges], np.int64)
+        order = np.argsort(codes)
+        targets = np.array([*edges.values()], np.int64)[order]
+        return tokens, codes[order], targets, np.array(ends, np.int64)
+
+    def __repr__(self) -> str:
+        return f"{len(self.grams)} n-grams"
+
+
+def _infer_grams(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    (x,) = types
+    if x.dtype != INT64 or x.rank not in (1, 2):
+        raise GraphError(f"n-grams of {x}; expected one or two axes of int64")
+    return (TensorType(FLOAT32, (*x.shape[:-1], attributes["grams"].width)),)
+
+
+def _reference_grams(x: Any, grams: Grams) -> Any:
+    tokens, edges, targets, ends = grams.trie
+    rows = np.atleast_2d(x)
+    place = np.searchsorted(tokens, rows)
+    known = (
+        np.take(tokens, place, mode="clip") == rows if len(tokens) else np.zeros_like(rows, bool)
+    )
+    ids = np.where(known, place, len(tokens))
+    counts = np.zeros((len(rows), len(grams.grams)), np.float32)
+    for length in grams.lengths:
+        for step in range(1, 2 if length == 1 else grams.skips + 2):
+            starts = ids.shape[1] - (length - 1) * step
+            if starts <= 0 or not len(edges):
+                continue
+            node = np.zeros((len(rows), starts), np.int64)
+            for number in range(length):
+                here = ids[:, number * step : number * step + starts]
+                code = node * (len(tokens) + 1) + here
+                edge = np.minimum(np.searchsorted(edges, code), len(edges) - 1)
+                node = np.where((node >= 0) & (edges[edge] == code), targets[edge], -1)
+            found = np.where(node >= 0, ends[node], -1)
+            row, at = np.nonzero(found >= 0)
+            np.add.at(counts, (row, found[row, at]), 1)
+    if grams.mode != "TF":
+        counts = (np.minimum(counts, 1) if grams.mode == "IDF" else counts) * grams.weights
+    made = np.zeros((len(rows), grams.width), np.float32)
+    made[:, grams.columns] = counts
+    return made.reshape(*x.shape[:-1], grams.width)
+
+
+TEXT = (
+    Operator("join", _infer_joined, np.add),
+    Operator("full_match", _infer_matches, _reference_matches),
+    Operator("split_text", _infer_split, _reference_split),
+    Operator("tokens", _infer_split, _reference_tokens),
+    Operator("normalised_text", _infer_normalised, _reference_normalised),
+    Operator("n_grams", _infer_grams, _reference_grams),
+)
+"""`join` appends strings to strings, with broadcasting. `full_match` gives whether a regular
+expression matches the whole of each. `split_text` and `tokens` give the pieces of each string along
+a new last axis, whose data-dependent extent is that of the most pieces, and their number; others
+are filled up. `normalised_text` changes the case of strings along the last axis and leaves out
+stopwords; where none is left it gives an empty string. `n_grams` gives how often sequences of
+tokens occur in each row."""

@@ -1,0 +1,90 @@
+"""Models in onnxruntime's own format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from tests.frontends.onnx_models import model_of
+
+import ftuner.ort
+from ftuner.errors import FTunerError, ParseError
+from ftuner.frontends.onnx.reading import load as read
+from ftuner.inference import load
+
+LEVELS = onnxruntime.GraphOptimizationLevel
+
+
+def branch(name: str, op: str) -> Any:
+    node = helper.make_node(op, ["h"], [name])
+    return helper.make_graph([node], name, [], [helper.make_empty_tensor_value_info(name)])
+
+
+def model() -> Any:
+    """Nodes with attributes of every kind: numbers, lists, strings, tensors and graphs."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["h"], alpha=0.5, transB=1),
+        helper.make_node("ReduceMax", ["h", "axes"], ["m"], keepdims=0),
+        helper.make_node("Less", ["zero", "m"], ["hits"]),
+        helper.make_node("Gather", ["hits", "zeroth"], ["b"]),
+        helper.make_node("If", ["b"], ["y"], then_branch=branch("t", "Relu"),
+                         else_branch=branch("e", "Neg")),
+        helper.make_node("LabelEncoder", ["k"], ["z"], domain="ai.onnx.ml",
+                         keys_strings=["a", "\u00e9"], values_floats=[1.5, 2.0]),
+    ]  # fmt: skip
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.standard_normal((3, 4)).astype(np.float32), "axes": np.array([1]),
+                 "zero": np.float32(0), "zeroth": np.array(0)}  # fmt: skip
+    inputs = {"x": ("float32", ["n", 4]), "k": ("object", ["m"])}
+    found = model_of(nodes, inputs, ["y", "z"], constants)
+    found.ir_version = 9
+    entry = found.metadata_props.add()
+    entry.key, entry.value = "words", "some"
+    return found
+
+
+def saved(path: Path, level: Any) -> bytes:
+    """The model as onnxruntime writes it."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.graph_optimization_level = level
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(model().SerializeToString(), options)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("level", [LEVELS.ORT_DISABLE_ALL, LEVELS.ORT_ENABLE_BASIC])
+def test_what_onnxruntime_saves(tmp_path: Path, level: Any) -> None:
+    path = tmp_path / "model.ort"
+    data = saved(path, level)
+    x = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
+    feeds = {"x": x, "k": np.array(["\u00e9", "b", "a"], object)}
+    peer = onnxruntime.InferenceSession(str(path))
+    for session in (ftuner.ort.InferenceSession(str(path)), ftuner.ort.InferenceSession(data)):
+        for one, other in zip(peer.get_inputs(), session.get_inputs(), strict=True):
+            assert (one.name, one.type, one.shape) == (other.name, other.type, other.shape)
+        assert session.get_modelmeta().custom_metadata_map["words"] == "some"
+        for one, other in zip(peer.run(None, feeds), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(one, other, 1e-5, 1e-6)
+    assert set(load(path).run(feeds)[1]) == set(peer.run(None, feeds)[1])
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    data = saved(tmp_path / "model.ort", LEVELS.ORT_ENABLE_BASIC)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(400):
+        damaged = bytearray(data)
+        for at in rng.integers(8, len(data), rng.integers(1, 5)):
+            damaged[at] = rng.choice((0, 255, damaged[at] ^ 1 << int(rng.integers(8))))
+        try:
+            read(bytes(damaged[: rng.choice((len(data), rng.integers(8, len(data))))]))
+        except FTunerError:
+            refused += 1
+    assert refused > 200
+    with pytest.raises(ParseError, match=r"ORT format.*give the ONNX file"):
+        read(data[:-200])
