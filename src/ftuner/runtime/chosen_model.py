@@ -41,7 +41,8 @@ class ChosenModel(Model):
         """The model for some feeds, and what it is given. `key`: of the run's random numbers."""
 
     def _chosen(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
-        check_names(feeds, [spec.name for spec in self.inputs])
+        if not hasattr(feeds, "items"):
+            check_names(feeds, [spec.name for spec in self.inputs])
         model, given = self._resolved(feeds, key)
         if model is not self._last:
             model.record(self._recorded)
@@ -127,6 +128,7 @@ class UnrankedModel(ChosenModel):
         return self._inputs
 
     def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+        check_names(feeds, [spec.name for spec in self._inputs])
         found = self._ranked.model(feeds)
         assert found is not None
         return found, feeds

@@ -20,7 +20,6 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.memory_use import Memory, together
-from ftuner.runtime.ops.feeds import check_names
 from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.shared_weights import SharedWeights
@@ -226,9 +225,8 @@ class Model(Shown):
         Raises:
             ShapeError: they contradict that, too, or it cannot be made.
         """
-        if self.variants is None:
+        if self.variants is None or not isinstance(feeds, Mapping):
             return self
-        check_names(feeds, [spec.name for spec in self.inputs])
         try:
             return self.variants.model(feeds) or self
         except (GraphError, ShapeError) as error:
