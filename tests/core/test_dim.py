@@ -389,5 +389,5 @@ def test_extents_times_a_float32(factor: float) -> None:
 
 def test_extents_that_no_float32_holds() -> None:
     for extent in (1 << 62, symbol("A")):
-        with pytest.raises(ShapeError, match=r"times 3\.0"):
+        with pytest.raises(ShapeError, match="an extent of"):
             evaluate(resized(extent, float(np.float32(3e38))), {"A": 1 << 62})

@@ -88,8 +88,12 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     return _infer_kept(_infer_suppress(types, attributes, require), attributes, require)
 
 
-def _reference(scores: Any, corners: Any, count: str, **attributes: Any) -> Any:
-    return _reference_kept(_reference_suppress(scores, corners, **attributes), count)
+def _reference(
+    scores: Any, corners: Any, iou_threshold: float, score_threshold: float | None, limit: int,
+    count: str,
+) -> Any:  # fmt: skip
+    kept = _reference_suppress(scores, corners, iou_threshold, score_threshold, limit)
+    return _reference_kept(kept, count)
 
 
 @np.errstate(all="ignore")
