@@ -31,7 +31,7 @@ from tests.graph.graphs import Maker, assert_close, inputs_of, reference
 from tests.guarded import Array
 
 from ftuner.core.dim import Shape
-from ftuner.core.dtype import BOOL, DTYPES, TENSOR_DTYPES, DType
+from ftuner.core.dtype import BOOL, DTYPES, INT64, TENSOR_DTYPES, DType
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.operators import OPERATORS
@@ -323,4 +323,6 @@ def on_host() -> Graph:
         attributes = {"iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
         count = f"boxes_{name}_kept"
         found.append(maker.add("non_max_suppression", scores, corners, count=count, **attributes))
+    kept = maker.given("kept", A, C, 3, dtype=INT64)
+    found.append(maker.add("kept_boxes", kept, count="kept_count"))
     return maker.made(*found)

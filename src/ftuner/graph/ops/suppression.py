@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dim import minimum, symbol
-from ftuner.core.dtype import INT64
+from ftuner.core.dtype import DTYPES, INT64
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Array, Node, TensorType
@@ -26,7 +26,7 @@ in the L2 cache, and NumPy's overhead for each call is paid once for 16384 pairs
 def _infer_suppress(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     scores, corners = types
     what = f"suppression of {scores} with {corners}"
-    if scores.dtype.kind != "float" or scores.dtype != corners.dtype:
+    if scores.dtype.name not in DTYPES or scores.dtype != corners.dtype:
         raise GraphError(what)
     if scores.rank != 3 or corners.rank != 3:
         raise ShapeError(f"{what}: expected (images, labels, boxes) and (images, 4, boxes)")
@@ -58,7 +58,7 @@ def _lower_suppress(node: Node, placement: Placement) -> list[View] | None:
     keys = TensorType(dtype, (images, labels, boxes, 2))
     kept = TensorType(dtype, (images, labels, COORDINATES + 1, limit + LANES))
     overlap, least = node.attributes["iou_threshold"], node.attributes["score_threshold"]
-    bits = np.array([overlap, least or 0.0], dtype.name).view(f"uint{dtype.bits}")
+    bits = np.array([overlap, least or 0.0], dtype.name).view(f"int{dtype.bits}")
     placement.add(
         SuppressionStep(
             "suppress", placement.contiguous(scores), placement.contiguous(corners), place.buffer,
