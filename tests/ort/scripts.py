@@ -314,7 +314,14 @@ def profiling(ort: Any) -> object:
         events = json.loads(path.read_text())
         names = {event["name"] for event in events if event["cat"] == "Session"}
         named = path.name.startswith("mine_") and path.suffix == ".json"
-    return quiet.end_profiling(), begun, named, "model_run" in names, {"ts", "dur"} <= {*events[0]}
+    nodes = [event for event in events if event["cat"] == "Node"]
+    read = {"op_name", "provider", "node_index"}
+    return (
+        quiet.end_profiling(), begun, named, "model_run" in names, {"ts", "dur"} <= {*events[0]},
+        len(nodes) > 0, {event["args"]["provider"] for event in nodes},
+        all({*events[0]} == {*event} and read <= {*event["args"]} for event in nodes),
+        all(event["name"].endswith("_kernel_time") for event in nodes),
+    )  # fmt: skip
 
 
 @script
@@ -398,6 +405,7 @@ def bound_memory(ort: Any) -> object:
 
 @script
 def devices(ort: Any) -> object:
+    ort.preload_dlls(cuda=False, cudnn=False)
     made = [ort.OrtDevice.make(*given) for given in (("cpu", 0), ("cuda", 1), ("gpu", 0, 0x1002))]
     return [
         (d.device_id(), d.device_type(), d.device_vendor_id(), d.device_mem_type()) for d in made

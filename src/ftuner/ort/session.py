@@ -179,7 +179,7 @@ class InferenceSession:
         if not isinstance(feeds, Mapping) or not self._overridable.isdisjoint(feeds):
             return self._looked_at(feeds)
         try:
-            return self._model.run(feeds)
+            return self._ran(self._model, feeds)
         except (InputError, ShapeError):
             return self._looked_at(feeds)
         except FTunerError as error:
@@ -190,9 +190,15 @@ class InferenceSession:
         taken = usable(feeds, self._described.inputs, self._described.overridable)
         names = self._overridable.intersection(taken)
         try:
-            return (self._overridden(names) if names else self._model).run(taken)
+            return self._ran(self._overridden(names) if names else self._model, taken)
         except FTunerError as error:
             raise translated(error) from error
+
+    def _ran(self, model: Model, feeds: Feeds) -> list[Any]:
+        profile = self._profile
+        if profile is None:
+            return model.run(feeds)
+        return model.run_noted(feeds, profile.steps(self.get_providers()[0]))
 
     def _overridden(self, names: frozenset[str]) -> Model:
         """The model in which these initialisers are inputs; compiled by the first run with them."""
@@ -373,14 +379,13 @@ class InferenceSession:
     def end_profiling(self) -> str:
         """Write the profile; returns the name of its file, or nothing if `enable_profiling` of the
         options is not set."""
-        if self._profile is None:
-            return ""
-        found, self._profile = self._profile.written(), None
-        return found
+        profile, self._profile = self._profile, None
+        return "" if profile is None else profile.written()
 
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began, by `time.monotonic_ns`; 0 if it did not."""
-        return 0 if self._profile is None else self._profile.start_ns
+        profile = self._profile
+        return 0 if profile is None else profile.start_ns
 
     def get_tuning_results(self) -> list[dict[str, object]]:
         """Nothing: ftuner keeps what it measures in its cache folder; see `ftuner.tune`."""
@@ -412,8 +417,9 @@ class InferenceSession:
         refuse("InferenceSession.get_provider_graph_assignment_info")
 
     def _note(self, what: str, began_ns: int) -> None:
-        if self._profile is not None:
-            self._profile.add(what, began_ns)
+        profile = self._profile
+        if profile is not None:
+            profile.add(what, began_ns)
 
 
 def _copy_model(model: str | bytes | os.PathLike[str], path: str) -> None:

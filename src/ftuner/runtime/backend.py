@@ -29,6 +29,9 @@ Effort = Literal["default", "thorough", "none"]
 """How long the constants of a device are calibrated: seconds, a minute or so, or not at all."""
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
+TIMED_ROUNDS = 6
+"""Runs of which `Executable.step_seconds` takes the shortest times; the first one binds extents."""
+
 
 class Tuned(NamedTuple):
     """What tuning did, in objects of machine code: bundles of uKernels, or single ones."""
@@ -78,14 +81,19 @@ class Executable(ABC):
         return None
 
     @abstractmethod
-    def step_seconds(self, arrays: Sequence[Any]) -> list[float]:
-        """The measured time of each step: the shortest of some runs, of which each takes the steps
-        in order. On a GPU the time is the device's.
+    def timed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[float]]:
+        """As `run`, with steps that are launched one by one; returns the outputs, of the same bits,
+        and the seconds of each step. On a GPU the time is the device's.
 
         Raises:
             ShapeError, AllocationError, IndexRangeError: as `run`.
             UnsupportedKernelError: the caller captures a CUDA graph.
         """
+
+    def step_seconds(self, arrays: Sequence[Any]) -> list[float]:
+        """The measured time of each step: the shortest of several `timed` runs."""
+        rounds = [self.timed(arrays)[1] for _ in range(TIMED_ROUNDS)]
+        return [min(times) for times in zip(*rounds, strict=True)]
 
     @abstractmethod
     def memory(self, arrays: Sequence[Any]) -> Memory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.dtype import DType
-from ftuner.errors import ConfigurationError, IndexRangeError
+from ftuner.errors import ConfigurationError, IndexRangeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value, attribute_dims
 from ftuner.graph.operators import OPERATORS
@@ -28,6 +29,21 @@ Apply = Callable[[Executable, list[Any]], list[Any]]
 """Runs an executable on operands."""
 Evaluate = Callable[[list[Any], dict[str, int]], Sequence[Any]]
 """Computes the results of a host node, whose dims have these symbols."""
+
+
+class Timed(NamedTuple):
+    """A step or a host node of one run, and its time."""
+
+    title: str
+    """Its operators."""
+    kind: str
+    """That of a step; `host` for a host node."""
+    began_ns: int
+    """By `time.monotonic_ns`."""
+    duration_ns: int
+
+
+Note = Callable[[Timed], None]
 
 
 class Chain:
@@ -65,9 +81,9 @@ class Chain:
                 )
             between = None
             if part.node is not None:
-                between = _Between(
-                    part.node.inputs, part.node.outputs, _evaluation(part.node, boundary, chain)
-                )
+                node = part.node
+                evaluate = _evaluation(node, boundary, chain)
+                between = _Between(node.op, node.inputs, node.outputs, evaluate)
                 self._keep(part.node.inputs, boundary)
             # An executable checks the extents that it is given.
             checks = Binding(part.graph) if executable is None or _has_dims(part.node) else None
@@ -85,13 +101,16 @@ class Chain:
             if value.constant is not None:
                 self._constants[value] = boundary.moved(value.constant, value.dtype)
 
-    def run(self, operands: Sequence[Any]) -> list[Any]:
-        """The outputs, for an operand for each input, as `Boundary.admitted` returns them.
+    def run(self, operands: Sequence[Any], note: Note | None = None) -> list[Any]:
+        """The outputs, for an operand for each input, as `Boundary.admitted` returns them. `note`
+        gets what the run took its time for.
 
         Raises:
             ShapeError, AllocationError, IndexRangeError: as `Executable.run`.
             IterationLimitError: a loop does not end.
         """
+        if note is not None:
+            return self.through(operands, partial(_noted, note), note)
         if len(self._links) == 1 and not self._of_parts:
             return self.executables[0].run(operands)
         return self.through(operands, lambda executable, given: executable.run(given))
@@ -109,9 +128,9 @@ class Chain:
             found = self.executables[0].repeat(operands, carried, conditional, most)
         return once(self.run, operands, carried, conditional, most) if found is None else found
 
-    def through(self, operands: Sequence[Any], apply: Apply) -> list[Any]:
+    def through(self, operands: Sequence[Any], apply: Apply, note: Note | None = None) -> list[Any]:
         """The outputs, where `apply` runs `executables`; graphs within host nodes are run as
-        ever."""
+        ever. `note` gets the time of each host node."""
         known = dict(zip(self._inputs, operands, strict=True))
         known.update(self._constants)
         results: list[Any] = []
@@ -125,15 +144,20 @@ class Chain:
                 dims = dict(zip(link.checks.names, values, strict=True))
             known.update(zip(link.outputs, results, strict=False))
             if link.between is not None:
-                read, made, evaluate = link.between
-                known.update(zip(made, evaluate([known[v] for v in read], dims), strict=True))
+                op, read, made, evaluate = link.between
+                began_ns = time.monotonic_ns()
+                found = evaluate([known[v] for v in read], dims)
+                if note is not None:
+                    note(Timed(op, "host", began_ns, time.monotonic_ns() - began_ns))
+                known.update(zip(made, found, strict=True))
                 results = []
         return [known.get(v) for v in self._outputs] if self._of_parts else results
 
 
 class _Between(NamedTuple):
-    """A host node: what it reads and gives, and how."""
+    """A host node: its operator, what it reads and gives, and how."""
 
+    op: str
     read: tuple[Value, ...]
     given: tuple[Value, ...]
     evaluate: Evaluate
@@ -148,6 +172,24 @@ class _Link(NamedTuple):
     checks: Binding | None
     outputs: tuple[Value, ...]
     between: _Between | None
+
+
+def _noted(note: Note, executable: Executable, operands: list[Any]) -> list[Any]:
+    """The outputs of an executable; `note` gets its steps, of which the last ended now."""
+    begun_ns = time.monotonic_ns()
+    try:
+        outputs, seconds = executable.timed(operands)
+    except UnsupportedKernelError:
+        # A CUDA graph is being captured, within which no step can be measured.
+        outputs = executable.run(operands)
+        note(Timed("capture of all steps", "captured", begun_ns, time.monotonic_ns() - begun_ns))
+        return outputs
+    durations = [round(1e9 * x) for x in seconds]
+    began_ns = time.monotonic_ns() - sum(durations)
+    for step, duration_ns in zip(executable.lowered.steps, durations, strict=True):
+        note(Timed(step.title, step.kind, began_ns, duration_ns))
+        began_ns += duration_ns
+    return outputs
 
 
 def _has_dims(node: Node | None) -> bool:

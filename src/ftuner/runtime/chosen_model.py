@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from ftuner.graph.steps import Lowered, Step
+from ftuner.runtime.chain import Note
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
@@ -37,13 +38,16 @@ class ChosenModel(Model):
         """That of the last run."""
 
     @abstractmethod
-    def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
-        """The model for some feeds, and what it is given. `key`: of the run's random numbers."""
+    def _resolved(self, feeds: Feeds, key: Array | None, note: Note | None) -> tuple[Model, Feeds]:
+        """The model for some feeds, and what it is given. `key`: of the run's random numbers.
+        `note`: as of `Model.run_noted`."""
 
-    def _chosen(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+    def _chosen(
+        self, feeds: Feeds, key: Array | None, note: Note | None = None
+    ) -> tuple[Model, Feeds]:
         if not hasattr(feeds, "items"):
             check_names(feeds, [spec.name for spec in self.inputs])
-        model, given = self._resolved(feeds, key)
+        model, given = self._resolved(feeds, key, note)
         if model is not self._last:
             model.record(self._recorded)
             self._last = model
@@ -88,14 +92,14 @@ class ChosenModel(Model):
     def _current(self) -> Model:
         return self._last or self._initial
 
-    def _run(self, feeds: Feeds, key: Array | None) -> list[Any]:
+    def _run(self, feeds: Feeds, key: Array | None, note: Note | None = None) -> list[Any]:
         """As `Model.run`.
 
         Raises:
             UnsupportedOperatorError, GraphError: what the file computes of such inputs.
         """
-        model, given = self._chosen(feeds, key)
-        return model._run(given, key)
+        model, given = self._chosen(feeds, key, note)
+        return model._run(given, key, note)
 
     def record(self, wanted: bool) -> None:
         self._recorded = wanted
@@ -127,7 +131,7 @@ class UnrankedModel(ChosenModel):
     def inputs(self) -> list[TensorSpec]:
         return self._inputs
 
-    def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+    def _resolved(self, feeds: Feeds, key: Array | None, note: Note | None) -> tuple[Model, Feeds]:
         check_names(feeds, [spec.name for spec in self._inputs])
         found = self._ranked.model(feeds)
         assert found is not None

@@ -17,6 +17,7 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import FTunerError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph
+from ftuner.runtime.chain import Note
 from ftuner.runtime.chosen_model import ChosenModel, Feeds
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.tensors import array_of, is_tensor
@@ -105,13 +106,13 @@ class LateModel(ChosenModel):
                 # Only a call that takes this branch is refused.
                 _LOG.info("%s: not compiled for %s: %s", question.what, elements, error)
 
-    def _resolved(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+    def _resolved(self, feeds: Feeds, key: Array | None, note: Note | None) -> tuple[Model, Feeds]:
         """The model for the numbers in some feeds, and the feeds with the sizes of its symbols.
         `key`: of the random numbers on which these may depend."""
         decides = self._decided_by(feeds)
         known = None if decides is None else self._known.get(decides)
         if known is None:
-            known = self._asked(feeds, key)
+            known = self._asked(feeds, key, note)
             decides = self._decided_by(feeds)
             if decides is not None:
                 self._known.add(decides, known)
@@ -122,12 +123,12 @@ class LateModel(ChosenModel):
         """What decides all answers to some feeds; None if that is much, or random."""
         return None if self._random else _key_of(feeds, self._reads)
 
-    def _asked(self, feeds: Feeds, key: Array | None) -> tuple[Model, Feeds]:
+    def _asked(self, feeds: Feeds, key: Array | None, note: Note | None) -> tuple[Model, Feeds]:
         """The same, of which all numbers are computed; the sizes alone."""
         sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
         while isinstance(at, _Question):
-            (found,) = at.model._run({**feeds, **sizes}, key)
+            (found,) = at.model._run({**feeds, **sizes}, key, note)
             elements = _on_host(found)
             if elements.size > MOST_EXACT:
                 raise UnsupportedOperatorError(

@@ -18,7 +18,7 @@ from ftuner.graph.ir import RANDOM_KEY, Array, Graph, RandomKey, Value
 from ftuner.graph.splitting import split
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
-from ftuner.runtime.chain import Chain
+from ftuner.runtime.chain import Chain, Note
 from ftuner.runtime.memory_use import Memory, together
 from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
 from ftuner.runtime.random_keys import RandomKeys
@@ -205,19 +205,25 @@ class Model(Shown):
         """
         return self._ran(feeds)
 
-    def _ran(self, feeds: Mapping[str, object]) -> list[Any]:
+    def run_noted(self, feeds: Mapping[str, object], note: Note) -> list[Any]:
+        """As `run`, with the same bits; `note` gets the steps and host nodes of the run with their
+        times. Steps are launched one by one, which takes longer; those that a CUDA graph captures
+        have one time for all. Raises what `run` raises."""
+        return self._ran(feeds, note)
+
+    def _ran(self, feeds: Mapping[str, object], note: Note | None = None) -> list[Any]:
         """As `run`: by a variant where extents contradict the names of dims in the file."""
         key = self._new_key()
         if self.variants is None or not self.variants.used:
             try:
-                return self._run(feeds, key)
+                return self._run(feeds, key, note)
             except ShapeError as error:
                 fitting = self._fitting(feeds, error)
                 if fitting is self:
                     raise
         else:
             fitting = self._fitting(feeds)
-        return fitting._run(feeds, key)
+        return fitting._run(feeds, key, note)
 
     def _fitting(self, feeds: Mapping[str, object], refused: ShapeError | None = None) -> Model:
         """The variant for some arrays, or this model. `refused`: why it cannot run on them.
@@ -233,9 +239,11 @@ class Model(Shown):
             texts = [error] if refused is None else [refused, error]
             raise ShapeError("; ".join(map(str, texts))) from error
 
-    def _run(self, feeds: Mapping[str, object], key: Array | None) -> list[Any]:
-        """As `run`. `key`: of the random numbers that the run draws."""
-        return self._boundary.delivered(self._chain.run(self._operands(feeds, key)), feeds)
+    def _run(
+        self, feeds: Mapping[str, object], key: Array | None, note: Note | None = None
+    ) -> list[Any]:
+        """As `run`. `key`: of the random numbers that the run draws. `note`: as of `run_noted`."""
+        return self._boundary.delivered(self._chain.run(self._operands(feeds, key), note), feeds)
 
     def _new_key(self) -> Array | None:
         """The key of the next run; None if it draws no random numbers."""

@@ -11,6 +11,7 @@ from ftuner.core.dtype import BFLOAT16, INT64
 from ftuner.errors import IndexRangeError, UnsupportedKernelError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.chain import Timed
 from ftuner.runtime.gpu import executable
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
@@ -77,7 +78,12 @@ def test_each_step_has_a_time(h200: GpuBackend) -> None:
     seconds = model.step_seconds(feeds)
     assert len(seconds) == len(model.steps)
     assert min(seconds) > 0
-    assert_close(model.run(feeds), reference(graph, feeds))
+    noted: list[Timed] = []
+    expected = model.run(feeds)
+    assert_close(expected, reference(graph, feeds))
+    for x, y in zip(expected, model.run_noted(feeds, noted.append), strict=True):
+        assert x.tobytes() == y.tobytes()
+    assert [step.title for step in noted] == [step.title for step in model.steps]
 
 
 def test_steps_without_elements(h200: GpuBackend) -> None:
@@ -106,6 +112,10 @@ def test_nothing_is_measured_in_a_capture(
     for measure in (model.step_seconds, model.memory):
         with pytest.raises(UnsupportedKernelError, match="cannot be measured while"):
             measure(feeds)
+    noted: list[Timed] = []
+    for x, y in zip(model.run(feeds), model.run_noted(feeds, noted.append), strict=True):
+        assert torch.equal(x, y)
+    assert [step.kind for step in noted] == ["captured"]
 
 
 def test_models_share_constants(h200: GpuBackend) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -165,31 +164,31 @@ class CompiledGraph(Executable):
     def record(self, wanted: bool) -> None:
         """Runs are one native call; there is nothing to record."""
 
-    def step_seconds(self, arrays: Sequence[Array], rounds: int = 5) -> list[float]:
-        """Seconds of each step, the shortest of some rounds. Steps are launched one by one, so that
-        a step of several workers takes the start of a job longer than within a run."""
-        shortest = [math.inf] * len(self.lowered.steps)
+    def timed(self, arrays: Sequence[Array]) -> tuple[list[Array], list[float]]:
+        """A step of several workers takes the start of a job longer than within `run`."""
+        seconds: list[float] = []
 
         def launch(program: BoundProgram, words: int, alone: bool) -> None:
-            # Wakes workers that fell asleep since the last round.
+            # Wakes workers that fell asleep since the last run.
             self._launch_steps(program, 0, 0, words, alone)
-            for i in range(len(shortest)):
+            for i in range(len(self.lowered.steps)):
                 began = time.perf_counter()
                 self._launch_steps(program, i, 1, words, alone)
-                shortest[i] = min(shortest[i], time.perf_counter() - began)
+                seconds.append(time.perf_counter() - began)
 
+        state = self.states.take()
+        try:
+            return self._in(state, arrays, launch), seconds
+        finally:
+            self.states.give_back(state)
+
+    def step_seconds(self, arrays: Sequence[Array]) -> list[float]:
         arrays = list(arrays)
         for pair in self.lowered.appended:
             if pair.writes:
                 # A run would use it up.
                 arrays[pair.input] = arrays[pair.input].copy()
-        state = self.states.take()
-        try:
-            for _ in range(rounds + 1):
-                self._in(state, arrays, launch)
-        finally:
-            self.states.give_back(state)
-        return shortest
+        return super().step_seconds(arrays)
 
     def memory(self, arrays: Sequence[Array]) -> Memory:
         """The memory that a run on such arrays takes; see `run`.

@@ -140,13 +140,12 @@ class CompiledGraph(Executable):
     def record(self, wanted: bool) -> None:
         self.recording = wanted
 
-    def step_seconds(self, arrays: Sequence[Tensor], rounds: int = 5) -> list[float]:
-        """The device's time for each step, the shortest of some rounds."""
+    def timed(self, arrays: Sequence[Tensor]) -> tuple[list[Tensor], list[float]]:
         with self._lock:
-            seconds = self._uncaptured(arrays).step_seconds(arrays, rounds)
+            found = self._uncaptured(arrays).timed(arrays)
             if self._checks:
                 _raise_status(self._status, self._checks)
-        return seconds
+        return found
 
     @property
     def weights_bytes(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from math import inf
 
 import torch
 
@@ -112,15 +111,13 @@ class Program:
             launch(given)
         return outputs
 
-    def step_seconds(self, inputs: Sequence[Tensor], rounds: int) -> list[float]:
-        """Returns the device's time for each step: the shortest of `rounds` runs after a first."""
-        given = [*map(_aligned, inputs), *self._made()]
+    def timed(self, inputs: Sequence[Tensor]) -> tuple[list[Tensor], list[float]]:
+        """Launches the steps and waits for them; returns the outputs, and the device's time for
+        each step."""
+        outputs = self._made()
+        given = [*map(_aligned, inputs), *outputs]
         launches = [_nothing if step is None else partial(step, given) for step in self._steps]
-        shortest = [inf] * len(launches)
-        for _ in range(rounds + 1):
-            seconds = device_seconds(self._device, launches, self._held_cycles)
-            shortest = list(map(min, shortest, seconds))
-        return shortest
+        return outputs, device_seconds(self._device, launches, self._held_cycles)
 
     def memory_use(self, inputs: Sequence[Tensor], weights_bytes: int) -> Memory:
         """Returns the bytes that a run takes, and that recording the program takes."""
