@@ -35,6 +35,7 @@ from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import CONTROL
+from ftuner.graph.ops.text import TEXT
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.ops.layer import layer_epilogue
 from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Operands, build_library
@@ -88,8 +89,9 @@ def may_be_constant(template: Template) -> bool:
 
 
 def _of_operators() -> Iterator[Cell]:
-    # Those that run graphs have no code of their own.
-    computed = set(OPERATORS) - {operator.name for operator in CONTROL}
+    # Those that run graphs have no code of their own; no kernel reads or gives strings or maps.
+    of_objects = {"places", "maps", *(operator.name for operator in TEXT)} - {"n_grams"}
+    computed = set(OPERATORS) - {operator.name for operator in CONTROL} - of_objects
     assert set(TEMPLATES) == computed, set(TEMPLATES) ^ computed
     for op, templates in TEMPLATES.items():
         for name, values in VARIANTS.get(op, {}).items():

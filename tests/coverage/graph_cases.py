@@ -26,7 +26,7 @@ from tests.coverage.claims import (
     may_be_constant,
     signatures,
 )
-from tests.coverage.templates import TEMPLATES, Template
+from tests.coverage.templates import GRAMS, TEMPLATES, Template
 from tests.graph.graphs import Maker, assert_close, inputs_of, reference
 from tests.guarded import Array
 
@@ -259,7 +259,8 @@ def epilogues(dtype: DType) -> Iterator[Graph]:
 
 
 _ALONE = ("tanh", "exp", "log", "absolute", "sqrt", "negative", "erf", "erfc", "expm1", "sigmoid",
-          "gelu", "gelu_tanh", "silu", "softplus", "mish", "hard_swish")  # fmt: skip
+          "gelu", "gelu_tanh", "silu", "softplus", "mish", "hard_swish", "round_float16",
+          "round_bfloat16")  # fmt: skip
 """In an order in which each has arguments that it is good for."""
 assert set(_ALONE) == set(epilogue_functions(1))
 
@@ -280,7 +281,9 @@ def _chain(dtype: DType, functions: Sequence[tuple[str, str, str]]) -> Graph:
         if how == "alone":
             y = maker.add(op, y)
             continue
-        other = some() if how == "a number" else some(n)
+        # Other numbers become columns.
+        number = np.array(random.choice([0.5, 0.75, 1.0, 1.5]), dtype.name)
+        other = maker.constant(number) if how == "a number" else some(n)
         if how == "matrix":
             other = maker.given(f"m{i}", B, n, dtype=dtype)
         y = maker.add(op, *((y, other) if side == SIDES[0] else (other, y)))
@@ -318,11 +321,14 @@ def on_host() -> Graph:
     for name, dtype in DTYPES.items():
         square = maker.given(f"square_{name}", A, 3, 3, dtype=dtype)
         found.append(maker.add("determinant", square))
+        pairs = maker.given(f"pairs_{name}", A, 3, dtype=dtype)
+        found.append(maker.add("coupled_probabilities", pairs))
         scores = maker.given(f"scores_{name}", A, 2, C, dtype=dtype)
         corners = maker.given(f"corners_{name}", A, 4, C, dtype=dtype)
         attributes = {"iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
         count = f"boxes_{name}_kept"
         found.append(maker.add("non_max_suppression", scores, corners, count=count, **attributes))
+    found.append(maker.add("n_grams", maker.given("tokens", A, C, dtype=INT64), grams=GRAMS))
     kept = maker.given("kept", A, C, 3, dtype=INT64)
     found.append(maker.add("kept_boxes", kept, count="kept_count"))
     return maker.made(*found)

@@ -8,6 +8,7 @@ values decide shapes become constants where the importer says so, or stay inputs
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -184,7 +185,7 @@ def run(case: Case, execute: Execute = run_reference, as_it_comes: bool = False)
             else:
                 imported = import_model(model)
         except UnsupportedOperatorError as error:
-            if "is not supported" in str(error):
+            if re.search(r"type \S+ is not supported|bits are not supported", str(error)):
                 return Outcome(UNSUPPORTED_DTYPE, str(error))
             kind = UNSUPPORTED_OPERATOR if "not supported" in str(error) else UNSUPPORTED_SHAPE
             outcome = Outcome(kind, str(error))

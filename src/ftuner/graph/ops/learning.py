@@ -68,6 +68,8 @@ def _reference_maps(x: Any, keys: Any) -> Any:
 
 def _infer_coupled(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     (x,) = types
+    if x.dtype.kind != "float":
+        raise GraphError(f"coupled probabilities of {x}; expected floats")
     if x.rank != 2 or not isinstance(x.shape[1], int):
         raise ShapeError(f"coupled probabilities of {x}")
     return (TensorType(x.dtype, (x.shape[0], _classes(x.shape[1]))),)

@@ -271,6 +271,8 @@ def _infer_bit_cast(
     (x,), of, to = types, attributes["of"], attributes["to"]
     if x.dtype != of:
         raise GraphError(f"bit_cast of {x.dtype}; the attribute says {of}")
+    if STRING in (of, to):
+        raise GraphError(f"bit_cast of {of} to {to}: strings have no bits")
     if of.itemsize != to.itemsize:
         raise GraphError(
             f"bit_cast of {of} to {to}: {of.bits} bits and {to.bits}; expected as many"
