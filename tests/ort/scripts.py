@@ -117,6 +117,13 @@ def descriptions(ort: Any) -> object:
 
 
 @script
+def attributes_that_programs_read(ort: Any) -> object:
+    session = session_of(ort, models.described())
+    read = args(session._inputs_meta), args(session._outputs_meta), session._model_path
+    return read, session._model_meta.custom_metadata_map, session._model_bytes == models.described()
+
+
+@script
 def metadata(ort: Any) -> object:
     names = (
         "custom_metadata_map", "description", "domain", "graph_description", "graph_name",

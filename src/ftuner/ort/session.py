@@ -108,8 +108,11 @@ class InferenceSession:
                 header, model = self._compiled(picked)
         except FTunerError as error:
             raise translated(error) from error
-        self._chosen, self._model, self._metadata = picked, model, header.metadata
+        self._chosen, self._model = picked, model
         self._described = described(header, self._model.outputs)
+        # Of the same names as in onnxruntime: programs read them instead of calling the getters.
+        self._inputs_meta, self._outputs_meta = self._described.inputs, self._described.outputs
+        self._model_meta = header.metadata
         self._overridable = frozenset(arg.name for arg in self._described.overridable)
         self._overriding: dict[frozenset[str], Model] = {}
         self._lock = fork_safe_lock()
@@ -318,17 +321,17 @@ class InferenceSession:
         refuse("InferenceSession.run_with_ortvaluevector")
 
     def get_inputs(self) -> list[NodeArg]:
-        return self._described.inputs
+        return self._inputs_meta
 
     def get_outputs(self) -> list[NodeArg]:
-        return self._described.outputs
+        return self._outputs_meta
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Initialisers that a run may be given other values of, as if they were inputs."""
         return self._described.overridable
 
     def get_modelmeta(self) -> ModelMetadata:
-        return self._metadata
+        return self._model_meta
 
     def get_session_options(self) -> SessionOptions:
         """The options of the session, as they were when it was made."""
