@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.peers import RefusedError, Run, SilentError, evaluator_of, onnxruntime_of
-from tests.random_graphs.reports import Report
+from tests.random_graphs.reports import Report, nodes_of
 from tests.random_graphs.table import SYMBOL
 from tests.random_graphs.tensors import Array
 from tests.random_graphs.truth import (
+    HALF_ROUGHLY,
+    ROUGHLY,
     Expected,
     Truth,
     UnstableError,
@@ -24,6 +27,7 @@ from tests.random_graphs.truth import (
     without_conventions,
 )
 
+from ftuner.core.dtype import HALF_DTYPES
 from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.cancelling import recognise_mish
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
@@ -73,6 +77,13 @@ class Agreement:
     def is_wild(self, number: int) -> bool:
         return number >= len(self.case.runs) - self.case.wild
 
+    @cached_property
+    def rough(self) -> float:
+        """How far peers may be off, as a share of the largest element."""
+        values = (v for node in nodes_of(self.graph) for v in (*node.inputs, *node.outputs))
+        halves = {v.dtype.unit_roundoff for v in values if v.dtype.name in HALF_DTYPES}
+        return max((ROUGHLY, *(HALF_ROUGHLY * unit for unit in halves)))
+
     def refusal(self, number: int) -> str | None:
         """Why a run must be refused; None if it must not."""
         reference = self.references[number]
@@ -89,9 +100,10 @@ class Agreement:
         if len(results) != len(truth.outputs):
             return f"{len(results)} outputs, expected {len(truth.outputs)}"
         confirmed: list[Expected] | None = None
+        rough = self.rough if roughly else 0.0
         reference = self.references[number]
         for i, (result, e) in enumerate(zip(results, truth.outputs, strict=True)):
-            if not difference(result, e, roughly, finite):
+            if not difference(result, e, rough, finite):
                 continue
             exact = e.tolerance is None and not isinstance(reference, str)
             if exact and result.dtype == e.dtype and np.array_equal(result, reference[i]):
@@ -109,7 +121,7 @@ class Agreement:
                     replace(e, compared=e.compared & first.compared)
                     for e, first in zip(again.outputs, truth.outputs, strict=True)
                 ]
-            text = difference(result, confirmed[i], roughly, finite)
+            text = difference(result, confirmed[i], rough, finite)
             if text and not roughly:
                 text = difference(result, self._with_limits(number, i, confirmed[i], result))
             if text:

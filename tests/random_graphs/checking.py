@@ -23,10 +23,10 @@ from tests.random_graphs.reports import Report, nodes_of, text_of
 from tests.random_graphs.tensors import Array
 from tests.walking import walking
 
-from ftuner.errors import FTunerError, UnsupportedKernelError, UnsupportedOperatorError
+from ftuner.errors import FTunerError, ShapeError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.appending import Appended, memory_shape
-from ftuner.graph.ir import Graph
+from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.inference import load
@@ -34,13 +34,15 @@ from ftuner.runtime.cpu import compilation as compiling
 from ftuner.runtime.cpu.appending import Growth, extended, keep
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 THREADS = (1, 2)
 FREED_EACH = 4
 """One of this many cases also runs with constants as inputs, which takes several compilations."""
-CPU, GUARDED, GPU = "cpu", "guarded", "gpu"
-"""Where a case runs: on the CPU, there with pages that fault around all memory, or by the kernels
-for a GPU in Triton's interpreter."""
+CPU, GUARDED, GPU, PASSES = "cpu", "guarded", "gpu", "passes"
+"""Where a case runs: on the CPU, there with pages that fault around all memory, by the kernels for
+a GPU in Triton's interpreter, or by the NumPy references after all passes, which compiles nothing:
+a hundredth of the time, and importers, passes and peers are compared as elsewhere."""
 
 
 def check(payload: tuple[Case, str]) -> Report:
@@ -70,6 +72,9 @@ def checked(case: Case, place: str, peers: bool = True) -> Report:
         return report
     if peers:
         compare_peers(agreement, report)
+    if place == PASSES:
+        _check_passes(agreement, report)
+        return report
     at = Random(case.seed).choice(("begin", "end"))
     try:
         # At such extents the estimate walks no chain by stripes.
@@ -134,6 +139,25 @@ def _with_room(x: Array, pair: Appended) -> Array:
     array, _, view, _ = extended(x, growth)
     keep(view)
     return array
+
+
+def _check_passes(agreement: Agreement, report: Report) -> None:
+    """Run all inputs by the references of the operators that the passes leave."""
+    graph: Graph | None = _compiled(agreement.graph, report, lambda changed: changed, False)
+    if graph is None:
+        return
+    changed = graph
+
+    def run(threads: int, feeds: Feeds, key: Array) -> list[Array]:
+        keys = {v.name: key for v in changed.inputs if isinstance(v, RandomKey)}
+        try:
+            return run_reference(changed, [{**feeds, **keys}[v.name] for v in changed.inputs])
+        except (IndexError, ValueError) as error:
+            # References refuse by errors of NumPy.
+            raise ShapeError(text_of(error)) from error
+
+    hides = any(node.op == "attention" for node in changed.nodes)
+    _run_all(agreement, report, [(1, n) for n in range(len(agreement.case.runs))], run, hides)
 
 
 def _check_freed(agreement: Agreement, report: Report) -> None:
