@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from tests.random_graphs.cases import Case, Feeds
+from tests.random_graphs.freeing import bound
 from tests.random_graphs.peers import RefusedError, Run, SilentError, evaluator_of, onnxruntime_of
 from tests.random_graphs.reports import Report, nodes_of
 from tests.random_graphs.table import SYMBOL
@@ -28,8 +29,11 @@ from tests.random_graphs.truth import (
 )
 
 from ftuner.core.dtype import HALF_DTYPES
+from ftuner.frontends.onnx import import_model
+from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.cancelling import recognise_mish
+from ftuner.graph.passes.choices import write_choices
 from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.silu import recognise_silu
@@ -37,6 +41,7 @@ from ftuner.runtime.reference import run_reference
 
 ACTIVATIONS = (
     recognise_gelu, recognise_gelu_tanh, recognise_silu, recognise_hard_swish, recognise_mish,
+    write_choices,
 )  # fmt: skip
 CONFIRMING, CONFIRMING_SCALE = 32, 2.0
 """Evaluations with noise, and how much more of it, of a result that seems wrong after a few."""
@@ -62,12 +67,23 @@ class Agreement:
     """What the runs of a case should give."""
 
     case: Case
-    graph: Graph
+    graphs: Sequence[Graph]
+    """Of each run: one, unless numbers of a graph are known only at run time."""
     references: Sequence[list[Array] | str]
     """The outputs in their own types, or why there are none."""
     truths: Sequence[Truth | None]
     """None for runs that are refused, or whose results rounding decides. What is refused for
     indices that nothing depends on may be run as well."""
+
+    @property
+    def graph(self) -> Graph:
+        """That of the first run."""
+        return self.graphs[0]
+
+    @property
+    def late(self) -> bool:
+        """Whether numbers of the graph are known only at run time."""
+        return any(graph is not self.graph for graph in self.graphs)
 
     @property
     def draws(self) -> bool:
@@ -112,7 +128,8 @@ class Agreement:
             if confirmed is None:
                 try:
                     again = expected(
-                        self.graph, self.case.operands(self.graph, number), self.case.seed + 1,
+                        self.graphs[number],
+                        self.case.operands(self.graphs[number], number), self.case.seed + 1,
                         CONFIRMING, CONFIRMING_SCALE,
                     )  # fmt: skip
                 except UnstableError:
@@ -134,14 +151,15 @@ class Agreement:
         if truth is None:
             return self
         truths = list(self.truths)
-        operands = self.case.operands(self.graph, number)
-        truths[number] = without_conventions(self.graph, operands, truth)
+        graph = self.graphs[number]
+        truths[number] = without_conventions(graph, self.case.operands(graph, number), truth)
         return replace(self, truths=truths)
 
     def _with_limits(self, number: int, output: int, e: Expected, result: Array) -> Expected:
-        """An output with the limits that activations have at infinities, where it is NaN, or a
-        whole number that comes of NaN, because they are written out."""
-        graph = self.graph
+        """An output with the limits that activations have at infinities, and with what masks of
+        zeros and ones choose, where it is NaN, or a whole number that comes of NaN, because they
+        are written out."""
+        graph = self.graphs[number]
         for recognise in ACTIVATIONS:
             graph = recognise(graph)
         try:
@@ -162,11 +180,26 @@ class Agreement:
         )  # fmt: skip
 
 
-def agreement_of(case: Case, graph: Graph, report: Report) -> Agreement:
+def graphs_of(case: Case) -> tuple[Case, list[Graph]]:
+    """The case, and the graph of each run. Where numbers of it are known only at run time, it is
+    that of the run, with its small inputs as constants, and there are no wild runs, which might
+    have no graph.
+
+    Raises:
+        FTunerError: as `import_model` does.
+    """
+    try:
+        return case, [import_model(case.model).graph] * len(case.runs)
+    except RunTimeNumberError:
+        case = replace(case, runs=case.runs[: len(case.runs) - case.wild], wild=0)
+        return case, [import_model(bound(case, n)).graph for n in range(len(case.runs))]
+
+
+def agreement_of(case: Case, graphs: Sequence[Graph], report: Report) -> Agreement:
     """What NumPy references say of a case."""
     references: list[list[Array] | str] = []
     truths: list[Truth | None] = []
-    for number in range(len(case.runs)):
+    for number, graph in enumerate(graphs):
         feeds = case.operands(graph, number)
         truth: Truth | None = None
         try:
@@ -183,7 +216,7 @@ def agreement_of(case: Case, graph: Graph, report: Report) -> Agreement:
         if truth is not None:
             compared, size = share_compared(truth.outputs)
             report.elements = report.elements[0] + compared, report.elements[1] + size
-    return Agreement(case, graph, references, truths)
+    return Agreement(case, graphs, references, truths)
 
 
 def _where_indices_are_wrong(
@@ -220,6 +253,8 @@ def compare_peers(agreement: Agreement, report: Report) -> None:
     if agreement.draws:
         report.apart["other random numbers"] += len(case.runs)
         return
+    # After no iteration peers do not know the extents of what is stacked.
+    stacks = any(node.op_type == "Loop" for node in case.proto.graph.node)
     partial = any(node.op_type in NOT_OF_NOTHING for node in case.proto.graph.node)
     for number in range(len(case.runs)):
         truth = agreement.truths[number]
@@ -242,7 +277,7 @@ def compare_peers(agreement: Agreement, report: Report) -> None:
             continue
         # The evaluator gives some integers the type that NumPy adds them up in.
         silent = other.startswith((REFUSED, ACCEPTED, SILENT)) or ": dtype " in other
-        own = doubt.startswith(REFUSED) and not agreement.is_wild(number)
+        own = doubt.startswith(REFUSED) and (stacks or not agreement.is_wild(number))
         if own and (empty or (OWN_ERROR in doubt and (not other or silent))):
             report.apart["onnxruntime refuses what it should run"] += 1
             continue

@@ -200,7 +200,9 @@ def run(options: Options, show: Show = print) -> Summary:
     with ExitStack() as stack:
         environment = stack.enter_context(temporary_cache(options.cache))
         function = f"{__name__}:{attempt.__name__}"
-        workers = stack.enter_context(Workers(function, options.jobs, LIMITS, RECYCLE, environment))
+        workers = stack.enter_context(
+            Workers(function, options.jobs, LIMITS, RECYCLE, environment, LIMITS.seconds)
+        )
         for number, result in workers.run(payloads()):
             seed = options.seed + number
             if crashed_in_peer(result):

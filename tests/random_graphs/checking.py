@@ -16,6 +16,7 @@ from tests.random_graphs.agreement import (
     all_finite,
     compare_peers,
     expect_refused,
+    graphs_of,
 )
 from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.freeing import freed
@@ -24,7 +25,6 @@ from tests.random_graphs.tensors import Array
 from tests.walking import walking
 
 from ftuner.errors import FTunerError, ShapeError, UnsupportedKernelError, UnsupportedOperatorError
-from ftuner.frontends.onnx import import_model
 from ftuner.graph.appending import Appended, memory_shape
 from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.pipeline import optimised
@@ -57,7 +57,7 @@ def checked(case: Case, place: str, peers: bool = True) -> Report:
     compiling.worthwhile_processes = lambda *_: 1
     report = Report()
     try:
-        graph = import_model(case.model).graph
+        case, graphs = graphs_of(case)
     except FTunerError as error:
         report.refused = f"{type(error).__name__}: {error}"
         if peers:
@@ -66,7 +66,7 @@ def checked(case: Case, place: str, peers: bool = True) -> Report:
     except Exception as error:
         report.found("foreign exception", f"import: {text_of(error)}")
         return report
-    agreement = agreement_of(case, graph, report)
+    agreement = agreement_of(case, graphs, report)
     if place == GPU:
         _check_on_gpu(agreement, report)
         return report
@@ -74,6 +74,9 @@ def checked(case: Case, place: str, peers: bool = True) -> Report:
         compare_peers(agreement, report)
     if place == PASSES:
         _check_passes(agreement, report)
+        return report
+    if agreement.late:
+        _check_late(agreement, report)
         return report
     at = Random(case.seed).choice(("begin", "end"))
     try:
@@ -143,21 +146,42 @@ def _with_room(x: Array, pair: Appended) -> Array:
 
 def _check_passes(agreement: Agreement, report: Report) -> None:
     """Run all inputs by the references of the operators that the passes leave."""
-    graph: Graph | None = _compiled(agreement.graph, report, lambda changed: changed, False)
-    if graph is None:
-        return
-    changed = graph
+    changed: dict[Graph, Graph] = {}
+    for graph in dict.fromkeys(agreement.graphs):
+        changed[graph] = _compiled(graph, report, lambda after: after, False)
+        if changed[graph] is None:
+            return
+    graphs = [changed[graph] for graph in agreement.graphs]
 
-    def run(threads: int, feeds: Feeds, key: Array) -> list[Array]:
-        keys = {v.name: key for v in changed.inputs if isinstance(v, RandomKey)}
+    def run(number: int, feeds: Feeds, key: Array) -> list[Array]:
+        keys = {v.name: key for v in graphs[number].inputs if isinstance(v, RandomKey)}
         try:
-            return run_reference(changed, [{**feeds, **keys}[v.name] for v in changed.inputs])
+            operands = {**feeds, **keys}
+            return run_reference(graphs[number], [operands[v.name] for v in graphs[number].inputs])
         except (IndexError, ValueError) as error:
             # References refuse by errors of NumPy.
             raise ShapeError(text_of(error)) from error
 
-    hides = any(node.op == "attention" for node in changed.nodes)
-    _run_all(agreement, report, [(1, n) for n in range(len(agreement.case.runs))], run, hides)
+    hides = any(node.op == "attention" for graph in graphs for node in graph.nodes)
+    _run_all(agreement, report, [(n, n) for n in range(len(graphs))], run, hides)
+
+
+def _check_late(agreement: Agreement, report: Report) -> None:
+    """Run all inputs, each twice, by a model whose graph depends on them."""
+    try:
+        model = load(agreement.case.model)
+    except UnsupportedOperatorError as error:
+        report.refused = f"{type(error).__name__}: {error}"
+        return
+
+    def run(number: int, feeds: Feeds, key: Array) -> list[Array]:
+        found: list[Array] = model._run(feeds, key)
+        return found
+
+    numbers = list(range(len(agreement.case.runs)))
+    again = Random(agreement.case.seed).sample(numbers, len(numbers))
+    _run_all(agreement, report, [(1, n) for n in (*numbers, *again)], run, True)
+    report.late_runs += report.runs
 
 
 def _check_freed(agreement: Agreement, report: Report) -> None:
