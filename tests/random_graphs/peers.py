@@ -30,8 +30,8 @@ LIMITED = (
     "is NaN",
 )  # fmt: skip
 """What onnxruntime says where a kernel of it lacks a part of its operator (a GroupQueryAttention
-of several sequences with a past takes one position each, a Binarizer no NaN), or where a Split has an empty piece, on
-which implementations do not agree."""
+of several sequences with a past takes one position each, a Binarizer no NaN), or where a Split has
+an empty piece, on which implementations do not agree."""
 
 
 LARGE = 1e3
