@@ -20,6 +20,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--guard", action="store_true", help="pages that fault around all memory")
     parser.add_argument("--gpu-share", type=float, default=0.0, help="graphs that are interpreted")
+    parser.add_argument(
+        "--compiled-share", type=float, default=1.0,
+        help="graphs that are compiled; the others run by references after all passes",
+    )  # fmt: skip
+    parser.add_argument("--cache", type=Path, help="folder of compiled objects, for further runs")
     parser.add_argument("--row", default="", help="that graphs begin with, as `Dropout`")
     parser.add_argument("--save", type=Path, help="folder for findings, made small")
     parser.add_argument("--json", type=Path, help="where the summary goes")
@@ -30,7 +35,7 @@ def main() -> int:
     options = Options(
         seconds=None if minutes is None else 60 * minutes, graphs=given.graphs, seed=seed,
         jobs=given.jobs, guard=given.guard, gpu_share=given.gpu_share, folder=given.save,
-        row=given.row,
+        row=given.row, compiled_share=given.compiled_share, cache=given.cache,
     )  # fmt: skip
     summary = run(options, lambda line: print(line, flush=True))
     print(summary.text())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.isolation import Done, Limits, Result, Workers
-from tests.random_graphs.checking import CPU, GPU, GUARDED, checked
+from tests.random_graphs.checking import CPU, GPU, GUARDED, PASSES, checked
 from tests.random_graphs.generating import seeded
 from tests.random_graphs.reports import Report, crashed_in_peer
 from tests.random_graphs.shrinking import Shrinker, signature
@@ -43,6 +43,10 @@ class Options:
     """Whether pages that fault lie around all memory."""
     gpu_share: float = 0.0
     """Of graphs that run by the kernels for a GPU, interpreted."""
+    compiled_share: float = 1.0
+    """Of the others, those that are compiled; the rest run by references after all passes."""
+    cache: Path | None = None
+    """Folder of compiled objects that stays; by default one of the run's own."""
     row: str = ""
     """The row that graphs begin with; any if it is empty."""
     stop: int = 50
@@ -54,8 +58,11 @@ class Options:
 
     def place(self, seed: int) -> str:
         """Where the graph of a seed runs."""
-        if (seed * 0x9E3779B1 >> 8) % 1000 < 1000 * self.gpu_share:
+        number = (seed * 0x9E3779B1 >> 8) % 1000
+        if number < 1000 * self.gpu_share:
             return GPU
+        if (seed * 0x85EBCA6B >> 8) % 1000 >= 1000 * self.compiled_share:
+            return PASSES
         return GUARDED if self.guard else CPU
 
 
@@ -152,9 +159,12 @@ def variables(cache: Path) -> dict[str, str]:
 
 
 @contextmanager
-def temporary_cache() -> Iterator[dict[str, str]]:
+def temporary_cache(kept: Path | None = None) -> Iterator[dict[str, str]]:
     """Variables of child processes with a cache of their own, in memory where there is such a
-    folder."""
+    folder; or with one that is kept."""
+    if kept is not None:
+        yield variables(kept)
+        return
     shared = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
     folder = tempfile.mkdtemp(prefix="ftuner-graphs-", dir=shared)
     try:
@@ -188,9 +198,11 @@ def run(options: Options, show: Show = print) -> Summary:
             number += 1
 
     with ExitStack() as stack:
-        environment = stack.enter_context(temporary_cache())
+        environment = stack.enter_context(temporary_cache(options.cache))
         function = f"{__name__}:{attempt.__name__}"
-        workers = stack.enter_context(Workers(function, options.jobs, LIMITS, RECYCLE, environment))
+        workers = stack.enter_context(
+            Workers(function, options.jobs, LIMITS, RECYCLE, environment, LIMITS.seconds)
+        )
         for number, result in workers.run(payloads()):
             seed = options.seed + number
             if crashed_in_peer(result):

@@ -16,6 +16,7 @@ from tests.random_graphs.agreement import (
     all_finite,
     compare_peers,
     expect_refused,
+    graphs_of,
 )
 from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.freeing import freed
@@ -23,10 +24,9 @@ from tests.random_graphs.reports import Report, nodes_of, text_of
 from tests.random_graphs.tensors import Array
 from tests.walking import walking
 
-from ftuner.errors import FTunerError, UnsupportedKernelError, UnsupportedOperatorError
-from ftuner.frontends.onnx import import_model
+from ftuner.errors import FTunerError, ShapeError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.graph.appending import Appended, memory_shape
-from ftuner.graph.ir import Graph
+from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.inference import load
@@ -34,13 +34,15 @@ from ftuner.runtime.cpu import compilation as compiling
 from ftuner.runtime.cpu.appending import Growth, extended, keep
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 THREADS = (1, 2)
 FREED_EACH = 4
 """One of this many cases also runs with constants as inputs, which takes several compilations."""
-CPU, GUARDED, GPU = "cpu", "guarded", "gpu"
-"""Where a case runs: on the CPU, there with pages that fault around all memory, or by the kernels
-for a GPU in Triton's interpreter."""
+CPU, GUARDED, GPU, PASSES = "cpu", "guarded", "gpu", "passes"
+"""Where a case runs: on the CPU, there with pages that fault around all memory, by the kernels for
+a GPU in Triton's interpreter, or by the NumPy references after all passes, which compiles nothing:
+a hundredth of the time, and importers, passes and peers are compared as elsewhere."""
 
 
 def check(payload: tuple[Case, str]) -> Report:
@@ -55,7 +57,7 @@ def checked(case: Case, place: str, peers: bool = True) -> Report:
     compiling.worthwhile_processes = lambda *_: 1
     report = Report()
     try:
-        graph = import_model(case.model).graph
+        case, graphs = graphs_of(case)
     except FTunerError as error:
         report.refused = f"{type(error).__name__}: {error}"
         if peers:
@@ -64,12 +66,18 @@ def checked(case: Case, place: str, peers: bool = True) -> Report:
     except Exception as error:
         report.found("foreign exception", f"import: {text_of(error)}")
         return report
-    agreement = agreement_of(case, graph, report)
-    if place == GPU:
+    agreement = agreement_of(case, graphs, report)
+    if place == GPU and not agreement.late:
         _check_on_gpu(agreement, report)
         return report
     if peers:
         compare_peers(agreement, report)
+    if place == PASSES:
+        _check_passes(agreement, report)
+        return report
+    if agreement.late:
+        _check_late(agreement, report)
+        return report
     at = Random(case.seed).choice(("begin", "end"))
     try:
         # At such extents the estimate walks no chain by stripes.
@@ -136,6 +144,46 @@ def _with_room(x: Array, pair: Appended) -> Array:
     return array
 
 
+def _check_passes(agreement: Agreement, report: Report) -> None:
+    """Run all inputs by the references of the operators that the passes leave."""
+    changed: dict[Graph, Graph] = {}
+    for graph in dict.fromkeys(agreement.graphs):
+        changed[graph] = _compiled(graph, report, lambda after: after, False)
+        if changed[graph] is None:
+            return
+    graphs = [changed[graph] for graph in agreement.graphs]
+
+    def run(number: int, feeds: Feeds, key: Array) -> list[Array]:
+        keys = {v.name: key for v in graphs[number].inputs if isinstance(v, RandomKey)}
+        try:
+            operands = {**feeds, **keys}
+            return run_reference(graphs[number], [operands[v.name] for v in graphs[number].inputs])
+        except (IndexError, ValueError) as error:
+            # References refuse by errors of NumPy.
+            raise ShapeError(text_of(error)) from error
+
+    hides = any(node.op == "attention" for graph in graphs for node in graph.nodes)
+    _run_all(agreement, report, [(n, n) for n in range(len(graphs))], run, hides)
+
+
+def _check_late(agreement: Agreement, report: Report) -> None:
+    """Run all inputs, each twice, by a model whose graph depends on them."""
+    try:
+        model = load(agreement.case.model)
+    except UnsupportedOperatorError as error:
+        report.refused = f"{type(error).__name__}: {error}"
+        return
+
+    def run(number: int, feeds: Feeds, key: Array) -> list[Array]:
+        found: list[Array] = model._run(feeds, key)
+        return found
+
+    numbers = list(range(len(agreement.case.runs)))
+    again = Random(agreement.case.seed).sample(numbers, len(numbers))
+    _run_all(agreement, report, [(1, n) for n in (*numbers, *again)], run, True)
+    report.late_runs += report.runs
+
+
 def _check_freed(agreement: Agreement, report: Report) -> None:
     """Run inputs with some constants of the model as further ones. What is known only at run time
     may be unsupported, but not wrong."""
@@ -173,7 +221,13 @@ def _check_on_gpu(agreement: Agreement, report: Report) -> None:
         return
     runs = [(1, n) for n in range(len(agreement.case.runs))]
     _run_all(
-        agreement, report, [*runs, *runs[:2]], lambda _, feeds, key: model._run(feeds, key), True
+        agreement,
+        report,
+        [*runs, *runs[:2]],
+        lambda _, feeds, key: model._run(feeds, key),
+        True,
+        # It rounds to half precision what it holds in memory.
+        roughly=agreement.halves,
     )
 
 
@@ -194,7 +248,7 @@ def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any], ha
 
 def _run_all(
     agreement: Agreement, report: Report, order: Sequence[tuple[int, int]],
-    run: Callable[[int, Feeds, Array], list[Array]], hides: bool,
+    run: Callable[[int, Feeds, Array], list[Array]], hides: bool, roughly: bool = False,
 ) -> None:  # fmt: skip
     """Run inputs by number with numbers of threads, in an order; the first failure ends it.
     `run`: is given the key of the random numbers, too, which is the same for the same inputs."""
@@ -224,7 +278,7 @@ def _run_all(
                     report.found("not the same again", f"{where}, output {i}")
                     return
             continue
-        wrong = agreement.wrong(number, results, finite=hides and not all_finite(feeds))
+        wrong = agreement.wrong(number, results, roughly, hides and not all_finite(feeds))
         if wrong:
             report.found("wrong", f"{where}: {wrong}")
             return

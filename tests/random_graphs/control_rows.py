@@ -14,7 +14,7 @@ from tests.random_graphs.tensors import FLOATS, Fill, Tensor
 MOST_TRIPS = 12
 
 
-def _info(name: str, x: Tensor) -> onnx.ValueInfoProto:
+def info(name: str, x: Tensor) -> onnx.ValueInfoProto:
     element = helper.np_dtype_to_tensor_dtype(np.dtype(x.dtype))
     return helper.make_tensor_value_info(name, element, [None] * x.rank)
 
@@ -26,7 +26,7 @@ def _branches(maker: Maker, name: str, x: Tensor) -> dict[str, onnx.GraphProto]:
         inner = maker.name(branch)
         op = maker.draws.pick(("Abs", "Neg", "Identity"))
         nodes = [helper.make_node(op, [name], [inner])]
-        found[branch] = helper.make_graph(nodes, branch, [], [_info(inner, x)])
+        found[branch] = helper.make_graph(nodes, branch, [], [info(inner, x)])
     return found
 
 
@@ -54,7 +54,7 @@ def _loop(maker: Maker) -> None:
     spread = 1.0
     if maker.opset >= 13 and x.rank and maker.draws.chance(0.3):
         part = _part(maker, nodes, x, number, flat)
-        spread += max(_sizes(x))
+        spread += max(sizes(x))
         before, after = after, maker.name("b")
         nodes.append(helper.make_node("Add", [before, part], [after]))
     nodes.append(helper.make_node("Identity", [go], [begun]))
@@ -63,15 +63,15 @@ def _loop(maker: Maker) -> None:
     # Tensors of one shape: how often they are appended may come at run time.
     alike = all(extent.static for extent in (*x.shape, *other.shape))
     appends = maker.opset >= 13 and (known or alike) and maker.draws.chance(0.3)
-    infos = [helper.make_tensor_value_info(begun, TensorProto.BOOL, []), _info(after, x)]
+    infos = [helper.make_tensor_value_info(begun, TensorProto.BOOL, []), info(after, x)]
     inputs = [
         helper.make_tensor_value_info(number, TensorProto.INT64, []),
         helper.make_tensor_value_info(go, TensorProto.BOOL, []),
-        _info(carried, x),
+        info(carried, x),
     ]
     if stacks:
         nodes.append(helper.make_node("Neg", [after], [maker.name("b")]))
-        infos.append(_info(nodes[-1].output[0], x))
+        infos.append(info(nodes[-1].output[0], x))
     if appends:
         given, grown = (maker.name("s") for _ in range(2))
         element = helper.np_dtype_to_tensor_dtype(np.dtype(x.dtype))
@@ -91,7 +91,7 @@ def _loop(maker: Maker) -> None:
     else:
         fill = Fill("uniform", (0.0,) * BINDINGS, (float(MOST_TRIPS),) * BINDINGS)
         count = maker.input((), "int64", fill)
-    maker.spend(tuple(MOST_TRIPS * n for n in _sizes(x)))
+    maker.spend(tuple(MOST_TRIPS * n for n in sizes(x)))
     if not appends:
         maker.node("Loop", [count, None, x], [last, *results], body=body)
         loop = maker.nodes[-1]
@@ -159,7 +159,7 @@ def _joined(maker: Maker, sequence: str, x: Tensor, count: int, bound: float) ->
     maker.nodes[-1].input.append(sequence)
 
 
-def _sizes(x: Tensor) -> tuple[int, ...]:
+def sizes(x: Tensor) -> tuple[int, ...]:
     return tuple(int(np.prod([e.at[i] for e in x.shape])) for i in range(BINDINGS))
 
 
@@ -179,14 +179,14 @@ def _scan(maker: Maker) -> None:
         helper.make_node("Add", [flat, part.name], [after]),
         helper.make_node("Neg", [after], [out]),
     ]
-    inputs = [_info(state, part), _info(part.name, part)]
-    body = helper.make_graph(nodes, "body", inputs, [_info(after, part), _info(out, part)])
+    inputs = [info(state, part), info(part.name, part)]
+    body = helper.make_graph(nodes, "body", inputs, [info(after, part), info(out, part)])
     bound = max(abs(x.low), abs(x.high)) + 1
     last = maker.new(element, x.dtype, -bound, bound)
     to = maker.draws.below(x.rank)
     shape = (*element[:to], x.shape[axis], *element[to:])
     every = maker.new(shape, x.dtype, -bound, bound)
-    maker.spend(_sizes(x))
+    maker.spend(sizes(x))
     maker.node(
         "Scan", [first, x], [last, every], body=body, num_scan_inputs=1,
         scan_input_axes=[axis - maker.draws.pick((0, x.rank))],

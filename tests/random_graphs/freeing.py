@@ -1,4 +1,5 @@
-"""Cases whose constants of integers and conditions become inputs.
+"""Cases whose constants of integers and conditions become inputs, and models for which those of a
+run become constants.
 
 Shapes, axes, starts, pads, repeats, numbers of iterations and conditions are then known only at run
 time. With the constants as inputs the outputs are those of the case, so that its references hold.
@@ -17,6 +18,21 @@ SHARE = 0.5
 MOST_ELEMENTS = 16
 
 
+def _decides(array: Array) -> bool:
+    return array.dtype.name in ("int64", "bool") and array.size <= MOST_ELEMENTS
+
+
+def bound(case: Case, number: int) -> bytes:
+    """The model with the small integers and conditions that a run is given as constants."""
+    proto = case.proto
+    chosen = {name: x for name, x in case.runs[number].items() if _decides(x)}
+    kept = [x for x in proto.graph.input if x.name not in chosen]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    proto.graph.initializer.extend(numpy_helper.from_array(x, n) for n, x in chosen.items())
+    return proto.SerializeToString()
+
+
 def freed(case: Case, random: Random) -> Case | None:
     """The case with some constants as inputs; None if it has no such constants."""
     proto = case.proto
@@ -24,7 +40,7 @@ def freed(case: Case, random: Random) -> Case | None:
     known: dict[str, Array] = {}
     for tensor in graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.dtype.name in ("int64", "bool") and array.size <= MOST_ELEMENTS:
+        if _decides(array):
             known[tensor.name] = array
     chosen = {name: x for name, x in known.items() if random.random() < SHARE}
     if not chosen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -24,6 +24,7 @@ from tests.random_graphs import (  # noqa: F401
     random_number_rows,
     recurrent_rows,
     reduction_rows,
+    seam_rows,
     selecting_rows,
     sequence_rows,
     shape_rows,
@@ -163,10 +164,7 @@ def _model(maker: Maker, outputs: Sequence[Tensor | str]) -> onnx.ModelProto:
         helper.make_tensor_value_info(x.name, _element(x.dtype), [None] * x.rank)
         for x in outputs
     ]  # fmt: skip
-    read = {name for node in maker.nodes for name in node.input}
-    read |= {
-        name for node in maker.nodes for a in node.attribute for n in a.g.node for name in n.input
-    }
+    read = _read(maker.nodes)
     kept = {name: x for name, x in maker.constants.items() if name in read}
     graph = helper.make_graph(
         maker.nodes, "random",
@@ -178,6 +176,12 @@ def _model(maker: Maker, outputs: Sequence[Tensor | str]) -> onnx.ModelProto:
         helper.make_opsetid("ai.onnx.ml", 4),
     ]  # fmt: skip
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """What nodes read, and those of the graphs within them."""
+    read = {name for node in nodes for name in node.input}
+    return read.union(*(_read(a.g.node) for node in nodes for a in node.attribute))
 
 
 def _element(dtype: str) -> int:

@@ -346,3 +346,17 @@ def _few_bits(maker: Maker) -> None:
     size = a.size * depth * 2.0**bits
     maker.add("MatMulNBits", [a, weight, scales, zeros, None, bias], shape, "float32", -size, size,
               MICROSOFT, bits=bits, block_size=block, K=depth, N=columns)  # fmt: skip
+
+
+@row("CDist", 0.3, MICROSOFT)
+def _distances(maker: Maker) -> None:
+    """Distances of the rows of two matrices; equal ones have a distance that rounding decides."""
+    draws = maker.draws
+    x = maker.operand(("float32", "float32", "float64"), (2,), size=1e3)
+    y = maker.shaped((length(maker), x.shape[1]), x.dtype, 1e3)
+    _expect_some(*x.shape, y.shape[0])
+    shape = (x.shape[0], y.shape[0])
+    spend(maker, shape, x.shape[1].most)
+    metric = draws.pick(("sqeuclidean", "euclidean"))
+    size = (x.size + y.size) ** 2 * x.shape[1].most
+    maker.add("CDist", [x, y], shape, x.dtype, 0, size, MICROSOFT, metric=metric)

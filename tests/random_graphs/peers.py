@@ -27,10 +27,11 @@ and reduces the axes of a picture for GlobalMaxPool whatever the rank."""
 
 LIMITED = (
     "not currently supported", "Invalid num_outputs value", "batch_size must be 1 when",
+    "is NaN",
 )  # fmt: skip
 """What onnxruntime says where a kernel of it lacks a part of its operator (a GroupQueryAttention
-of several sequences with a past takes one position each), or where a Split has an empty piece, on
-which implementations do not agree."""
+of several sequences with a past takes one position each, a Binarizer no NaN), or where a Split has
+an empty piece, on which implementations do not agree."""
 
 
 LARGE = 1e3

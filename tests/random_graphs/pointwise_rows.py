@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import TensorProto, helper
 from tests.random_graphs.drawing import DeclinedError
+from tests.random_graphs.extents import static
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import broadcast, dtypes_of, partner, row
 from tests.random_graphs.tensors import (
@@ -22,6 +23,8 @@ from tests.random_graphs.tensors import (
 )
 
 Range = tuple[float, float]
+HALF_LARGEST = 65504.0
+"""The largest number of float16."""
 ALL = (-1e30, 1e30)
 
 
@@ -309,21 +312,58 @@ def _cast(maker: Maker) -> None:
     maker.add("Cast", [x], x.shape, to, low, x.high, to=_element(to))
 
 
-@row("half precision", 0.5, since=13, idiom=True)
+@row("half precision", 1.5, idiom=True)
 def _half_precision(maker: Maker) -> None:
-    """Rounds an input to half precision, and moves it before it is widened again. Elements of other
-    tensors have errors, which a rounding could enlarge."""
+    """Rounds a tensor to half precision, or reads an input that is, and computes a little with it,
+    as files in half precision do, before it is widened. Without the last it is an output."""
     draws = maker.draws
-    x = maker.input(maker.some_shape(), draws.pick(("float32", "int32")), None)
-    half = draws.pick((TensorProto.FLOAT16, TensorProto.BFLOAT16))
-    size = min(2 * x.size, 65504.0)
-    to = draws.pick(("float32", "float64", "int64"))
-    y = maker.new(x.shape, to, -size, size)
-    between = [maker.name("h") for _ in range(2)]
-    maker.nodes.append(helper.make_node("Cast", [x.name], between[:1], to=half))
-    maker.nodes.append(helper.make_node("Identity", between[:1], between[1:]))
-    maker.nodes.append(helper.make_node("Cast", between[1:], [y.name], to=_element(to)))
-    maker.tensors.append(y)
+    if draws.chance(0.3):
+        x = maker.input(maker.some_shape(), "float16", Fill("normal"))
+    else:
+        x = maker.operand(("float32", "float64", "int32", "float32"))
+        size = min(2 * x.size, HALF_LARGEST)
+        if maker.opset >= 13 and draws.chance(0.3):
+            # Only moved: peers compute nothing in bfloat16.
+            name = maker.name("h")
+            maker.nodes.append(helper.make_node("Cast", [x.name], [name], to=TensorProto.BFLOAT16))
+            y = maker.new(x.shape, draws.pick(("float32", "float64")), -size, size)
+            maker.nodes.append(helper.make_node("Cast", [name], [y.name], to=_element(y.dtype)))
+            maker.tensors.append(y)
+            return
+        if x.floating and x.size > HALF_LARGEST / 2:
+            x = maker.tamed(x, -HALF_LARGEST / 2, HALF_LARGEST / 2)
+        x = maker.add("Cast", [x], x.shape, "float16", -size, size, to=TensorProto.FLOAT16)
+    for _ in range(draws.pick((0, 1, 2))):
+        x = _in_half_precision(maker, x)
+    if draws.chance(0.9):
+        to = draws.pick(("float32", "float64"))
+        maker.add("Cast", [x], x.shape, to, -x.size, x.size, to=_element(to))
+
+
+def _in_half_precision(maker: Maker, x: Tensor) -> Tensor:
+    kind = maker.draws.pick(("view", "Relu", "Sigmoid", "Mul", "Add", "Softmax", "MatMul"))
+    shape, low, high, others, attributes = x.shape, x.low, x.high, [], {}
+    if kind == "view":
+        return maker.viewing(maker, x)
+    if kind in ("Mul", "Add"):
+        others = [maker.weight((x.shape[-1].at[0],), x.dtype)] if (
+            x.rank and x.shape[-1].static) else [maker.constant(np.float16(0.7))]  # fmt: skip
+        low, high = -10 * x.size, 10 * x.size
+    elif kind in ("Softmax", "MatMul"):
+        if not x.rank or not x.shape[-1].static or x.rank < 2:
+            raise DeclinedError("no rows")
+        k = x.shape[-1].at[0]
+        if kind == "MatMul":
+            n = maker.draws.pick((8, 1, 17))
+            others, shape = [maker.weight((k, n), x.dtype)], (*x.shape[:-1], static(n))
+            low, high = -10 * k * x.size, 10 * k * x.size
+        else:
+            attributes, low, high = {"axis": x.rank - 1}, 0.0, 1.0
+    elif kind == "Sigmoid":
+        low, high = 0.0, 1.0
+    if max(-low, high) > HALF_LARGEST / 2:
+        raise DeclinedError("beyond half precision")
+    return maker.add(kind, [x, *others], shape, x.dtype, low, high, **attributes)
 
 
 @row("BitCast", 1.5, since=26)

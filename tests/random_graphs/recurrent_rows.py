@@ -23,9 +23,13 @@ def _lengths(maker: Maker, batch: Extent, length: Extent) -> Tensor:
     return maker.input((batch,), "int32", fill)
 
 
-def _layer(maker: Maker, op: str) -> None:
+def _sequence(maker: Maker) -> Tensor:
+    return maker.operand(("float32",), (3,), lambda x: x.shape[2].static, TAME)
+
+
+def recurrent(maker: Maker, op: str, x: Tensor, last: bool = False) -> Tensor:
+    """A layer that reads a sequence. Returns a result: the last state if `last`."""
     draws = maker.draws
-    x = maker.operand(("float32",), (3,), lambda x: x.shape[2].static, TAME)
     length, batch, width = x.shape
     if 0 in (*length.at, *batch.at, *width.at):
         # onnxruntime refuses nothing, or gives nothing for the last states.
@@ -53,26 +57,28 @@ def _layer(maker: Maker, op: str) -> None:
         attributes["linear_before_reset"] = draws.pick((None, 0, 1))
     high = max([1.0, *(t.size for t in inputs[5:] if t is not None)]) + max(length.at)
     y = maker.new((length, count, batch, static(hidden)), "float32", -high, high)
-    last = [maker.new(state, "float32", -high, high) for _ in range(2 if op == "LSTM" else 1)]
-    kept = [y if draws.chance(0.85) else None, *(s if draws.chance(0.5) else None for s in last)]
-    if not any(kept):
-        kept[0] = y
+    states = [maker.new(state, "float32", -high, high) for _ in range(2 if op == "LSTM" else 1)]
+    kept = [y if draws.chance(0.85) else None, *(s if draws.chance(0.5) else None for s in states)]
+    result = states[0] if last else y
+    if last or not any(kept):
+        kept[int(last)] = result
     maker.node(op, inputs, kept, hidden_size=hidden, direction=direction, **attributes)
+    return result
 
 
 @row("LSTM", 0.8)
 def _lstm(maker: Maker) -> None:
-    _layer(maker, "LSTM")
+    recurrent(maker, "LSTM", _sequence(maker))
 
 
 @row("GRU", 0.6)
 def _gru(maker: Maker) -> None:
-    _layer(maker, "GRU")
+    recurrent(maker, "GRU", _sequence(maker))
 
 
 @row("RNN", 0.4)
 def _rnn(maker: Maker) -> None:
-    _layer(maker, "RNN")
+    recurrent(maker, "RNN", _sequence(maker))
 
 
 @row("DynamicQuantizeLSTM", 0.2, MICROSOFT)

@@ -21,18 +21,21 @@ from tests.random_graphs.tensors import Array
 from tests.wild_products import exact_products
 
 from ftuner.core.dim import Symbolic
-from ftuner.core.dtype import FLOAT32, FLOAT64, DType
+from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF_DTYPES, DType
 from ftuner.core.evaluation import evaluate
+from ftuner.graph.arrays import converted, largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.passes.halves import halves_in_float32
+from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.shapes.binding import bind, check
 
 NOISE = {FLOAT32: 2.0**-20, FLOAT64: 2.0**-47}
 """Relative: 16 and 32 unit roundoffs."""
-LEAST = {FLOAT32: 2.0**-126, FLOAT64: 2.0**-1022}
-"""Smallest normal numbers: rounding below them is absolute."""
-ROUNDINGS = 16
-"""Of results, beside what the noise tells."""
+LEAST = {FLOAT32: 2.0**-126, FLOAT64: 2.0**-1022, FLOAT16: 2.0**-24, BFLOAT16: 2.0**-126}
+"""Smallest normal numbers, below which rounding is absolute; of float16 the smallest number."""
+ROUNDINGS, HALF_ROUNDINGS = 16, 2
+"""Of results, beside what the noise tells. Half precision is rounded where it is stored only."""
 FACTOR = 4.0
 """By which a result may be further off than the largest change that the noise made."""
 REPEATS = 4
@@ -42,6 +45,9 @@ ROUNDED_SCALE = 2.0**-4
 ROUGH_FACTOR, ROUGHLY = 256.0, 1e-4
 """Of the tolerance and of the largest element, where only the meaning of operators is compared:
 peers add up and approximate in their own ways, and some compute float64 in float32."""
+HALF_ROUGHLY = 4.0
+"""Unit roundoffs of half precision that stand in place of the last, where a graph rounds to it:
+peers compute in it, and round other sums."""
 SIGNS, NUDGES = (-1.0, 1.0), (-1.0, 0.0, 1.0)
 ROUGH_SHARE = 0.01
 """Of bools and whole numbers that may differ there: what rounding decides for a peer alone."""
@@ -59,9 +65,10 @@ GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})
 SELECTIONS = frozenset({
     "maximum", "minimum", "absolute", "negative", "sign", "floor", "ceil", "rint", "isnan", "isinf",
     "equal", "less", "less_equal", "arg_reduce", "bit_cast", "random_stream", "random_uniform",
-    "random_key",
+    "random_key", "round_float16", "round_bfloat16",
 })  # fmt: skip
-"""Operators that compute nothing that is rounded: exact operands are read as they are."""
+"""Operators that compute nothing that is rounded, or round in one way: exact operands are read as
+they are."""
 LIMITED = frozenset({"gelu", "gelu_tanh", "silu", "swish", "mish", "hard_swish"})
 """Functions that give their limit at minus infinity, where a product of it and zero is NaN."""
 ORDERED = frozenset({"arg_reduce", "top_k"})
@@ -105,7 +112,10 @@ def _wide(x: Any, dtype: DType) -> Array:
 
 
 def _fitted(x: Array, dtype: DType, rounds: bool) -> Array:
-    """Numbers beyond the largest of float32 as infinities, and rounded to it if asked for."""
+    """Numbers beyond the largest of float32 as infinities, and rounded to it if asked for; rounded
+    to half precision in any case."""
+    if dtype.name in HALF_DTYPES:
+        return converted(x, dtype).astype(np.float64)
     if dtype != FLOAT32:
         return x
     if rounds:
@@ -133,6 +143,9 @@ def wide_outputs(
     Raises:
         Exception: what a reference raises for inputs that do not fit.
     """
+    if any(v.dtype.name in HALF_DTYPES for node in graph.nodes for v in node.outputs + node.inputs):
+        # Numbers are rounded where the file rounds them, and nowhere else.
+        graph = halves_in_float32(graph)
     symbols = bind(graph, [feeds[v.name].shape for v in graph.inputs])
     known = {v: _wide(feeds[v.name], v.dtype) for v in graph.inputs}
     inexact: set[Value] = set()
@@ -147,7 +160,7 @@ def wide_outputs(
 
     def read(node: Node, value: Value) -> Array:
         x = array_of(value)
-        if random is None or value.dtype.kind != "float":
+        if random is None or value.dtype not in NOISE:
             return x
         if _moves(node) and not (node.op == "top_k" and value in inexact):
             return x
@@ -183,7 +196,7 @@ def wide_outputs(
         if len(node.outputs) == 1:
             results = (results,)
         rounded = not _moves(node) and node.op not in SELECTIONS and not _selects(node)
-        rounded = rounded and not (node.op == "cast" and node.inputs[0].dtype.kind != "float")
+        rounded = rounded and not (node.op == "cast" and node.inputs[0].dtype not in NOISE)
         blurred = rounded or any(v in inexact for v in node.inputs)
         for value, result in zip(node.outputs, results, strict=True):
             known[value] = _fitted(_wide(result, value.dtype), value.dtype, rounds)
@@ -197,7 +210,7 @@ def wide_outputs(
             check(graph, symbols)
     outputs = [
         _noisy(array_of(v), v.dtype, random, scale, rounds)
-        if v in inexact and random is not None
+        if v in inexact and v.dtype in NOISE and random is not None
         else array_of(v)
         for _, v in graph.outputs
     ]
@@ -354,11 +367,11 @@ def expected(
             continue
         unit = output.dtype.unit_roundoff
         magnitude = np.where(np.isfinite(x), np.abs(x), 0)
-        tolerance = FACTOR * s + ROUNDINGS * unit * magnitude + ROUNDINGS * LEAST[output.dtype]
+        roundings = ROUNDINGS if output.dtype in NOISE else HALF_ROUNDINGS
+        tolerance = FACTOR * s + roundings * (unit * magnitude + LEAST[output.dtype])
         # Close to the largest number, rounding decides about infinity.
-        most = float(np.finfo(output.dtype.name).max)
-        mask = mask & ((magnitude + tolerance < most) | ~np.isfinite(x))
-        found.append(Expected(x, np.dtype(output.dtype.name), tolerance, mask))
+        mask = mask & ((magnitude + tolerance < largest_finite(output.dtype)) | ~np.isfinite(x))
+        found.append(Expected(x, numpy_dtype(output.dtype), tolerance, mask))
     return Truth(found, empty)
 
 
@@ -382,8 +395,9 @@ def without_conventions(graph: Graph, feeds: Mapping[str, Array], truth: Truth) 
     return replace(truth, outputs=outputs)
 
 
-def difference(result: Any, wanted: Expected, roughly: bool = False, finite: bool = False) -> str:
-    """What is wrong with an output, empty if nothing is. `roughly`: to some digits only.
+def difference(result: Any, wanted: Expected, roughly: float = 0.0, finite: bool = False) -> str:
+    """What is wrong with an output, empty if nothing is. `roughly`: to this share of the largest
+    element only; see `ROUGHLY`.
     `finite`: only where both are numbers."""
     if not isinstance(result, np.ndarray) or result.dtype != wanted.dtype:
         return f"dtype {getattr(result, 'dtype', type(result))}, expected {wanted.dtype}"
@@ -398,7 +412,7 @@ def difference(result: Any, wanted: Expected, roughly: bool = False, finite: boo
     else:
         if roughly:
             sizes = np.abs(wanted.value[np.isfinite(wanted.value)])
-            tolerance = ROUGH_FACTOR * tolerance + ROUGHLY * np.max(sizes, initial=0.1)
+            tolerance = ROUGH_FACTOR * tolerance + roughly * np.max(sizes, initial=0.1)
         wide = result.astype(np.float64)
         with np.errstate(all="ignore"):
             near = np.abs(wide - wanted.value) <= tolerance
