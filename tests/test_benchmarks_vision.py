@@ -95,8 +95,8 @@ NESTS: dict[str, dict[str, int]] = {
     "convnext-tiny": {"pad": 1, "norm": 11, **POOLED},
     "unet": {"pad": 1, "copy": 5},
     "yolo": {"pad": 7, "copy": 12, "resample": 2, "softmax": 1, "sigmoid": 1},
-    "segformer-b0": {"pad": 1, "norm": 19, "copy": 1},
-    "vit-tiny": {"pad": 1, "norm": 9, "copy": 1, "add": 1, "gather": 1},
+    "segformer-b0": {"pad": 1, "norm": 19, "copy": 1, "resample": 3},
+    "vit-tiny": {"pad": 1, "norm": 9, "copy": 1, "add": 1, "gather": 1, "resample": 1},
     "swin-tiny": {
         "pad": 5, "norm": 21, "copy": 32, "add": 11, "slice + slice + add": 4,
         "subtract + equal + where": 3, "subtract + equal + where + add": 1, **POOLED,

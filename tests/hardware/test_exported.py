@@ -111,7 +111,7 @@ def with_tuning(**tuning: Any) -> dict[str, Any]:
 def test_damaged_tunings(tmp_path: Path, tuning: dict[str, Any], message: str) -> None:
     path = tmp_path / "machine.json"
     path.write_text(json.dumps(with_tuning(**tuning)))
-    with pytest.raises(HardwareError, match=f"machine.json: .*{message}"):
+    with pytest.raises(HardwareError, match=rf"machine\.json .*{message}"):
         read_exported(path)
 
 
@@ -131,7 +131,7 @@ def test_damaged_tunings(tmp_path: Path, tuning: dict[str, Any], message: str) -
 def test_damaged_files(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "machine.json"
     path.write_bytes(data)
-    with pytest.raises(HardwareError, match=f"machine.json: .*({message})"):
+    with pytest.raises(HardwareError, match=rf"machine\.json .*({message})"):
         read_exported(path)
 
 

@@ -270,7 +270,7 @@ def test_types_by_their_names() -> None:
     with pytest.raises(ValueError, match="there is no 'q'; there are x, i"):
         TypeHelper.get_input_type(own, "q")
     with pytest.raises(ValueError, match="is the type of no tensor in ftuner"):
-        TypeHelper.ort_type_to_numpy_type("tensor(string)")
+        TypeHelper.ort_type_to_numpy_type("tensor(float8e4m3fn)")
     with pytest.raises(ValueError, match="NumPy has no type"):
         TypeHelper.ort_type_to_numpy_type("tensor(bfloat16)")
 

@@ -117,14 +117,15 @@ def _reference(x: Any, *tables: Any, axes: tuple[int, ...]) -> Any:
 
 def _lower(node: Node, placement: Placement) -> None:
     """Have in memory what would be computed for many elements of the result: tables, which may also
-    be computed once for a shape, and x where the result is known to have more elements."""
+    be computed once for a shape, and x where the result is known to have no fewer elements. A roll
+    reads each element once."""
     x, *tables = node.inputs
+    counts = [(t.shape, x.shape[a]) for a, t in zip(node.attributes["axes"], tables, strict=False)]
+    if all(shape == (1, extent) for shape, extent in counts):
+        return
     for table in tables:
         placement.view(table)
-    axes = node.attributes["axes"]
-    if all(
-        maximum(t.shape[1], x.shape[a]) == t.shape[1] for a, t in zip(axes, tables, strict=False)
-    ):
+    if all(maximum(shape[1], extent) == shape[1] for shape, extent in counts):
         placement.view(x)
 
 
