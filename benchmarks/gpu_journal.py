@@ -94,6 +94,7 @@ class Journal:
     def _inject(self, prefix: str) -> None:
         fault, reached = self._fault, len(self.document["cases"]) + len(self.document["lost"])
         if fault and fault.number == reached and fault.kind.startswith("peer-") == bool(prefix):
+            self._fault = None
             fault.act()
 
     def add(self, label: str, result: Mapping[str, Any]) -> None:
