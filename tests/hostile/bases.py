@@ -418,7 +418,7 @@ def _own() -> Iterator[tuple[Key, Node]]:
         made = tuple(helper.make_attribute(k, v).SerializeToString() for k, v in attributes.items())
         given = tuple(None if i is None else np.asarray(i) for i in inputs)
         # The norm comes with the number of tokens that count, and the label with its score.
-        two = "EmbedLayer" in op or op == "LinearClassifier"
+        two = "EmbedLayer" in op or op.endswith("Classifier")
         outputs = (True, True) if two else (True,)
         # Keys and values come with the result.
         outputs = (True,) * 3 if op == "GroupQueryAttention" else outputs

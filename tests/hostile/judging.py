@@ -50,6 +50,12 @@ EXPLAINED = {
         # The mean of no elements.
         r"(QLinearGlobalAveragePool|QLinearReduceMean) \S+ (input 0|all inputs): 0 along axis",
     ),
+    "the mean of no elements is zero, as that of onnxruntime where it computes one": (
+        r"(GlobalAveragePool|LayerNormalization) \S+ (input 0|all inputs): 0 along axis",
+    ),
+    "peers take tables of two axes alone": (
+        r"(TreeEnsemble\w*|SVMClassifier|SVMRegressor) \S+ (input 0|all inputs): (its first|flat)",
+    ),
     "indices are cast to integers, as the specification says, and NaN is none": (
         r"OneHot \S+ (input 0|all inputs): (halves|all 1e-45|mixed)",
     ),
