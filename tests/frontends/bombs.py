@@ -421,7 +421,10 @@ BOMBS: dict[str, Bomb] = {
         None,
     ),
     "extents by data": Bomb(
-        lambda: model_of(chain(lambda a, b: [node("NonZero", [a], [b])], 1000), FLOATS, ["y"]),
+        lambda: model_of(
+            chain(lambda a, b: [node("Neg", [a], [f"{a}n"]), node("NonZero", [f"{a}n"], [b])], 1000),
+            FLOATS, ["y"],
+        ),
         "UnsupportedOperatorError",
     ),
     "a long name": Bomb(lambda: _names("x" * (8 << 20)), "GraphError"),

@@ -22,9 +22,14 @@ Run = Callable[[Feeds], list[Array]]
 ROUGHLY = {"rtol": 1e-3, "atol": 1e-4}
 MODEL_HOLES = {hole.__name__: hole for hole in (*declarations.HOLES, *versions.HOLES)}
 BESIDES = {hole.__name__: hole for hole in versions.BESIDES}
-REFUSED_BY_PEERS = ("The input tensor cannot be reshaped to the requested shape",)
+REFUSED_BY_PEERS = (
+    "The input tensor cannot be reshaped to the requested shape",
+    "operand cannot broadcast on dim",
+    "OpKernelContext::OutputMLValue",
+)
 """What onnxruntime does not run, and ftuner does: an extent of -1 of a tensor without elements that
-the other extents decide."""
+the other extents decide; products that broadcast 1 to 0; a sum of axes that are named alike and
+differ, for which it has planned the memory of one operand."""
 FEEDINGS = {hole.__name__: hole for hole in FEED_HOLES}
 ALL_HOLES = (*MODEL_HOLES, *BESIDES, *FEEDINGS)
 REFUSED = frozenset({

@@ -23,7 +23,7 @@ from tests.wild_products import exact_products
 from ftuner.core.dim import Symbolic
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, HALF_DTYPES, DType
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.arrays import converted, largest_finite
+from ftuner.graph.arrays import converted, held_in, largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.passes.halves import halves_in_float32
@@ -108,7 +108,7 @@ def _wide(x: Any, dtype: DType) -> Array:
     if dtype.kind == "float":
         return np.asarray(x).astype(np.float64)
     with np.errstate(all="ignore"):
-        return np.asarray(x).astype(dtype.name)
+        return np.asarray(x).astype(held_in(dtype))
 
 
 def _fitted(x: Array, dtype: DType, rounds: bool) -> Array:
@@ -363,7 +363,7 @@ def expected(
     found = []
     for (_, output), x, s, mask in zip(graph.outputs, values, spread, compared, strict=True):
         if output.dtype.kind != "float":
-            found.append(Expected(x, np.dtype(output.dtype.name), None, mask))
+            found.append(Expected(x, np.dtype(held_in(output.dtype)), None, mask))
             continue
         unit = output.dtype.unit_roundoff
         magnitude = np.where(np.isfinite(x), np.abs(x), 0)
