@@ -422,7 +422,9 @@ BOMBS: dict[str, Bomb] = {
     ),
     "extents by data": Bomb(
         lambda: model_of(
-            chain(lambda a, b: [node("Neg", [a], [f"{a}n"]), node("NonZero", [f"{a}n"], [b])], 1000),
+            chain(
+                lambda a, b: [node("Neg", [a], [f"{a}n"]), node("NonZero", [f"{a}n"], [b])], 1000
+            ),
             FLOATS, ["y"],
         ),
         "UnsupportedOperatorError",
