@@ -33,7 +33,7 @@ differ, for which it has planned the memory of one operand."""
 FEEDINGS = {hole.__name__: hole for hole in FEED_HOLES}
 ALL_HOLES = (*MODEL_HOLES, *BESIDES, *FEEDINGS)
 REFUSED = frozenset({
-    "inputs_without_shape", "an_input_without_type", "a_dead_product", "a_dead_unknown_node",
+    "an_input_without_type", "a_dead_product", "a_dead_unknown_node",
     "an_initialiser_twice", "an_output_twice", "a_tensor_made_twice", "an_input_twice",
     "an_initialiser_named_as_an_output", "no_opset", "no_opset_of_onnx", "two_opsets",
     "two_names_of_onnx", "a_function_that_is_not_there", "a_function_of_an_operator_of_onnx",
