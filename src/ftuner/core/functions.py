@@ -230,7 +230,7 @@ _TABLE: dict[str, ScalarFunction] = {
         epilogue=True,
         onnx="HardSwish",
     ),
-    "round_float16": _unary(references.round_float16, cost=29, epilogue=True),
+    "round_float16": _unary(references.round_float16, cost=4, epilogue=True),
     "round_bfloat16": _unary(references.round_bfloat16, cost=11, epilogue=True),
     "floor": _unary(np.floor),
     "ceil": _unary(np.ceil),
