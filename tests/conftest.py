@@ -39,6 +39,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell of each failure when it happens: a run that is stopped has no summary."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        config.pluginmanager.register(_FailuresAtOnce(reporter))
+
+
+class _FailuresAtOnce:
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self.reporter = reporter
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            reason = report.longreprtext.splitlines()[-12:]
+            self.reporter.write_line(f"\n{report.nodeid} ({report.when})\n" + "\n".join(reason))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `full` the cases of a test marked `each_value` that the core does not need."""
