@@ -27,8 +27,8 @@ from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
 
 H200 = interpreted("h200")
-REFUSED = re.compile(r"of float64")
-"""Products of float64 have no kernels."""
+REFUSED = re.compile(r"of float64|strings and maps")
+"""Products of float64 have no kernels, and no operator of strings has."""
 SLOW = re.compile(r"pool_3d_(default|.*_large)")
 """Pools of volumes of 32 x 32 x 32, for which the interpreter takes ten seconds each. The other
 cases have windows of three axes, too."""
