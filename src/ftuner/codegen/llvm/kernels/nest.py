@@ -264,7 +264,9 @@ class _Emission(Frame):
         """Emit `body` for each index along the reduced axes, by vectors along the vector axis."""
         kernel, vector = self.kernel, self.schedule.vector
         inner = [a for a in range(len(kernel.kept), len(kernel.axes)) if a != vector]
-        written = self._written_out(inner) if place.holds.issuperset(self.slopes) else []
+        checked = not place.holds.issuperset(self.slopes)
+        # Single elements are those of borders, of which each row has some.
+        written = [] if checked and place.lanes is not None else self._written_out(inner)
         with ExitStack() as loops:
             index = dict(place.index)
             for axis in inner[: len(inner) - len(written)]:
