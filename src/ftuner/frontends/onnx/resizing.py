@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Symbolic, maximum, minimum, product, quotient, resized
+from ftuner.core.dim import Dim, Symbolic, maximum, minimum, quotient, resized
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.interpolation import (
@@ -112,14 +111,6 @@ def _times(axis: Axis, mode: _Mode) -> int | None:
     return times if axis.size == axis.extent * times else None
 
 
-def _repeated(context: Context, x: Value, times: Mapping[int, int]) -> Value:
-    """Each element as many times, side by side, as `times` has for some axes."""
-    apart = [[n, times[a]] if a in times else [n] for a, n in enumerate(x.shape)]
-    after = [a + 1 + number for number, a in enumerate(sorted(times))]
-    wide = context.broadcast(context.unsqueeze(x, after), tuple(chain.from_iterable(apart)))
-    return context.reshape(wide, tuple(map(product, apart)))
-
-
 def _resized(
     context: Context, x: Value, axes: Sequence[Axis], mode: _Mode,
     regions: Mapping[int, tuple[Value, Value]], outside: float,
@@ -127,7 +118,7 @@ def _resized(
     """The result; `outside`: what elements of positions beyond a cropped region are."""
     times = {axis.number: n for axis in axes if (n := _times(axis, mode)) is not None}
     if times:
-        x = _repeated(context, x, times)
+        x = context.add("repeat", x, repeats=tuple(times.get(a, 1) for a in range(x.rank)))
         axes = [axis for axis in axes if axis.number not in times]
         if not axes:
             return x

@@ -446,6 +446,7 @@ _RULES: Mapping[str, Callable[[Node, Permutation], _Moved | None]] = {
     "gather": _gather,
     "pad": _for_each_axis("before", "after"),
     "reduce": _reduce,
+    "repeat": _for_each_axis("repeats"),
     "resample": _resample,
     "reshape": _reshape,
     "slice": _for_each_axis("starts", "steps", "shape"),
