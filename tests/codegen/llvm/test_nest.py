@@ -121,8 +121,8 @@ def test_borders_of_rows_of_all_lengths(isa: str) -> None:
                 "kernel": (3, kernel), "strides": (1, stride), "dilations": (1, 1),
                 "begin": (1, begin), "extents": (B, C), "kind": kind,
             }  # fmt: skip
-            operand = ("int32", (A, B, stride * (C - 1) + kernel - begin, 1))
-            cases.append(Case("window_reduce", (operand,), window, extents=rows))
+            picture = ("int32", (A, B, stride * (C - 1) + kernel - begin, 1))
+            cases.append(Case("window_reduce", (picture,), window, extents=rows))
     functions = Functions(isa, [case.kernel() for case in cases])
     for number, case in enumerate(cases):
         for seed, bindings in enumerate(case.extents):
