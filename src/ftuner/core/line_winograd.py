@@ -101,6 +101,7 @@ def transposed(matrix: Matrix) -> Matrix:
     return tuple(zip(*matrix, strict=True))
 
 
+@lru_cache(maxsize=2 * len(OUTPUTS))
 def operations(matrix: Matrix) -> int:
     """Vector instructions of a product by a matrix or its transpose, whose mirrored rows or columns
     share their sums: a multiply-add for each number of one of a pair, and two additions a pair."""

@@ -73,8 +73,12 @@ class Planner:
 
     def plan(self, problem: Problem) -> Plan:
         """The cheapest plan; every extent of the problem but k is positive."""
+        return self.plan_of(problem)[0]
+
+    def plan_of(self, problem: Problem) -> tuple[Plan, Candidate]:
+        """The cheapest plan, and its candidate."""
         best, least = self._cheapest(problem)
-        return self.lay_out(problem, best, best.chunks(problem.m, least))
+        return self.lay_out(problem, best, best.chunks(problem.m, least)), best
 
     def least_seconds(self, problem: Problem) -> float:
         """Estimated seconds of the cheapest plan."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.core.ranges import after_fine
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
@@ -34,10 +35,11 @@ from ftuner.runtime.cpu.record_layout import NOTHING, RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep
 from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
-from ftuner.runtime.cpu.tasks import Field, Unless, most_chunks
+from ftuner.runtime.cpu.tasks import Unless, most_chunks
 from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
+    DimValues,
     Outputs,
     addressable,
     check_arena,
@@ -240,9 +242,11 @@ class ProgramWriter:
     def plan_few_rows(self, workers: int) -> None:
         """Plan products with weights for the shortest inputs, before their first runs."""
         plans = [plan for task in self._tasks if (plan := task.plan_rows) is not None]
-        for rows in range(1, self._hardware.tuning.plans_ahead // max(len(plans), 1) + 1):
+        rows = 1
+        for _ in range(self._hardware.tuning.plans_ahead // max(len(plans), 1)):
             for plan in plans:
                 plan(rows, workers)
+            rows = after_fine(rows)
 
     def bind(
         self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
@@ -263,7 +267,8 @@ class ProgramWriter:
         check_arena(max(sizes, default=0))
         bound = addressable(values, forms, self._loops)
         once, kept_places = self._kept_invariants(sizes)
-        draft = self._draft(values, symbols, sizes, workers, once, kept_places)
+        rounded = self._groups.rounded(values, bound)
+        draft = self._draft(rounded, symbols, sizes, workers, once, kept_places)
         arena_bytes = draft.places.total
         base = arena(arena_bytes + draft.workspace_bytes)
 
@@ -285,7 +290,7 @@ class ProgramWriter:
         )  # fmt: skip
 
     def _draft(
-        self, values: Sequence[int], symbols: Sequence[int], sizes: list[int], workers: int,
+        self, values: DimValues, symbols: Sequence[int], sizes: list[int], workers: int,
         once: frozenset[int], elsewhere: Collection[int],
     ) -> Draft:  # fmt: skip
         """The draft of a program, made if there is none for what decides it. `once`: steps whose
@@ -293,37 +298,40 @@ class ProgramWriter:
         upper = self._places.upper_end(symbols)
         most = most_chunks(workers, self._hardware)
         chunks = tuple([most if count > most else count for count in self._deal.counts(values)])
-        if self._groups.deciding is None:
-            return self._drafted(values, sizes, workers, chunks, once, elsewhere, upper)
-        key = self._groups.deciding(values), chunks, workers, once, upper
-        found = self._drafts.get(key)
+        keys = self._groups.keys(values, workers)
+        key = keys, chunks, workers, once, upper
+        found = self._drafts.get(key) if self._groups.all_keyed else None
         if found is None or not found.places.hold(sizes):
-            found = self._drafted(values, sizes, workers, chunks, once, elsewhere, upper)
-            self._drafts.add(key, found)
+            groups = self._groups(keys, values, workers)
+            found = self._drafted(groups, sizes, workers, chunks, once, elsewhere, upper)
+            if self._groups.all_keyed:
+                self._drafts.add(key, found)
         return found
 
     def _drafted(
-        self, values: Sequence[int], sizes: list[int], workers: int, chunks: tuple[int, ...],
-        once: frozenset[int], elsewhere: Collection[int], upper: tuple[int, ...],
+        self, groups: Sequence[BoundGroup], sizes: list[int], workers: int,
+        chunks: tuple[int, ...], once: frozenset[int], elsewhere: Collection[int],
+        upper: tuple[int, ...],
     ) -> Draft:  # fmt: skip
-        groups = self._groups(values, workers)
-        places = self._arena_places(values, sizes, upper, groups, elsewhere)
+        places = self._arena_places(sizes, upper, groups, elsewhere)
         check_arena(places.total)
         dealt = self._deal(chunks, tuple([group.shares for group in groups]), workers, once)
         return Draft(
             np.concatenate([[workers], dealt.first, self._groups.values(groups)]),
             dealt.later,
-            self._fills_with(self._groups.fields(values)),
+            self._fills_with(tuple(chain.from_iterable([group.variants for group in groups]))),
             places,
             tuple(chain.from_iterable([group.plans for group in groups])),
             max([group.workspace_bytes for group in groups], default=0),
             max([group.worker_bytes for group in groups], default=0),
         )
 
-    def _fills_with(self, fields: tuple[tuple[Field, ...], ...]) -> npt.NDArray[np.int64]:
-        """The slots that extents and addresses decide, together with some fields of tasks."""
-        found = self._known_fills.get(fields)
+    def _fills_with(self, variants: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        """The slots that extents and addresses decide, together with the fields of tasks of some
+        variants."""
+        found = self._known_fills.get(variants)
         if found is None:
+            fields = self._groups.fields(variants)
             rows = [
                 (slots[1 + field.place], 0, NOTHING, field.dim, field.factor)
                 for task, slots in self._slots_of
@@ -331,7 +339,7 @@ class ProgramWriter:
             ]
             own = np.array(rows, np.int64).reshape(-1, 5).T
             found = np.concatenate([self._fills, own], axis=1)
-            self._known_fills.add(fields, found)
+            self._known_fills.add(variants, found)
         return found
 
     def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
@@ -359,11 +367,11 @@ class ProgramWriter:
         return memory
 
     def _arena_places(
-        self, values: Sequence[int], sizes: list[int], upper: tuple[int, ...],
-        groups: Sequence[BoundGroup], elsewhere: Collection[int],
+        self, sizes: list[int], upper: tuple[int, ...], groups: Sequence[BoundGroup],
+        elsewhere: Collection[int],
     ) -> Places:  # fmt: skip
         """The places of the arena's buffers. What no step writes has no bytes, nor has what is kept
-        elsewhere. `sizes`: the bytes of `_sizes`, at `values`; `upper`: the end of their range."""
+        elsewhere. `sizes`: the bytes of `_sizes`; `upper`: the end of the range of the symbols."""
         absent = [*elsewhere]
         if self._sometimes:
             found = [task for group in groups for task in group.tasks]

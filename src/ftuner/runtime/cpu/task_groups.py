@@ -7,23 +7,24 @@ rows does not change while the text grows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ftuner.core.ranges import coarse_middles, fine_starts
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.tasks import BoundTask, Field, Task
-from ftuner.runtime.shapes.evaluation import Layouts, Picked, picked
+from ftuner.runtime.cpu.tasks import BoundTask, Field, Likeness, Task
+from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 
-MAX_GROUPS = 256
-"""Bound groups that a graph keeps apart from those of its programs. Derived: one is some 4 KiB, so
-at most 1 MiB."""
+MAX_GROUPS = 4096
+"""Bound groups that a graph keeps apart from those of its programs. Derived: those of a network of
+60 groups for 70 shapes. One is some 1 KiB, of tasks that are alike 4 KiB."""
 
 
 class BoundGroup(NamedTuple):
@@ -35,6 +36,8 @@ class BoundGroup(NamedTuple):
     decides how the steps of a program follow each other."""
     values: npt.NDArray[np.int64]
     """Of each task the number of tasks, and its values."""
+    variants: tuple[int, ...]
+    """Of each task."""
     plans: tuple[Ready, ...]
     workspace_bytes: int
     worker_bytes: int
@@ -45,11 +48,15 @@ class _Group(NamedTuple):
 
     form: int
     """The number of its form. Groups of one form have equal tasks but for the numbers of dims."""
-    dims: tuple[int, ...]
-    values_of: Picked | None
-    """Takes the values of the dims; None for a task that is bound anew for each shape."""
+    likeness: Likeness | None
+    """Of one of its tasks; None for a task that is bound anew for each shape."""
     tasks: tuple[Task, ...]
     """One of each form."""
+
+
+Key = tuple[int, ...] | None
+"""What decides a group: its form, the number of workers, and the values that stand for its dims;
+None if it is bound anew for each shape."""
 
 
 class TaskGroups:
@@ -59,15 +66,17 @@ class TaskGroups:
         self._layouts, self._hardware = records.layouts, hardware
         self._tasks = list(records.tasks)
         self._groups, members = _grouped(self._tasks, records.layouts)
-        self.deciding: Picked | None = None
-        """Takes the values of all dims that decide the plans of the graph's tasks; None if those of
-        some tasks may depend on others."""
-        if None not in [group.values_of for group in self._groups]:
-            self.deciding = picked({*chain.from_iterable(group.dims for group in self._groups)})
-        self._known: RecentlyUsed[tuple[object, ...], BoundGroup] = RecentlyUsed(MAX_GROUPS)
+        self.keys = _keys(self._groups)
+        """The key of each group, at values of the dims, for a number of workers."""
+        alike = [group.likeness for group in self._groups if group.likeness is not None]
+        self.all_keyed = len(alike) == len(self._groups)
+        """Whether values of the dims decide all plans."""
+        self._fine = any(x.fine for x in alike)
+        self._coarse = any(x.coarse for x in alike)
+        self._known: RecentlyUsed[Key, BoundGroup] = RecentlyUsed(MAX_GROUPS)
         numbers = {member: number for number, member in enumerate(sorted(set(members)))}
         self.rows = [numbers[member] for member in members]
-        """For each task, the number of its three `shares`."""
+        """For each task, the number of its three `shares`, and of its variant."""
         lengths = [0] * len(numbers)
         for row, length in zip(self.rows, records.task_lengths, strict=True):
             lengths[row] = length + 1
@@ -79,24 +88,30 @@ class TaskGroups:
         self._values = np.concatenate([np.arange(0), *ranges])
         """Where the values of all steps' slots are among those of the groups."""
 
-    def __call__(self, values: Sequence[int], workers: int) -> list[BoundGroup]:
-        """All groups at values of the dims."""
+    def rounded(self, values: Sequence[int], bound: npt.NDArray[np.int64]) -> DimValues:
+        """The values of the dims with what decisions for ranges are made for; `bound`: the same
+        values."""
+        fine = fine_starts(bound) if self._fine else ()
+        return DimValues(values, fine, coarse_middles(bound) if self._coarse else ())
+
+    def __call__(self, keys: Sequence[Key], values: DimValues, workers: int) -> list[BoundGroup]:
+        """All groups at values of the dims. `keys`: theirs."""
         found = []
-        for group in self._groups:
-            if group.values_of is None:
-                found.append(self._bound(group, values, workers))
-                continue
-            key = (group.form, workers, group.values_of(values))
-            known = self._known.get(key)
+        for group, key in zip(self._groups, keys, strict=True):
+            known = None if key is None else self._known.get(key)
             if known is None:
                 known = self._bound(group, values, workers)
-                self._known.add(key, known)
+                if key is not None:
+                    self._known.add(key, known)
             found.append(known)
         return found
 
-    def fields(self, values: Sequence[int]) -> tuple[tuple[Field, ...], ...]:
+    def fields(self, variants: Sequence[int]) -> list[tuple[Field, ...]]:
         """Of each task the values that are no part of its plan."""
-        return tuple([task.fields(values, self._layouts) for task in self._tasks])
+        return [
+            task.fields(self._layouts, variants[row])
+            for task, row in zip(self._tasks, self.rows, strict=True)
+        ]
 
     def values(self, found: Sequence[BoundGroup]) -> npt.NDArray[np.int64]:
         """What the slots of `RecordLayout.task_slots` hold."""
@@ -106,40 +121,59 @@ class TaskGroups:
         values: npt.NDArray[np.int64] = together[self._values]
         return values
 
-    def _bound(self, group: _Group, values: Sequence[int], workers: int) -> BoundGroup:
+    def _bound(self, group: _Group, values: DimValues, workers: int) -> BoundGroup:
         bound = [task.bind(values, self._layouts, workers, self._hardware) for task in group.tasks]
         written = chain.from_iterable([(task.tasks, *task.values) for task in bound])
         return BoundGroup(
             tuple(bound),
             tuple(chain.from_iterable([(t.workers, t.chunks, int(t.together)) for t in bound])),
             np.array([*written], np.int64),
+            tuple([task.variant for task in bound]),
             tuple([task.plan for task in bound if task.plan is not None]),
             max([task.workspace_bytes for task in bound]),
             max([task.worker_bytes for task in bound]),
         )
 
 
+def _keys(groups: Sequence[_Group]) -> Callable[[DimValues, int], tuple[Key, ...]]:
+    """A function that gives the keys of all groups. In source code each takes a tenth of a
+    microsecond."""
+    keys = []
+    for form, alike, _ in groups:
+        if alike is None:
+            keys.append("None, ")
+            continue
+        parts = [str(form), "workers"]
+        for name, numbers in zip("vfc", alike[1:], strict=True):
+            parts += [f"{name}[{number}]" for number in numbers]
+        keys.append(f"({', '.join(parts)}), ")
+    # The source is made of integers and the fixed words above.
+    scope: dict[str, Any] = {}
+    lines = ["def made(v, workers):", " f, c = v.fine, v.coarse", f" return ({''.join(keys)})"]
+    exec("\n".join(lines), scope)
+    made: Callable[[DimValues, int], tuple[Key, ...]] = scope["made"]
+    return made
+
+
 def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], list[tuple[int, int]]]:
     """The groups of some tasks, and for each task the number of its group and its place in it."""
     together: dict[object, dict[object, Task]] = {}
-    read: dict[object, tuple[int, ...]] = {}
+    read: dict[object, Likeness] = {}
     places: list[tuple[object, object]] = []
     for task in tasks:
         key: object = task
         form: object = task
         alike = task.likeness(layouts)
         if alike is not None:
-            key, form = alike.dims, alike.form
-            read[key] = alike.dims
+            key, form = alike[1:], alike.form
+            read[key] = alike
         together.setdefault(key, {}).setdefault(form, task)
         places.append((key, form))
     forms: dict[tuple[object, ...], int] = {}
     groups = []
     for key, members in together.items():
         number = forms.setdefault(tuple(members), len(forms))
-        dims = read.get(key, ())
-        values_of = picked(dims) if key in read else None
-        groups.append(_Group(number, dims, values_of, tuple(members.values())))
+        groups.append(_Group(number, read.get(key), tuple(members.values())))
     numbers = {
         (key, form): (group, place)
         for group, (key, members) in enumerate(together.items())

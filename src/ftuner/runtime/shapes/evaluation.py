@@ -76,6 +76,18 @@ def loops_of(loops: Iterable[Shape], dims: Dims) -> Picked:
     return picked({dims.number(product(axes)) for axes in loops if axes})
 
 
+class DimValues(list[int]):
+    """The values of all dims, and for each what decisions for a range are made for
+    (`ftuner.core.ranges`)."""
+
+    __slots__ = ("coarse", "fine")
+
+    def __init__(self, values: Sequence[int], fine: Sequence[int], coarse: Sequence[int]) -> None:
+        """`fine`, `coarse`: by dim; empty if no decision needs them."""
+        super().__init__(values)
+        self.fine, self.coarse = fine, coarse
+
+
 class Layouts:
     """All layouts of a program, each once."""
 

@@ -25,7 +25,8 @@ from ftuner.graph.steps import AttentionStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.attention import attention_blocks, attention_estimate
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
+from ftuner.runtime.cpu.cover_records import COVER_SLOTS
+from ftuner.runtime.cpu.covers import cover_slots
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -202,6 +203,7 @@ class AttentionTask(Task):
             workers * plan.worker_bytes,
             plan.worker_bytes,
             None,
+            int(heads_are_rows(q, k, v)),
         )
 
     def likeness(self, layouts: Layouts) -> Likeness:
@@ -210,8 +212,9 @@ class AttentionTask(Task):
         form = replace(self, offset=min(self.offset, 0), steps=0, deciding=(), layouts=())
         return Likeness((form, forms), self.deciding)
 
-    def fields(self, values: Sequence[int], layouts: Layouts) -> tuple[Field, ...]:
-        as_rows = heads_are_rows(*(layouts.strided(n, values) for n in self.layouts[:3]))
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        """Variant 1: heads are rows."""
+        as_rows = variant == 1
         q, k, v, *optional, out = [layouts.numbered(n) for n in self.layouts]
         if as_rows:
             q, *optional, out = [_heads_as_rows(x) for x in (q, *optional, out)]

@@ -30,7 +30,8 @@ from ftuner.runtime.cpu.steps import line_winograd, winograd
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
 from ftuner.runtime.cpu.steps.filtering import FilterChoice
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
-from ftuner.runtime.cpu.tasks import Condition, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, Likeness, Task, Unless
+from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import Operands
 
@@ -41,9 +42,12 @@ class _WinogradIsFaster(Condition):
     extents: tuple[int, ...]
     """The numbers of the dims of images, rows and positions."""
 
-    def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
+    def holds(self, values: DimValues, workers: int, hardware: CpuHardware) -> bool:
         images, rows, positions = (values[n] for n in self.extents)
         return self.choice.plan(images, rows, positions, workers) is not None
+
+    def likeness(self) -> Likeness:
+        return Likeness(self.choice, self.extents)
 
 
 @dataclass(frozen=True)

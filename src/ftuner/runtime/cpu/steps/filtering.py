@@ -18,7 +18,8 @@ from ftuner.graph.buffers import View
 from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import Planner, planner_for
-from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
+from ftuner.runtime.cpu.cover_records import COVER_SLOTS
+from ftuner.runtime.cpu.covers import cover_slots
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
