@@ -196,7 +196,8 @@ class ProgramWriter:
             step.lay_out(records, at)
         self._image, self._fills = records.finished()
         self._tasks = list(records.tasks)
-        self._groups = TaskGroups(records, hardware)
+        # Laying out has numbered all dims but those of the outputs and of loops.
+        self._groups = TaskGroups(records, hardware, lambda symbols: self._evaluate(symbols))
         self._deal = StepDealing(records, numbered, self._groups.rows)
         self._sometimes = self._written_sometimes(lowered, [b for b, _, _ in arena], records)
         """Places of the arena that no step may write, with the numbers of their writers' tasks."""
@@ -267,7 +268,7 @@ class ProgramWriter:
         check_arena(max(sizes, default=0))
         bound = addressable(values, forms, self._loops)
         once, kept_places = self._kept_invariants(sizes)
-        rounded = self._groups.rounded(values, bound)
+        rounded = self._groups.rounded(symbols, values, bound)
         draft = self._draft(rounded, symbols, sizes, workers, once, kept_places)
         arena_bytes = draft.places.total
         base = arena(arena_bytes + draft.workspace_bytes)

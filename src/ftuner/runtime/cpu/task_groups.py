@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core.ranges import coarse_middles, fine_starts
+from ftuner.core.ranges import coarse_middle, fine_starts
 from ftuner.core.recently_used import RecentlyUsed
+from ftuner.errors import ShapeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -54,7 +55,7 @@ class _Group(NamedTuple):
     """One of each form."""
 
 
-Key = tuple[int, ...] | None
+Key = tuple[object, ...] | None
 """What decides a group: its form, the number of workers, and the values that stand for its dims;
 None if it is bound anew for each shape."""
 
@@ -62,7 +63,12 @@ None if it is bound anew for each shape."""
 class TaskGroups:
     """Binds the tasks of a graph to extents. Safe to use from several threads."""
 
-    def __init__(self, records: RecordLayout, hardware: CpuHardware) -> None:
+    def __init__(
+        self, records: RecordLayout, hardware: CpuHardware,
+        evaluate: Callable[[Sequence[int]], list[int]],
+    ) -> None:  # fmt: skip
+        """`evaluate`: gives the values of all dims for those of the symbols."""
+        self._evaluate = evaluate
         self._layouts, self._hardware = records.layouts, hardware
         self._tasks = list(records.tasks)
         self._groups, members = _grouped(self._tasks, records.layouts)
@@ -88,11 +94,22 @@ class TaskGroups:
         self._values = np.concatenate([np.arange(0), *ranges])
         """Where the values of all steps' slots are among those of the groups."""
 
-    def rounded(self, values: Sequence[int], bound: npt.NDArray[np.int64]) -> DimValues:
+    def rounded(
+        self, symbols: Sequence[int], values: Sequence[int], bound: npt.NDArray[np.int64]
+    ) -> DimValues:
         """The values of the dims with what decisions for ranges are made for; `bound`: the same
         values."""
-        fine = fine_starts(bound) if self._fine else ()
-        return DimValues(values, fine, coarse_middles(bound) if self._coarse else ())
+        fine: Sequence[int] = fine_starts(bound) if self._fine else ()
+        coarse: Sequence[int] = ()
+        middles: tuple[int, ...] = ()
+        if self._coarse:
+            middles = tuple(map(coarse_middle, symbols))
+            try:
+                coarse = self._evaluate(middles)
+            except (ShapeError, ZeroDivisionError):
+                # No extents of the graph: decide for those that are given.
+                middles, coarse = tuple(symbols), values
+        return DimValues(values, fine, coarse, middles)
 
     def __call__(self, keys: Sequence[Key], values: DimValues, workers: int) -> list[BoundGroup]:
         """All groups at values of the dims. `keys`: theirs."""
@@ -139,17 +156,19 @@ def _keys(groups: Sequence[_Group]) -> Callable[[DimValues, int], tuple[Key, ...
     """A function that gives the keys of all groups. In source code each takes a tenth of a
     microsecond."""
     keys = []
-    for form, alike, _ in groups:
+    for number, (form, alike, _) in enumerate(groups):
         if alike is None:
             keys.append("None, ")
             continue
-        parts = [str(form), "workers"]
-        for name, numbers in zip("vfc", alike[1:], strict=True):
-            parts += [f"{name}[{number}]" for number in numbers]
+        # The symbols stand for all coarse values of one group, and not of another one.
+        parts = [f"{~number}, symbols" if alike.coarse else str(form), "workers"]
+        parts += [f"v[{dim}]" for dim in alike.exact]
+        parts += [f"f[{dim}]" for dim in alike.fine]
         keys.append(f"({', '.join(parts)}), ")
     # The source is made of integers and the fixed words above.
     scope: dict[str, Any] = {}
-    lines = ["def made(v, workers):", " f, c = v.fine, v.coarse", f" return ({''.join(keys)})"]
+    lines = ["def made(v, workers):", " f, symbols = v.fine, v.symbols",
+             f" return ({''.join(keys)})"]  # fmt: skip
     exec("\n".join(lines), scope)
     made: Callable[[DimValues, int], tuple[Key, ...]] = scope["made"]
     return made

@@ -56,7 +56,8 @@ class Likeness(NamedTuple):
     fine: tuple[int, ...] = ()
     """Of dims that decide by their fine ranges: binding reads `DimValues.fine` of them."""
     coarse: tuple[int, ...] = ()
-    """The same of coarse ranges."""
+    """Of dims that decide by the coarse ranges of the symbols: binding reads `DimValues.coarse` of
+    them."""
 
     def and_by(self, condition: Likeness) -> Likeness:
         """What a task that does nothing under a condition depends on."""

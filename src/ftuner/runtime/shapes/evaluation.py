@@ -77,15 +77,20 @@ def loops_of(loops: Iterable[Shape], dims: Dims) -> Picked:
 
 
 class DimValues(list[int]):
-    """The values of all dims, and for each what decisions for a range are made for
+    """The values of all dims, and what decisions for ranges are made for
     (`ftuner.core.ranges`)."""
 
-    __slots__ = ("coarse", "fine")
+    __slots__ = ("coarse", "fine", "symbols")
 
-    def __init__(self, values: Sequence[int], fine: Sequence[int], coarse: Sequence[int]) -> None:
-        """`fine`, `coarse`: by dim; empty if no decision needs them."""
+    def __init__(
+        self, values: Sequence[int], fine: Sequence[int], coarse: Sequence[int],
+        symbols: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        """`fine`: the first value of each dim's fine range; `coarse`: the values of all dims where
+        all symbols are in the middle of their coarse ranges, which are `symbols`. Empty if no
+        decision needs them."""
         super().__init__(values)
-        self.fine, self.coarse = fine, coarse
+        self.fine, self.coarse, self.symbols = fine, coarse, symbols
 
 
 class Layouts:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ftuner.codegen.llvm.native.kernel_records import Filtering
+from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
@@ -43,7 +44,14 @@ class FilterPlan(Protocol):
 
 
 class FilterChoice(Protocol):
-    """The two ways to compute a convolution, between which its extents decide."""
+    """The two ways to compute a convolution, between which the ranges of its extents decide."""
+
+    def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, ...]:
+        """What decides, by its fine range."""
+
+    def decided(self, starts: Sequence[int], workers: int) -> FilterPlan | None:
+        """The plan for the ranges of `deciding` that begin with some values; None where the product
+        through the window is faster."""
 
     def plan(self, images: int, rows: int, positions: int, workers: int) -> FilterPlan | None:
         """How Winograd's products are cut; None where the product through the window is faster."""

@@ -14,7 +14,7 @@ from ftuner.core.cpu.stripes import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
-from ftuner.core.ranges import coarse_end
+from ftuner.core.ranges import after_fine, coarse_middle
 from ftuner.core.units import count
 from ftuner.cost.cpu.stripes import Extents as MemberExtents
 from ftuner.cost.cpu.stripes import Work
@@ -130,7 +130,9 @@ def _work(member: StripeMember, hardware: CpuHardware, isa: Isa) -> Work:
 
 def stripes_at(step: StripesStep, extents: Extents, machine: Machine) -> Stripes | None:
     """How a chain is walked at values of the symbols; None if it is not."""
-    values = [evaluate(dim, extents) for dim in _extents(step)]
+    middles = {name: coarse_middle(value) for name, value in extents.items()}
+    images, *dims = _extents(step)
+    values = [evaluate(images, extents), *[evaluate(dim, middles) for dim in dims]]
     return planner_of(step, machine.hardware, machine.isa).at((machine.workers, *values))
 
 
@@ -159,13 +161,12 @@ class _StripesTask(Task):
         chain, stripes = self.walked.planner.chain, self.walked.at(values, workers)
         if stripes is None:
             return nothing_to_do(workers, len(HEADER_SLOTS) + len(chain) * len(BOUND_SLOTS))
-        positions = self.walked.numbers[1 :: len(MemberExtents._fields)]
         members: list[int] = []
         offset = 0
-        for work, number, rows in zip(chain, positions, (*stripes.capacities, 0), strict=True):
+        for work, number, rows in zip(chain, self.positions, (*stripes.capacities, 0), strict=True):
             members += (offset, rows)
             if rows:
-                most = coarse_end(values.coarse[number])
+                most = after_fine(values.fine[number]) - 1
                 offset += aligned(rows * most * work.position_bytes + SLACK_BYTES)
         tasks = values[self.walked.images] * stripes.parts
         return BoundTask(
@@ -173,8 +174,14 @@ class _StripesTask(Task):
             (stripes.parts, stripes.rows, offset, *members), workers * offset, 0, None,
         )  # fmt: skip
 
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The numbers of the dims of the members' positions."""
+        return self.walked.numbers[1 :: len(MemberExtents._fields)]
+
     def likeness(self, layouts: Layouts) -> Likeness:
-        return self.walked.likeness()
+        # Memory is for all positions of a fine range.
+        return self.walked.likeness()._replace(fine=self.positions[:-1])
 
 
 @dataclass(frozen=True)
