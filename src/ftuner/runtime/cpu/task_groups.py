@@ -7,7 +7,7 @@ rows does not change while the text grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from ftuner.errors import ShapeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.tasks import BoundTask, Field, Likeness, Task
-from ftuner.runtime.shapes.evaluation import DimValues, Layouts
+from ftuner.runtime.cpu.tasks import BoundTask, Condition, Field, Likeness, Task, Unless
+from ftuner.runtime.shapes.evaluation import DimValues, Layouts, picked
 
 MAX_GROUPS = 4096
 """Bound groups that a graph keeps apart from those of its programs. Derived: those of a network of
@@ -51,6 +51,8 @@ class _Group(NamedTuple):
     """The number of its form. Groups of one form have equal tasks but for the numbers of dims."""
     likeness: Likeness | None
     """Of one of its tasks; None for a task that is bound anew for each shape."""
+    condition: Condition | None
+    """Under which its tasks have nothing to do, if there is one."""
     tasks: tuple[Task, ...]
     """One of each form."""
 
@@ -72,11 +74,17 @@ class TaskGroups:
         self._layouts, self._hardware = records.layouts, hardware
         self._tasks = list(records.tasks)
         self._groups, members = _grouped(self._tasks, records.layouts)
-        self.keys = _keys(self._groups)
-        """The key of each group, at values of the dims, for a number of workers."""
+        conditions = dict.fromkeys(g.condition for g in self._groups if g.condition is not None)
+        self._conditions = {condition: number for number, condition in enumerate(conditions)}
+        self._keys = _keys(self._groups, self._conditions)
         alike = [group.likeness for group in self._groups if group.likeness is not None]
         self.all_keyed = len(alike) == len(self._groups)
         """Whether values of the dims decide all plans."""
+        of_conditions = [condition.likeness() for condition in self._conditions]
+        self._exact = picked(n for x in of_conditions for n in x.exact)
+        self._ranges = picked(n for x in of_conditions for n in x.fine)
+        self._held: RecentlyUsed[object, tuple[bool, ...]] = RecentlyUsed(MAX_GROUPS)
+        alike += of_conditions
         self._fine = any(x.fine for x in alike)
         self._coarse = any(x.coarse for x in alike)
         self._known: RecentlyUsed[Key, BoundGroup] = RecentlyUsed(MAX_GROUPS)
@@ -110,6 +118,18 @@ class TaskGroups:
                 # No extents of the graph: decide for those that are given.
                 middles, coarse = tuple(symbols), values
         return DimValues(values, fine, coarse, middles)
+
+    def keys(self, values: DimValues, workers: int) -> tuple[Key, ...]:
+        """The key of each group, at values of the dims, for a number of workers."""
+        if not self._conditions:
+            return self._keys(values, workers, ())
+        key = (workers, values.symbols, self._exact(values), self._ranges(values.fine))
+        held = self._held.get(key)
+        if held is None:
+            hardware = self._hardware
+            held = tuple([c.holds(values, workers, hardware) for c in self._conditions])
+            self._held.add(key, held)
+        return self._keys(values, workers, held)
 
     def __call__(self, keys: Sequence[Key], values: DimValues, workers: int) -> list[BoundGroup]:
         """All groups at values of the dims. `keys`: theirs."""
@@ -152,11 +172,13 @@ class TaskGroups:
         )
 
 
-def _keys(groups: Sequence[_Group]) -> Callable[[DimValues, int], tuple[Key, ...]]:
-    """A function that gives the keys of all groups. In source code each takes a tenth of a
-    microsecond."""
+def _keys(
+    groups: Sequence[_Group], conditions: Mapping[Condition, int]
+) -> Callable[[DimValues, int, Sequence[bool]], tuple[Key, ...]]:
+    """A function that gives the keys of all groups for values of dims, a number of workers, and
+    whether each condition holds. In source code a key takes a tenth of a microsecond."""
     keys = []
-    for number, (form, alike, _) in enumerate(groups):
+    for number, (form, alike, condition, _) in enumerate(groups):
         if alike is None:
             keys.append("None, ")
             continue
@@ -164,13 +186,16 @@ def _keys(groups: Sequence[_Group]) -> Callable[[DimValues, int], tuple[Key, ...
         parts = [f"{~number}, symbols" if alike.coarse else str(form), "workers"]
         parts += [f"v[{dim}]" for dim in alike.exact]
         parts += [f"f[{dim}]" for dim in alike.fine]
-        keys.append(f"({', '.join(parts)}), ")
+        key = f"({', '.join(parts)})"
+        if condition is not None:
+            key = f"({form}, workers) if held[{conditions[condition]}] else {key}"
+        keys.append(f"{key}, ")
     # The source is made of integers and the fixed words above.
     scope: dict[str, Any] = {}
-    lines = ["def made(v, workers):", " f, symbols = v.fine, v.symbols",
+    lines = ["def made(v, workers, held):", " f, symbols = v.fine, v.symbols",
              f" return ({''.join(keys)})"]  # fmt: skip
     exec("\n".join(lines), scope)
-    made: Callable[[DimValues, int], tuple[Key, ...]] = scope["made"]
+    made: Callable[[DimValues, int, Sequence[bool]], tuple[Key, ...]] = scope["made"]
     return made
 
 
@@ -184,18 +209,24 @@ def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], lis
         form: object = task
         alike = task.likeness(layouts)
         if alike is not None:
-            key, form = alike[1:], alike.form
+            key, form = (alike[1:], _condition_of(task)), alike.form
             read[key] = alike
         together.setdefault(key, {}).setdefault(form, task)
         places.append((key, form))
     forms: dict[tuple[object, ...], int] = {}
     groups = []
     for key, members in together.items():
-        number = forms.setdefault(tuple(members), len(forms))
-        groups.append(_Group(number, read.get(key), tuple(members.values())))
+        conditional = _condition_of(next(iter(members.values()))) is not None
+        number = forms.setdefault((*members, conditional), len(forms))
+        own = tuple(members.values())
+        groups.append(_Group(number, read.get(key), _condition_of(own[0]), own))
     numbers = {
         (key, form): (group, place)
         for group, (key, members) in enumerate(together.items())
         for place, form in enumerate(members)
     }
     return groups, [numbers[place] for place in places]
+
+
+def _condition_of(task: Task) -> Condition | None:
+    return task.condition if isinstance(task, Unless) else None

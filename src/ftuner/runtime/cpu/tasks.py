@@ -50,7 +50,7 @@ class Likeness(NamedTuple):
     values: layers that are alike may have symbols of their own."""
 
     form: object
-    """The task without the numbers of its dims and layouts; hashable."""
+    """The task without the numbers of its dims and layouts; hashable. Of a condition, nothing."""
     exact: tuple[int, ...] = ()
     """The numbers of all dims that decide the plan, in an order that the form determines."""
     fine: tuple[int, ...] = ()
@@ -58,13 +58,6 @@ class Likeness(NamedTuple):
     coarse: tuple[int, ...] = ()
     """Of dims that decide by the coarse ranges of the symbols: binding reads `DimValues.coarse` of
     them."""
-
-    def and_by(self, condition: Likeness) -> Likeness:
-        """What a task that does nothing under a condition depends on."""
-        exact, fine, coarse = (
-            one + other for one, other in zip(self[1:], condition[1:], strict=True)
-        )
-        return Likeness((self.form, condition.form), exact, fine, coarse)
 
 
 class Task(ABC):
@@ -123,8 +116,8 @@ class Unless(Task):
         return self.task.bind(values, layouts, workers, hardware)
 
     def likeness(self, layouts: Layouts) -> Likeness | None:
-        found = self.task.likeness(layouts)
-        return None if found is None else found.and_by(self.condition.likeness())
+        """Of the task: whether the condition holds decides, too."""
+        return self.task.likeness(layouts)
 
     def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
         # Where there is nothing to do nothing reads them.

@@ -47,7 +47,7 @@ class _WinogradIsFaster(Condition):
         return self.choice.decided(starts, workers) is not None
 
     def likeness(self) -> Likeness:
-        return Likeness(self.choice, fine=self.deciding)
+        return Likeness(None, fine=self.deciding)
 
 
 @dataclass(frozen=True)

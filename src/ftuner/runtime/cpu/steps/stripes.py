@@ -85,7 +85,7 @@ class Walked(Condition):
         return self.at(values, workers) is not None
 
     def likeness(self) -> Likeness:
-        return Likeness(self.planner, (self.images,), coarse=self.numbers)
+        return Likeness(None, (self.images,), coarse=self.numbers)
 
 
 def walked(step: StripesStep, planner: StripesPlanner, dims: Dims) -> Walked:
@@ -181,7 +181,7 @@ class _StripesTask(Task):
 
     def likeness(self, layouts: Layouts) -> Likeness:
         # Memory is for all positions of a fine range.
-        return self.walked.likeness()._replace(fine=self.positions[:-1])
+        return self.walked.likeness()._replace(form=self.walked, fine=self.positions[:-1])
 
 
 @dataclass(frozen=True)
