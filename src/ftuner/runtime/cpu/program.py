@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ftuner.codegen.llvm.native.binding import Living
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.ranges import after_fine
@@ -27,16 +28,17 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
 from ftuner.runtime.cpu.dealing import StepDealing
+from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import OutputForms
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
-from ftuner.runtime.cpu.record_layout import NOTHING, RecordLayout
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep
 from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
 from ftuner.runtime.cpu.tasks import Unless, most_chunks
-from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
+from ftuner.runtime.shapes.arena import Lifetime, Place
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
     DimValues,
@@ -174,9 +176,10 @@ class ProgramWriter:
         compiled: Sequence[CompiledStep],
         binding: Binding,
         hardware: CpuHardware,
+        runtime: NativeRuntime,
     ) -> None:
         """`compiled`: the steps of `lowered`; `binding`: of the symbols."""
-        self._hardware = hardware
+        self._hardware, self._runtime = hardware, runtime
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
         numbered = stages(lowered.steps)
@@ -190,7 +193,7 @@ class ProgramWriter:
         bytes of one."""
         self._size_of = [self._sizes.index(size) for size in sizes]
         """The number of each buffer's size."""
-        places = ArenaPlaces([Lifetime(first, last) for _, first, last in arena])
+        place = placer([Lifetime(first, last) for _, first, last in arena], runtime)
         firsts = Program.SIZE + np.arange(len(compiled)) * StepSlot.SIZE
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
@@ -223,7 +226,7 @@ class ProgramWriter:
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(binding.names)
         self._places = GrowingPlaces(
-            places, self._size_of, lambda symbols: self._bytes(self._evaluate(symbols))
+            place, self._size_of, lambda symbols: self._bytes(self._evaluate(symbols))
         )
 
     def _written_sometimes(
@@ -275,16 +278,20 @@ class ProgramWriter:
 
         records = self._image.copy()
         here = address_of(records)
-        buffers = [base + place for place in draft.places.offsets]
+        # In the order of `record_layout`'s sources.
+        addresses = np.empty(FIRST_BUFFER + len(self._size_of), np.int64)
+        addresses[:FIRST_BUFFER] = 0, here, base + arena_bytes, pool
+        buffers = addresses[FIRST_BUFFER:]
+        buffers[:] = draft.places.addresses(base)
         results = None
         if once:
             memory = self._place_kept(kept_places, buffers)
             results = KeptResults(memory, self._deal.slots, draft.later)
         records[self._decided_slots] = draft.decided
-        slots, fixed, sources, numbers, factors = draft.fills
-        # In the order of `record_layout`'s sources.
-        addresses = np.array([0, here, base + arena_bytes, pool, *buffers], np.int64)
-        records[slots] = fixed + addresses[sources] + bound[numbers] * factors
+        fills = draft.fills
+        self._runtime.fill(
+            here, address_of(fills), fills.shape[1], address_of(addresses), address_of(bound)
+        )
         return BoundProgram(
             records, here, outputs, self._forms.fresh, rooms, growths, self._checked, base,
             draft.plans, arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
@@ -358,7 +365,7 @@ class ProgramWriter:
                     kept[place] = sizes[number]
         return frozenset(once), kept
 
-    def _place_kept(self, sizes: Mapping[int, int], buffers: list[int]) -> Array:
+    def _place_kept(self, sizes: Mapping[int, int], buffers: npt.NDArray[np.int64]) -> Array:
         """Memory for results that are kept. Writes their addresses to those of the buffers."""
         memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
         begin = aligned(address_of(memory))
@@ -385,6 +392,19 @@ class ProgramWriter:
     def _bytes(self, values: Sequence[int]) -> list[int]:
         """The bytes of each of `_sizes`."""
         return [aligned(values[number] * size + SLACK_BYTES) for number, size in self._sizes]
+
+
+def placer(lifetimes: Sequence[Lifetime], runtime: NativeRuntime) -> Place:
+    """What places buffers of some lifetimes."""
+    lives = np.array(lifetimes, np.int64).reshape(-1, 2)
+
+    def place(sizes: Sequence[int]) -> tuple[npt.NDArray[np.int64], int]:
+        given = np.array(sizes, np.int64)
+        offsets, living = np.empty_like(given), np.empty(Living.SIZE * len(given), np.int64)
+        arrays = map(address_of, (lives, given, offsets, living))
+        return offsets, int(runtime.place(len(given), *arrays))
+
+    return place
 
 
 def _words_of(plans: Sequence[Ready]) -> int:
