@@ -246,7 +246,7 @@ class ProductKind(MatrixKind, StepKind[P]):
         problem, _ = self.problem_of(step)(a, b, c, operands, need.width, workers, hardware)
         if need.width:
             problem = problem._replace(b_footprint_bytes=resident_bytes)
-        plan = planner.plan(problem)
+        plan = planner.plan_of_range(problem) if need.width else planner.plan(problem)
         estimate = planner.estimate(plan)
         used = plan.workers
         # The planner's estimate does not include the epilogue, and weights that the rest of the
