@@ -12,8 +12,13 @@ from ftuner.runtime.cpu.products import Products
 def cover_slots(products: Products, vectors: int, tail: bool, k: int, rows: int) -> list[int]:
     """The segments that cover `rows` rows by panels of `vectors` vectors; unused ones
     without tiles."""
-    family, table = products.planner.cover(vectors, tail, k)
-    return segment_slots(table[rows].segments, products.compiled.kernels[family.name])
+    key = (vectors, tail, k.bit_length(), rows)
+    found = products.segments.get(key)
+    if found is None:
+        family, table = products.planner.cover(vectors, tail, k)
+        found = segment_slots(table[rows].segments, products.compiled.kernels[family.name])
+        products.segments.add(key, found)
+    return found
 
 
 def all_cover_slots(

@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -105,12 +106,8 @@ def attention_plan(
     dims[Attention.ROWS] = rows
     dims[Attention.DEPTH] = depth
     dims[Attention.COLUMNS] = columns
-    floor = float(np.finfo(library.types.c.name).min) if softmax.safe else -math.inf
-    dims[Attention.SCALE] = _bits(softmax.inner_scale)
-    dims[Attention.HIDDEN] = _bits(softmax.hidden)
-    dims[Attention.FLOOR] = _bits(floor)
-    dims[Attention.BROKEN] = _bits(0.0 if softmax.hides_nan else math.nan)
-    dims[Attention.CAP] = _bits(softmax.softcap)
+    for slot, bits in _constants(softmax, library.types.c.name):
+        dims[slot] = bits
     dims[Attention.SPLITS] = splits
     dims[Attention.BLOCK] = block
     dims[Attention.SCORE_ROW] = score_row
@@ -136,6 +133,19 @@ def attention_plan(
                 dims[at : at + COVER_SLOTS] = cover
             at += COVER_SLOTS
     return AttentionPlan(tuple(dims), elements * splits, runs, worker_bytes)
+
+
+@lru_cache(maxsize=256)
+def _constants(softmax: AttentionSoftmax, dtype: str) -> tuple[tuple[int, int], ...]:
+    """The slots of what depends on no extents, and their bits."""
+    floor = float(np.finfo(dtype).min) if softmax.safe else -math.inf
+    return (
+        (Attention.SCALE, _bits(softmax.inner_scale)),
+        (Attention.HIDDEN, _bits(softmax.hidden)),
+        (Attention.FLOOR, _bits(floor)),
+        (Attention.BROKEN, _bits(0.0 if softmax.hides_nan else math.nan)),
+        (Attention.CAP, _bits(softmax.softcap)),
+    )
 
 
 def _heads_as_rows(x: StridedArray) -> StridedArray:
