@@ -198,7 +198,7 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
             assert array is not None
             assert isinstance(offset, int)
             columns, hidden = _columns(step), step.hidden
-            matrix = array.ravel()[offset : offset + columns * hidden].reshape(columns, hidden)
+            matrix = array.reshape(-1)[offset : offset + columns * hidden].reshape(columns, hidden)
             extents, form = (columns, hidden), ("recurrence", offset)
             if _of_levels(step):
                 lanes = products.compiled.library.lanes
@@ -210,7 +210,7 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
                 panels = packed_as(
                     array, form, extents, lambda: matrix[None], products, required.width, loaded
                 )
-            step = replace(step, weight=View(replace(weight.buffer, array=None), weight.layout))
+            step = replace(step, weight=loaded.emptied(weight))
         return CompiledRecurrence(step, kernel, products, required.width, panels)
 
     def report(

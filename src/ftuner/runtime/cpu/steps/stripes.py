@@ -127,15 +127,14 @@ def stripes_at(step: StripesStep, extents: Extents, machine: Machine) -> Stripes
     return planner_of(step, machine.hardware, machine.isa).at((machine.workers, *values))
 
 
-def without_weights(step: StripesStep) -> StripesStep:
+def without_weights(step: StripesStep, loaded: Loaded) -> StripesStep:
     """The chain without the arrays of packed weights."""
 
     def bare(member: StripeMember) -> StripeMember:
         product = member.step
         if isinstance(product, DepthwiseStep):
             return member
-        b = View(replace(product.b.buffer, array=None), product.b.layout)
-        return replace(member, step=replace(product, b=b))
+        return replace(member, step=replace(product, b=loaded.emptied(product.b)))
 
     return replace(step, members=tuple(map(bare, step.members)))
 
@@ -304,7 +303,7 @@ class StripesKind(MatrixKind, StepKind[StripesStep]):
             members.append(compiled)
             covers.append(_covers(compiled))
         planner = planner_of(step, hardware, isa)
-        step = without_weights(step)
+        step = without_weights(step, loaded)
         return CompiledStripes(step, kernel, planner, tuple(members), tuple(covers))
 
     def report(

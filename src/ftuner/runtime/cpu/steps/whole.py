@@ -64,7 +64,7 @@ class WholeKind(StepKind[WholeStep]):
         member = kind_of(step.step).compiled(step.step, required, kernel, loaded)
         assert isinstance(member.step, (ProductStep, DepthwiseStep))
         planner = planner_of(step.stripes, loaded.hardware, loaded.isa)
-        own = replace(step, step=member.step, stripes=without_weights(step.stripes))
+        own = replace(step, step=member.step, stripes=without_weights(step.stripes, loaded))
         return CompiledMember(own, member, planner)
 
     def report(
