@@ -24,7 +24,6 @@ from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.hardware.system import read_system
 from ftuner.models import LateModel, Model, UnrankedModel
 from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -161,7 +160,7 @@ def _saved_model(
         raise ConfigurationError(
             f"{path} is compiled for a CPU; for another device or dtype load the ONNX model"
         )
-    saved = read_saved(path, read_system().cores)
+    saved = read_saved(path)
     if append_in_place and not saved.append_in_place:
         raise ConfigurationError(
             f"{path} was saved without append_in_place; leave it out, or save the model with it"

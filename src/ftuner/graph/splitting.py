@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.errors import UnsupportedOperatorError
@@ -40,6 +40,8 @@ class Compiled(NamedTuple):
     weights: tuple[PackedWeight, ...]
     workers: int
     """Workers that the widths of packed weights and the uKernels were chosen for."""
+    widths: tuple[tuple[Any, ...], ...]
+    """What decided the widths of packed weights, so that nothing is estimated again."""
 
 
 @dataclass(frozen=True)

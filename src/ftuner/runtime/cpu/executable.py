@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program, Status
 from ftuner.codegen.llvm.native.records import Step as StepSlot
@@ -20,6 +21,8 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.ops.control import Iterations
 from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered, Step
+from ftuner.planner.cpu.panel_width import know_width
+from ftuner.planner.cpu.planner import PanelWidth, Planner, planner_for
 from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
@@ -35,7 +38,7 @@ from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
-from ftuner.ukernels.cpu.library import LibraryName
+from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 
 class CompiledGraph(Executable):
@@ -75,6 +78,7 @@ class CompiledGraph(Executable):
         lowered = replace(lowered, graph=graph, steps=())
         made = None
         if compiled is not None:
+            self._know(compiled.widths)
             made = {(id(w.of), w.form): w.packed for w in compiled.weights}
         compiled_steps = self._compile(steps, progress, shared, made)
         self.lowered = replace(lowered, steps=tuple(step.step for step in compiled_steps))
@@ -84,7 +88,8 @@ class CompiledGraph(Executable):
         self._writer = ProgramWriter(
             self.lowered, compiled_steps, self._binding, session.hardware
         )
-        self._writer.plan_few_rows(self.threads)
+        if compiled is None:
+            self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
             session.kernels.runtime.addresses[PROGRAM_SYMBOL]
         )
@@ -104,7 +109,23 @@ class CompiledGraph(Executable):
         return self._weights_bytes
 
     def compiled(self) -> Compiled:
-        return Compiled(self.lowered, self._packed, self._compiled_for)
+        _, required = self._needed(self.lowered.steps)
+        widths = tuple(
+            (*name, *width)
+            for name in by_library(required)
+            for width in self._planner(name).widths.values()
+            if (width.n, width.k) in self._extents
+        )
+        return Compiled(self.lowered, self._packed, self._compiled_for, widths)
+
+    def _know(self, widths: Sequence[tuple[Any, ...]]) -> None:
+        """Take over the widths of packed weights."""
+        for types, epilogue, *width in widths:
+            know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
+
+    def _planner(self, name: LibraryName) -> Planner:
+        session = self.session
+        return planner_for(build_library(session.hardware, session.kernels.isa.name, *name))
 
     def objects(self) -> dict[Bundle, bytes]:
         """The machine code that the graph needs.
@@ -163,6 +184,8 @@ class CompiledGraph(Executable):
             for kind, needed, address in zip(kinds, required, addresses, strict=True)
         ]
         self._packed = loaded.packed_weights()
+        self._extents = {(panels.n, panels.k) for panels in loaded.packed.values()}
+        """Columns and k steps of packed weights."""
         return found
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:

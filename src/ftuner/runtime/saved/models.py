@@ -21,7 +21,7 @@ from ftuner.errors import (
 from ftuner.graph.ir import Array
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware.isa import instruction_set
-from ftuner.hardware.system import read_system
+from ftuner.hardware.system import SystemFacts, read_system
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.model import Model
@@ -112,9 +112,8 @@ def _body(model: Model, sections: _Sections) -> dict[str, Any]:
     }
 
 
-def read(path: str | os.PathLike[str], threads: int) -> Saved:
-    """The model of a file for the widest ISA of this machine, or that of `FTUNER_ISA`. `threads`:
-    of those that check the file.
+def read(path: str | os.PathLike[str]) -> Saved:
+    """The model of a file for the widest ISA of this machine, or that of `FTUNER_ISA`.
 
     Raises:
         MissingFileError: there is no such file.
@@ -122,7 +121,8 @@ def read(path: str | os.PathLike[str], threads: int) -> Saved:
         SavedModelError: another version of ftuner has written it.
         HardwareError: it has no machine code for this machine.
     """
-    content, sections = container.read(Path(path), threads)
+    facts = read_system()
+    content, sections = container.read(Path(path), facts.cores)
     try:
         written, bodies = content["ftuner"], content["bodies"]
         if written != interface():
@@ -130,7 +130,7 @@ def read(path: str | os.PathLike[str], threads: int) -> Saved:
                 f"{path} was saved by ftuner {written}; this is {interface()}: save the model "
                 "again with this version"
             )
-        body = _fitting(bodies, str(path))
+        body = _fitting(bodies, facts, str(path))
         objects = {key: bytes(sections[number]) for key, number in body["objects"].items()}
         backend = backend_for(body["hardware"], body["isa"], objects)
 
@@ -150,13 +150,12 @@ def read(path: str | os.PathLike[str], threads: int) -> Saved:
         raise ParseError(f"{path} is malformed: {error}") from error
 
 
-def _fitting(bodies: Sequence[Any], path: str) -> Any:
+def _fitting(bodies: Sequence[Any], facts: SystemFacts, path: str) -> Any:
     """The part of a file that runs on this machine.
 
     Raises:
         HardwareError: there is none.
     """
-    facts = read_system()
     asked = os.environ.get(ISA_VARIABLE)
     reasons = []
     found = None

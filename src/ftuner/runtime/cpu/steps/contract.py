@@ -52,6 +52,8 @@ class Loaded:
     weight with one width share them."""
     made: Mapping[tuple[int, Hashable], Array] | None = None
     """Packed weights of a saved model, by the keys of `packed`; None if weights are packed now."""
+    chains: dict[int, tuple[Step, object]] = field(default_factory=dict)
+    """Of chains of steps, by their identity: the chain without packed weights, and its planner."""
     hollows: dict[int, Array] = field(default_factory=dict)
     """What is left of arrays that are packed, by their identity."""
 
