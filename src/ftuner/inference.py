@@ -94,7 +94,10 @@ def load(
     """
     by_path = isinstance(model, str | PathLike)
     again = dict[str, Any](
-        threads=threads, device=device, dtype=dtype, append_in_place=append_in_place,
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        append_in_place=append_in_place,
         random_seed=random_seed,
     )
     if isinstance(model, str | PathLike) and is_saved(model):
@@ -113,8 +116,8 @@ def load(
 
 def save(model: Model, path: str | PathLike[str], *, isas: Sequence[str] = ()) -> None:
     """Write a compiled model to one file: steps, packed weights, machine code, and the hardware
-    model that its plans are made by. `load` of the file needs neither onnx nor a compiler, and gives
-    the same bits. Processes that load it share the memory of its weights.
+    model that its plans are made by. `load` of the file needs neither onnx nor a compiler, and the
+    model has the same bits. Processes that load it share the memory of its weights.
 
     The file is machine code: load no file that you would not run. It is for machines that have all
     instructions that this one was compiled for, and for this version of ftuner; others refuse it.
@@ -152,8 +155,8 @@ def _for_isa(model: Model, isa: str) -> Model:
 
 
 def _saved_model(
-    path: str | PathLike[str], threads: SupportsIndex | None, device: str, dtype: ElementType | None,
-    append_in_place: bool, random_seed: SupportsIndex | None,
+    path: str | PathLike[str], threads: SupportsIndex | None, device: str,
+    dtype: ElementType | None, append_in_place: bool, random_seed: SupportsIndex | None,
 ) -> Model:  # fmt: skip
     """`load` of a file that `save` has written."""
     if device != CPU or dtype is not None:

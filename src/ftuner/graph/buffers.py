@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -39,9 +40,9 @@ class Buffer:
         return 0 if self.array is None or self.packed else self.array.nbytes
 
 
-def hollow(array: Array) -> Array:
-    """An array with the dtype and shape of another, and the memory of one element."""
-    return np.broadcast_to(np.zeros((), array.dtype), array.shape)
+def hollow(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """An array of zeros that has the memory of one element: it stands for what is packed."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 @dataclass(frozen=True)

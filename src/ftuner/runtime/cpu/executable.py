@@ -85,9 +85,7 @@ class CompiledGraph(Executable):
         self._pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
         self._weights_bytes = _weights_bytes(self.lowered, compiled_steps)
-        self._writer = ProgramWriter(
-            self.lowered, compiled_steps, self._binding, session.hardware
-        )
+        self._writer = ProgramWriter(self.lowered, compiled_steps, self._binding, session.hardware)
         if compiled is None:
             self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(

@@ -7,9 +7,8 @@ sections each on a cache line, larger ones on a page
 ```
 
 The chunks are all bytes after the document, `CHUNK_BYTES` each but for the last, so that several
-threads check them. Their checksums find damage; like the digest of the document, which anybody can
-compute, they prove nothing of who wrote the file. A reader checks everything before it returns anything. It maps the file for
-reading: processes share its pages.
+threads check them. Checksums find damage; they prove nothing of who wrote the file. A reader checks
+everything before it returns anything. It maps the file for reading: processes share its pages.
 """
 
 from __future__ import annotations

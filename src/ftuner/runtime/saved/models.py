@@ -88,7 +88,9 @@ def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
     bodies = [_body(model, sections) for model in models]
     isas = [body["isa"] for body in bodies]
     if len(set(isas)) < len(isas) or not isas:
-        raise SavedModelError(f"models for {', '.join(isas) or 'no ISA'}; expected one for each ISA")
+        raise SavedModelError(
+            f"models for {', '.join(isas) or 'no ISA'}; expected one for each ISA"
+        )
     container.write(target, {"ftuner": interface(), "bodies": bodies}, sections.views)
 
 

@@ -50,7 +50,6 @@ def _classes() -> dict[str, type]:
     return found
 
 
-@cache
 def _names(cls: type) -> tuple[str, ...]:
     """The fields that a value is made of; none if it is no dataclass or named tuple."""
     if is_dataclass(cls):
@@ -141,7 +140,9 @@ def _taken_apart(value: Any) -> tuple[str, Sequence[Any]]:
     name = f"{cls.__module__.removeprefix('ftuner.')}.{cls.__qualname__}"
     if _classes().get(name) is cls:
         return name, [getattr(value, field) for field in _names(cls)]
-    raise SavedModelError(f"the model holds a {cls.__module__}.{cls.__qualname__}, which no file can")
+    raise SavedModelError(
+        f"the model holds a {cls.__module__}.{cls.__qualname__}, which is not saved"
+    )
 
 
 def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]], Array]) -> Any:
@@ -166,15 +167,6 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
     def stored(parts: Sequence[Any], number: int) -> Array:
         return array(number, *shaped(parts))
 
-    def hollow_of(parts: Sequence[Any]) -> Array:
-        dtype, shape = shaped(parts)
-        return hollow(np.broadcast_to(np.zeros((), dtype), shape))
-
-    def objects(parts: Sequence[Any]) -> Array:
-        found = np.empty(len(parts) - 1, object)
-        found[:] = parts[1:]
-        return found.reshape(parts[0])
-
     makers: dict[str, _Made] = {
         "tuple": tuple,
         "list": list,
@@ -182,8 +174,8 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
         "range": lambda parts: range(*parts),
         "bytes": lambda parts: bytes.fromhex(*parts),
         "number": lambda parts: parts[0][()],
-        "objects": objects,
-        "hollow": hollow_of,
+        "objects": lambda parts: np.array(parts[1:], object).reshape(parts[0]),
+        "hollow": lambda parts: hollow(*shaped(parts)),
     }
     classes = _classes()
     try:
@@ -209,4 +201,4 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
         ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError,
         ValueError,
     ) as error:  # fmt: skip
-        raise ParseError(f"entry {len(made)} is malformed: {type(error).__name__}: {error}") from error
+        raise ParseError(f"entry {len(made)}: {type(error).__name__}: {error}") from error

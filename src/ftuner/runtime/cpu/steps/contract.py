@@ -71,7 +71,7 @@ class Loaded:
         assert buffer.array is not None
         left = self.hollows.get(id(buffer.array))
         if left is None:
-            left = self.hollows[id(buffer.array)] = hollow(buffer.array)
+            left = self.hollows[id(buffer.array)] = hollow(buffer.array.dtype, buffer.array.shape)
         return replace(view, buffer=replace(buffer, array=left, packed=True))
 
 

@@ -185,7 +185,9 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
             products, required.width, loaded,
         )  # fmt: skip
         covers = panel_covers(products, panels, ROW)
-        return CompiledExperts(replace(step, weight=loaded.emptied(step.weight)), kernel, products, covers, panels)
+        return CompiledExperts(
+            replace(step, weight=loaded.emptied(step.weight)), kernel, products, covers, panels
+        )
 
     def report(
         self, step: ExpertsStep, extents: Extents, machine: Machine, resident_bytes: int

@@ -15,7 +15,6 @@ from ftuner.core.recurrence import Cell
 from ftuner.core.units import count
 from ftuner.cost.cpu.recurrence import RecurrenceProblem, recurrence_cost
 from ftuner.cost.step import Machine
-from ftuner.graph.buffers import View
 from ftuner.graph.recurrence_step import RecurrenceStep
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.model import CpuHardware, Isa
