@@ -110,8 +110,13 @@ def _body(model: Model, sections: _Sections) -> dict[str, Any]:
         "hardware": hardware_document(kernels.hardware),
         "append_in_place": model.append_in_place,
         "objects": {key_of(b): sections.bytes(data) for b, data in objects.items()},
-        "entries": sections.bytes(json.dumps(table.entries, separators=(",", ":")).encode()),
+        "entries": sections.bytes(encoded(table.entries)),
     }
+
+
+def encoded(entries: object) -> bytes:
+    """A table as a section has it."""
+    return json.dumps(entries, separators=(",", ":")).encode()
 
 
 def read(path: str | os.PathLike[str]) -> Saved:
@@ -125,6 +130,12 @@ def read(path: str | os.PathLike[str]) -> Saved:
     """
     facts = read_system()
     content, sections = container.read(Path(path), facts.cores)
+
+    def section(number: int) -> memoryview:
+        if number < 0:
+            raise IndexError("a negative section")
+        return sections[number]
+
     try:
         written, bodies = content["ftuner"], content["bodies"]
         if written != interface():
@@ -133,22 +144,24 @@ def read(path: str | os.PathLike[str]) -> Saved:
                 "again with this version"
             )
         body = _fitting(bodies, facts, str(path))
-        objects = {key: bytes(sections[number]) for key, number in body["objects"].items()}
+        objects = {key: bytes(section(number)) for key, number in body["objects"].items()}
         backend = backend_for(body["hardware"], body["isa"], objects)
 
         def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-            if number < 0:
-                raise IndexError("a negative section")
-            found = np.frombuffer(sections[number], dtype) if 0 not in shape else np.empty(0, dtype)
-            return found.reshape(shape)
+            if 0 in shape:
+                return np.empty(shape, dtype)
+            return np.frombuffer(section(number), dtype).reshape(shape)
 
-        graph = values.read(json.loads(bytes(sections[body["entries"]])), array)
+        graph = values.read(json.loads(bytes(section(body["entries"]))), array)
         if not isinstance(graph, SplitGraph):
             raise ParseError("its last entry is no graph")
         return Saved(graph, backend, bool(body["append_in_place"]))
-    except (ParseError, DatasetError, LookupError, RecursionError, TypeError, ValueError) as error:
-        if isinstance(error, SavedModelError):
-            raise
+    except SavedModelError:
+        raise
+    except (
+        ArithmeticError, AttributeError, DatasetError, LookupError, ParseError, RecursionError,
+        TypeError, ValueError,
+    ) as error:  # fmt: skip
         raise ParseError(f"{path} is malformed: {error}") from error
 
 
