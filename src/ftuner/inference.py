@@ -24,6 +24,7 @@ from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.splitting import SplitGraph
 from ftuner.models import LateModel, Model, UnrankedModel
 from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -123,7 +124,8 @@ def save(model: Model, path: str | PathLike[str], *, isas: Sequence[str] = ()) -
     instructions that this one was compiled for, and for this version of ftuner; others refuse it.
 
     Args:
-        model: on a CPU. What it was compiled for other shapes than its file declares is not saved.
+        model: on a CPU. Variants for other shapes than its file declares are not saved. Where the
+            graph depends on numbers in the inputs, it is saved for those of the runs so far.
         path: a name that ends in `.ftuner`. A file of this name is replaced as a whole, so that
             processes that have it loaded keep the old one.
         isas: the instruction sets to have machine code for, each with its own packed weights; by
@@ -131,8 +133,8 @@ def save(model: Model, path: str | PathLike[str], *, isas: Sequence[str] = ()) -
             from which it is compiled again.
 
     Raises:
-        SavedModelError: a model on a GPU, one that is compiled again at run time because its graph
-            depends on numbers in its inputs, or one with steps from outside ftuner.
+        SavedModelError: a model on a GPU, one with an input whose number of axes the file does not
+            say, or one with steps from outside ftuner.
         ConfigurationError: a name with another ending, a file that cannot be written, an ISA that
             this machine does not have, or one that the model was not compiled for where it was not
             loaded from a path.
@@ -168,10 +170,18 @@ def _saved_model(
         raise ConfigurationError(
             f"{path} was saved without append_in_place; leave it out, or save the model with it"
         )
-    return Model(
-        saved.graph, saved.backend, threads, append_in_place=saved.append_in_place,
-        random_seed=random_seed,
-    )  # fmt: skip
+
+    def compiled(graph: SplitGraph) -> Model:
+        return Model(
+            graph, saved.backend, threads, append_in_place=saved.append_in_place,
+            random_seed=random_seed,
+        )  # fmt: skip
+
+    if isinstance(saved.graph, SplitGraph):
+        return compiled(saved.graph)
+    found = LateModel.from_saved(saved.graph, compiled, random_seed)
+    assert isinstance(found, LateModel)
+    return found
 
 
 def compile_file(

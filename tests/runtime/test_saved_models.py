@@ -278,13 +278,32 @@ def test_a_file_is_replaced_as_a_whole(saved: Path, tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    late = model(
-        [NODE("Unsqueeze", ["x", "axes"], ["y"])],
-        [info("x", ["n"]), info("axes", ["k"], INT64)], [info("y", None)], {},
+def test_numbers_at_run_time(tmp_path: Path) -> None:
+    """What was compiled for the answers so far is saved; others are refused."""
+    made = model(
+        [NODE("MatMul", ["x", "w"], ["a"]), NODE("Unsqueeze", ["a", "axes"], ["b"]),
+         NODE("Reshape", ["b", "shape"], ["y"])],
+        [info("x", ["n", 8]), info("axes", [1], INT64), info("shape", ["r"], INT64)],
+        [info("y", None)], {"w": weight(8, 8)},
     )  # fmt: skip
-    with pytest.raises(ftuner.SavedModelError, match="compiled again at run time"):
-        ftuner.save(ftuner.load(late), tmp_path / "model.ftuner")
+    own, path = ftuner.load(made), tmp_path / "model.ftuner"
+    feeds = {"x": weight(6, 8), "axes": np.array([1]), "shape": np.array([3, 16])}
+    own.run(feeds)
+    ftuner.save(own, path)
+    again = ftuner.load(path)
+    same(own, again, feeds)
+    same(own, again, {**feeds, "x": weight(2, 8), "shape": np.array([2, 8])})
+    assert again.explain(feeds).groups
+    with pytest.raises(ftuner.SavedModelError, match="no machine code for these"):
+        again.run({**feeds, "axes": np.array([0])})
+    ftuner.save(again, tmp_path / "again.ftuner")
+    assert (tmp_path / "again.ftuner").read_bytes() == path.read_bytes()
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    unranked = model([NODE("Relu", ["x"], ["y"])], [info("x", None)], [info("y", None)], {})
+    with pytest.raises(ftuner.SavedModelError, match="number of axes"):
+        ftuner.save(ftuner.load(unranked), tmp_path / "model.ftuner")
     own = ftuner.load(dense()[0])
     for name in ("model.onnx", "model"):
         with pytest.raises(ftuner.ConfigurationError, match=r"ends in \.ftuner"):

@@ -105,8 +105,8 @@ class ChosenModel(Model):
 
     def split_graph(self) -> SplitGraph:
         raise SavedModelError(
-            "the graph of the model depends on numbers or axes that only its inputs say, so that "
-            "it is compiled again at run time: it cannot be saved"
+            "the model is compiled for the number of axes of its inputs, which the file does not "
+            "say: it cannot be saved"
         )
 
     def record(self, wanted: bool) -> None:

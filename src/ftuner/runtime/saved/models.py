@@ -24,6 +24,7 @@ from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.system import SystemFacts, read_system
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.session import ISA_VARIABLE
+from ftuner.runtime.late_model import LateModel, SavedLate
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
 from ftuner.runtime.saved.code import (
@@ -39,7 +40,7 @@ from ftuner.runtime.saved.code import (
 class Saved(NamedTuple):
     """What a file holds for this machine."""
 
-    graph: SplitGraph
+    graph: SplitGraph | SavedLate
     backend: SavedBackend
     append_in_place: bool
 
@@ -96,9 +97,9 @@ def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
 
 def _body(model: Model, sections: _Sections) -> dict[str, Any]:
     """One model, whose bytes are in sections."""
-    graph = model.split_graph()
+    saved = model.saved() if isinstance(model, LateModel) else model.split_graph()
     table = values.Table(sections.array)
-    table.add(graph)
+    table.add(saved)
     executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
     objects = {b: data for x in executables for b, data in x.objects().items()}
     kernels = executables[0].session.kernels
@@ -153,7 +154,7 @@ def read(path: str | os.PathLike[str]) -> Saved:
             return np.frombuffer(section(number), dtype).reshape(shape)
 
         graph = values.read(json.loads(bytes(section(body["entries"]))), array)
-        if not isinstance(graph, SplitGraph):
+        if not isinstance(graph, SplitGraph | SavedLate):
             raise ParseError("its last entry is no graph")
         return Saved(graph, backend, bool(body["append_in_place"]))
     except SavedModelError:
