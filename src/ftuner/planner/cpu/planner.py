@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
 from ftuner.core.ranges import fine_start
@@ -23,6 +24,8 @@ from ftuner.planner.cpu.plan import Band, Choice, Grid, Plan, Share
 from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family, Library
 
+MAX_WIDTHS = 1 << 12
+"""Panel widths kept, each of some extents."""
 MAX_CANDIDATES = 1 << 17
 """Candidates kept, of all problems. Derived: one takes about a kilobyte; a problem, apart from m,
 has some 20 on two workers and 200 on sixteen."""
@@ -59,6 +62,16 @@ def _divisors(value: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, value + 1) if value % d == 0)
 
 
+class PanelWidth(NamedTuple):
+    """The arguments and the result of `panel_width.best_width`."""
+
+    n: int
+    k: int
+    workers: int
+    footprint_bytes: int
+    width: int
+
+
 class Planner:
     """Plans for one library. Holds tables of covers and a bounded number of candidates; safe to use
     from several threads."""
@@ -68,6 +81,8 @@ class Planner:
         self.library = library
         self._tables = PlannerTables(library, learned)
         self._lanes = library.lanes
+        self.widths: RecentlyUsed[tuple[int, ...], PanelWidth] = RecentlyUsed(MAX_WIDTHS)
+        """What `panel_width.best_width` has found, by its arguments."""
         self._candidates: RecentlyUsed[tuple[object, ...], tuple[Candidate, ...]] = RecentlyUsed(
             MAX_CANDIDATES, size=len
         )

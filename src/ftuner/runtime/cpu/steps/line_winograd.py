@@ -194,10 +194,8 @@ class LineWinogradKind(FilterKind[LineWinogradStep, LineChoice]):
             array, ("lines", *weight.shape, stride), (choice.columns, k),
             lambda: transformed(weight, stride), products, choice.width, loaded,
         )  # fmt: skip
-        packed = View(replace(step.weight.buffer, array=None), step.weight.layout)
-        return CompiledFilter(
-            replace(step, weight=packed), kernel, products, choice, LineTask, panels
-        )
+        step = replace(step, weight=loaded.emptied(step.weight))
+        return CompiledFilter(step, kernel, products, choice, LineTask, panels)
 
     def described(
         self, choice: LineChoice, plan: LinePlan, shape: tuple[int, ...], workers: int

@@ -228,8 +228,7 @@ class ProductKind(MatrixKind, StepKind[P]):
             return step, products, problem_of, None
         panels = packed_once(array, step.b.shape, products, width, loaded)
         # The packed weight replaces the array.
-        b = replace(step.b, buffer=replace(step.b.buffer, array=None))
-        return replace(step, b=b), products, problem_of, panels
+        return replace(step, b=loaded.emptied(step.b)), products, problem_of, panels
 
     def report(
         self, step: P, extents: Extents, machine: Machine, resident_bytes: int

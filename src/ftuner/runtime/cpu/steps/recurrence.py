@@ -15,7 +15,6 @@ from ftuner.core.recurrence import Cell
 from ftuner.core.units import count
 from ftuner.cost.cpu.recurrence import RecurrenceProblem, recurrence_cost
 from ftuner.cost.step import Machine
-from ftuner.graph.buffers import View
 from ftuner.graph.recurrence_step import RecurrenceStep
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.model import CpuHardware, Isa
@@ -199,7 +198,7 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
             assert array is not None
             assert isinstance(offset, int)
             columns, hidden = _columns(step), step.hidden
-            matrix = array.ravel()[offset : offset + columns * hidden].reshape(columns, hidden)
+            matrix = array.reshape(-1)[offset : offset + columns * hidden].reshape(columns, hidden)
             extents, form = (columns, hidden), ("recurrence", offset)
             if _of_levels(step):
                 lanes = products.compiled.library.lanes
@@ -211,7 +210,7 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
                 panels = packed_as(
                     array, form, extents, lambda: matrix[None], products, required.width, loaded
                 )
-            step = replace(step, weight=View(replace(weight.buffer, array=None), weight.layout))
+            step = replace(step, weight=loaded.emptied(weight))
         return CompiledRecurrence(step, kernel, products, required.width, panels)
 
     def report(

@@ -136,15 +136,22 @@ def stripes_at(step: StripesStep, extents: Extents, machine: Machine) -> Stripes
     return planner_of(step, machine.hardware, machine.isa).at((machine.workers, *values))
 
 
-def without_weights(step: StripesStep) -> StripesStep:
-    """The chain without the arrays of packed weights."""
+def compiled_chain(step: StripesStep, loaded: Loaded) -> tuple[StripesStep, StripesPlanner]:
+    """The chain without the arrays of packed weights, and its planner, which its members share."""
+    found = loaded.chains.get(id(step))
+    if found is None:
+        planner = planner_of(step, loaded.hardware, loaded.isa)
+        found = loaded.chains[id(step)] = _without_weights(step, loaded), planner
+    return found  # type: ignore[return-value]
+
+
+def _without_weights(step: StripesStep, loaded: Loaded) -> StripesStep:
 
     def bare(member: StripeMember) -> StripeMember:
         product = member.step
         if isinstance(product, DepthwiseStep):
             return member
-        b = View(replace(product.b.buffer, array=None), product.b.layout)
-        return replace(member, step=replace(product, b=b))
+        return replace(member, step=replace(product, b=loaded.emptied(product.b)))
 
     return replace(step, members=tuple(map(bare, step.members)))
 
@@ -328,8 +335,7 @@ class StripesKind(MatrixKind, StepKind[StripesStep]):
             assert isinstance(compiled, CompiledProduct)
             members.append(compiled)
             covers.append(_covers(compiled))
-        planner = planner_of(step, hardware, isa)
-        step = without_weights(step)
+        step, planner = compiled_chain(step, loaded)
         return CompiledStripes(step, kernel, planner, tuple(members), tuple(covers))
 
     def report(

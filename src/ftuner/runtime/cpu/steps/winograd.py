@@ -161,8 +161,7 @@ class WinogradKind(FilterKind[WinogradStep, WinogradChoice]):
         assert array is not None
         shape = (WINDOW**2 * choice.channels, choice.columns)
         panels = packed_once(array, shape, products, required.width, loaded)
-        weight = View(replace(step.weight.buffer, array=None), step.weight.layout)
-        step = replace(step, weight=weight)
+        step = replace(step, weight=loaded.emptied(step.weight))
         return CompiledFilter(step, kernel, products, choice, WinogradTask, panels)
 
     def described(
