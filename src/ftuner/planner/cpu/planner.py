@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import product
 
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
+from ftuner.core.ranges import fine_start
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.correction import LearnedCorrection
@@ -73,7 +74,17 @@ class Planner:
 
     def plan(self, problem: Problem) -> Plan:
         """The cheapest plan; every extent of the problem but k is positive."""
+        return self.plan_of(problem)[0]
+
+    def plan_of(self, problem: Problem) -> tuple[Plan, Candidate]:
+        """The cheapest plan, and its candidate."""
         best, least = self._cheapest(problem)
+        return self.lay_out(problem, best, best.chunks(problem.m, least)), best
+
+    def plan_of_range(self, problem: Problem) -> Plan:
+        """The plan that a program has for the rows of a problem with a packed weight: that of the
+        first rows of their fine range, with the row tiles of all."""
+        best, least = self._cheapest(problem._replace(m=fine_start(problem.m)))
         return self.lay_out(problem, best, best.chunks(problem.m, least))
 
     def least_seconds(self, problem: Problem) -> float:

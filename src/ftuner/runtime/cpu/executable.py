@@ -72,7 +72,9 @@ class CompiledGraph(Executable):
         self._pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
         self._weights_bytes = _weights_bytes(self.lowered, compiled)
-        self._writer = ProgramWriter(self.lowered, compiled, self._binding, session.hardware)
+        self._writer = ProgramWriter(
+            self.lowered, compiled, self._binding, session.hardware, session.kernels.runtime
+        )
         self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
             session.kernels.runtime.addresses[PROGRAM_SYMBOL]

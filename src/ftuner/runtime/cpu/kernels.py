@@ -8,7 +8,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ftuner.codegen.llvm.native.symbols import call_symbol, pack_symbol, reduce_symbol
+from ftuner.codegen.llvm.native.symbols import (
+    FILL_SYMBOL,
+    PLACE_SYMBOL,
+    call_symbol,
+    pack_symbol,
+    reduce_symbol,
+)
 from ftuner.codegen.llvm.objects.bundle import (
     Bundle,
     family_bundle,
@@ -82,6 +88,14 @@ class NativeRuntime:
         self.pack_addresses = {t: addresses[pack_symbol(t)] for t in DTYPES.values()}
         self.packs: dict[DType, Any] = {t: pack(a) for t, a in self.pack_addresses.items()}
         """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
+        self.place = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4)(
+            addresses[PLACE_SYMBOL]
+        )
+        """`place(count, lifetimes, sizes, offsets, living)`: see `codegen.llvm.native.binding`."""
+        self.fill = ctypes.PYFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+        )(addresses[FILL_SYMBOL])
+        """`fill(records, fills, count, addresses, values)`."""
         self._loaded = loaded
 
 

@@ -23,7 +23,8 @@ from ftuner.hardware.tuning import NativeTuning
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
-from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
+from ftuner.runtime.cpu.cover_records import COVER_SLOTS
+from ftuner.runtime.cpu.covers import cover_slots
 from ftuner.runtime.cpu.packed_weights import Panels, packed_levels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
