@@ -29,14 +29,14 @@ def held_in(dtype: DType) -> np.dtype[Any]:
     return np.dtype("float32" if dtype == BFLOAT16 else dtype.name)
 
 
-def converted(values: Any, dtype: DType) -> Array:
+def converted(values: Any, dtype: DType, held: np.dtype[Any] | None = None) -> Array:
     """A row-major array of `dtype`. Floats are rounded to nearest, ties to even, and overflow to
-    infinity.
+    infinity. `held`: what `held_in` gives, if it is known.
 
     Raises:
         OverflowError: Python integers out of range.
     """
-    held = held_in(dtype)
+    held = held_in(dtype) if held is None else held
     if isinstance(values, np.ndarray) and values.dtype == held and values.flags.c_contiguous:
         array = values
     else:
@@ -49,7 +49,7 @@ def texts(array: Array) -> Array:
     """An array of `str` in objects, of an array of NumPy's strings, of bytes in UTF-8 or of any
     objects, which are converted as `str` does."""
     found = array.astype(object)
-    if any(type(x) is not str for x in found.flat):
+    if not {*map(type, found.ravel().tolist())} <= {str}:
         found.flat[:] = [x.decode() if isinstance(x, bytes) else str(x) for x in found.flat]
     return found
 

@@ -6,17 +6,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import Parameter, Signature
 from typing import Any, Protocol
 
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, least_value, minimum, product, row_major_strides
+from ftuner.core.dtype import HALF_DTYPES, DType
 from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.index_expr import Operand as NestOperand
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.arrays import converted, widened
+from ftuner.graph.arrays import converted, held_in, widened
 from ftuner.graph.ir import Array, Node, TensorType
 from ftuner.graph.placement import Form, Placement
 
@@ -204,22 +205,40 @@ def same_dtype(types: Sequence[TensorType], what: str) -> None:
         raise GraphError(f"{what} of {', '.join(str(t.dtype) for t in types)}: expected one dtype")
 
 
-def reference_results(
-    operator: Operator, operands: Sequence[tuple[Array, TensorType]], attributes: Attributes,
+def prepared_reference(
+    operator: Operator, operands: Sequence[DType], attributes: Attributes,
     types: Sequence[TensorType],
-) -> list[Array]:  # fmt: skip
-    """The results of an operator by its reference, as arrays of the inferred dtypes.
+) -> Callable[[Sequence[Array]], list[Array]]:  # fmt: skip
+    """A function from operands of these dtypes to the results of an operator by its reference, as
+    arrays of the inferred dtypes.
 
     A reference may compute in another dtype, such as NumPy's default. What runs next reads memory
     of the inferred one, so all callers of references go through here.
     """
-    arrays = [widened(x, type_.dtype) for x, type_ in operands]
-    with np.errstate(all="ignore"):
-        results = operator.reference(*arrays, **attributes)
-    found = [
-        converted(result, type_.dtype)
-        for result, type_ in zip(results if len(types) > 1 else (results,), types, strict=True)
-    ]
-    for array, type_ in zip(found, types, strict=True):
-        assert array.ndim == type_.rank, f"{operator.name} gives {array.shape}, not {type_}"
-    return found
+    run = partial(operator.reference, **attributes)
+    halves = any(dtype.name in HALF_DTYPES for dtype in operands)
+    forms = [(type_, held_in(type_.dtype), type_.rank) for type_ in types]
+
+    def results(arrays: Sequence[Array]) -> list[Array]:
+        if halves:
+            arrays = [widened(x, dtype) for x, dtype in zip(arrays, operands, strict=True)]
+        with np.errstate(all="ignore"):
+            given = run(*arrays)
+        found = []
+        pairs = zip(given if len(forms) > 1 else (given,), forms, strict=True)
+        for result, (type_, held, rank) in pairs:
+            array = converted(result, type_.dtype, held)
+            assert array.ndim == rank, f"{operator.name} gives {array.shape}, not {type_}"
+            found.append(array)
+        return found
+
+    return results
+
+
+def reference_results(
+    operator: Operator, operands: Sequence[tuple[Array, TensorType]], attributes: Attributes,
+    types: Sequence[TensorType],
+) -> list[Array]:  # fmt: skip
+    """The results of an operator by its reference; see `prepared_reference`."""
+    dtypes = [type_.dtype for _, type_ in operands]
+    return prepared_reference(operator, dtypes, attributes, types)([x for x, _ in operands])

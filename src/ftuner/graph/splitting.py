@@ -48,7 +48,8 @@ class Compiled(NamedTuple):
 class Part:
     """A graph without host nodes, and the host node that follows it, None for the last part. The
     outputs are what that node or later parts read; there may be none, and then no nodes either.
-    Those of the last part are the graph's, but for strings and maps."""
+    Those of the last part are the graph's, but for strings and maps. It has none if all of them
+    have memory of their own by then."""
 
     graph: Graph
     node: Node | None
@@ -57,8 +58,15 @@ class Part:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the part gives nothing, so that nothing is compiled for it."""
-        return self.node is not None and not self.graph.outputs
+        """Whether the part gives nothing, so that nothing is run for it."""
+        return not self.graph.outputs
+
+    @property
+    def fresh(self) -> tuple[Value, ...]:
+        """What has memory of its own: outputs of the graph, and results of the node if it runs no
+        graphs, which may give what they are given."""
+        made = tuple(value for _, value in self.graph.outputs)
+        return made if self.node is None or runs_graphs(self.node) else (*made, *self.node.outputs)
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,11 @@ def runs_on_host(node: Node) -> bool:
     """Whether a node is computed by its reference, between two programs."""
     values = (*node.inputs, *node.outputs)
     return OPERATORS[node.op].on_host or any(v.dtype.on_host for v in values)
+
+
+def runs_graphs(node: Node) -> bool:
+    """Whether graphs are attributes of a node."""
+    return any(isinstance(x, Graph) for x in node.attributes.values())
 
 
 def split(graph: Graph) -> tuple[Part, ...]:
@@ -94,7 +107,12 @@ def split(graph: Graph) -> tuple[Part, ...]:
         at = next((i for i, node in enumerate(left) if runs_on_host(node)), None)
         if at is None:
             outputs = tuple(entry for entry in graph.outputs if not entry[1].dtype.on_host)
-            parts.append(Part(Graph(tuple(inputs), outputs, left, graph.constraints), None))
+            given = [value for _, value in outputs]
+            fresh = {value for part in parts for value in part.fresh}
+            if fresh.issuperset(given) and len({*given}) == len(given):
+                outputs = ()
+            nodes = live_nodes(left, [value for _, value in outputs])
+            parts.append(Part(Graph(tuple(inputs), outputs, nodes, graph.constraints), None))
             return tuple(parts)
         if sum(not part.is_empty for part in parts) == MAX_PARTS - 1:
             raise UnsupportedOperatorError(

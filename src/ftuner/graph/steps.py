@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 from ftuner.core.access import Kernel
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
+from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.core.product import ReadWindow
 from ftuner.graph.appending import Appended
@@ -389,6 +390,13 @@ class TopKStep:
     distance: Dim
     """Elements between those of one row."""
     largest: bool
+    keys: Buffer | None = None
+    """Memory for two keys of each element found while the step runs; None if an element and its
+    position do not fit into one."""
+
+    @staticmethod
+    def has_keys(dtype: DType) -> bool:
+        return dtype.itemsize <= 4
 
     @property
     def reads(self) -> tuple[Buffer, ...]:
@@ -396,7 +404,8 @@ class TopKStep:
 
     @property
     def writes(self) -> tuple[Buffer, ...]:
-        return (self.values, self.positions)
+        found = (self.values, self.positions)
+        return found if self.keys is None else (*found, self.keys)
 
     def parameters(self) -> tuple[Dim, ...]:
         """What the kernel reads at run time."""

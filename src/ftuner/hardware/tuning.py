@@ -13,6 +13,7 @@ from ftuner.hardware.constants import Tuning, constant
 from ftuner.hardware.intake_tuning import IntakeTuning
 
 _ZEN3 = "fitted on AMD Zen 3"
+_TOP_K = "estimated: about 3 ns for each level of the heap, and as much for each key that is sorted"
 _RAPIDS = "fitted on Intel Emerald Rapids"
 _ZEN4 = "fitted on AMD Zen 4"
 
@@ -312,6 +313,14 @@ class CpuTuning(Tuning, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
     top_k_move_cycles: float = constant(
         20.0, "cycles", "Moving one of the best down by one level of their heap",
         "measured on AMD Zen 3, which mispredicts every second branch",
+    )  # fmt: skip
+    top_k_heap_most: int = constant(
+        64, "elements", "Most elements that a heap finds in any row, and not a radix sort", _TOP_K,
+        most=1 << 20,
+    )  # fmt: skip
+    top_k_heap_share: int = constant(
+        100, "elements", "Elements of a row for each that is wanted, above which a heap finds more",
+        _TOP_K, most=1 << 20,
     )  # fmt: skip
     winograd_transform_ratio: float = constant(
         1.0, "", "Time of Winograd's transforms over that of their instructions at full rate",

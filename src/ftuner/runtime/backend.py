@@ -140,9 +140,9 @@ class Boundary(ABC):
         """What the caller gets for the outputs of a run."""
 
     @abstractmethod
-    def evaluated(self, node: Node, operands: Sequence[Any]) -> Sequence[Any]:
-        """The results of a node that is computed by its NumPy reference between two
-        executables."""
+    def evaluation(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """A function from operands to the results of a node that is computed by its NumPy reference
+        between two executables."""
 
     @abstractmethod
     def moved(self, array: Array, dtype: DType) -> Any:

@@ -16,7 +16,7 @@ from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value, attribute_dims
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host, Iterations, once
-from ftuner.graph.splitting import Part, SplitGraph, split
+from ftuner.graph.splitting import Part, SplitGraph, runs_graphs, split
 from ftuner.runtime.backend import Backend, Boundary, Executable
 from ftuner.runtime.reference import bound_attributes
 from ftuner.runtime.shapes.binding import Binding
@@ -25,8 +25,8 @@ from ftuner.runtime.shown_progress import Progress
 
 MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
 """The environment variable of the most iterations of a loop."""
-Apply = Callable[[Executable, list[Any]], list[Any]]
-"""Runs an executable on operands."""
+Apply = Callable[[Executable, list[Any]], Sequence[Any] | None]
+"""Runs an executable on operands; None ends the run there."""
 Evaluate = Callable[[list[Any], dict[str, int]], Sequence[Any]]
 """Computes the results of a host node, whose dims have these symbols."""
 
@@ -68,41 +68,52 @@ class Chain:
                 graph, split(graph), backend, boundary, threads, held, progress, (), shared
             )
 
-        self._inputs = parts[0].graph.inputs
-        self._outputs = [value for _, value in graph.outputs]
-        self._constants: dict[Value, Any] = {}
-        self._links: list[_Link] = []
         self._graph = replace(graph, nodes=())
-        self._headers: list[tuple[Part, Mapping[str, Chain]]] = []
-        """The parts without nodes, and what runs the graphs of the node after each."""
+        self._inputs = parts[0].graph.inputs
+        self._headers: list[_Header] = []
+        self._links: list[_Link] = []
+        self.executables: list[Executable] = []
+        """Those of the graph itself, in order, without those of graphs within host nodes. There is
+        one at least, which runs nothing if there is nothing to run."""
+        places = _Places(graph.inputs, boundary)
+        checked = False
         for part in parts:
-            outputs = tuple(value for _, value in part.graph.outputs)
-            executable = None
-            if not part.is_empty:
+            node, executable = part.node, None
+            if not part.is_empty or (node is None and not self.executables):
                 executable = backend.compile(
                     part.graph, threads, held, progress, appended, shared, used_up, part.compiled
                 )
-            between, node = None, part.node
+                self.executables.append(executable)
+            # An executable checks the extents that it is given.
+            needed = (part.is_empty and not checked) or _has_dims(node)
+            checks = Binding(part.graph) if needed else None
+            made = places.add([value for _, value in part.graph.outputs])
+            between = None
             chains: dict[str, Chain] = {}
             if node is not None:
                 chains = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
                 evaluate = _evaluation(node, boundary, chains)
-                between = _Between(node.op, node.inputs, node.outputs, evaluate)
-                self._keep(node.inputs, boundary)
-            # An executable checks the extents that it is given.
-            checks = Binding(part.graph) if executable is None or _has_dims(part.node) else None
-            self._links.append(_Link(part.graph.inputs, executable, checks, outputs, between))
+                between = _Between(node.op, tuple(map(places.of, node.inputs)), evaluate)
+                places.add(node.outputs)
+                # Other results have extents that are known already.
+                checked = not node.binds and not runs_graphs(node)
+            self._links.append(_Link(None if part.is_empty else executable, checks, between))
             if node is not None and chains:
                 # Graphs have weights.
                 rest = {n: x for n, x in node.attributes.items() if n not in chains}
                 node = replace(node, attributes=rest)
-            self._headers.append((Part(replace(part.graph, nodes=()), node), chains))
-        self._of_parts = any(value.dtype.on_host for value in self._outputs)
-        """Whether outputs are results of more than the last part."""
-        if self._of_parts:
-            self._keep(self._outputs, boundary)
-        self.executables = [k.executable for k in self._links if k.executable is not None]
-        """Those of the graph itself, in order, without those of graphs within host nodes."""
+            header = Part(replace(part.graph, nodes=()), node)
+            self._headers.append(_Header(header, chains, executable))
+        last = iter(made)
+        self._outputs = [
+            places.of(value) if value.dtype.on_host or not made else next(last)
+            for _, value in graph.outputs
+        ]
+        self._constants = places.constants
+        self._alone = None
+        """The executable that gives all outputs, if there is one."""
+        if len(parts) == 1 and len(made) == len(graph.outputs):
+            self._alone = self._links[0].executable
 
     def split_graph(self) -> SplitGraph:
         """The graph with what was compiled of its parts.
@@ -111,30 +122,24 @@ class Chain:
             SavedModelError: parts that are not on a CPU.
         """
         parts: list[Part] = []
-        for (part, chains), link in zip(self._headers, self._links, strict=True):
+        for part, chains, executable in self._headers:
             if part.node is not None and chains:
                 inner = {n: x.split_graph() for n, x in chains.items()}
                 node = replace(part.node, attributes={**part.node.attributes, **inner})
                 part = replace(part, node=node)
-            if link.executable is not None:
-                part = replace(part, compiled=link.executable.compiled())
+            if executable is not None:
+                part = replace(part, compiled=executable.compiled())
             parts.append(part)
         graph = self._graph
         return SplitGraph(self._inputs, graph.outputs, (), graph.constraints, tuple(parts))
 
     def all_executables(self) -> Iterator[Executable]:
         """Those of the graph and of the graphs within its host nodes."""
-        for (_, chains), link in zip(self._headers, self._links, strict=True):
-            if link.executable is not None:
-                yield link.executable
+        for _, chains, executable in self._headers:
+            if executable is not None:
+                yield executable
             for chain in chains.values():
                 yield from chain.all_executables()
-
-    def _keep(self, values: Sequence[Value], boundary: Boundary) -> None:
-        """Have those that are constants on the device."""
-        for value in values:
-            if value.constant is not None:
-                self._constants[value] = boundary.moved(value.constant, value.dtype)
 
     def run(self, operands: Sequence[Any], note: Note | None = None) -> list[Any]:
         """The outputs, for an operand for each input, as `Boundary.admitted` returns them. `note`
@@ -146,8 +151,8 @@ class Chain:
         """
         if note is not None:
             return self.through(operands, partial(_noted, note), note)
-        if len(self._links) == 1 and not self._of_parts:
-            return self.executables[0].run(operands)
+        if self._alone is not None:
+            return self._alone.run(operands)
         return self.through(operands, lambda executable, given: executable.run(given))
 
     def repeat(
@@ -159,53 +164,86 @@ class Chain:
             ShapeError, AllocationError, IndexRangeError, IterationLimitError: as `run`.
         """
         found = None
-        if len(self._links) == 1:
-            found = self.executables[0].repeat(operands, carried, conditional, most)
+        if self._alone is not None:
+            found = self._alone.repeat(operands, carried, conditional, most)
         return once(self.run, operands, carried, conditional, most) if found is None else found
 
     def through(self, operands: Sequence[Any], apply: Apply, note: Note | None = None) -> list[Any]:
         """The outputs, where `apply` runs `executables`; graphs within host nodes are run as
         ever. `note` gets the time of each host node."""
-        known = dict(zip(self._inputs, operands, strict=True))
-        known.update(self._constants)
-        results: list[Any] = []
-        for link in self._links:
-            given = [known[v] for v in link.inputs]
-            if link.executable is not None:
-                results = apply(link.executable, given)
+        known = [*operands]
+        for executable, checks, between in self._links:
             dims: dict[str, int] = {}
-            if link.checks is not None:
-                values = link.checks([x.shape for x in given])
-                dims = dict(zip(link.checks.names, values, strict=True))
-            known.update(zip(link.outputs, results, strict=False))
-            if link.between is not None:
-                op, read, made, evaluate = link.between
-                began_ns = time.monotonic_ns()
-                found = evaluate([known[v] for v in read], dims)
+            if checks is not None:
+                values = checks([x.shape for x in known])
+                dims = dict(zip(checks.names, values, strict=True))
+            if executable is not None:
+                results = apply(executable, known)
+                if results is None:
+                    return []
+                known += results
+            if between is not None:
+                op, read, evaluate = between
+                began_ns = time.monotonic_ns() if note is not None else 0
+                known += evaluate(self._picked(known, read), dims)
                 if note is not None:
                     note(Timed(op, "host", began_ns, time.monotonic_ns() - began_ns))
-                known.update(zip(made, found, strict=True))
-                results = []
-        return [known.get(v) for v in self._outputs] if self._of_parts else results
+        return self._picked(known, self._outputs)
+
+    def _picked(self, known: Sequence[Any], places: Sequence[int]) -> list[Any]:
+        """What has these places; see `_Places`."""
+        return [known[i] if i >= 0 else self._constants[-1 - i] for i in places]
+
+
+class _Header(NamedTuple):
+    """A part without its nodes, what runs the graphs of the host node after it, and its
+    executable."""
+
+    part: Part
+    chains: Mapping[str, Chain]
+    executable: Executable | None
+
+
+class _Places:
+    """Where a run finds values: inputs of the graph, results of parts and of host nodes, in this
+    order, and constants, whose places are negative, -1 for the first."""
+
+    def __init__(self, inputs: Sequence[Value], boundary: Boundary) -> None:
+        self._boundary = boundary
+        self._known = {value: place for place, value in enumerate(inputs)}
+        self._count = len(inputs)
+        self.constants: list[Any] = []
+        """Those on the device."""
+
+    def add(self, values: Sequence[Value]) -> range:
+        """The places of the next values."""
+        places = range(self._count, self._count + len(values))
+        self._known.update(zip(values, places, strict=True))
+        self._count = places.stop
+        return places
+
+    def of(self, value: Value) -> int:
+        if value not in self._known:
+            assert value.constant is not None, value
+            self.constants.append(self._boundary.moved(value.constant, value.dtype))
+            self._known[value] = -len(self.constants)
+        return self._known[value]
 
 
 class _Between(NamedTuple):
-    """A host node: its operator, what it reads and gives, and how."""
+    """A host node: its operator, the places of what it reads, and how it is computed."""
 
     op: str
-    read: tuple[Value, ...]
-    given: tuple[Value, ...]
+    read: tuple[int, ...]
     evaluate: Evaluate
 
 
 class _Link(NamedTuple):
-    """A compiled part and the node after it. A part without outputs has no executable, and only
-    checks extents; the same binds the dims of the node's attributes."""
+    """A compiled part and the node after it. A part without outputs has no executable. `checks`:
+    of the extents where nothing else checks them, and of the dims of the node's attributes."""
 
-    inputs: tuple[Value, ...]
     executable: Executable | None
     checks: Binding | None
-    outputs: tuple[Value, ...]
     between: _Between | None
 
 
@@ -235,7 +273,7 @@ def _has_dims(node: Node | None) -> bool:
 def _evaluation(node: Node, boundary: Boundary, graphs: Mapping[str, Chain]) -> Evaluate:
     """How a host node is computed: if it has graphs, on the arrays of the device."""
     if not graphs:
-        return partial(_evaluated, node, boundary)
+        return _by_reference(node, boundary)
     repeat = graphs["body"].repeat if "body" in graphs else None
     host = Host(boundary.joined, max_trips(), repeat)
     runs = {n: x.run for n, x in graphs.items()}
@@ -249,19 +287,22 @@ def _evaluation(node: Node, boundary: Boundary, graphs: Mapping[str, Chain]) -> 
     return evaluate
 
 
-def _evaluated(
-    node: Node, boundary: Boundary, operands: list[Any], dims: dict[str, int]
-) -> Sequence[Any]:
-    """The results of a node by its reference.
+def _by_reference(node: Node, boundary: Boundary) -> Evaluate:
+    """How a node is computed by its reference, which raises IndexRangeError for an index in the
+    data that is out of range."""
+    prepared = None if _has_dims(node) else boundary.evaluation(node)
 
-    Raises:
-        IndexRangeError: an index in the data that is out of range.
-    """
-    bound = replace(node, attributes=bound_attributes(node, dims)) if dims else node
-    try:
-        return boundary.evaluated(bound, operands)
-    except IndexError as error:
-        raise IndexRangeError(f"{node.attributes.get('node', node.op)}: {error}") from error
+    def evaluate(operands: list[Any], dims: dict[str, int]) -> Sequence[Any]:
+        run = prepared
+        if run is None:
+            bound = replace(node, attributes=bound_attributes(node, dims))
+            run = boundary.evaluation(bound)
+        try:
+            return run(operands)
+        except IndexError as error:
+            raise IndexRangeError(f"{node.attributes.get('node', node.op)}: {error}") from error
+
+    return evaluate
 
 
 def max_trips() -> int:

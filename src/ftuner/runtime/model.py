@@ -292,9 +292,9 @@ class Model(Shown):
     def _step_seconds(self, feeds: Mapping[str, object], key: Array | None) -> list[float]:
         times: list[float] = []
 
-        def run(part: Executable, operands: list[Any]) -> list[Any]:
+        def run(part: Executable, operands: list[Any]) -> list[Any] | None:
             times.extend(part.step_seconds(operands))
-            return part.run(operands) if part is not self.parts[-1] else []
+            return part.run(operands) if part is not self.parts[-1] else None
 
         self._chain.through(self._operands(feeds, key), run)
         return times
@@ -314,9 +314,9 @@ class Model(Shown):
     def _memory(self, feeds: Mapping[str, object], key: Array | None) -> Memory:
         found: list[Memory] = []
 
-        def run(part: Executable, operands: list[Any]) -> list[Any]:
+        def run(part: Executable, operands: list[Any]) -> list[Any] | None:
             found.append(part.memory(operands))
-            return part.run(operands) if part is not self.parts[-1] else []
+            return part.run(operands) if part is not self.parts[-1] else None
 
         self._chain.through(self._operands(feeds, key), run)
         return together(found)

@@ -3,7 +3,7 @@ schedules must agree with it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from ftuner.core.dim import Symbolic
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Array, Graph, Node, Value
-from ftuner.graph.operator import Attributes, reference_results
+from ftuner.graph.operator import Attributes, prepared_reference
 from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.shapes.binding import bind, check
 
@@ -37,7 +37,7 @@ def _outputs(graph: Graph, symbols: dict[str, int], known: dict[Value, Array]) -
             name: partial(run_reference, x) if isinstance(x, Graph) else x
             for name, x in bound_attributes(node, symbols).items()
         }
-        results = node_results(node, [array_of(v) for v in node.inputs], attributes)
+        results = prepared(node, attributes)([array_of(v) for v in node.inputs])
         known.update(zip(node.outputs, results, strict=True))
         for name in node.binds:
             symbols[name] = next(
@@ -50,14 +50,14 @@ def _outputs(graph: Graph, symbols: dict[str, int], known: dict[Value, Array]) -
     return [array_of(value) for _, value in graph.outputs]
 
 
-def node_results(
-    node: Node, operands: Sequence[Array], attributes: Attributes | None = None
-) -> list[Array]:
-    """What the reference of a node's operator gives, in the dtypes of the node's outputs.
-    `attributes`: the node's, with their dims bound; by default as they are."""
-    return reference_results(
+def prepared(
+    node: Node, attributes: Attributes | None = None
+) -> Callable[[Sequence[Array]], list[Array]]:
+    """A function from operands to what the reference of a node's operator gives, in the dtypes of
+    the node's outputs. `attributes`: the node's, with their dims bound; by default as they are."""
+    return prepared_reference(
         OPERATORS[node.op],
-        [(x, v.type) for x, v in zip(operands, node.inputs, strict=True)],
+        [v.dtype for v in node.inputs],
         node.attributes if attributes is None else attributes,
         [v.type for v in node.outputs],
     )

@@ -30,9 +30,14 @@ class TopK:
         target = host_target(isa)
         module = ir.Module("top_k")
         module.triple = target.triple
-        names = {(d, largest): f"{d}_{largest}" for d in DTYPES for largest in (False, True)}
-        for (dtype, largest), name in names.items():
-            emit(module, name, TENSOR_DTYPES[dtype], largest)
+        # Heaps of two elements or fewer, so that most cases are sorted, and heaps of all.
+        limits = ((2, 20), (1 << 20, 1))
+        names = {
+            (d, largest, limit): f"{d}_{largest}_{limit[0]}"
+            for d in DTYPES for largest in (False, True) for limit in limits
+        }  # fmt: skip
+        for (dtype, largest, limit), name in names.items():
+            emit(module, name, TENSOR_DTYPES[dtype], largest, *limit)
         data = compile_object(module, target, inlines=True)
         self._loaded = LoadedObject([data], list(names.values()))
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
@@ -41,7 +46,19 @@ class TopK:
     def __call__(
         self, memory: Array, x: Array, axis: int, k: int, largest: bool
     ) -> tuple[Array, Array]:
-        """`x` is a contiguous view of `memory`. Rows are done in two parts, the last ones first."""
+        """`x` is a contiguous view of `memory`. Rows are done in two parts, the last ones first.
+        Heaps and radix sorts find the same."""
+        results = [
+            self._found(call, memory, x, axis, k)
+            for (dtype, way, _), call in self._calls.items()
+            if (dtype, way) == (x.dtype.name, largest)
+        ]
+        for found in results[1:]:
+            for one, other in zip(found, results[0], strict=True):
+                assert one.tobytes() == other.tobytes()
+        return results[0]
+
+    def _found(self, call: Any, memory: Array, x: Array, axis: int, k: int) -> tuple[Array, Array]:
         shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
         size = int(np.prod(shape))
         values = np.full(size + 2 * GUARD, 77, x.dtype)
@@ -53,8 +70,8 @@ class TopK:
         places = [memory.ctypes.data] + [
             a.ctypes.data + GUARD * a.itemsize for a in (values, positions)
         ]
-        buffers = np.array(places, np.uint64)
-        call = self._calls[x.dtype.name, largest]
+        keys = np.empty(max(2 * size, 1), np.int64)
+        buffers = np.array([*places, keys.ctypes.data], np.uint64)
         for begin, end in ((rows // 2, rows), (0, rows // 2)):
             call(buffers.ctypes.data, dims.ctypes.data, None, 0, begin, end)
         for array, guard in ((values, 77), (positions, -77)):
@@ -117,6 +134,26 @@ def test_nan_is_larger_than_all_numbers(top_k: TopK, dtype: str, largest: bool) 
             expected = OPERATORS["top_k"].reference(x, axis=axis, k=k, largest=largest)
             for found, wanted in zip(top_k(x, x, axis, k, largest), expected, strict=True):
                 assert np.array_equal(found, wanted, equal_nan=True), (seed, axis, k)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "int8", "float64"])
+def test_long_rows(top_k: TopK, dtype: str) -> None:
+    """Vectors, and all digits of elements that lie close together, far apart, or are equal."""
+    source = np.random.default_rng(0)
+    for scale in (0, 1e-40, 1e-3, 1, 1e30):
+        x = source.standard_normal((3, 4099))
+        x[source.random(x.shape) < 0.01] = -0.0
+        if np.dtype(dtype).kind == "f":
+            with np.errstate(over="ignore", under="ignore"):
+                x = (1 + scale * x if scale == 1e-3 else scale * x).astype(dtype)
+        else:
+            info = np.iinfo(np.dtype(dtype))
+            x = np.clip(x * scale, info.min, info.max).astype(np.int64).astype(dtype)
+        for k, largest in ((1, True), (40, False), (300, True), (1000, False), (4099, True)):
+            expected, where = OPERATORS["top_k"].reference(x, axis=1, k=k, largest=largest)
+            values, positions = top_k(x, x, 1, k, largest)
+            assert np.array_equal(positions, where), (scale, k)
+            assert values.tobytes() == expected.tobytes()
 
 
 def test_none_of_some(top_k: TopK) -> None:

@@ -5,7 +5,7 @@ levels as the deepest one."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,11 @@ MAX_DEPTH = 512
 MAX_COLUMNS = 1 << 24
 MAX_WEIGHTS = 1 << 28
 """Most weights of all leaves for all targets."""
+BLOCK = 16
+"""Trees that a row walks down at once: the 32-bit lanes of AVX-512's vectors."""
+MAX_BLOCK_DEPTH = 8
+"""Most levels of trees in blocks. Derived: the nodes of a block, 16 bytes each, take at most
+64 KiB."""
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ",
          "BRANCH_MEMBER")  # fmt: skip
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -220,8 +225,9 @@ def _floats(node: NodeView, name: str) -> Array:
 
 
 def _reached(context: Context, x: Value, forest: _Forest) -> Value:
-    """The leaf that each row reaches in each tree, (trees, rows)."""
-    table = context.transpose(x, (1, 0))
+    """The leaf that each row reaches in each tree, (blocks of trees, rows, trees of a block). All
+    rows walk down one block, whose nodes stay in the caches. Its trees lie along vectors, which are
+    full however few rows there are."""
     least = int(forest.feature.max(initial=0)) + 1
     context.builder.require(
         minimum(least, x.shape[1]), least, f"trees of {least} columns for {x.type}"
@@ -232,15 +238,18 @@ def _reached(context: Context, x: Value, forest: _Forest) -> Value:
     )
     split = context.builder.constant(forest.split, x.dtype)
     missing = context.builder.constant(forest.missing) if forest.missing.any() else None
-    roots = context.builder.constant(forest.roots.astype(np.int32)[:, None], INT32)
-    at = context.broadcast(roots, (len(forest.roots), x.shape[0]))
+    side = min(_side(forest), len(forest.roots))
+    blocks = forest.roots.astype(np.int32).reshape(-1, 1, side)
+    roots = context.builder.constant(blocks, INT32)
+    at = context.broadcast(roots, (len(blocks), x.shape[0], side))
+    table = context.broadcast(context.unsqueeze(x, [0]), (len(blocks), *x.shape))
     where = context.builder.where
 
     def taken(values: Value) -> Value:
         return context.add("gather", values, at, axis=0, node=where)
 
     for _ in range(forest.depth):
-        number = context.add("gather_elements", table, taken(feature), axis=0, node=where)
+        number = context.add("gather_elements", table, taken(feature), axis=2, node=where)
         yes = context.add("less_equal", number, taken(split))
         if missing is not None:
             none = context.add("logical_and", context.add("isnan", number), taken(missing))
@@ -251,25 +260,50 @@ def _reached(context: Context, x: Value, forest: _Forest) -> Value:
     return context.add_to(at, -first)
 
 
+def _side(forest: _Forest) -> int:
+    """Trees of a block. Deep ones are walked one after the other, by vectors of rows."""
+    return BLOCK if forest.depth <= MAX_BLOCK_DEPTH else 1
+
+
+def _padded(forest: _Forest) -> _Forest:
+    """The forest with whole blocks of trees: those that are added are a leaf that says nothing."""
+    side = _side(forest)
+    missing = -len(forest.roots) % side
+    if len(forest.roots) < side or not missing:
+        return forest
+    leaf = len(forest.children)
+    return replace(
+        forest,
+        feature=np.append(forest.feature, 0),
+        split=np.append(forest.split, np.zeros(1, forest.split.dtype)),
+        missing=np.append(forest.missing, False),
+        children=np.append(forest.children, [[leaf, leaf]], 0),
+        roots=np.append(forest.roots, [leaf] * missing),
+        weights=np.append(forest.weights, np.zeros_like(forest.weights[:1]), 0),
+        present=np.append(forest.present, np.zeros_like(forest.present[:1]), 0),
+    )
+
+
 def _scores(
     context: Context, x: Value, forest: _Forest, aggregate: str
 ) -> tuple[Value, Value | None]:
     """The scores, (rows, targets), and whether a leaf says something of each; None if all do."""
-    at = _reached(context, x, forest)
+    padded = _padded(forest)
+    at = _reached(context, x, padded)
     where = context.builder.where
 
     def reduced(of_leaves: Array, kind: str) -> Value:
         table = context.builder.constant(of_leaves, x.dtype)
         return context.reduce(
-            context.add("gather", table, at, axis=0, node=where), kind, [0], keep=False
+            context.add("gather", table, at, axis=0, node=where), kind, [0, 2], keep=False
         )
 
     ends = {"MIN": ("minimum", np.inf), "MAX": ("maximum", -np.inf)}
     kind, fill = ends.get(aggregate, ("sum", 0))
-    scores = reduced(np.where(forest.present, forest.weights, fill), kind)
+    scores = reduced(np.where(padded.present, padded.weights, fill), kind)
     said = None
     if not forest.present.all():
-        hits = reduced(forest.present.astype(np.float32), "maximum")
+        hits = reduced(padded.present.astype(np.float32), "maximum")
         said = context.add("less", context.scalar(0, hits.dtype), hits)
     if aggregate == "AVERAGE":
         scores = context.add("divide", scores, context.scalar(len(forest.roots), scores.dtype))

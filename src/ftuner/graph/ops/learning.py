@@ -23,6 +23,13 @@ CONVERGED = 0.005
 """The largest error, times the number of classes, at which they end."""
 
 
+class _Places(dict[str, int]):
+    others: int
+
+    def __missing__(self, word: str) -> int:
+        return self.others
+
+
 @dataclass(frozen=True, eq=False)
 class Words:
     """A list of strings."""
@@ -30,9 +37,11 @@ class Words:
     words: tuple[str, ...]
 
     @cached_property
-    def places(self) -> dict[str, int]:
-        """The first place of each."""
-        return {word: i for i, word in reversed([*enumerate(self.words)])}
+    def places(self) -> _Places:
+        """The first place of each; the length of the list for any other."""
+        found = _Places({word: i for i, word in reversed([*enumerate(self.words)])})
+        found.others = len(self.words)
+        return found
 
     def __repr__(self) -> str:
         return f"{len(self.words)} words"
@@ -46,8 +55,8 @@ def _infer_places(types: Types, attributes: Attributes, require: Require) -> tup
 
 
 def _reference_places(x: Any, words: Words) -> Any:
-    known, none = words.places, len(words.words)
-    return np.array([known.get(t, none) for t in x.flat], np.int64).reshape(x.shape)
+    found = [*map(words.places.__getitem__, x.ravel().tolist())]
+    return np.array(found, np.int64).reshape(x.shape)
 
 
 def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:

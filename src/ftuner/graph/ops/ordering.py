@@ -100,9 +100,14 @@ def _lower_top_k(node: Node, placement: Placement) -> list[View]:
     distance = product(x.shape[axis + 1 :])
     rows = product(x.shape[:axis]) * distance
     operand, largest = placement.contiguous(x), node.attributes["largest"]
+    keys = None
+    if TopKStep.has_keys(x.dtype):
+        keys = placement.apart(TensorType(INT64, (rows, 2, k))).buffer
     placement.add(
-        TopKStep("top_k", operand, values, positions, rows, x.shape[axis], k, distance, largest)
-    )
+        TopKStep(
+            "top_k", operand, values, positions, rows, x.shape[axis], k, distance, largest, keys
+        )
+    )  # fmt: skip
     return places
 
 

@@ -77,10 +77,14 @@ def _infer_kept(types: Types, attributes: Attributes, require: Require) -> tuple
 
 
 def _reference_kept(kept: Any, count: str) -> Any:
-    where = np.nonzero(kept >= 0)
-    found = np.empty((len(where[0]), len(where)), np.int64)
-    for column, numbers in enumerate((*where[:2], kept[where])):
-        found[:, column] = numbers
+    _, labels, limit = kept.shape
+    boxes = kept.ravel()
+    (places,) = (boxes >= 0).nonzero()
+    found = np.zeros((len(places), 3), np.int64)
+    if len(kept) * labels > 1:
+        rows = places // limit
+        found[:, 0], found[:, 1] = rows // labels, rows % labels
+    found[:, 2] = boxes[places]
     return found
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def _infer_matches(types: Types, attributes: Attributes, require: Require) -> tu
 
 def _reference_matches(x: Any, pattern: str) -> Any:
     matches = re.compile(pattern).fullmatch
-    return np.array([matches(t) is not None for t in x.flat], np.bool_).reshape(x.shape)
+    return np.array([matches(t) is not None for t in x.ravel().tolist()], np.bool_).reshape(x.shape)
 
 
 def _infer_split(
@@ -51,16 +52,15 @@ def _infer_split(
 
 def _padded(rows: Sequence[Sequence[str]], shape: tuple[int, ...], pad: str) -> tuple[Any, Any]:
     """Lists of strings along a new last axis, and their lengths."""
-    lengths = np.array([len(row) for row in rows], np.int64)
-    most = int(lengths.max(initial=0))
-    found = np.full((len(rows), most), pad, object)
-    for line, row in zip(found, rows, strict=True):
-        line[: len(row)] = row
-    return found.reshape(*shape, most), lengths.reshape(shape)
+    lengths = [*map(len, rows)]
+    most = max(lengths, default=0)
+    filled = chain.from_iterable([[*row, *[pad] * (most - len(row))] for row in rows])
+    found = np.array([*filled], object).reshape(*shape, most)
+    return found, np.array(lengths, np.int64).reshape(shape)
 
 
 def _reference_split(x: Any, delimiter: str, most: int, count: str) -> Any:
-    rows = [t.split(delimiter or None, most) if t else [] for t in x.flat]
+    rows = [t.split(delimiter or None, most) if t else [] for t in x.ravel().tolist()]
     return _padded(rows, x.shape, "")
 
 
@@ -103,6 +103,31 @@ def _reference_normalised(
     return np.array(kept, object).reshape((*x.shape[:-1], len(kept)))
 
 
+class _Trie(NamedTuple):
+    """The n-grams as a trie. Its node -1 is that of what is no n-gram."""
+
+    tokens: Array
+    """In ascending order. A token's number is its place, or their number if it is none of them."""
+    first: Array
+    """The node that each number leads to from the root."""
+    edges: Array
+    """All edges as `node * (tokens + 1) + number`, in ascending order."""
+    targets: Array
+    """The node that each edge leads to."""
+    ends: Array
+    """The column of the n-gram that ends at each node, -1 for none."""
+
+    def numbers(self, rows: Array) -> Array:
+        count = len(self.tokens)
+        if count and self.tokens[0] == 0 and self.tokens[-1] == count - 1:
+            # Tokens are their numbers; those below zero become large ones.
+            found: Array = np.minimum(rows.view(np.uint64), np.uint64(count)).view(np.int64)
+            return found
+        place = np.searchsorted(self.tokens, rows)
+        known = np.take(self.tokens, place, mode="clip") == rows if count else False
+        return np.where(known, place, count)
+
+
 @dataclass(frozen=True, eq=False)
 class Grams:
     """The n-grams that are counted, as sequences of tokens, and the column of each."""
@@ -117,28 +142,27 @@ class Grams:
     mode: str
     """`TF` counts, `IDF` gives the weight of what occurs, `TFIDF` their product."""
 
-    @property
+    @cached_property
     def width(self) -> int:
         return int(self.columns.max(initial=-1)) + 1
 
     @cached_property
-    def trie(self) -> tuple[Array, Array, Array, Array]:
-        """The tokens, sorted; the edges of a trie as `node * (tokens + 1) + token`, sorted; the
-        node that each leads to; and the n-gram that ends at each node, -1 for none."""
+    def trie(self) -> _Trie:
         tokens = np.unique(np.array([t for gram in self.grams for t in gram], np.int64))
         edges: dict[tuple[int, int], int] = {}
         ends = [-1]
-        for number, gram in enumerate(self.grams):
+        for gram, column in zip(self.grams, self.columns.tolist(), strict=True):
             node = 0
             for token in np.searchsorted(tokens, gram).tolist():
                 node = edges.setdefault((node, token), len(ends))
                 if node == len(ends):
                     ends.append(-1)
-            ends[node] = number
+            ends[node] = column
+        first = [edges.get((0, token), -1) for token in range(len(tokens) + 1)]
         codes = np.array([n * (len(tokens) + 1) + t for n, t in edges], np.int64)
         order = np.argsort(codes)
         targets = np.array([*edges.values()], np.int64)[order]
-        return tokens, codes[order], targets, np.array(ends, np.int64)
+        return _Trie(tokens, np.array(first), codes[order], targets, np.array([*ends, -1]))
 
     def __repr__(self) -> str:
         return f"{len(self.grams)} n-grams"
@@ -151,34 +175,32 @@ def _infer_grams(types: Types, attributes: Attributes, require: Require) -> tupl
     return (TensorType(FLOAT32, (*x.shape[:-1], attributes["grams"].width)),)
 
 
+_ONCE = np.ones(1, np.float32)
+
+
 def _reference_grams(x: Any, grams: Grams) -> Any:
-    tokens, edges, targets, ends = grams.trie
-    rows = np.atleast_2d(x)
-    place = np.searchsorted(tokens, rows)
-    known = (
-        np.take(tokens, place, mode="clip") == rows if len(tokens) else np.zeros_like(rows, bool)
-    )
-    ids = np.where(known, place, len(tokens))
-    counts = np.zeros((len(rows), len(grams.grams)), np.float32)
+    trie, width = grams.trie, grams.width
+    numbers = trie.numbers(np.atleast_2d(x))
+    made = np.zeros((len(numbers), width), np.float32)
+    begins = np.arange(len(numbers))[:, None] * width
     for length in grams.lengths:
         for step in range(1, 2 if length == 1 else grams.skips + 2):
-            starts = ids.shape[1] - (length - 1) * step
-            if starts <= 0 or not len(edges):
+            starts = numbers.shape[1] - (length - 1) * step
+            if starts <= 0 or not len(trie.edges):
                 continue
-            node = np.zeros((len(rows), starts), np.int64)
-            for number in range(length):
-                here = ids[:, number * step : number * step + starts]
-                code = node * (len(tokens) + 1) + here
-                edge = np.minimum(np.searchsorted(edges, code), len(edges) - 1)
-                node = np.where((node >= 0) & (edges[edge] == code), targets[edge], -1)
-            found = np.where(node >= 0, ends[node], -1)
-            row, at = np.nonzero(found >= 0)
-            np.add.at(counts, (row, found[row, at]), 1)
+            node = trie.first[numbers[:, :starts]]
+            for number in range(1, length):
+                here = numbers[:, number * step : number * step + starts]
+                code = node * (len(trie.tokens) + 1) + here
+                edge = np.minimum(np.searchsorted(trie.edges, code), len(trie.edges) - 1)
+                node = np.where(trie.edges[edge] == code, trie.targets[edge], -1)
+            column = trie.ends[node]
+            np.add.at(made.reshape(-1), (begins + column)[column >= 0], _ONCE)
     if grams.mode != "TF":
-        counts = (np.minimum(counts, 1) if grams.mode == "IDF" else counts) * grams.weights
-    made = np.zeros((len(rows), grams.width), np.float32)
-    made[:, grams.columns] = counts
-    return made.reshape(*x.shape[:-1], grams.width)
+        counts = made[:, grams.columns]
+        counts = np.minimum(counts, 1) if grams.mode == "IDF" else counts
+        made[:, grams.columns] = counts * grams.weights
+    return made.reshape(*x.shape[:-1], width)
 
 
 TEXT = (

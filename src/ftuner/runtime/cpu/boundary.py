@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.dtype import STRING, DType
+from ftuner.core.dtype import BFLOAT16, STRING, DType
 from ftuner.errors import DTypeError, InputError, OperandError
 from ftuner.graph.appending import Appended
 from ftuner.graph.arrays import texts
-from ftuner.graph.ir import Graph, Node
+from ftuner.graph.ir import Graph, Node, TensorType
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import Array, as_array
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.tensors import any_tensor, tensor_of
 from ftuner.runtime.ops.feeds import check_names
-from ftuner.runtime.reference import node_results
+from ftuner.runtime.reference import prepared
 
 
 class CpuBoundary(Boundary):
@@ -26,40 +26,34 @@ class CpuBoundary(Boundary):
     append to. Outputs are tensors where an input is one."""
 
     def __init__(self, graph: Graph, appended: Sequence[Appended]) -> None:
-        self._inputs = graph.inputs
-        as_given = {pair.input for pair in appended}
-        self._as_given = [number in as_given for number in range(len(graph.inputs))]
         self._names = [v.name for v in graph.inputs]
-        self._dtypes = [numpy_dtype(v.dtype) for v in graph.inputs]
+        any_strides = {pair.input for pair in appended}
+        self._forms = [
+            _Form(
+                v.name, None if v.dtype == STRING else numpy_dtype(v.dtype), v.rank,
+                number in any_strides, v.type,
+            )
+            for number, v in enumerate(graph.inputs)
+        ]  # fmt: skip
         self._maps = [i for i, (_, v) in enumerate(graph.outputs) if v.dtype.kind == "map"]
         """The outputs that are lists of maps."""
 
     def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
         check_names(feeds, self._names)
         arrays = []
-        for name, dtype, value, as_given in zip(
-            self._names, self._dtypes, self._inputs, self._as_given, strict=True
-        ):
-            try:
-                x = as_array(feeds[name], name)
-            except (OperandError, DTypeError) as error:
-                raise InputError(str(error)) from None
-            if value.dtype == STRING and x.dtype.kind in "OSUT":
-                x = texts(x)
-            if x.dtype != dtype:
-                raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
-            if value.rank == 0 and x.size == 1:
-                x = x.reshape(())
-            if x.ndim != value.rank:
-                raise InputError(f"input {name} is {x.shape}; the model takes {value.type}")
-            # NumPy's `require` takes a microsecond to find that nothing is to be done.
-            if as_given or x.flags.carray:
+        for form in self._forms:
+            name, quick, rank, any_strides, _ = form
+            x = feeds[name]
+            # Most inputs are as they should be, and a call may have hundreds.
+            if (
+                type(x) is np.ndarray
+                and x.dtype is quick
+                and x.ndim == rank
+                and (any_strides or x.flags.carray)
+            ):
                 arrays.append(x)
-                continue
-            try:
-                arrays.append(np.require(x, requirements=["C", "A"]))
-            except NO_MEMORY as error:
-                raise not_allocated(x.shape, dtype, error) from error
+            else:
+                arrays.append(_admitted(x, form))
         return arrays
 
     def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
@@ -69,14 +63,55 @@ class CpuBoundary(Boundary):
             results[number] = results[number].tolist()
         return results
 
-    def evaluated(self, node: Node, operands: Sequence[Array]) -> list[Array]:
-        results = node_results(node, operands)
-        return [
-            np.asarray(x, numpy_dtype(v.dtype)) for x, v in zip(results, node.outputs, strict=True)
-        ]
+    def evaluation(self, node: Node) -> Callable[[Sequence[Array]], list[Array]]:
+        run = prepared(node)
+        if all(v.dtype != BFLOAT16 for v in node.outputs):
+            return run
+        dtypes = [numpy_dtype(v.dtype) for v in node.outputs]
+        return lambda operands: list(map(np.asarray, run(operands), dtypes))
 
     def moved(self, array: Array, dtype: DType) -> Array:
         return np.asarray(array, numpy_dtype(dtype), order="C")
 
     def joined(self, operands: Sequence[Array]) -> Array:
         return operands[0] if len(operands) == 1 else np.concatenate(operands)
+
+
+class _Form(NamedTuple):
+    """What is admitted as an input."""
+
+    name: str
+    dtype: np.dtype[Any] | None
+    """None for strings, which are converted."""
+    rank: int
+    any_strides: bool
+    type: TensorType
+
+
+def _admitted(given: object, form: _Form) -> Array:
+    """An input as programs read it, copied if it is not aligned and contiguous.
+
+    Raises:
+        InputError: it is no array, or has another dtype or number of axes.
+        AllocationError: the system does not have the memory for a copy.
+    """
+    name, dtype, rank, any_strides, type_ = form
+    try:
+        x = as_array(given, name)
+    except (OperandError, DTypeError) as error:
+        raise InputError(str(error)) from None
+    if dtype is None:
+        x, dtype = texts(x) if x.dtype.kind in "OSUT" else x, np.dtype(object)
+    if x.dtype != dtype:
+        raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
+    if rank == 0 and x.size == 1:
+        x = x.reshape(())
+    if x.ndim != rank:
+        raise InputError(f"input {name} is {x.shape}; the model takes {type_}")
+    # NumPy's `require` takes a microsecond to find that nothing is to be done.
+    if any_strides or x.flags.carray:
+        return x
+    try:
+        return np.require(x, requirements=["C", "A"])
+    except NO_MEMORY as error:
+        raise not_allocated(x.shape, dtype, error) from error

@@ -288,6 +288,10 @@ class CompiledGraph(Executable):
         workers = self.threads
         program = self._program(state, arrays, workers)
         outputs: list[Array] = program.fresh_outputs()
+        launch = launch or self._launch
+        if not self._pasts:
+            self._execute(program, workers, (*arrays, *outputs), launch)
+            return outputs
         written = outputs.copy()
         extensions: list[Extension] = []
         begun = False
@@ -300,7 +304,7 @@ class CompiledGraph(Executable):
             if extensions:
                 arrays = self._unwritten(arrays, extensions)
             begun = True
-            self._execute(program, workers, (*arrays, *written), launch or self._launch)
+            self._execute(program, workers, (*arrays, *written), launch)
         except BaseException:
             for *_, taken in extensions:
                 undo(taken, begun)
@@ -353,7 +357,7 @@ class CompiledGraph(Executable):
                     # Another thread has the lock.
                     pass
         records = program.records
-        failed = [(slot, texts) for slot, texts in program.checked if records[slot]]
+        failed = program.checked and [found for found in program.checked if records[found[0]]]
         if failed:
             slot, texts = failed[0]
             number, index, extent = records[slot : slot + Status.SIZE].tolist()

@@ -116,13 +116,15 @@ class BoundProgram(NamedTuple):
         Raises:
             AllocationError: the system does not have the memory.
         """
-        pairs = zip(self.fresh, self.outputs, strict=True)
+        empty = np.empty
         try:
-            return [np.empty(*output) if fresh else _NOTHING for fresh, output in pairs]
+            if not self.growths:
+                return [empty(shape, dtype) for shape, dtype in self.outputs]
         except NO_MEMORY:
-            # Names the output.
-            pairs = zip(self.fresh, self.outputs, strict=True)
-            return [allocated(*output) if fresh else _NOTHING for fresh, output in pairs]
+            # What follows names the output.
+            pass
+        pairs = zip(self.fresh, self.outputs, strict=True)
+        return [allocated(*output) if fresh else _NOTHING for fresh, output in pairs]
 
     def finished(self) -> None:
         """Note that a run has ended without an error: later ones find results computed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ftuner.runtime.cpu.arrays import as_array
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, as_tensor
 from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.ops.feeds import check_names
-from ftuner.runtime.reference import node_results
+from ftuner.runtime.reference import prepared
 
 
 class GpuBoundary(Boundary):
@@ -57,10 +57,15 @@ class GpuBoundary(Boundary):
             return results
         return [x.cpu().numpy() for x in results]
 
-    def evaluated(self, node: Node, operands: Sequence[Tensor]) -> list[Tensor]:
-        known = [x.float() if x.dtype == torch.bfloat16 else x for x in operands]
-        results = node_results(node, [x.cpu().numpy() for x in known])
-        return [self.moved(x, v.dtype) for x, v in zip(results, node.outputs, strict=True)]
+    def evaluation(self, node: Node) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        run = prepared(node)
+
+        def evaluate(operands: Sequence[Tensor]) -> list[Tensor]:
+            known = [x.float() if x.dtype == torch.bfloat16 else x for x in operands]
+            results = run([x.cpu().numpy() for x in known])
+            return [self.moved(x, v.dtype) for x, v in zip(results, node.outputs, strict=True)]
+
+        return evaluate
 
     def joined(self, operands: Sequence[Tensor]) -> Tensor:
         return torch.cat(tuple(operands))

@@ -189,6 +189,15 @@ def opaque(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return builder.asm(same, "", "=r,0", [value], False)
 
 
+def frozen(builder: ir.IRBuilder, loaded: ir.Value) -> ir.Value:
+    """A loaded value that LLVM does not trace back to its load. It makes a masked store of the
+    choice between what memory holds and another vector, which takes AMD Zen 3 three times as long
+    as a store of the chosen one. No instruction."""
+    instruction = ir.instructions.Instruction(builder.block, loaded.type, "freeze", [loaded])
+    builder._insert(instruction)
+    return instruction
+
+
 def in_order(builder: ir.IRBuilder, vectors: Sequence[ir.Value]) -> None:
     """Have vectors in registers of x86 here: what they follow from comes before, and loads and
     stores stay on their side. No instruction."""

@@ -15,6 +15,7 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     any_lane,
     const,
+    frozen,
     interleave,
     pointer_slot,
     reserve,
@@ -354,6 +355,7 @@ class Values:
             address = self._address(buffer, offset, dtype)
             if kernel.combine:
                 before = load_lanes(builder, address, value.type, dtype.itemsize, lanes.mask)
+                before = frozen(builder, before)
                 value = elements.combine(builder, kernel.combine, before, value, dtype)
             store_lanes(builder, value, address, dtype.itemsize, lanes.mask)
             return

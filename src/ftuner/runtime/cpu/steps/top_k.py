@@ -25,7 +25,11 @@ class TopKKind(StepKind[TopKStep]):
 
     def bundle(self, step: TopKStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         emitter = "ftuner.codegen.llvm.kernels.top_k"
-        return kernel_bundle(emitter, "top_k", step.x.layout.dtype, step.largest)
+        tuning = hardware.tuning
+        return kernel_bundle(
+            emitter, "top_k", step.x.layout.dtype, step.largest, tuning.top_k_heap_most,
+            tuning.top_k_heap_share,
+        )  # fmt: skip
 
     def compiled(
         self, step: TopKStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
