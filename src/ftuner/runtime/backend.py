@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, Suppo
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.kept_memory import Keeper, KeptMemory
 from ftuner.runtime.ops.grouped_operands import Groups
 from ftuner.runtime.ops.layer import Activation, Layer
 from ftuner.runtime.shown_progress import Progress
@@ -41,7 +42,7 @@ class Tuned(NamedTuple):
     """Found in a cache."""
 
 
-class Executable(ABC):
+class Executable(Keeper):
     """A compiled graph that runs at any extents, none of which depends on data. Its operands are
     those of the device: NumPy arrays, or tensors on a GPU. Safe to use from several threads."""
 
@@ -105,6 +106,16 @@ class Executable(ABC):
         """
 
     @abstractmethod
+    def prepare(self, cases: Sequence[Sequence[Sequence[int]]]) -> list[str]:
+        """Make everything ready for runs on shapes of the inputs, the largest shapes last; returns
+        why some of them are not possible.
+
+        Raises:
+            AllocationError: the device does not have the memory.
+            UnsupportedKernelError: the caller captures a CUDA graph.
+        """
+
+    @abstractmethod
     def record(self, wanted: bool) -> None:
         """Whether shapes that come again are recorded, where the device can record launches."""
 
@@ -152,6 +163,8 @@ class Backend(ABC):
     """Whether half precision is computed as it is; otherwise it is computed in float32."""
     appends_in_place: bool
     """Whether outputs can append to inputs in place."""
+    limits_memory: bool
+    """Whether what a model keeps between runs can be limited."""
     held_dtypes: Mapping[str, DType]
     """Element types that the float32 of a model may be held in, by name."""
 
@@ -222,6 +235,7 @@ class Backend(ABC):
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None, used_up: bool = False,
+        kept: KeptMemory | None = None,
     ) -> Executable:  # fmt: skip
         """Compile a graph without data-dependent shapes.
 
@@ -232,6 +246,7 @@ class Backend(ABC):
             shared: weights that are shared with other graphs; by default none are.
             used_up: whether nobody else reads the graph, which may then lose its nodes, so that
                 weights are freed while others are still packed.
+            kept: what counts the memory that is kept between runs; by default its own.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for; all are listed.

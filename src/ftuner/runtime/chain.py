@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.dtype import DType
+from ftuner.core.evaluation import all_symbols_in, evaluate
 from ftuner.errors import ConfigurationError, IndexRangeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value, attribute_dims
@@ -18,8 +19,9 @@ from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host, Iterations, once
 from ftuner.graph.splitting import Part, split
 from ftuner.runtime.backend import Backend, Boundary, Executable
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.reference import bound_attributes
-from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shapes.binding import Binding, bind
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 
@@ -54,10 +56,10 @@ class Chain:
         self, graph: Graph, parts: Sequence[Part], backend: Backend, boundary: Boundary,
         threads: SupportsIndex | None, held: DType | None, progress: Progress | None,
         appended: Sequence[Appended] = (), shared: SharedWeights | None = None,
-        used_up: bool = False,
+        used_up: bool = False, kept: KeptMemory | None = None,
     ) -> None:  # fmt: skip
-        """Compile the parts of a graph; `threads`, `held`, `shared` and `used_up` are those of
-        `Backend.compile`, and so is `appended`, of the one part of a graph.
+        """Compile the parts of a graph; `threads`, `held`, `shared`, `used_up` and `kept` are those
+        of `Backend.compile`, and so is `appended`, of the one part of a graph.
 
         Raises:
             UnsupportedOperatorError, ConfigurationError, HardwareError: as `Backend.compile`.
@@ -65,8 +67,9 @@ class Chain:
 
         def chain(graph: Graph) -> Chain:
             return Chain(
-                graph, split(graph), backend, boundary, threads, held, progress, (), shared
-            )
+                graph, split(graph), backend, boundary, threads, held, progress, (), shared,
+                kept=kept,
+            )  # fmt: skip
 
         self._inputs = parts[0].graph.inputs
         self._outputs = [value for _, value in graph.outputs]
@@ -77,13 +80,14 @@ class Chain:
             executable = None
             if not part.is_empty:
                 executable = backend.compile(
-                    part.graph, threads, held, progress, appended, shared, used_up
+                    part.graph, threads, held, progress, appended, shared, used_up, kept
                 )
             between = None
             if part.node is not None:
                 node = part.node
-                evaluate = _evaluation(node, boundary, chain)
-                between = _Between(node.op, node.inputs, node.outputs, evaluate)
+                graphs = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
+                evaluate = _evaluation(node, boundary, graphs)
+                between = _Between(node, evaluate, tuple(graphs.values()))
                 self._keep(part.node.inputs, boundary)
             # An executable checks the extents that it is given.
             checks = Binding(part.graph) if executable is None or _has_dims(part.node) else None
@@ -144,23 +148,52 @@ class Chain:
                 dims = dict(zip(link.checks.names, values, strict=True))
             known.update(zip(link.outputs, results, strict=False))
             if link.between is not None:
-                op, read, made, evaluate = link.between
+                node, evaluate, _ = link.between
                 began_ns = time.monotonic_ns()
-                found = evaluate([known[v] for v in read], dims)
+                found = evaluate([known[v] for v in node.inputs], dims)
                 if note is not None:
-                    note(Timed(op, "host", began_ns, time.monotonic_ns() - began_ns))
-                known.update(zip(made, found, strict=True))
+                    note(Timed(node.op, "host", began_ns, time.monotonic_ns() - began_ns))
+                known.update(zip(node.outputs, found, strict=True))
                 results = []
         return [known.get(v) for v in self._outputs] if self._of_parts else results
 
+    def prepare(self, known: Sequence[Mapping[str, int]]) -> list[str]:
+        """Prepare the executables, those of graphs within host nodes included, for values of the
+        symbols; returns what is not prepared, and why. Iterations of a loop are prepared for the
+        shapes of the first one.
+
+        Raises:
+            AllocationError, UnsupportedKernelError: as `Executable.prepare`.
+        """
+        skipped: list[str] = []
+        for number, link in enumerate(self._links):
+            if link.executable is not None:
+                shapes = _shapes(link.inputs, known)
+                if shapes is None:
+                    skipped.append(f"part {number + 1}: an extent of its inputs depends on data")
+                else:
+                    skipped += link.executable.prepare(shapes)
+            if link.between is None:
+                continue
+            node, _, graphs = link.between
+            for graph in graphs:
+                # After the number of iterations and whether to begin, or after the condition.
+                first = 1 if node.op == "choose" else 2
+                shapes = _shapes(node.inputs[first : first + len(graph._inputs)], known)
+                if shapes is None:
+                    skipped.append(f"a graph of {node.op}: an extent of an operand depends on data")
+                    continue
+                inner = Graph(graph._inputs, (), ())
+                skipped += graph.prepare([bind(inner, found) for found in shapes])
+        return list(dict.fromkeys(skipped))
+
 
 class _Between(NamedTuple):
-    """A host node: its operator, what it reads and gives, and how."""
+    """A host node, how it is computed, and its graphs."""
 
-    op: str
-    read: tuple[Value, ...]
-    given: tuple[Value, ...]
+    node: Node
     evaluate: Evaluate
+    graphs: tuple[Chain, ...]
 
 
 class _Link(NamedTuple):
@@ -197,9 +230,17 @@ def _has_dims(node: Node | None) -> bool:
     return node is not None and bool(symbols_of(attribute_dims(node)))
 
 
-def _evaluation(node: Node, boundary: Boundary, chain: Callable[[Graph], Chain]) -> Evaluate:
+def _shapes(
+    values: Sequence[Value], known: Sequence[Mapping[str, int]]
+) -> list[list[tuple[int, ...]]] | None:
+    """The shapes of some values for values of the symbols; None if they depend on others."""
+    if not all(all(all_symbols_in([d for v in values for d in v.shape], k)) for k in known[:1]):
+        return None
+    return [[tuple(evaluate(d, extents) for d in v.shape) for v in values] for extents in known]
+
+
+def _evaluation(node: Node, boundary: Boundary, graphs: Mapping[str, Chain]) -> Evaluate:
     """How a host node is computed: if it has graphs, on the arrays of the device."""
-    graphs = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
     if not graphs:
         return partial(_evaluated, node, boundary)
     repeat = graphs["body"].repeat if "body" in graphs else None

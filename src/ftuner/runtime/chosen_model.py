@@ -12,6 +12,7 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
 from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.variants import Variants
 
@@ -101,6 +102,9 @@ class ChosenModel(Model):
         model, given = self._chosen(feeds, key, note)
         return model._run(given, key, note)
 
+    def _ready(self, given: Mapping[str, Extents]) -> Prepared:
+        return Prepared(0, ("the shapes of all inputs decide which model runs",))
+
     def record(self, wanted: bool) -> None:
         self._recorded = wanted
         if self._last is not None:
@@ -126,10 +130,15 @@ class UnrankedModel(ChosenModel):
         """`initial`: a model of no steps. `random_seed`: as of `Model`."""
         super().__init__(outputs, random_seed)
         self._inputs, self._ranked, self._initial = list(inputs), variants, initial
+        self._kept = initial._kept
 
     @property
     def inputs(self) -> list[TensorSpec]:
         return self._inputs
+
+    def _ready(self, given: Mapping[str, Extents]) -> Prepared:
+        found = self._of_shapes(given, self._ranked)
+        return super()._ready(given) if found is self else found._ready(given)
 
     def _resolved(self, feeds: Feeds, key: Array | None, note: Note | None) -> tuple[Model, Feeds]:
         check_names(feeds, [spec.name for spec in self._inputs])

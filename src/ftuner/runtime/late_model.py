@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -22,6 +22,7 @@ from ftuner.runtime.chosen_model import ChosenModel, Feeds
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.tensors import array_of, is_tensor
 from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.reference import outputs_of_extents
 
 _LOG = logging.getLogger(__name__)
@@ -85,6 +86,10 @@ class LateModel(ChosenModel):
         self._left = 0
         self._initial = self._first.model
         """Computes what is needed first."""
+        self._kept = self._initial._kept
+
+    def _ready(self, given: Mapping[str, Extents]) -> Prepared:
+        return Prepared(0, (f"the model depends on data: {self._first.what}",))
 
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
         found = _Question(need, self._compile(need.computed()), before)

@@ -27,6 +27,7 @@ from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession, keep_calibrated, known_gpu
 from ftuner.runtime.gpu.targets import target_of
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.ops.layer import Activation
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
@@ -37,7 +38,7 @@ class GpuBackend(GpuSession, Backend):
 
     product_dtypes = GPU_DTYPES
     multiplies_halves = True
-    appends_in_place = False
+    appends_in_place = limits_memory = False
     held_dtypes = HALF_DTYPES
 
     def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
@@ -80,10 +81,11 @@ class GpuBackend(GpuSession, Backend):
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None, used_up: bool = False,
+        kept: KeptMemory | None = None,
     ) -> Executable:  # fmt: skip
         """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
         assert not appended, "a GPU appends nothing in place"
-        return CompiledGraph(graph, self, progress, held, shared)
+        return CompiledGraph(graph, self, progress, held, shared, kept)
 
     def boundary(
         self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()
