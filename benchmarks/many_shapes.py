@@ -6,8 +6,9 @@ lengths, a picture network of heights and widths, and a loop over a part of a gr
 
 from __future__ import annotations
 
-import gc
+import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import onnx
@@ -27,6 +28,10 @@ from benchmarks.run import console, environment
 
 WIDTH, HEADS = 32, 2
 CHANNELS = 8
+CARRIED = 8
+"""Width of what the loop carries."""
+TRIPS = 3
+SHAPES = 100_000
 REPORTED = (100, 1_000, 10_000, 100_000)
 """After as many shapes."""
 MB = 1e6
@@ -61,11 +66,9 @@ def text() -> onnx.ModelProto:
         z = writer.attention(*parts, depth=WIDTH // HEADS)
         z = writer.node("Transpose", z, perm=[0, 2, 1, 3])
         x = writer.node("Add", x, writer.reshaped(z, batch, length, WIDTH))
-        ones, zeros = writer.constant(np.ones(WIDTH), np.float32), writer.constant(
-            np.zeros(WIDTH), np.float32
-        )  # fmt: skip
+        ones, zeros = (writer.constant(np.full(WIDTH, n), np.float32) for n in (1, 0))
         x = writer.node("LayerNormalization", x, ones, zeros)
-        inner = writer.node("Gelu" if False else "Relu", writer.node("MatMul", x, _weight(writer, WIDTH, 4 * WIDTH)))
+        inner = writer.node("Relu", writer.node("MatMul", x, _weight(writer, WIDTH, 4 * WIDTH)))
         x = writer.node("Add", x, writer.node("MatMul", inner, _weight(writer, 4 * WIDTH, WIDTH)))
     given = {name: (TensorProto.FLOAT, ["b", n, WIDTH]) for name, n in (("x", "s"), ("y", "t"))}
     return writer.model(given, {x: ["b", "s", WIDTH]})
@@ -83,7 +86,7 @@ def picture() -> onnx.ModelProto:
 
 
 def loop() -> onnx.ModelProto:
-    """Three iterations of a product and a sum."""
+    """Iterations of a product and a sum."""
     body = helper.make_graph(
         [
             helper.make_node("Identity", ["going"], ["going_on"]),
@@ -95,22 +98,22 @@ def loop() -> onnx.ModelProto:
         [
             helper.make_tensor_value_info("number", TensorProto.INT64, []),
             helper.make_tensor_value_info("going", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("carried", TensorProto.FLOAT, ["b", "s", WIDTH]),
+            helper.make_tensor_value_info("carried", TensorProto.FLOAT, ["b", "s", CARRIED]),
         ],
         [
             helper.make_tensor_value_info("going_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("carried_on", TensorProto.FLOAT, ["b", "s", WIDTH]),
+            helper.make_tensor_value_info("carried_on", TensorProto.FLOAT, ["b", "s", CARRIED]),
         ],
     )
-    weight = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32) / 8
+    weight = np.random.default_rng(0).standard_normal((CARRIED, CARRIED)).astype(np.float32) / 8
     graph = helper.make_graph(
         [helper.make_node("Loop", ["trips", "", "x"], ["z"], body=body)],
         "model",
         [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", WIDTH]),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", CARRIED]),
             helper.make_tensor_value_info("trips", TensorProto.INT64, []),
         ],
-        [helper.make_tensor_value_info("z", TensorProto.FLOAT, ["b", "s", WIDTH])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, ["b", "s", CARRIED])],
         [onnx.numpy_helper.from_array(weight, "w")],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -126,7 +129,7 @@ def _two(number: int) -> Shapes:
 
 
 def _looped(number: int) -> Shapes:
-    return {"x": (number % 320 + 1, number // 320 + 1, WIDTH), "trips": ()}
+    return {"x": (number % 320 + 1, number // 320 + 1, CARRIED), "trips": ()}
 
 
 SUBJECTS = {
@@ -142,30 +145,55 @@ def resident_bytes() -> int:
 
 
 def here(name: str, count: int, threads: int, memory_limit: int | None) -> dict[str, float]:
-    """Resident bytes of this process after numbers of shapes, and after `trim`."""
-    import ftuner
-
+    """Resident bytes of this process after numbers of shapes, and after `Model.trim`."""
     subject = SUBJECTS[name]
-    model = ftuner.load(subject.model().SerializeToString(), threads=threads)
-    numbers = np.random.default_rng(0).permutation(max(count, 102_400))[:count]
-    most = max(int(np.prod(s)) for n in numbers.tolist() for s in subject.shapes(n).values())
-    elements = np.full(most, 0.5, np.float32)
+    file = subject.model().SerializeToString()
+    model = importlib.import_module("ftuner").load(
+        file, threads=threads, memory_limit=memory_limit
+    )  # fmt: skip
+    numbers = np.random.default_rng(0).permutation(max(count, SHAPES))[:count].tolist()
+    most = max(math.prod(s) for n in numbers for s in subject.shapes(n).values())
+    elements, trips = np.full(most, 0.5, np.float32), np.array(TRIPS)
     found: dict[str, float] = {}
     began = time.process_time()
-    for done, number in enumerate(numbers.tolist(), 1):
-        feeds: dict[str, Any] = {
-            n: elements[: int(np.prod(s))].reshape(s) for n, s in subject.shapes(number).items()
-        }
-        if "trips" in feeds:
-            feeds["trips"] = np.array(3)
+    for done, number in enumerate(numbers, 1):
+        shapes = subject.shapes(number)
+        feeds = {n: elements[: math.prod(s)].reshape(s) if s else trips for n, s in shapes.items()}
         model.run(feeds)
         if done in REPORTED or done == count:
-            found[str(done)] = resident_bytes()
-    found["seconds"] = time.process_time() - began
-    if hasattr(model, "trim"):
-        model.trim()
-        gc.collect()
-        found["after trim"] = resident_bytes()
+            found[f"{done:,}"] = resident_bytes()
+    seconds = time.process_time() - began
+    found["kept by the model"] = model.kept_bytes
+    model.trim()
+    found["after trim"] = resident_bytes()
+    found["us of CPU per shape"] = 1e6 * seconds / count
     return found
+
+
+def main(
+    subjects: Annotated[list[str] | None, typer.Argument(help="Some of them; all.")] = None,
+    shapes: Annotated[int, typer.Option(help="Distinct shapes.")] = SHAPES,
+    threads: Annotated[int, typer.Option(help="Threads of a run.")] = 1,
+    memory_limit: Annotated[int | None, typer.Option(help="As of `ftuner.load`.")] = None,
+    inside: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Resident memory of small models over many distinct shapes, in MB."""
+    if inside:
+        assert subjects is not None
+        print(json.dumps(here(subjects[0], shapes, threads, memory_limit)))
+        return
+    for name in subjects or SUBJECTS:
+        command = [sys.executable, "-m", "benchmarks.many_shapes", name, "--inside", "--shapes",
+                   str(shapes), "--threads", str(threads)]  # fmt: skip
+        if memory_limit is not None:
+            command += ["--memory-limit", str(memory_limit)]
+        done = subprocess.run(command, env=environment(threads), check=True, text=True,
+                              cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE)  # fmt: skip
+        found = json.loads(done.stdout)
+        micros = found.pop("us of CPU per shape")
+        parts = ", ".join(f"{what}: {n / MB:.0f}" for what, n in found.items())
+        console.print(f"{name}: MB after shapes {parts}; {micros:.0f} us of CPU a shape")
+
+
 if __name__ == "__main__":
-    print(json.dumps(here(sys.argv[1], int(sys.argv[2]), 1, None)))
+    typer.run(main)

@@ -17,7 +17,7 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.runtime.cpu.memory import Arena
 from ftuner.runtime.cpu.program import BoundProgram
 
-MAX_PROGRAM_BYTES = 256 << 20
+MAX_PROGRAM_BYTES = 64 << 20
 """Limit on all programs that a graph keeps, divided evenly among its states. Derived: a program of
 a sentence encoder of six layers has 15 KiB, so that each of eight callers keeps 1,000 shapes."""
 LOOK_AGAIN_S = 1.0
