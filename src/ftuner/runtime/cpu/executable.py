@@ -182,7 +182,7 @@ class CompiledGraph(Executable):
             kept = program.outputs[int(conditional) : int(conditional) + carried]
             if [shape for shape, _ in kept] != [x.shape for x in arrays[:carried]]:
                 return None
-            operands = Repeated(program.outputs, arrays, carried, conditional)
+            operands = Repeated(program.outputs, program.makes, arrays, carried, conditional)
             going, number = True, 0
             while going and number < most:
                 operands.begin(number, most)
@@ -407,12 +407,16 @@ class CompiledGraph(Executable):
                 raise _over(needed, limit)
             return found
 
-        try:
-            found = bound()
-        except MemoryLimitError:
-            # The arena may have been made for larger shapes, and places for longer inputs.
-            state.forget()
-            found = bound()
+        for last in (False, True):
+            try:
+                found = bound()
+                break
+            except MemoryLimitError:
+                # The arena may have been made for larger shapes, and places for longer inputs.
+                state.forget()
+                self._writer.forget_drafts()
+                if last:
+                    raise
         room = limit - found.kept_bytes
         if not self._kept.fit(room):
             state.programs.clear()

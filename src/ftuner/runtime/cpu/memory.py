@@ -170,11 +170,10 @@ class SparePages:
 
     def add(self, pages: Pages) -> None:
         size = pages.capacity
+        if size > self.limit:
+            return
         with self._lock:
-            same = self._pages.get(size)
-            if same is None:
-                same = self._pages.setdefault(size, [])
-            same.append(pages)
+            self._pages.setdefault(size, []).append(pages)
             self.bytes += size
             if self.bytes > self.limit:
                 self.shrink()
