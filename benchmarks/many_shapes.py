@@ -162,6 +162,7 @@ def here(name: str, count: int, threads: int, memory_limit: int | None) -> dict[
         model.run(feeds)
         if done in REPORTED or done == count:
             found[f"{done:,}"] = resident_bytes()
+            print(f"{name}: {found}", file=sys.stderr)
     seconds = time.process_time() - began
     found["kept by the model"] = model.kept_bytes
     model.trim()

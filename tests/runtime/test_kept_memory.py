@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.at_once import at_once
 
 import ftuner
 from ftuner.errors import AllocationError, ConfigurationError, MemoryLimitError
+from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
 
 KIB = 1 << 10
@@ -218,3 +220,26 @@ def test_a_pickled_model_keeps_its_limit(tmp_path: Path) -> None:
     assert again.kept_bytes > 0
     with pytest.raises(MemoryLimitError):
         again.run(feeds(10_000))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_memory_stays_over_many_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ftuner.load(MODELS[name](), threads=1, memory_limit=256 * KIB)
+    for products in default_backend()._products.values():
+        # Plans of products are the process's; as many as this limit says.
+        monkeypatch.setattr(products._ready, "limit", 64)
+        monkeypatch.setattr(products._writers, "limit", 64)
+    given = np.ones((2000, WIDTH), np.float32)
+
+    def run(first: int, last: int) -> int:
+        for n in range(first, last):
+            model.run({"x": given[:n]})
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = run(1, 600)
+        assert run(600, 1200) < before + 300 * KIB
+    finally:
+        tracemalloc.stop()
