@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.gpu_journal import Fault, Journal
+from ftuner.core.child_processes import end_with_parent
 
 SECTIONS = {
     "tuning": "benchmarks.gpu_tuning",
@@ -178,6 +179,7 @@ def main(
     dry: Annotated[bool, typer.Option("--dry")] = False,
 ) -> None:
     """Measure a section; without a document, print what the machine is."""
+    end_with_parent()
     if dry:
         # Read by Triton when it is imported, as every module is that comes later.
         os.environ["TRITON_INTERPRET"] = "1"

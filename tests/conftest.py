@@ -60,7 +60,9 @@ class _FailuresAtOnce:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `full` the cases of a test marked `each_value` that the core does not need."""
+    """Put files marked `long` first, and mark as `full` the cases of a test marked `each_value`
+    that the core does not need."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     groups = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("each_value"):

@@ -174,11 +174,11 @@ class _Image:
         return guarded(self._image, self._at)
 
 
-class _Place(int):
-    """An offset in an arena that is an address, wherever the arena begins."""
+class _Addresses(Places):
+    """Offsets in an arena that are addresses, wherever the arena begins."""
 
-    def __radd__(self, base: object) -> int:
-        return int(self)
+    def addresses(self, base: int) -> npt.NDArray[np.int64]:
+        return np.array(self.offsets, np.int64)
 
 
 def _guards_what_is_new(make: Callable[..., Array], at: Side) -> Callable[..., Array]:
@@ -273,13 +273,13 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
             buffer = kept[buffer]
         address(self, slot, buffer, offset)
 
-    def guarded_places(self: Any, values: Sequence[int], *_: object) -> Places:
+    def guarded_places(self: Any, *_: object) -> Places:
         self.guarded_buffers = [
-            Guard((values[number] * itemsize,), np.uint8, None, at)
+            Guard((self.guarded_values[number] * itemsize,), np.uint8, None, at)
             for number, itemsize in (self._sizes[size] for size in self._size_of)
         ]
         # No other shape fits.
-        return Places([-1], [_Place(guard.address) for guard in self.guarded_buffers], 0)
+        return _Addresses([-1], [guard.address for guard in self.guarded_buffers], 0)
 
     def guarded_kept(self: Any, *_: object) -> Array:
         # The guarded places live as long as the program.
@@ -294,6 +294,7 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
             kept.append(Guard((size,), np.uint8, None, at))
             return kept[0].address
 
+        self.guarded_values = self._evaluate(symbols)
         found: BoundProgram = bind(self, symbols, workers, pool, workspace)
         kept += self.guarded_buffers
         weakref.finalize(found.records, kept.clear).atexit = False

@@ -60,6 +60,7 @@ ONLY_ON_CPU = {
     "runtime.output_pool": "torch keeps the memory of freed tensors for later ones",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
     "runtime.call_cache": "native code that skips Python for calls seen before",
+    "runtime.cover_records": "as runtime.covers",
     "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",

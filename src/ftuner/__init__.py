@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ftuner.core.shown import draw_in
+from ftuner.core.version import VERSION
 from ftuner.errors import (
     CacheWarning,
     CompileError,
@@ -26,6 +27,7 @@ from ftuner.errors import (
     OperandError,
     ParseError,
     PickleError,
+    SavedModelError,
     ShapeError,
     UnsupportedOperatorError,
 )
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
         set_num_threads,
         tune,
     )
-    from ftuner.inference import Model, compile, load
+    from ftuner.inference import Model, compile, load, save
     from ftuner.ops.attention import attention
     from ftuner.ops.dense import Dense
     from ftuner.ops.grouped_matmul import grouped_matmul
@@ -55,7 +57,7 @@ else:
         return found
 
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "CacheWarning",
@@ -78,6 +80,7 @@ __all__ = [
     "OperandError",
     "ParseError",
     "PickleError",
+    "SavedModelError",
     "SessionOptions",
     "ShapeError",
     "TuneReport",
@@ -92,6 +95,7 @@ __all__ = [
     "hardware",
     "load",
     "matmul",
+    "save",
     "set_num_threads",
     "tune",
 ]
@@ -111,6 +115,7 @@ _HOMES = {
     "hardware": "ftuner.api",
     "load": "ftuner.inference",
     "matmul": "ftuner.ops.matmul",
+    "save": "ftuner.inference",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",
 }

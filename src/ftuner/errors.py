@@ -54,7 +54,7 @@ class MissingFileError(GraphError, FileNotFoundError):
 
 
 class ParseError(GraphError):
-    """A model that is not an ONNX file, or not all of one."""
+    """A model that is not a file of a known format, or not all of one."""
 
 
 class UnsupportedOperatorError(GraphError):
@@ -63,6 +63,11 @@ class UnsupportedOperatorError(GraphError):
 
 class UnsupportedKernelError(FTunerError, NotImplementedError):
     """A definition that a back end has no schedule for; the message lists what is in the way."""
+
+
+class SavedModelError(GraphError):
+    """A model that cannot be saved, or a saved one that another version of ftuner has written; the
+    message says what to do."""
 
 
 class InputError(FTunerError, ValueError):

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from os import PathLike
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
 from ftuner.core.dtype_names import ElementType, dtype_name
@@ -25,13 +25,18 @@ from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.splitting import SplitGraph
 from ftuner.models import LateModel, Model, UnrankedModel
 from ftuner.runtime.backend import Backend
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.memory import give_back_freed, reuse
 from ftuner.runtime.devices import CPU, backend_of
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import ANY_RANK, TensorSpec
 from ftuner.runtime.preparing import Extents
+from ftuner.runtime.saved.container import is_saved
+from ftuner.runtime.saved.models import read as read_saved
+from ftuner.runtime.saved.models import save as save_models
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 from ftuner.runtime.variants import Check, Variants
@@ -101,23 +106,103 @@ def load(
         InputError, ShapeError, MemoryLimitError: shapes of `warm`; see `Model.prepare`.
         HardwareError: a GPU that kernels cannot run on.
     """
-    read: Callable[[], ModelRecord] = partial(read_model, model)
     by_path = isinstance(model, str | PathLike)
+    again = dict[str, Any](
+        threads=threads,
+        device=device,
+        dtype=dtype,
+        append_in_place=append_in_place,
+        random_seed=random_seed,
+        memory_limit=memory_limit,
+    )
+    if isinstance(model, str | PathLike) and is_saved(model):
+        found = _saved_model(model, **again)
+        if warm:
+            found.prepare(warm)
+        found.made_by = partial(load, os.path.abspath(model), **again, warm=warm)
+        return found
+    read: Callable[[], ModelRecord] = partial(read_model, model)
     if not (by_path or isinstance(model, bytes)):
         # A message may be changed after it was loaded.
         read = cache(read)
-    found = compile_file(
-        read, threads=threads, progress=progress, device=device, dtype=dtype,
-        append_in_place=append_in_place, random_seed=random_seed, memory_limit=memory_limit,
-    )  # fmt: skip
+    found = compile_file(read, progress=progress, **again)
     if warm:
         found.prepare(warm)
     if by_path:
-        found.made_by = partial(
-            load, os.path.abspath(model), threads=threads, device=device, dtype=dtype,
-            append_in_place=append_in_place, random_seed=random_seed, memory_limit=memory_limit,
-            warm=warm,
+        found.made_by = partial(load, os.path.abspath(model), **again, warm=warm)
+    return found
+
+
+def save(model: Model, path: str | PathLike[str], *, isas: Sequence[str] = ()) -> None:
+    """Write a compiled model to one file: steps, packed weights, machine code, and the hardware
+    model that its plans are made by. `load` of the file needs neither onnx nor a compiler, and the
+    model has the same bits. Processes that load it share the memory of its weights.
+
+    The file is machine code: load no file that you would not run. It is for machines that have all
+    instructions that this one was compiled for, and for this version of ftuner; others refuse it.
+
+    Args:
+        model: on a CPU. Variants for other shapes than its file declares are not saved. Where the
+            graph depends on numbers in the inputs, it is saved for those of the runs so far.
+        path: a name that ends in `.ftuner`. A file of this name is replaced as a whole, so that
+            processes that have it loaded keep the old one.
+        isas: the instruction sets to have machine code for, each with its own packed weights; by
+            default that of the model. For others the model must have been loaded from a path,
+            from which it is compiled again.
+
+    Raises:
+        SavedModelError: a model on a GPU, one with an input whose number of axes the file does not
+            say, or one with steps from outside ftuner.
+        ConfigurationError: a name with another ending, a file that cannot be written, an ISA that
+            this machine does not have, or one that the model was not compiled for where it was not
+            loaded from a path.
+        CompileError: the compiler failed.
+    """
+    save_models([_for_isa(model, isa) for isa in isas] or [model], path)
+
+
+def _for_isa(model: Model, isa: str) -> Model:
+    """The model compiled for an ISA."""
+    own = next(iter(model.all_executables()), None)
+    if own is not None and own.isa == isa:
+        return model
+    if not isinstance(model.made_by, partial):
+        raise ConfigurationError(
+            f"the model was not loaded from a path, so that it cannot be compiled for {isa}; save "
+            "it for its own ISA, or load it from an ONNX file"
+        )
+    options = {n: x for n, x in model.made_by.keywords.items() if n != "warm"}
+    return compile_file(partial(read_model, *model.made_by.args), isa=isa, **options)
+
+
+def _saved_model(
+    path: str | PathLike[str], threads: SupportsIndex | None, device: str,
+    dtype: ElementType | None, append_in_place: bool, random_seed: SupportsIndex | None,
+    memory_limit: SupportsIndex | None,
+) -> Model:  # fmt: skip
+    """`load` of a file that `save` has written."""
+    if device != CPU or dtype is not None:
+        raise ConfigurationError(
+            f"{path} is compiled for a CPU; for another device or dtype load the ONNX model"
+        )
+    saved = read_saved(path)
+    if append_in_place and not saved.append_in_place:
+        raise ConfigurationError(
+            f"{path} was saved without append_in_place; leave it out, or save the model with it"
+        )
+
+    kept = _kept(memory_limit, saved.backend)
+
+    def compiled(graph: SplitGraph) -> Model:
+        return Model(
+            graph, saved.backend, threads, append_in_place=saved.append_in_place,
+            random_seed=random_seed, kept=kept,
         )  # fmt: skip
+
+    if isinstance(saved.graph, SplitGraph):
+        return compiled(saved.graph)
+    found = LateModel.from_saved(saved.graph, compiled, random_seed)
+    assert isinstance(found, LateModel)
     return found
 
 
@@ -125,14 +210,17 @@ def compile_file(
     read: Callable[[], ModelRecord], *, threads: SupportsIndex | None = None,
     progress: Progress | None = None, device: str = CPU, dtype: ElementType | None = None,
     append_in_place: bool = False, random_seed: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None,
+    memory_limit: SupportsIndex | None = None, isa: str | None = None,
 ) -> Model:  # fmt: skip
-    """Compile the model that `read` gives: `load` with another way of reading a file.
+    """Compile the model that `read` gives: `load` with another way of reading a file. `isa`: one of
+    this machine's CPU, by default as the process says.
 
     Raises:
         As `load`, and what `read` does.
     """
     backend, held = _target(device, dtype, append_in_place)
+    if isa is not None:
+        backend = CpuBackend(isa=isa)
     kept = _kept(memory_limit, backend)
 
     def compiled(graph: Graph, shared: SharedWeights | None = None, used_up: bool = False) -> Model:
@@ -302,4 +390,4 @@ def _half(dtype: ElementType | None) -> DType | None:
     return found
 
 
-__all__ = ["Model", "compile", "compile_file", "load"]
+__all__ = ["Model", "compile", "compile_file", "load", "save"]

@@ -33,6 +33,7 @@ def test_version_and_help() -> None:
         ("bench", "bmm"),
         ("bench", "model"),
         ("run",),
+        ("save",),
         ("compare",),
         ("demo",),
         ("report",),

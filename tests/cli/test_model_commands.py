@@ -432,3 +432,19 @@ def test_repeated_layers_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
         every = run("explain", path, *options, "--all").stdout
         assert every.count("product: matmul") == 4
         assert len(document("explain", path, *options, "--all")["groups"]) == steps
+
+
+def test_save(layer: str, tmp_path: Path) -> None:
+    target = str(tmp_path / "layer.ftuner")
+    found = document("save", layer, "-o", target)
+    assert found["file"] == target
+    assert found["bytes"] == Path(target).stat().st_size
+    own, again = (document("run", path, "--shape", "x=7x8") for path in (layer, target))
+    assert own["outputs"] == again["outputs"]
+    assert document("explain", "model", target)["nodes"] is None
+    measured = document("explain", "model", target, "--shape", "x=7x8")
+    assert measured["measured"]["runs"] > 0
+    assert "layer.ftuner" in run("explain", "model", target).output
+    assert "nodes of an ONNX file" in run("explain", "model", target, "--before").output
+    assert run("save", layer, "-o", str(tmp_path / "layer.bin")).exit_code == EXIT_USAGE
+    assert run("save", layer, "-o", target, "--isa", "avx1024").exit_code == EXIT_USAGE

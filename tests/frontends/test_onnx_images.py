@@ -100,6 +100,23 @@ def test_resize_in_every_mode(coordinates: str, way: dict[str, Any]) -> None:
         np.testing.assert_allclose(found, expected, 1e-4, 1e-5, err_msg=str(inputs[2:]))
 
 
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "pytorch_half_pixel", "asymmetric"])
+def test_nearest_elements_of_whole_scales(coordinates: str, nearest: str) -> None:
+    """Each element may be repeated, side by side; long axes show where float32 rounds."""
+    attributes = {"coordinate_transformation_mode": coordinates, "nearest_mode": nearest}
+    for shape, scales in (
+        ((1, 2, 5, 3), (1, 1, 3, 4)), ((1, 1, 1, 70001), (1, 1, 2, 3)),
+        ((2, 3, 4, 37), (2, 1, 1, 2)), ((1, 1, 3, 4099), (1, 1, 17, 16)),
+        ((1, 2, 3, 5), (1, 1, 0.5, 2)),
+    ):  # fmt: skip
+        x = RANDOM.standard_normal(shape, np.float32)
+        inputs = [x, NOTHING, floats(*scales)]
+        (found,) = run_node("Resize", inputs, 19, fixed=[1, 2], **attributes)
+        (expected,) = by_onnxruntime("Resize", inputs, 19, **attributes)
+        np.testing.assert_array_equal(found, expected, str((shape, scales)))
+
+
 def test_resize_with_the_coordinates_of_tensorflow() -> None:
     attributes = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor"}
     for scales in ((1, 1, 2, 3), (1, 1, 0.5, 1.5)):
@@ -216,8 +233,9 @@ def test_resize_between_convolutions_is_one_nest(mode: str) -> None:
     between = ops[ops.index("convolution") + 1 :]
     assert "transpose" not in between[: between.index("convolution")]
     titles = [step.title for step in lower(graph).steps]
-    assert sum("resample" in title for title in titles) == 1
-    assert any(title.endswith("resample + maximum") for title in titles)
+    name = "repeat" if mode == "nearest" else "resample"
+    assert sum(name in title for title in titles) == 1
+    assert any(title.endswith(f"{name} + maximum") for title in titles)
 
 
 # Others.

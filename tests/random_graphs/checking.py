@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -35,10 +37,14 @@ from ftuner.runtime.cpu.appending import Growth, extended, keep
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
+from ftuner.runtime.saved.models import read as read_saved
+from ftuner.runtime.saved.models import save
 
 THREADS = (1, 2)
 FREED_EACH = 4
 """One of this many cases also runs with constants as inputs, which takes several compilations."""
+SAVED_EACH = 4
+"""One of this many cases is saved, and runs as it is loaded from that file."""
 CPU, GUARDED, GPU, PASSES = "cpu", "guarded", "gpu", "passes"
 """Where a case runs: on the CPU, there with pages that fault around all memory, by the kernels for
 a GPU in Triton's interpreter, or by the NumPy references after all passes, which compiles nothing:
@@ -108,6 +114,8 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     )
     if model is None:
         return
+    if agreement.case.seed // 4 % SAVED_EACH == 0:
+        model = _saved(model)
     runs = [(threads, n) for threads in THREADS for n in range(len(agreement.case.runs))]
     again = list(runs)
     random.shuffle(runs)
@@ -131,6 +139,15 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
         return results
 
     _run_all(agreement, report, [*runs, *again], run, hides)
+
+
+def _saved(model: Model) -> Model:
+    """The model, saved and loaded."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.ftuner"
+        save([model], path)
+        found = read_saved(path)
+    return Model(found.graph, found.backend, append_in_place=found.append_in_place)
 
 
 def _with_room(x: Array, pair: Appended) -> Array:

@@ -16,12 +16,11 @@ from tests.random_graphs.agreement import (
     _doubt,
     agreement_of,
     compare_peers,
+    graphs_of,
 )
 from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.checking import CPU, check
 from tests.random_graphs.reports import Report, crashed_in_peer
-
-from ftuner.frontends.onnx import import_model
 
 
 def case_of(nodes: list[Any], shapes: dict[str, list[Any]], feeds: Feeds, opset: int = 23) -> Case:
@@ -82,7 +81,7 @@ def test_limits_of_activations() -> None:
     case = case_of(nodes, {"x": ["n0"]}, feeds)
     report = check((case, CPU))
     assert not report.findings
-    agreement = agreement_of(case, import_model(case.model).graph, report)
+    agreement = agreement_of(*graphs_of(case), report)
     right = np.array([0, 0, 0.42662], np.float32)
     peers = np.where([True, False, False], np.float32(np.nan), right)
     assert not _doubt(lambda feeds: [right], agreement, 0)
@@ -96,7 +95,7 @@ def test_nan_in_an_order() -> None:
     case = case_of(nodes, {"x": ["n0"]}, feeds)
     report = check((case, CPU))
     assert not report.findings
-    agreement = agreement_of(case, import_model(case.model).graph, report)
+    agreement = agreement_of(*graphs_of(case), report)
     assert not _doubt(lambda feeds: [np.array([0])], agreement, 0)
     assert _doubt(lambda feeds: [np.array([2])], agreement, 0) == CONVENTIONS
 
@@ -109,7 +108,7 @@ def test_refusals_of_what_should_run(text: str, monkeypatch: pytest.MonkeyPatch)
     refuse = lambda run, agreement, number: f"{REFUSED}: {text}"  # noqa: E731
     monkeypatch.setattr("tests.random_graphs.agreement._doubt", refuse)
     report = Report()
-    compare_peers(agreement_of(case, import_model(case.model).graph, report), report)
+    compare_peers(agreement_of(*graphs_of(case), report), report)
     known = text.startswith("attempting")
     assert bool(report.apart) == known
     assert bool(report.findings) != known

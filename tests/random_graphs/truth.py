@@ -57,8 +57,8 @@ Where elements are repeated, each addition in their order errs to the same side 
 roundoff of the sum so far, N / 2 of the last one together; independent noise adds up to the root of
 N only."""
 MOVES = frozenset({
-    "reshape", "transpose", "broadcast", "slice", "concat", "pad", "tile", "gather", "gather_nd",
-    "gather_elements", "where", "top_k", "non_zero", "unique", "write_rows",
+    "reshape", "transpose", "broadcast", "slice", "concat", "pad", "tile", "repeat",
+    "gather", "gather_nd", "gather_elements", "where", "top_k", "non_zero", "unique", "write_rows",
 })  # fmt: skip
 """Operators that only move elements: their results are as exact as their operands."""
 GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})

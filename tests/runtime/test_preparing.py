@@ -179,4 +179,4 @@ def test_outputs_and_workers_are_there() -> None:
     (part,) = model.parts
     assert isinstance(part, CompiledGraph)
     assert part._pool.kept_bytes >= 4 * WIDTH << 14
-    assert part._session.kernels.runtime.pool.threads >= 2
+    assert part.session.kernels.runtime.pool.threads >= 2

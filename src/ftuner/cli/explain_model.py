@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.loading import loaded, sampled
+from ftuner.cli.loading import loaded, read_specs, sampled
 from ftuner.cli.options import (
     DeviceOption,
     InputOption,
@@ -64,18 +64,22 @@ def model(
     """
     from ftuner.cli.inputs import gathered_inputs, specs_of
     from ftuner.frontends.onnx.importer import read_model
+    from ftuner.runtime.saved.container import is_saved
 
     if before and (inputs or shapes or save):
         raise ConfigurationError(
             "--before shows the file; it takes none of --input, --shape and --save"
         )
-    record = read_model(path)
+    record = None if is_saved(path) else read_model(path)
     if before:
+        if record is None:
+            raise ConfigurationError(f"--before shows the nodes of an ONNX file; {path} has none")
         _show_nodes(path, record, as_json)
         return
     feeds = None
     if inputs or shapes:
-        feeds = gathered_inputs(specs_of(record), inputs, shapes)
+        specs = read_specs(path) if record is None else specs_of(record)
+        feeds = gathered_inputs(specs, inputs, shapes)
     found, measured = _explained(path, record, feeds, threads, device)
     title = _title(path, record, found, feeds)
     if save is not None:
@@ -85,7 +89,7 @@ def model(
     if as_json:
         document: dict[str, Any] = {
             "model": str(path),
-            "nodes": len(record.graph.nodes),
+            "nodes": None if record is None else len(record.graph.nodes),
             **found.to_document(),
         }
         if feeds is not None and measured is not None:
@@ -100,13 +104,13 @@ def model(
 
 def _explained(
     path: Path,
-    record: ModelRecord,
+    record: ModelRecord | None,
     feeds: dict[str, Array] | None,
     threads: int | None,
     device: str,
 ) -> tuple[ModelExplanation, Measured | None]:
     """Returns the explanation and, with inputs, the times of whole runs. Without inputs nothing is
-    compiled."""
+    compiled. `record`: None of a saved model."""
     from ftuner.frontends.onnx.importer import import_record
     from ftuner.graph.answers import RunTimeNumberError
     from ftuner.graph.lowering import lower
@@ -116,7 +120,7 @@ def _explained(
     from ftuner.runtime.cpu.steps.kinds import runs
     from ftuner.runtime.devices import CPU
 
-    if feeds is None:
+    if feeds is None and record is not None:
         try:
             graph = import_record(record).graph
         except RunTimeNumberError as need:
@@ -125,6 +129,8 @@ def _explained(
         graph = optimised(graph, halves=device != CPU)
         return explain_model([lower(part.graph, runs=runs) for part in split(graph)], {}), None
     compiled, _ = loaded(path, threads, device)
+    if feeds is None:
+        return compiled.explain(), None
     samples = sampled(lambda: compiled.run(feeds))
     measured = Measured(
         statistics.median(samples), min(samples), len(samples), device, compiled.threads
@@ -133,12 +139,14 @@ def _explained(
 
 
 def _title(
-    path: Path, record: ModelRecord, found: ModelExplanation, feeds: dict[str, Array] | None
-) -> str:
+    path: Path, record: ModelRecord | None, found: ModelExplanation,
+    feeds: dict[str, Array] | None,
+) -> str:  # fmt: skip
     from ftuner.core.units import count
 
-    groups, nodes = count(len(found.groups), "fused group"), count(len(record.graph.nodes), "node")
-    title = f"{path.name}: {nodes} of ONNX in {groups}"
+    groups = count(len(found.groups), "fused group")
+    nodes = "" if record is None else f"{count(len(record.graph.nodes), 'node')} of ONNX in "
+    title = f"{path.name}: {nodes}{groups}"
     if feeds is not None:
         title += ", " + ", ".join(f"{n}={shape_text(x.shape)}" for n, x in feeds.items())
     return title

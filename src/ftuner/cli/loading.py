@@ -21,6 +21,12 @@ SAMPLING_S = 0.25
 
 def read_specs(path: Path) -> list[TensorSpec]:
     """The inputs of a model file."""
+    from ftuner.runtime.saved.container import is_saved
+
+    if is_saved(path):
+        from ftuner.inference import load
+
+        return load(path).inputs
     from ftuner.cli.inputs import specs_of
     from ftuner.frontends.onnx.importer import read_model
 

@@ -14,7 +14,19 @@ from typing import Annotated, Any
 import typer
 
 import ftuner
-from ftuner.cli import bench, cache, compare, demo, doctor, explain, hardware, report, run, tune
+from ftuner.cli import (
+    bench,
+    cache,
+    compare,
+    demo,
+    doctor,
+    explain,
+    hardware,
+    report,
+    run,
+    save,
+    tune,
+)
 from ftuner.cli.routing import Commands
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, FTunerError
 
@@ -93,6 +105,7 @@ app.command("report")(report.report)
 app.add_typer(explain.app, name="explain")
 app.add_typer(bench.app, name="bench")
 app.command("run")(run.run)
+app.command("save")(save.save)
 app.command("compare")(compare.compare)
 app.command("demo")(demo.demo)
 

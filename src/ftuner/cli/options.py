@@ -39,7 +39,9 @@ MachineOption = Annotated[
         help="A recorded machine, by name or .toml file; default: this one.",
     ),
 ]
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An ONNX file, or one of ftuner save.")
+]
 InputOption = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="NAME=FILE", help="A .npy file for an input; repeatable."),

@@ -135,7 +135,7 @@ def kernel_of(nest: Nest, targets: Sequence[Operand]) -> Kernel:
         nest.kept, nest.reduced, nest.steps, tuple(accesses), nest.stages,
         tuple(s.value for s in nest.stores), tuple(places), wide, nest.stores[0].combine,
     )  # fmt: skip
-    return _merged(_without_unused(kernel))
+    return _merged(without_unused(kernel))
 
 
 def _constant(value: Dim, count: int) -> Access:
@@ -199,7 +199,7 @@ def live_steps(kernel: Kernel) -> list[bool]:
     return live
 
 
-def _without_unused(kernel: Kernel) -> Kernel:
+def without_unused(kernel: Kernel) -> Kernel:
     """The same with only the steps that are computed."""
     live = live_steps(kernel)
     went: dict[int, int] = {}

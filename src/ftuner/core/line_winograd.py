@@ -101,6 +101,13 @@ def transposed(matrix: Matrix) -> Matrix:
     return tuple(zip(*matrix, strict=True))
 
 
+@lru_cache(maxsize=len(OUTPUTS))
+def line_operations(taps: int) -> tuple[int, int]:
+    """Vector instructions of a transform of inputs, and of one of sums."""
+    transforms = line_transforms(taps)
+    return operations(transforms.inputs), operations(transposed(transforms.sums))
+
+
 def operations(matrix: Matrix) -> int:
     """Vector instructions of a product by a matrix or its transpose, whose mirrored rows or columns
     share their sums: a multiply-add for each number of one of a pair, and two additions a pair."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from ftuner.core.dim import Dim, Shape, minimum, product, row_major_strides
 from ftuner.core.dtype import DType
@@ -23,11 +26,23 @@ class Buffer:
     number: int = 0
     """Position among the inputs or outputs."""
     array: Array | None = None
-    """The elements of a constant; None once a packed weight has replaced them."""
+    """The elements of a constant."""
+    packed: bool = False
+    """Whether a packed weight has replaced the elements: `array` is then None, or `hollow`."""
 
     @property
     def is_constant(self) -> bool:
         return self.kind == "constant"
+
+    @property
+    def elements_bytes(self) -> int:
+        """Bytes of the elements of a constant, unless a packed weight has replaced them."""
+        return 0 if self.array is None or self.packed else self.array.nbytes
+
+
+def hollow(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """An array of zeros that has the memory of one element: it stands for what is packed."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,40 @@ by then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.ir import Graph, Node, Value, live_nodes, used_dims
+from ftuner.graph.appending import Appended, Copied
+from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.steps import Lowered
 
 MAX_PARTS = 64
 """Most parts of a model. Detection models have two or three."""
+
+
+class PackedWeight(NamedTuple):
+    """A weight as a back end packed it."""
+
+    of: Array
+    """The array that it was made of; `hollow`, so that it is known by its identity alone."""
+    form: Hashable
+    """What was made of the array."""
+    packed: Array
+
+
+class Compiled(NamedTuple):
+    """The steps of a part with their packed weights, for the same machine code to be loaded."""
+
+    lowered: Lowered
+    weights: tuple[PackedWeight, ...]
+    workers: int
+    """Workers that the widths of packed weights and the uKernels were chosen for."""
+    widths: tuple[tuple[Any, ...], ...]
+    """What decided the widths of packed weights, so that nothing is estimated again."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +52,22 @@ class Part:
 
     graph: Graph
     node: Node | None
+    compiled: Compiled | None = None
+    """What was compiled of the graph, which then has no nodes: in a saved model."""
 
     @property
     def is_empty(self) -> bool:
         """Whether the part gives nothing, so that nothing is compiled for it."""
         return self.node is not None and not self.graph.outputs
+
+
+@dataclass(frozen=True)
+class SplitGraph(Graph):
+    """A graph that was split and compiled before: its nodes are those between its parts alone."""
+
+    parts: tuple[Part, ...] = ()
+    grown: tuple[Appended | Copied, ...] = ()
+    """As `growing.grown_outputs` finds them."""
 
 
 def runs_on_host(node: Node) -> bool:
@@ -50,6 +85,8 @@ def split(graph: Graph) -> tuple[Part, ...]:
     Raises:
         UnsupportedOperatorError: there would be more than `MAX_PARTS`.
     """
+    if isinstance(graph, SplitGraph):
+        return graph.parts
     parts: list[Part] = []
     inputs = list(graph.inputs)
     left = _host_first(graph)

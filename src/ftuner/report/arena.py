@@ -11,7 +11,7 @@ from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.program import arena_buffers, stages
-from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
+from ftuner.runtime.shapes.arena import Lifetime, first_fit
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def arena_map(
     if not extents.keys() >= set(symbols_of([b.elements for b, _, _ in buffers])):
         return None
     sizes = [evaluate(b.elements, extents) * b.dtype.itemsize for b, _, _ in buffers]
-    place = ArenaPlaces([Lifetime(begin, end) for _, begin, end in buffers])
-    offsets, total = place([aligned(size + SLACK_BYTES) for size in sizes])
+    lifetimes = [Lifetime(begin, end) for _, begin, end in buffers]
+    offsets, total = first_fit(lifetimes, [aligned(size + SLACK_BYTES) for size in sizes])
     written = {b: n for n, step in enumerate(lowered.steps) for b in reversed(step.writes)}
     last_of = {begin: number for number, begin in enumerate(begins)}
     found = [

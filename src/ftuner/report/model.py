@@ -175,8 +175,7 @@ def explain_model(
         for number, (step, report, seconds) in enumerate(zip(steps, reports, times, strict=True), 1)
     )
     if weight_bytes is None:
-        weights = {b: b.array for step in steps for b in step.reads if b.array is not None}
-        weight_bytes = sum(array.nbytes for array in weights.values())
+        weight_bytes = sum(b.elements_bytes for b in {b for step in steps for b in step.reads})
     unwritten = _unwritten(steps, reports)
     live = [_live_bytes(program, extents, unwritten) for program in programs]
     return ModelExplanation(

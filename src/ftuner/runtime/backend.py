@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, Suppo
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
+from ftuner.errors import SavedModelError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.kept_memory import Keeper, KeptMemory
 from ftuner.runtime.ops.grouped_operands import Groups
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Array, Graph, Node
     from ftuner.graph.ops.control import Iterations
+    from ftuner.graph.splitting import Compiled
     from ftuner.graph.steps import Lowered
     from ftuner.hardware.calibration import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
@@ -59,6 +61,11 @@ class Executable(Keeper):
     @abstractmethod
     def threads(self) -> int:
         """CPU threads that a run uses, the caller's own included."""
+
+    @property
+    def isa(self) -> str:
+        """The CPU's ISA that the machine code is for; empty on another device."""
+        return ""
 
     @abstractmethod
     def run(self, arrays: Sequence[Any]) -> list[Any]:
@@ -118,6 +125,14 @@ class Executable(Keeper):
     @abstractmethod
     def record(self, wanted: bool) -> None:
         """Whether shapes that come again are recorded, where the device can record launches."""
+
+    def compiled(self) -> Compiled:
+        """The steps with their packed weights, to be saved.
+
+        Raises:
+            SavedModelError: the device has no machine code that can be saved.
+        """
+        raise SavedModelError("only a model on a CPU can be saved; load it with device='cpu'")
 
 
 class Boundary(ABC):
@@ -235,6 +250,7 @@ class Backend(ABC):
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None, used_up: bool = False,
+        compiled: Compiled | None = None,
         kept: KeptMemory | None = None,
     ) -> Executable:  # fmt: skip
         """Compile a graph without data-dependent shapes.
@@ -246,6 +262,8 @@ class Backend(ABC):
             shared: weights that are shared with other graphs; by default none are.
             used_up: whether nobody else reads the graph, which may then lose its nodes, so that
                 weights are freed while others are still packed.
+            compiled: what `Executable.compiled` returned for the graph, which may then be without
+                nodes.
             kept: what counts the memory that is kept between runs; by default its own.
 
         Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
@@ -17,7 +17,7 @@ from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value, attribute_dims
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host, Iterations, once
-from ftuner.graph.splitting import Part, split
+from ftuner.graph.splitting import Part, SplitGraph, split
 from ftuner.runtime.backend import Backend, Boundary, Executable
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.reference import bound_attributes
@@ -75,29 +75,64 @@ class Chain:
         self._outputs = [value for _, value in graph.outputs]
         self._constants: dict[Value, Any] = {}
         self._links: list[_Link] = []
+        self._graph = replace(graph, nodes=())
+        self._headers: list[tuple[Part, Mapping[str, Chain]]] = []
+        """The parts without nodes, and what runs the graphs of the node after each."""
         for part in parts:
             outputs = tuple(value for _, value in part.graph.outputs)
             executable = None
             if not part.is_empty:
                 executable = backend.compile(
-                    part.graph, threads, held, progress, appended, shared, used_up, kept
-                )
-            between = None
-            if part.node is not None:
-                node = part.node
-                graphs = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
-                evaluate = _evaluation(node, boundary, graphs)
-                between = _Between(node, evaluate, tuple(graphs.values()))
-                self._keep(part.node.inputs, boundary)
+                    part.graph, threads, held, progress, appended, shared, used_up, part.compiled,
+                    kept,
+                )  # fmt: skip
+            between, node = None, part.node
+            chains: dict[str, Chain] = {}
+            if node is not None:
+                chains = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
+                evaluate = _evaluation(node, boundary, chains)
+                between = _Between(node, evaluate, tuple(chains.values()))
+                self._keep(node.inputs, boundary)
             # An executable checks the extents that it is given.
             checks = Binding(part.graph) if executable is None or _has_dims(part.node) else None
             self._links.append(_Link(part.graph.inputs, executable, checks, outputs, between))
+            if node is not None and chains:
+                # Graphs have weights.
+                rest = {n: x for n, x in node.attributes.items() if n not in chains}
+                node = replace(node, attributes=rest)
+            self._headers.append((Part(replace(part.graph, nodes=()), node), chains))
         self._of_parts = any(value.dtype.on_host for value in self._outputs)
         """Whether outputs are results of more than the last part."""
         if self._of_parts:
             self._keep(self._outputs, boundary)
         self.executables = [k.executable for k in self._links if k.executable is not None]
         """Those of the graph itself, in order, without those of graphs within host nodes."""
+
+    def split_graph(self) -> SplitGraph:
+        """The graph with what was compiled of its parts.
+
+        Raises:
+            SavedModelError: parts that are not on a CPU.
+        """
+        parts: list[Part] = []
+        for (part, chains), link in zip(self._headers, self._links, strict=True):
+            if part.node is not None and chains:
+                inner = {n: x.split_graph() for n, x in chains.items()}
+                node = replace(part.node, attributes={**part.node.attributes, **inner})
+                part = replace(part, node=node)
+            if link.executable is not None:
+                part = replace(part, compiled=link.executable.compiled())
+            parts.append(part)
+        graph = self._graph
+        return SplitGraph(self._inputs, graph.outputs, (), graph.constraints, tuple(parts))
+
+    def all_executables(self) -> Iterator[Executable]:
+        """Those of the graph and of the graphs within its host nodes."""
+        for (_, chains), link in zip(self._headers, self._links, strict=True):
+            if link.executable is not None:
+                yield link.executable
+            for chain in chains.values():
+                yield from chain.all_executables()
 
     def _keep(self, values: Sequence[Value], boundary: Boundary) -> None:
         """Have those that are constants on the device."""

@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
+from ftuner.errors import SavedModelError
+from ftuner.graph.splitting import SplitGraph
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.chain import Note
 from ftuner.runtime.cpu.arrays import Array
@@ -104,6 +106,12 @@ class ChosenModel(Model):
 
     def _ready(self, given: Mapping[str, Extents]) -> Prepared:
         return Prepared(0, ("the shapes of all inputs decide which model runs",))
+
+    def split_graph(self) -> SplitGraph:
+        raise SavedModelError(
+            "the model is compiled for the number of axes of its inputs, which the file does not "
+            "say: it cannot be saved"
+        )
 
     def record(self, wanted: bool) -> None:
         self._recorded = wanted

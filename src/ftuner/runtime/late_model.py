@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from ftuner.core.dim import product
 from ftuner.core.dtype import BOOL
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.recently_used import RecentlyUsed
-from ftuner.errors import FTunerError, UnsupportedOperatorError
+from ftuner.errors import FTunerError, SavedModelError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph
+from ftuner.graph.splitting import SplitGraph
+from ftuner.runtime.backend import Executable
 from ftuner.runtime.chain import Note
 from ftuner.runtime.chosen_model import ChosenModel, Feeds
 from ftuner.runtime.cpu.arrays import Array
@@ -48,17 +50,65 @@ Import = Callable[[Sequence[Answer]], Graph]
 Compile = Callable[[Graph], Model]
 
 
+class Asked(NamedTuple):
+    """Numbers that are needed."""
+
+    name: str
+    exact: bool
+    what: str
+    reads: tuple[str, ...]
+    """The inputs of whose elements the answer depends, beside the extents of all."""
+
+
+class SavedQuestion(NamedTuple):
+    """A question, with what was compiled for it and for the answers so far."""
+
+    asked: Asked
+    graph: SplitGraph
+    """Computes the numbers."""
+    next: tuple[tuple[object, SavedQuestion | SplitGraph], ...]
+    """What follows, by the keys of answers."""
+
+
+class SavedLate(NamedTuple):
+    """A late model as it is saved."""
+
+    first: SavedQuestion
+    outputs: tuple[TensorSpec, ...]
+
+
 class _Question:
     """Numbers that are needed, the model that computes them, and what follows for each answer."""
 
-    def __init__(self, need: RunTimeNumberError, model: Model, before: tuple[Answer, ...]) -> None:
-        self.name, self.exact, self.what = need.value.name, need.exact, str(need)
-        self.model, self.before = model, before
-        graph = need.computed()
-        read = {v for node in graph.nodes for v in node.inputs} | {v for _, v in graph.outputs}
-        self.reads = frozenset(v.name for v in graph.inputs if v in read)
-        """The inputs of whose elements the answer depends, beside the extents of all."""
-        self.next: RecentlyUsed[object, Model | _Question] = RecentlyUsed(MAX_MODELS)
+    def __init__(self, asked: Asked, model: Model, before: tuple[Answer, ...]) -> None:
+        self.asked, self.model, self.before = asked, model, before
+        self.next: RecentlyUsed[object, tuple[object, Model | _Question]] = RecentlyUsed(MAX_MODELS)
+        """By the key of the answer; with the key."""
+
+    def follows(self, key: object, model: Model | _Question) -> tuple[object, Model | _Question]:
+        """Add what follows for an answer; returns the entry of `next`."""
+        self.next.add(key, (key, model))
+        return key, model
+
+    def models(self) -> Iterator[Model]:
+        """All models so far."""
+        yield self.model
+        for _, after in self.next.values():
+            yield from after.models() if isinstance(after, _Question) else (after,)
+
+    def saved(self) -> SavedQuestion:
+        after = [
+            (key, x.saved() if isinstance(x, _Question) else x.split_graph())
+            for key, x in self.next.values()
+        ]
+        return SavedQuestion(self.asked, self.model.split_graph(), tuple(after))
+
+
+def _asked(need: RunTimeNumberError) -> Asked:
+    graph = need.computed()
+    read = {v for node in graph.nodes for v in node.inputs} | {v for _, v in graph.outputs}
+    reads = tuple(v.name for v in graph.inputs if v in read)
+    return Asked(need.value.name, need.exact, str(need), reads)
 
 
 class LateModel(ChosenModel):
@@ -72,6 +122,51 @@ class LateModel(ChosenModel):
         outputs: Sequence[TensorSpec], random_seed: SupportsIndex | None = None,
     ) -> None:  # fmt: skip
         """`need`: the first one. `outputs`, `random_seed`: as of `ChosenModel`."""
+        self._begin(imported, compiled, outputs, random_seed)
+        self._left = MAX_PREPARED
+        self._first = self._question(need, ())
+        self._left = 0
+        self._initial = self._first.model
+        """Computes what is needed first."""
+        self.append_in_place = self._initial.append_in_place
+        self._kept = self._initial._kept
+
+    @classmethod
+    def from_saved(
+        cls, saved: SavedLate, compiled: Callable[[SplitGraph], Model],
+        random_seed: SupportsIndex | None = None,
+    ) -> LateModel:  # fmt: skip
+        """The model that was saved, for the answers that it had by then."""
+
+        def question(found: SavedQuestion) -> _Question:
+            made = _Question(found.asked, compiled(found.graph), ())
+            for key, after in found.next:
+                made.follows(
+                    key, question(after) if isinstance(after, SavedQuestion) else compiled(after)
+                )
+            late._reads |= frozenset(found.asked.reads)
+            late._random |= made.model._draws
+            return made
+
+        late = cls.__new__(cls)
+        late._begin(_not_saved, _not_compiled, saved.outputs, random_seed)
+        late._first = question(saved.first)
+        late._initial = late._first.model
+        late.append_in_place = late._initial.append_in_place
+        late._kept = late._initial._kept
+        return late
+
+    def saved(self) -> SavedLate:
+        return SavedLate(self._first.saved(), tuple(self._outputs))
+
+    def all_executables(self) -> Iterator[Executable]:
+        for model in self._first.models():
+            yield from model.all_executables()
+
+    def _begin(
+        self, imported: Import, compiled: Compile, outputs: Sequence[TensorSpec],
+        random_seed: SupportsIndex | None,
+    ) -> None:  # fmt: skip
         super().__init__(outputs, random_seed)
         self._import, self._compile = imported, compiled
         self._lock = fork_safe_lock()
@@ -80,20 +175,15 @@ class LateModel(ChosenModel):
         self._random = False
         """Whether the answer to a question so far depends on random numbers."""
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
-        self._left = MAX_PREPARED
-        """Models that may still be compiled before a call needs them."""
-        self._first = self._question(need, ())
         self._left = 0
-        self._initial = self._first.model
-        """Computes what is needed first."""
-        self._kept = self._initial._kept
+        """Models that may still be compiled before a call needs them."""
 
     def _ready(self, given: Mapping[str, Extents]) -> Prepared:
-        return Prepared(0, (f"the model depends on data: {self._first.what}",))
+        return Prepared(0, (f"the model depends on data: {self._first.asked.what}",))
 
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
-        found = _Question(need, self._compile(need.computed()), before)
-        self._reads |= found.reads
+        found = _Question(_asked(need), self._compile(need.computed()), before)
+        self._reads |= frozenset(found.asked.reads)
         self._random |= found.model._draws
         self._prepare(found, _likely(need, found))
         return found
@@ -104,12 +194,12 @@ class LateModel(ChosenModel):
             if self._left == 0:
                 return
             self._left -= 1
-            answer, _ = answered(question.name, question.exact, elements)
+            answer, _ = answered(question.asked.name, question.asked.exact, elements)
             try:
-                question.next.add(key_of(answer), self._after(question, answer))
+                question.follows(key_of(answer), self._after(question, answer))
             except FTunerError as error:
                 # Only a call that takes this branch is refused.
-                _LOG.info("%s: not compiled for %s: %s", question.what, elements, error)
+                _LOG.info("%s: not compiled for %s: %s", question.asked.what, elements, error)
 
     def _resolved(self, feeds: Feeds, key: Array | None, note: Note | None) -> tuple[Model, Feeds]:
         """The model for the numbers in some feeds, and the feeds with the sizes of its symbols.
@@ -133,33 +223,46 @@ class LateModel(ChosenModel):
         sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
         while isinstance(at, _Question):
+            name, exact, what, _ = at.asked
             (found,) = at.model._run({**feeds, **sizes}, key, note)
             elements = _on_host(found)
             if elements.size > MOST_EXACT:
                 raise UnsupportedOperatorError(
-                    f"{at.what}, and has {elements.size} elements; at most {MOST_EXACT}"
+                    f"{what}, and has {elements.size} elements; at most {MOST_EXACT}"
                 )
-            answer, found_sizes = answered(at.name, at.exact, elements)
-            sizes.update((input_name(at.name, i), sized(n)) for i, n in enumerate(found_sizes))
+            answer, found_sizes = answered(name, exact, elements)
+            sizes.update((input_name(name, i), sized(n)) for i, n in enumerate(found_sizes))
             decided = key_of(answer)
             after = at.next.get(decided)
             if after is None:
                 with self._lock:
                     after = at.next.get(decided)
                     if after is None:
-                        after = self._after(at, answer)
-                        at.next.add(decided, after)
-            at = after
+                        after = at.follows(decided, self._after(at, answer))
+            at = after[1]
         return at, sizes
 
     def _after(self, question: _Question, answer: Answer) -> Model | _Question:
         answers = (*question.before, answer)
         try:
             graph = self._import(answers)
+        except SavedModelError as error:
+            raise SavedModelError(f"{question.asked.what}: {error}") from None
         except RunTimeNumberError as need:
             return self._question(need, answers)
-        _LOG.info("%s: compiled for a new one", question.what)
+        _LOG.info("%s: compiled for a new one", question.asked.what)
         return self._compile(graph)
+
+
+def _not_saved(answers: Sequence[Answer]) -> Graph:
+    raise SavedModelError(
+        "the saved model has no machine code for these ones; run the ONNX model with such inputs "
+        "once before it is saved"
+    )
+
+
+def _not_compiled(graph: Graph) -> Model:
+    raise AssertionError("nothing is compiled for a saved model")
 
 
 def _likely(need: RunTimeNumberError, question: _Question) -> list[Array]:
@@ -169,11 +272,11 @@ def _likely(need: RunTimeNumberError, question: _Question) -> list[Array]:
     shape = tuple(n for n in value.shape if isinstance(n, int))
     if len(shape) < value.rank:
         return []
-    if question.exact:
+    if question.asked.exact:
         single = value.dtype == BOOL and math.prod(shape) == 1
         return [np.full(shape, element) for element in (True, False)] if single else []
-    if math.prod(shape) > 1 and not question.reads and not question.model._draws:
-        found = _of_likely_extents(need.computed(), question.what)
+    if math.prod(shape) > 1 and not question.asked.reads and not question.model._draws:
+        found = _of_likely_extents(need.computed(), question.asked.what)
         if found is not None:
             return [found]
     return [np.full(shape, 2)] if math.prod(shape) <= MOST_EXTENTS else []

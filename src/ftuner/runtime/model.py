@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, overload
 
@@ -16,7 +16,7 @@ from ftuner.errors import GraphError, PickleError, ShapeError
 from ftuner.graph.appending import Appended, Copied
 from ftuner.graph.growing import grown_outputs
 from ftuner.graph.ir import RANDOM_KEY, Array, Graph, RandomKey, Value
-from ftuner.graph.splitting import split
+from ftuner.graph.splitting import SplitGraph, split
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain, Note
@@ -72,6 +72,8 @@ class Model(Shown):
         """
         self._backend = backend
         self._names = [name for name, _ in graph.outputs]
+        self.append_in_place = append_in_place
+        """Whether outputs were to append to inputs in place."""
         self._keys = RandomKeys(random_seed)
         if used_up:
             graph = graph.moved()
@@ -79,10 +81,9 @@ class Model(Shown):
         given = tuple(v for v in graph.inputs if not isinstance(v, RandomKey))
         self._draws = len(given) < len(graph.inputs)
         """Whether a run draws random numbers."""
-        self._graph = replace(graph, inputs=given, nodes=())
         in_parts = len(parts) > 1
-        self._grown = grown_outputs(graph)
-        graph = self._graph
+        self._grown = graph.grown if isinstance(graph, SplitGraph) else grown_outputs(graph)
+        graph = self._graph = Graph(given, graph.outputs, (), graph.constraints)
         self._not_in_place = ""
         if not append_in_place:
             where = "only a model on a CPU appends in place"
@@ -171,6 +172,18 @@ class Model(Shown):
     def programs(self) -> tuple[Lowered, ...]:
         """The lowered graphs of `parts`, without the arrays of packed weights."""
         return tuple(part.lowered for part in self.parts)
+
+    def split_graph(self) -> SplitGraph:
+        """What was compiled, to be saved.
+
+        Raises:
+            SavedModelError: a model that cannot be saved.
+        """
+        return replace(self._chain.split_graph(), grown=self._grown)
+
+    def all_executables(self) -> Iterator[Executable]:
+        """`parts`, and those of the graphs within loops."""
+        return self._chain.all_executables()
 
     @property
     def weights_bytes(self) -> int:

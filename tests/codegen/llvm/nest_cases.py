@@ -245,6 +245,7 @@ def _layout_cases() -> list[Case]:
             Case("slice", ((dtype, (A, B, 2 * C)),), {
                 "starts": (0, 0, 1), "steps": (1, 1, 2), "shape": (A, B, C)}),
             Case("tile", ((dtype, whole),), {"repeats": (1, 2, 3)}),
+            *(Case("repeat", ((dtype, whole),), {"repeats": (1, 2, n)}) for n in (2, 1, 3, 5)),
             Case("pad", ((dtype, whole), (dtype, ())), {
                 "before": (0, 1, 2), "after": (1, 0, 3), "mode": "constant"}),
             Case("pad", ((dtype, (A, B, C + 3)), (dtype, ())), {

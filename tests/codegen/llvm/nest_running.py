@@ -17,7 +17,7 @@ from ftuner.codegen.llvm.native.records import Status
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.access import Kernel, kernel_of
-from ftuner.core.cpu.schedule import operand_numbers, schedule_of, task_count
+from ftuner.core.cpu.schedule import operand_numbers, schedule_of, task_count, walked
 from ftuner.core.dim import Dim, Symbolic, symbol
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.core.evaluation import evaluate
@@ -126,7 +126,7 @@ class Case:
         define = OPERATORS[self.op].define
         assert define is not None
         results = self.results()
-        return kernel_of(define(self.types, self.attributes, results), contiguous(results))
+        return walked(kernel_of(define(self.types, self.attributes, results), contiguous(results)))
 
     def arrays(self, bindings: Bindings, seed: int) -> list[Array]:
         random = np.random.default_rng(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ LANES = 8
 WIDE = ir.VectorType(I64, LANES)
 
 
-def narrowing(isa: str, count: int, bits: int, constant: bool) -> LoadedObject:
+def narrowing(isa: str, count: int, bits: int, constant: bool, twice: bool) -> LoadedObject:
     """`void f(source, target, count)`: 64-bit integers narrowed; `constant`: their number is in the
-    code."""
+    code; `twice`: as of `by_vectors`."""
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), "f")
     source, target, given = function.args
@@ -34,7 +35,7 @@ def narrowing(isa: str, count: int, bits: int, constant: bool) -> LoadedObject:
         place = builder.gep(target, [base], source_etype=narrow.element)
         store_lanes(builder, value, place, bits // 8, mask)
 
-    by_vectors(builder, const(0), const(count) if constant else given, LANES, vector)
+    by_vectors(builder, const(0), const(count) if constant else given, LANES, vector, twice)
     builder.ret_void()
     return LoadedObject([compile_object(module, host_target(isa))], ["f"])
 
@@ -43,10 +44,10 @@ def narrowing(isa: str, count: int, bits: int, constant: bool) -> LoadedObject:
 @pytest.mark.parametrize("isa", HOST_ISAS)
 def test_narrowed_integers_end_where_they_end(isa: str, bits: int) -> None:
     for count in (0, 1, 2, 7, 8, 9, 15, 17):
-        for constant in (True, False):
-            code = narrowing(isa, count, bits, constant)
+        for constant, twice in itertools.product((True, False), repeat=2):
+            code = narrowing(isa, count, bits, constant, twice)
             source = np.arange(1, count + 1, dtype=np.int64)
             target = np.full(count + 16, -1, f"int{bits}")
             run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
             run(code.addresses["f"])(source.ctypes.data, target.ctypes.data, count)
-            assert target.tolist() == [*range(1, count + 1), *[-1] * 16], (count, constant)
+            assert target.tolist() == [*range(1, count + 1), *[-1] * 16], (count, constant, twice)

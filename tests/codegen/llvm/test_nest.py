@@ -102,6 +102,33 @@ def test_fixed_extents(isa: str) -> None:
         check(functions, number, case, {})
 
 
+@pytest.mark.each_value
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_borders_of_rows_of_all_lengths(isa: str) -> None:
+    """Shorter than a vector, than a vector between the borders, and longer; borders of a few
+    elements and of vectors."""
+    rows = tuple({"A": 2, "B": 3, "C": n} for n in (*range(1, 42), 67))
+    cases = []
+    for mode in ("constant", "edge", "reflect", "wrap"):
+        fill = (("int32", ()),) if mode == "constant" else ()
+        for before, after in ((2, 3), (0, 1), (C, 2 * C), (-1, 21)):
+            widths = {"before": (0, 1, before), "after": (1, 0, after), "mode": mode}
+            operand = ("int32", (A, B, C + 1))
+            cases.append(Case("pad", (operand, *fill), widths, extents=rows))
+    for stride, kernel, begin in ((1, 3, 1), (2, 3, 1), (2, 2, 0), (3, 5, 4), (4, 3, 2)):
+        for kind in ("sum", "maximum"):
+            window = {
+                "kernel": (3, kernel), "strides": (1, stride), "dilations": (1, 1),
+                "begin": (1, begin), "extents": (B, C), "kind": kind,
+            }  # fmt: skip
+            picture = ("int32", (A, B, stride * (C - 1) + kernel - begin, 1))
+            cases.append(Case("window_reduce", (picture,), window, extents=rows))
+    functions = Functions(isa, [case.kernel() for case in cases])
+    for number, case in enumerate(cases):
+        for seed, bindings in enumerate(case.extents):
+            check(functions, number, case, bindings, seed)
+
+
 # Products of floats.
 
 
@@ -390,6 +417,14 @@ def test_few_channels_are_interleaved() -> None:
         assert (schedule.interleaved, schedule.vector == 1) == (interleaved, few < 5)
     back = Case("transpose", (("float32", (A, C, 3)),), {"perm": (0, 2, 1)})
     assert schedule_of(back.kernel(), 64, BLOCK).interleaved is None
+
+
+def test_few_repeated_elements_are_interleaved() -> None:
+    for times, split in ((2, True), (4, True), (5, False)):
+        case = Case("repeat", (("float32", (A, B, C)),), {"repeats": (1, 3, times)})
+        kernel = case.kernel()
+        assert kernel.axes == ((A, 3 * B, C, times) if split else (A, 3 * B, times * C))
+        assert (schedule_of(kernel, 64, BLOCK).interleaved == 3) == split
 
 
 def test_tasks_are_blocks_of_the_only_axis() -> None:

@@ -19,8 +19,7 @@ from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.cpu.plan_records import Encoded, Strides
-from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, RowRange
 from ftuner.runtime.cpu.program import stages
 from ftuner.runtime.cpu.steps.attention import AttentionTask
 from ftuner.runtime.cpu.steps.product import ProductTask
@@ -77,13 +76,13 @@ def test_short_inputs_are_planned_when_loaded(
 ) -> None:
     graph = optimised(layer())
     model = Model(graph, widest, threads=threads)
-    encode, written = Products.encode, []
+    write, written = PlanWriter.write, []
 
-    def counted(self: Products, plan: Plan, strides: Strides) -> Encoded:
+    def counted(self: PlanWriter, plan: Plan, rows: RowRange | None = None) -> Encoded:
         written.append(plan)
-        return encode(self, plan, strides)
+        return write(self, plan, rows)
 
-    monkeypatch.setattr(Products, "encode", counted)
+    monkeypatch.setattr(PlanWriter, "write", counted)
     for rows in (1, 2, 7, 31):
         feeds = inputs_of(graph, {"B": 1, "S": rows})
         assert_close(model.run(feeds), reference(graph, feeds))

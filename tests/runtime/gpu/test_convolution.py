@@ -21,7 +21,7 @@ RTX3090 = interpreted("rtx3090")
 
 WINDOWS = [
     *convolutions.WINDOWS,
-    Convolution((7,), 1, 1, strides=3, pads=(3, 0)),
+    Convolution((7,), 1, 2, strides=3, pads=(3, 0)),
     Convolution((3, 3), 150, 40, pads=(1, 1)),
 ]
 GROUPED = [

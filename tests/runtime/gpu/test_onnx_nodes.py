@@ -27,11 +27,11 @@ from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
 
 H200 = interpreted("h200")
-REFUSED = re.compile(r"of float64")
-"""Products of float64 have no kernels."""
-SLOW = re.compile(r"pool_3d_(default|.*_large)")
-"""Pools of volumes of 32 x 32 x 32, for which the interpreter takes ten seconds each. The other
-cases have windows of three axes, too."""
+REFUSED = re.compile(r"of float64|strings and maps")
+"""Products of float64 have no kernels, and no operator of strings has."""
+SLOW = re.compile(r"pool_3d_(default|.*_large)|_NCd1d2d3d4d5_")
+"""Pools of volumes of 32 x 32 x 32 and losses over five axes, for which the interpreter takes ten
+seconds each. Other cases have windows of three axes, and losses over three."""
 
 
 def on_gpu(graph: Graph, inputs: Sequence[Any]) -> list[Any]:

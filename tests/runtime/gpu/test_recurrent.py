@@ -24,7 +24,7 @@ from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-SEEDS = 3
+SEEDS = 2
 ONNX_NAMES = {
     "affine": "Affine", "elu": "Elu", "hard_sigmoid": "HardSigmoid", "leaky_relu": "LeakyRelu",
     "relu": "Relu", "scaled_tanh": "ScaledTanh", "sigmoid": "Sigmoid", "softplus": "Softplus",
@@ -57,6 +57,7 @@ def feeds(steps: int, batch: int, dtype: str = "float32") -> dict[str, Any]:
     return {"x": x, "lengths": rng.integers(0, steps + 1, batch).astype(np.int32)}
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if row.op in GATES and not row.idiom], ids=lambda row: row.name
@@ -69,7 +70,7 @@ def test_layers_of_random_graphs(row: Row) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("op", list(GATES))
-@pytest.mark.parametrize("hidden", [1, 17, 33])
+@pytest.mark.parametrize("hidden", [1, pytest.param(17, marks=pytest.mark.full), 33])
 def test_any_extents_and_runs_that_repeat(op: str, hidden: int, h200: GpuBackend) -> None:
     """Blocks of few and of many sequences, more hidden elements than a block, no steps, no
     sequences; the last runs are recorded ones."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
 from ftuner.errors import ShapeError
-from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
+from ftuner.runtime.shapes.arena import Lifetime, first_fit
 from ftuner.runtime.shapes.growing import MAX_BYTES, MAX_SHARE, RANGE, GrowingPlaces
 
 ROW_BYTES = 64
@@ -15,7 +16,7 @@ ROW_BYTES = 64
 
 def growing(row_bytes: int = ROW_BYTES) -> GrowingPlaces:
     """Places of three buffers: one of as many rows as the second symbol says, twice, and a row."""
-    places = ArenaPlaces([Lifetime(0, 1), Lifetime(0, 1), Lifetime(1, 2)])
+    places = partial(first_fit, [Lifetime(0, 1), Lifetime(0, 1), Lifetime(1, 2)])
     return GrowingPlaces(places, [0, 1, 0], lambda symbols: [row_bytes * symbols[1], row_bytes])
 
 
@@ -68,12 +69,14 @@ def test_an_upper_end_that_no_input_has(error: type[Exception]) -> None:
     def refused(symbols: object) -> list[int]:
         raise error
 
-    places = GrowingPlaces(ArenaPlaces([Lifetime(0, 0)]), [0], refused)
+    places = GrowingPlaces(partial(first_fit, [Lifetime(0, 0)]), [0], refused)
     assert places([64], (64,), ()) == ([64], [0], 64)
 
 
 def test_sizes_that_shrink_as_an_extent_grows() -> None:
     """Places are never smaller than the shape at hand needs."""
-    places = GrowingPlaces(ArenaPlaces([Lifetime(0, 0)]), [0], lambda symbols: [6400 - symbols[0]])
+    places = GrowingPlaces(
+        partial(first_fit, [Lifetime(0, 0)]), [0], lambda symbols: [6400 - symbols[0]]
+    )
     places.upper_end([9])
     assert places([6390], places.upper_end([10]), ()).sizes == [6390]

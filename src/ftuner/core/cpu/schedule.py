@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ftuner.core.access import POSITIONAL, Kernel
-from ftuner.core.dim import Dim, ceil_quotient, product
-from ftuner.core.guards import differing
+from ftuner.core.access import POSITIONAL, Access, Kernel, without_unused
+from ftuner.core.dim import Dim, ceil_quotient, product, quotient
+from ftuner.core.guards import differing, needs
 
 TRANSPOSED_BLOCK = 64
 """Elements that a task of a transposition writes side by side. Derived: some cache lines, so that
@@ -38,6 +38,43 @@ class Schedule:
     interleaved: int | None = None
     """An axis of few elements that results have side by side, one place of `vector` after the
     other: the vectors of all its elements are computed, then interleaved."""
+
+
+def walked(kernel: Kernel) -> Kernel:
+    """The kernel as it is walked. Where elements are repeated side by side along the last axis, as
+    `x[i // n]`, that is one axis of x and one of n elements if vectors can then be interleaved."""
+    last = len(kernel.kept) - 1
+    users = [
+        number
+        for number in range(len(kernel.steps))
+        for needed in needs(kernel, number)
+        if (kernel.steps[needed].op, kernel.steps[needed].payload) == ("index", last)
+    ]
+    if len(users) != 1 or kernel.reduced or kernel.steps[users[0]].op != "divide":
+        return kernel
+    (divided,) = users
+    times = kernel.steps[kernel.steps[divided].arguments[1]].payload
+    loads = [n for n in range(len(kernel.steps)) if divided in needs(kernel, n)]
+    if not isinstance(times, int) or any(kernel.accesses[n] is None for n in loads):
+        return kernel
+    extent = kernel.axes[last]
+    each = quotient(extent, times)
+
+    def apart(access: Access) -> Access:
+        *outer, own = access.coefficients
+        moved = sum((factor for step, factor in access.rest if step == divided), start=own * times)
+        rest = tuple(entry for entry in access.rest if entry[0] != divided)
+        return Access(access.constant, (*outer, moved, own), rest)
+
+    found = without_unused(
+        replace(
+            kernel,
+            kept=(*kernel.kept[:last], each, times),
+            accesses=tuple(None if a is None else apart(a) for a in kernel.accesses),
+            targets=tuple(map(apart, kernel.targets)),
+        )
+    )
+    return kernel if each * times != extent or _interleaved(found) is None else found
 
 
 def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:

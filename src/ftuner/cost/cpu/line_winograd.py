@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ftuner.core.line_winograd import OUTPUTS, line_transforms, operations, transposed
+from ftuner.core.line_winograd import OUTPUTS, line_operations
 from ftuner.cost.cpu.winograd import WinogradUKernels
 from ftuner.cost.functions import simple_per_cycle
 from ftuner.cost.step import Machine, Stream, estimate_of, rate_bytes_per_s
@@ -72,11 +72,11 @@ def line_terms(
     tasks = lines * blocks
     busiest = -(-tasks // problem.workers)
     share = busiest / tasks
-    transforms = line_transforms(problem.taps)
+    of_inputs, of_sums = line_operations(problem.taps)
     inputs = n / isa.load_per_cycle + n / isa.store_per_cycle
-    inputs += operations(transforms.inputs) / simple_per_cycle(isa)
+    inputs += of_inputs / simple_per_cycle(isa)
     sums = n / isa.load_per_cycle + m * (1.0 / isa.store_per_cycle + epilogue_cycles)
-    sums += operations(transposed(transforms.sums)) / simple_per_cycle(isa)
+    sums += of_sums / simple_per_cycle(isa)
     read_rows = (blocks - 1) * problem.read_rows(block)
     read_rows += problem.read_rows(problem.rows - (blocks - 1) * block)
     vectors = -(-problem.run // lanes), -(-problem.columns // lanes)

@@ -57,6 +57,15 @@ by trial with its version 1.31."""
 _OLD_NEAREST = "before, or after along axes that shrink"
 """The nearest element before opset 11, as onnxruntime has it."""
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_REPEATING = frozenset({
+    ("asymmetric", "floor"), ("asymmetric", _OLD_NEAREST), ("half_pixel", "round_prefer_floor"),
+    ("half_pixel", "round_prefer_ceil"), ("pytorch_half_pixel", "round_prefer_floor"),
+    ("pytorch_half_pixel", "round_prefer_ceil"), ("tf_half_pixel_for_nn", "floor"),
+})  # fmt: skip
+"""Coordinates and rounding of which n times the elements are each element n times, side by side."""
+MOST_TIMES = 16
+"""Most times that this holds in float32, too. Derived: positions are at least half of a sixteenth
+away from where they would be rounded to another element, further than float32 is off below 2^18."""
 _SUPPORT = {"linear": 1, "cubic": 2}
 """Elements on each side that interpolation reads, unless it is stretched against aliasing."""
 
@@ -91,11 +100,28 @@ def _weighted(context: Context, axis: Axis, position: Value, mode: _Mode) -> tup
     return context.cast(at, INT64), weight
 
 
+def _times(axis: Axis, mode: _Mode) -> int | None:
+    """How many times the nearest elements are each element of an axis; None if they are not."""
+    (up, down), *others = axis.ratios
+    times = quotient(up, down)
+    if others or mode.kind != "nearest" or (mode.coordinates, mode.nearest) not in _REPEATING:
+        return None
+    if not isinstance(times, int) or times > MOST_TIMES or up != down * times:
+        return None
+    return times if axis.size == axis.extent * times else None
+
+
 def _resized(
     context: Context, x: Value, axes: Sequence[Axis], mode: _Mode,
     regions: Mapping[int, tuple[Value, Value]], outside: float,
 ) -> Value:  # fmt: skip
     """The result; `outside`: what elements of positions beyond a cropped region are."""
+    times = {axis.number: n for axis in axes if (n := _times(axis, mode)) is not None}
+    if times:
+        x = context.add("repeat", x, repeats=tuple(times.get(a, 1) for a in range(x.rank)))
+        axes = [axis for axis in axes if axis.number not in times]
+        if not axes:
+            return x
     crops = mode.coordinates == CROPS
     wide = x
     if mode.kind != "nearest":

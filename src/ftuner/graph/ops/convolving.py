@@ -39,6 +39,10 @@ MOST_UNROLLED = 64
 """Widest window that the kernel of single channels computes: its code has all elements of a row of
 the window. Derived: compiling one of 128 takes seconds, and one of 1024 more than a minute. Other
 windows are computed by their definition."""
+CHANNELS_OF_ELEMENT = 2
+"""Most channels of x for each element of a window of one column that is computed by its definition,
+with vectors along rows. A product has a vector for the one column, and pays where it reads many
+channels for each element of the window."""
 LEAST_CHANNELS = 8
 """Channels from which Winograd's products of tiles are tried."""
 LEAST_SAVING = 1.3
@@ -196,7 +200,9 @@ def lower_convolution(node: Node, placement: Placement) -> tuple[PendingRows] | 
         return None
     dtype = placement.type_of(node.output).dtype
     if groups == weight.shape[-1] == 1:
-        return None
+        *window, channels, _ = weight.constant.shape
+        if channels <= CHANNELS_OF_ELEMENT * math.prod(window):
+            return None
     if groups > 1 and rank <= 2 and placement.runs(DepthwiseStep.kind, dtype):
         own, columns = weight.shape[-2:]
         fits = own in FEW_OF_GROUP and weight.constant.shape[rank - 1] <= MOST_UNROLLED

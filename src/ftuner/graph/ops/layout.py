@@ -203,6 +203,28 @@ def _define_tile(types: Types, attributes: Attributes, results: Types) -> Nest:
     return injective(types, results[0], body)
 
 
+def _define_repeat(types: Types, attributes: Attributes, results: Types) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        at = [
+            i if n == 1 else writer.step("divide", INT64, i, writer.integer(n))
+            for i, n in zip(index, attributes["repeats"], strict=True)
+        ]
+        return load(writer, types, 0, at)
+
+    return injective(types, results[0], body)
+
+
+def _reference_repeat(x: Any, repeats: tuple[int, ...]) -> Any:
+    for axis, n in enumerate(repeats):
+        x = np.repeat(x, n, axis)
+    return x
+
+
+def _lower_repeat(node: Node, placement: Placement) -> None:
+    """Have x in memory, which would be computed again for each time."""
+    placement.view(node.inputs[0])
+
+
 def _infer_iota(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     return (TensorType(INT64, attributes["shape"]),)
 
@@ -241,6 +263,7 @@ LAYOUT = (
     Operator("concat", _infer_concat, _reference_concat, lower=_lower_concat, moves=True),
     Operator("pad", _infer_pad, _reference_pad, _define_pad),
     Operator("tile", _infer_tile, lambda x, repeats: np.tile(x, repeats), _define_tile, moves=True),
+    Operator("repeat", _infer_tile, _reference_repeat, _define_repeat, _lower_repeat, moves=True),
     Operator("iota", _infer_iota, _reference_iota, _define_iota),
     Operator("dims", _infer_dims, _reference_dims, _define_dims),
 )  # fmt: skip

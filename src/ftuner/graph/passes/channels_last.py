@@ -55,7 +55,7 @@ def has_windows(graph: Graph) -> bool:
             products.add(node.output)
         elif node.op == "transpose" and node.inputs[0] in products:
             perm = node.attributes["perm"]
-            if len(perm) > 3 and _is_to_channels_first(perm):
+            if len(perm) > 3 and is_to_channels_first(perm):
                 return True
     return False
 
@@ -95,11 +95,11 @@ def _padded(node: Node, transposed: Collection[Value]) -> list[Node] | None:
         found = [_pad(x, zero, shape, (0, *begin, 0), (0, *after, 0))]
     else:
         # Positions and channels as one axis, along which x is contiguous.
-        merged = _reshape_to(x, (*x.shape[:-2], x.shape[-2] * channels))
+        merged = reshape_to(x, (*x.shape[:-2], x.shape[-2] * channels))
         before, behind = begin[-1] * channels, after[-1] * channels
         lines = (*shape[:-2], needed[-1] * channels)
         pad = _pad(merged.output, zero, lines, (0, *begin[:-1], before), (0, *after[:-1], behind))
-        found = [merged, pad, _reshape_to(pad.output, shape)]
+        found = [merged, pad, reshape_to(pad.output, shape)]
     return [*found, replace(node, inputs=(found[-1].output, w), attributes=inside)]
 
 
@@ -109,7 +109,7 @@ def _pad(x: Value, zero: Value, shape: Shape, before: Shape, after: Shape) -> No
     return made("pad", [x, zero], type_, f"{x.name}_padded", mode="constant", **widths)
 
 
-def _reshape_to(x: Value, shape: Shape) -> Node:
+def reshape_to(x: Value, shape: Shape) -> Node:
     return made("reshape", [x], TensorType(x.dtype, shape), f"{x.name}_reshaped", shape=shape)
 
 
@@ -140,7 +140,7 @@ class _Moving:
         if node.op == "resample" and inputs[0].constant is not None:
             self._await_channels_last(inputs[0], node.attributes["axes"])
         if len(node.outputs) == 1 and any(v in self._waiting for v in inputs):
-            if _is_pointwise(node.op):
+            if is_pointwise(node.op):
                 moved = self._pointwise(node, inputs)
             elif node.op == "concat":
                 moved = self._concat(node, inputs)
@@ -148,7 +148,7 @@ class _Moving:
                 moved = self._unary(node, inputs)
             if moved:
                 return
-        if _is_pointwise(node.op) or node.op == "softmax":
+        if is_pointwise(node.op) or node.op == "softmax":
             of_scores = any(v in self._scores and v.shape == node.output.shape for v in inputs)
         else:
             of_scores = node.op == "matmul" and all(v.constant is None for v in inputs)
@@ -163,7 +163,7 @@ class _Moving:
         permutation = tuple(permutation[p] for p in node.attributes["perm"])
         if permutation == tuple(range(x.rank)):
             self._same[node.output] = base
-        elif x in self._waiting or _is_to_channels_first(permutation):
+        elif x in self._waiting or is_to_channels_first(permutation):
             self._waiting[node.output] = base, permutation
         elif _is_reshape(x.shape, x.rank, permutation):
             shape = {"shape": node.output.shape}
@@ -294,7 +294,7 @@ class _Moving:
     def _reshaped(self, value: Value, shape: Shape) -> Value:
         if value.shape == shape:
             return value
-        node = _reshape_to(value, shape)
+        node = reshape_to(value, shape)
         self._nodes.append(node)
         return node.output
 
@@ -307,11 +307,16 @@ def _to_channels_first(rank: int) -> Permutation:
     return (0, rank - 1, *range(1, rank - 1))
 
 
-def _is_to_channels_first(permutation: Permutation) -> bool:
+def is_to_channels_first(permutation: Permutation) -> bool:
     return len(permutation) > 2 and permutation == _to_channels_first(len(permutation))
 
 
-def _is_pointwise(op: str) -> bool:
+def is_to_channels_last(permutation: Permutation) -> bool:
+    rank = len(permutation)
+    return rank > 2 and permutation == _inverse(_to_channels_first(rank))
+
+
+def is_pointwise(op: str) -> bool:
     return op in SCALAR_FUNCTIONS or op in ("where", "cast", "bit_cast")
 
 
@@ -441,6 +446,7 @@ _RULES: Mapping[str, Callable[[Node, Permutation], _Moved | None]] = {
     "gather": _gather,
     "pad": _for_each_axis("before", "after"),
     "reduce": _reduce,
+    "repeat": _for_each_axis("repeats"),
     "resample": _resample,
     "reshape": _reshape,
     "slice": _for_each_axis("starts", "steps", "shape"),

@@ -30,6 +30,7 @@ from ftuner.graph.passes.rolls import write_rolls
 from ftuner.graph.passes.rotary import recognise_rotary
 from ftuner.graph.passes.separate_axes import separate_axes
 from ftuner.graph.passes.silu import recognise_silu
+from ftuner.graph.passes.single_channels import write_single_channels
 from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
 from ftuner.graph.passes.suppression import suppress_in_steps
 from ftuner.graph.passes.whole_indices import drop_whole_indices
@@ -48,6 +49,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     separate_groups,
     # Before constants are merged into weights, whose channels are then last.
     move_transpositions,
+    write_single_channels,
     pad_first_layers,
     recognise_gelu,
     recognise_gelu_tanh,

@@ -6,7 +6,7 @@ import math
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.product import ReadWindow
-from ftuner.planner.cpu.planner import Planner
+from ftuner.planner.cpu.planner import PanelWidth, Planner
 from ftuner.planner.cpu.problem import Problem
 
 REFERENCE_ROWS = (1, 2, 3, 5, 8, 13, 24, 32, 49, 64, 100, 128, 256, 512)
@@ -30,6 +30,9 @@ def best_width(planner: Planner, n: int, k: int, workers: int, footprint_bytes: 
     widths = planner.library.widths
     if len(widths) == 1 or not n:
         return widths[0]
+    known = planner.widths.get((n, k, workers, footprint_bytes))
+    if known is not None:
+        return known.width
 
     def total(width: int) -> float:
         """Sum of the logarithms of seconds, so that all numbers of rows have equal weight."""
@@ -39,4 +42,11 @@ def best_width(planner: Planner, n: int, k: int, workers: int, footprint_bytes: 
         )
         return sum(math.log(planner.least_seconds(p)) for p in problems)
 
-    return min(widths, key=total)
+    found = min(widths, key=total)
+    know_width(planner, PanelWidth(n, k, workers, footprint_bytes, found))
+    return found
+
+
+def know_width(planner: Planner, found: PanelWidth) -> None:
+    """Have `best_width` return a width."""
+    planner.widths.add(found[:-1], found)

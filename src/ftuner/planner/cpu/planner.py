@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
+from typing import NamedTuple
 
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
+from ftuner.core.ranges import fine_start
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.terms import Estimate
 from ftuner.hardware.correction import LearnedCorrection
@@ -22,6 +24,8 @@ from ftuner.planner.cpu.plan import Band, Choice, Grid, Plan, Share
 from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import Family, Library
 
+MAX_WIDTHS = 1 << 12
+"""Panel widths kept, each of some extents."""
 MAX_CANDIDATES = 1 << 17
 """Candidates kept, of all problems. Derived: one takes about a kilobyte; a problem, apart from m,
 has some 20 on two workers and 200 on sixteen."""
@@ -58,6 +62,16 @@ def _divisors(value: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, value + 1) if value % d == 0)
 
 
+class PanelWidth(NamedTuple):
+    """The arguments and the result of `panel_width.best_width`."""
+
+    n: int
+    k: int
+    workers: int
+    footprint_bytes: int
+    width: int
+
+
 class Planner:
     """Plans for one library. Holds tables of covers and a bounded number of candidates; safe to use
     from several threads."""
@@ -67,13 +81,25 @@ class Planner:
         self.library = library
         self._tables = PlannerTables(library, learned)
         self._lanes = library.lanes
+        self.widths: RecentlyUsed[tuple[int, ...], PanelWidth] = RecentlyUsed(MAX_WIDTHS)
+        """What `panel_width.best_width` has found, by its arguments."""
         self._candidates: RecentlyUsed[tuple[object, ...], tuple[Candidate, ...]] = RecentlyUsed(
             MAX_CANDIDATES, size=len
         )
 
     def plan(self, problem: Problem) -> Plan:
         """The cheapest plan; every extent of the problem but k is positive."""
+        return self.plan_of(problem)[0]
+
+    def plan_of(self, problem: Problem) -> tuple[Plan, Candidate]:
+        """The cheapest plan, and its candidate."""
         best, least = self._cheapest(problem)
+        return self.lay_out(problem, best, best.chunks(problem.m, least)), best
+
+    def plan_of_range(self, problem: Problem) -> Plan:
+        """The plan that a program has for the rows of a problem with a packed weight: that of the
+        first rows of their fine range, with the row tiles of all."""
+        best, least = self._cheapest(problem._replace(m=fine_start(problem.m)))
         return self.lay_out(problem, best, best.chunks(problem.m, least))
 
     def least_seconds(self, problem: Problem) -> float:

@@ -25,6 +25,7 @@ from ftuner.ukernels.cpu.library import Library
 if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Graph
+    from ftuner.graph.splitting import Compiled
     from ftuner.runtime.kept_memory import KeptMemory
     from ftuner.runtime.shared_weights import SharedWeights
 
@@ -84,6 +85,7 @@ class CpuBackend(CpuSession, Backend):
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None, used_up: bool = False,
+        compiled: Compiled | None = None,
         kept: KeptMemory | None = None,
     ) -> Executable:  # fmt: skip
         assert held is None, "the CPU holds float32 as it is"
@@ -91,7 +93,7 @@ class CpuBackend(CpuSession, Backend):
             threads = checked_threads(threads)
         room = import_module("ftuner.runtime.cpu.executable")
         found: Executable = room.CompiledGraph(
-            graph, self, threads, progress, appended, shared, used_up, kept
+            graph, self, threads, progress, appended, shared, used_up, compiled, kept
         )
         return found
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program, Status
 from ftuner.codegen.llvm.native.records import Step as StepSlot
@@ -19,7 +20,10 @@ from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.ops.control import Iterations
+from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered, Step
+from ftuner.planner.cpu.panel_width import know_width
+from ftuner.planner.cpu.planner import PanelWidth, Planner, planner_for
 from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
@@ -27,7 +31,7 @@ from ftuner.runtime.cpu.output_pool import OutputPool
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.repeated import Repeated
-from ftuner.runtime.cpu.required_families import by_library
+from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
@@ -37,7 +41,7 @@ from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
-from ftuner.ukernels.cpu.library import LibraryName
+from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the inputs."""
@@ -56,36 +60,47 @@ class CompiledGraph(Executable):
         appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None,
         used_up: bool = False,
+        compiled: Compiled | None = None,
         kept: KeptMemory | None = None,
     ) -> None:
         """Lower, compile and pack a graph. `threads`: threads of a run, by default the session's.
-        `appended`: the outputs that append to an input in place. `shared`, `used_up` and `kept`: as
-        of `Backend.compile`.
+        `appended`: the outputs that append to an input in place. `shared`, `used_up`, `compiled`
+        and `kept`: as of `Backend.compile`.
 
         Raises:
             UnsupportedOperatorError: an operator without a schedule.
         """
-        self._session = session
+        self.session = session
         self._threads = threads
         self._binding = Binding(graph)
         if used_up:
             graph = graph.moved()
-        lowered = lower(graph, runs=runs, appended=appended)
+        self._compiled_for = self.threads if compiled is None else compiled.workers
+        """Workers that the widths of packed weights and the uKernels are chosen for."""
+        lowered = (
+            lower(graph, runs=runs, appended=appended) if compiled is None else compiled.lowered
+        )
         # The original of a weight is freed when the last step that reads it has been packed.
         graph, steps = replace(graph, nodes=()), list(lowered.steps)
         lowered = replace(lowered, graph=graph, steps=())
-        compiled = self._compile(steps, progress, shared)
-        self.lowered = replace(lowered, steps=tuple(step.step for step in compiled))
+        made = None
+        if compiled is not None:
+            self._know(compiled.widths)
+            made = {(id(w.of), w.form): w.packed for w in compiled.weights}
+        compiled_steps = self._compile(steps, progress, shared, made)
+        self.lowered = replace(lowered, steps=tuple(step.step for step in compiled_steps))
         self._pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
-        self._weights_bytes = _weights_bytes(self.lowered, compiled)
+        self._weights_bytes = _weights_bytes(self.lowered, compiled_steps)
         self._kept = kept or KeptMemory()
         self._kept.add(self)
         self._pool = OutputPool(self._kept)
         self._writer = ProgramWriter(
-            self.lowered, compiled, self._binding, session.hardware, self._pool.array
-        )
-        self._writer.plan_few_rows(self.threads)
+            self.lowered, compiled_steps, self._binding, session.hardware, session.kernels.runtime,
+            self._pool.array,
+        )  # fmt: skip
+        if compiled is None:
+            self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
             session.kernels.runtime.addresses[PROGRAM_SYMBOL]
         )
@@ -94,7 +109,11 @@ class CompiledGraph(Executable):
     @property
     def threads(self) -> int:
         """Number of threads that a run uses, including the caller's."""
-        return self._session.threads if self._threads is None else self._threads
+        return self.session.threads if self._threads is None else self._threads
+
+    @property
+    def isa(self) -> str:
+        return self.session.kernels.isa.name
 
     @property
     def weights_bytes(self) -> int:
@@ -119,20 +138,60 @@ class CompiledGraph(Executable):
         self.states.trim()
         self._writer.forget_drafts()
 
+    def compiled(self) -> Compiled:
+        _, required = self._needed(self.lowered.steps)
+        widths = tuple(
+            (*name, *width)
+            for name in by_library(required)
+            for width in self._planner(name).widths.values()
+            if (width.n, width.k) in self._extents
+        )
+        return Compiled(self.lowered, self._packed, self._compiled_for, widths)
+
+    def _know(self, widths: Sequence[tuple[Any, ...]]) -> None:
+        """Take over the widths of packed weights."""
+        for types, epilogue, *width in widths:
+            know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
+
+    def _planner(self, name: LibraryName) -> Planner:
+        session = self.session
+        return planner_for(build_library(session.hardware, session.kernels.isa.name, *name))
+
+    def objects(self) -> dict[Bundle, bytes]:
+        """The machine code that the graph needs.
+
+        Raises:
+            CompileError: the compiler failed.
+        """
+        bundles, required = self._needed(self.lowered.steps)
+        wanted = [bundle for bundle in bundles if bundle is not None]
+        return self.session.kernels.objects(by_library(required), wanted)
+
+    def _needed(
+        self, steps: Sequence[Step]
+    ) -> tuple[list[Bundle | None], list[RequiredFamilies | None]]:
+        """The kernel of each step, and the families that it may run."""
+        hardware, isa = self.session.hardware, self.session.kernels.isa
+        kinds = [kind_of(step) for step in steps]
+        return (
+            [kind.bundle(s, hardware, isa) for kind, s in zip(kinds, steps, strict=True)],
+            [
+                kind.required_families(step, hardware, isa.name, self._compiled_for)
+                for kind, step in zip(kinds, steps, strict=True)
+            ],
+        )
+
     def _compile(
-        self, steps: list[Step], progress: Progress | None, shared: SharedWeights | None
-    ) -> list[CompiledStep]:
-        """All steps, with what is compiled for them and with packed weights. Takes the steps out of
-        their list."""
-        session = self._session
+        self, steps: list[Step], progress: Progress | None, shared: SharedWeights | None,
+        made: Mapping[tuple[int, Hashable], Array] | None,
+    ) -> list[CompiledStep]:  # fmt: skip
+        """All steps, with what is compiled for them and with packed weights: those of `made`, if it
+        is given. Takes the steps out of their list."""
+        session = self.session
         kernels, hardware = session.kernels, session.hardware
         isa, kinds = kernels.isa, [kind_of(step) for step in steps]
-        bundles = [kind.bundle(s, hardware, isa) for kind, s in zip(kinds, steps, strict=True)]
+        bundles, required = self._needed(steps)
         wanted = list(dict.fromkeys(bundle for bundle in bundles if bundle is not None))
-        required = [
-            kind.required_families(step, hardware, isa.name, self.threads)
-            for kind, step in zip(kinds, steps, strict=True)
-        ]
         families = by_library(required)
         kernels.prepare(families, wanted, progress)
         self._loaded = kernels.loaded(wanted, progress)
@@ -145,13 +204,19 @@ class CompiledGraph(Executable):
 
         sizes = {id(b.array): b.array.nbytes for s in steps for b in s.reads if b.array is not None}
         weights_bytes = sum(sizes.values())
-        loaded = Loaded(hardware, isa, products, kernel, self.threads, weights_bytes, shared)
+        loaded = Loaded(
+            hardware, isa, products, kernel, self._compiled_for, weights_bytes, shared, made=made
+        )
         addresses = [0 if bundle is None else kernel(bundle) for bundle in bundles]
         steps.reverse()
-        return [
+        found = [
             kind.compiled(steps.pop(), needed, address, loaded)
             for kind, needed, address in zip(kinds, required, addresses, strict=True)
         ]
+        self._packed = loaded.packed_weights()
+        self._extents = {(panels.n, panels.k) for panels in loaded.packed.values()}
+        """Columns and k steps of packed weights."""
+        return found
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for one array per input, of its dtype and rank, aligned and contiguous;
@@ -260,7 +325,7 @@ class CompiledGraph(Executable):
                     output.fill(0)
         finally:
             self._give_back(state)
-        pool = self._session.kernels.runtime.pool
+        pool = self.session.kernels.runtime.pool
         with pool.lock:
             pool.grow(workers)
         return refused
@@ -333,7 +398,7 @@ class CompiledGraph(Executable):
         launch: Callable[[BoundProgram, int, bool], None],
     ) -> None:  # fmt: skip
         """The same; `words`: where the address of each array's address is."""
-        pool = self._session.kernels.runtime.pool
+        pool = self.session.kernels.runtime.pool
         alone = True
         try:
             if workers > 1 and pool.lock.acquire(blocking=False):
@@ -377,7 +442,7 @@ class CompiledGraph(Executable):
         found = state.programs.get(key)
         if found is None or found.arena != state.arena.address:
             symbols = self._binding(shapes)
-            pool = self._session.kernels.runtime.pool.address
+            pool = self.session.kernels.runtime.pool.address
             bind = partial(self._writer.bind, symbols, workers, pool)
             found = self._within(state, bind)
             state.programs.add(key, found)
@@ -439,6 +504,5 @@ def _over(needed: int, limit: int) -> MemoryLimitError:
 def _weights_bytes(lowered: Lowered, compiled: Sequence[CompiledStep]) -> int:
     """Bytes of packed weights, and of constants that are read as the graph has them."""
     packed = {id(s.panels): int(s.panels.packed.nbytes) for s in compiled if s.panels is not None}
-    constants = {b: b.array for step in lowered.steps for b in step.reads}
-    others = (array.nbytes for array in constants.values() if array is not None)
-    return sum(packed.values()) + sum(others)
+    others = {buffer for step in lowered.steps for buffer in step.reads}
+    return sum(packed.values()) + sum(buffer.elements_bytes for buffer in others)

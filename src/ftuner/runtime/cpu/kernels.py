@@ -8,14 +8,22 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ftuner.codegen.llvm.native.symbols import call_symbol, pack_symbol, reduce_symbol
+from ftuner.codegen.llvm.native.symbols import (
+    FILL_SYMBOL,
+    PLACE_SYMBOL,
+    call_symbol,
+    pack_symbol,
+    reduce_symbol,
+)
 from ftuner.codegen.llvm.objects.bundle import (
     Bundle,
     family_bundle,
     reduce_bundle,
     runtime_bundle,
 )
+from ftuner.codegen.llvm.objects.jit import Target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.cpu.tile import PACKED, ROW, UKernel
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
@@ -82,6 +90,14 @@ class NativeRuntime:
         self.pack_addresses = {t: addresses[pack_symbol(t)] for t in DTYPES.values()}
         self.packs: dict[DType, Any] = {t: pack(a) for t, a in self.pack_addresses.items()}
         """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
+        self.place = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4)(
+            addresses[PLACE_SYMBOL]
+        )
+        """`place(count, lifetimes, sizes, offsets, living)`: see `codegen.llvm.native.binding`."""
+        self.fill = ctypes.PYFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+        )(addresses[FILL_SYMBOL])
+        """`fill(records, fills, count, addresses, values)`."""
         self._loaded = loaded
 
 
@@ -101,13 +117,16 @@ class Kernels:
         self.cache = cache
         self._k_loop = part_of(hardware.tuning, KLoopTuning)
         self._native = part_of(hardware.tuning, NativeTuning)
-        self._llvm_target = known_target(isa, cache)
         self._lock = fork_safe_lock()
         self._compiled: dict[Library, CompiledLibrary] = {}
         self._objects: dict[Bundle, Object] = {}
         """Objects that are prepared and not yet loaded."""
         self._runtime: NativeRuntime | None = None
         self._variants: list[LoadedObject] = []
+
+    @cached_attribute
+    def _llvm_target(self) -> Target:
+        return known_target(self.isa.name, self.cache)
 
     @property
     def runtime(self) -> NativeRuntime:
@@ -160,6 +179,17 @@ class Kernels:
                 self._load(library, missing, progress)
             return self._compiled[library]
 
+    def objects(
+        self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle]
+    ) -> dict[Bundle, bytes]:
+        """The machine code of families of libraries, of bundles, and of what they need."""
+        wanted = dict.fromkeys([self._runtime_bundle(), *bundles])
+        for name, families in libraries.items():
+            library = build_library(self.hardware, self.isa.name, *name)
+            wanted.update(dict.fromkeys(self._bundles(library, families, reduces=True)))
+        found = self._compiled_objects(list(wanted), None)
+        return {bundle: found[bundle].data for bundle in wanted}
+
     def prepare(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],
         progress: Progress | None = None,
@@ -180,12 +210,14 @@ class Kernels:
         found = self._compiled.get(library)
         return [f for f in families if found is None or f.name not in found.kernels]
 
-    def _bundles(self, library: Library, families: Sequence[Family]) -> list[Bundle]:
-        """Bundles of families of a library, the first time with the reduction of partial
-        products."""
+    def _bundles(
+        self, library: Library, families: Sequence[Family], reduces: bool = False
+    ) -> list[Bundle]:
+        """Bundles of families of a library, the first time and if it `reduces` with the reduction
+        of partial products."""
         row, line_bytes = instruction_set(self.isa.name), self.hardware.levels[0].line_bytes
         bundles = [family_bundle(f.kernels, row, self._k_loop, line_bytes) for f in families]
-        if library not in self._compiled:
+        if reduces or library not in self._compiled:
             bundles.append(reduce_bundle(_any_kernel(library), row.fused))
         return bundles
 

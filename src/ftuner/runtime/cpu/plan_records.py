@@ -26,6 +26,10 @@ SLACK_BYTES = 256
 beyond their end."""
 
 
+ALL_ROWS = 1 << 62
+"""Rows of a cache block that has all."""
+
+
 class Strides(NamedTuple):
     """The strides of the operands of one call, in bytes."""
 
@@ -51,6 +55,17 @@ class Encoded(NamedTuple):
     workers: int
     together: bool
     """Whether the workers wait for each other, so that all of them must take part concurrently."""
+
+
+class RowRange(NamedTuple):
+    """The rows that a plan is for, if they are several numbers of rows."""
+
+    last: int
+    """The largest number."""
+    tile: int
+    """Rows of a main tile, by which workers share rows."""
+    covers: Mapping[str, int]
+    """By family name, the address of its `AllCovers`."""
 
 
 class PlanWriter:
@@ -134,8 +149,6 @@ class PlanWriter:
                 len(share.bands),
                 private_at,
                 0,
-                0,
-                0,
             )
         header = _header(plan, strides, reduce_address, axes_at)
         if self._chunked:
@@ -150,13 +163,14 @@ class PlanWriter:
         self._image = header + workers + body
         self._workers = range(PlanSlot.WORKER_RECORDS, axes_at, WorkerSlot.SIZE)
 
-    def write(self, plan: Plan) -> Encoded:
-        """The records of a plan."""
+    def write(self, plan: Plan, rows: RowRange | None = None) -> Encoded:
+        """The records of a plan for its number of rows, or for a range that it begins."""
         records = array("q", self._image)
         address = records.buffer_info()[0]
         # Addresses within the image are relative to its beginning until it is copied.
         records[PlanSlot.BATCH_AXES] += address
         records[PlanSlot.CHUNKS] = plan.chunks
+        records[PlanSlot.ROWS] = plan.problem.m
         if self._next_element:
             a_bytes = plan.problem.m * plan.problem.k * self._types.a.itemsize
             records[PlanSlot.NEXT_ELEMENT] = int(a_bytes <= self._fetched_bytes)
@@ -167,12 +181,22 @@ class PlanWriter:
         if self._chunked:
             # Bands of one family differ only in columns, which are in the image.
             bands = list({band.family.name: band for band in bands}.values())
+        # Workers that have the same rows have them from the same begin.
+        parts = list(dict.fromkeys(band.rows for band in bands))
         for (at, addresses), band in zip(self._bands, bands, strict=True):
             segments = band.segments
+            records[at + BandSlot.K_STREAMS], records[at + BandSlot.AHEAD] = band.reading
+            if rows is not None:
+                records[at + BandSlot.COVERS] = rows.covers[band.family.name]
+                records[at + BandSlot.ROW_PART] = parts.index(band.rows)
+                records[at + BandSlot.ROW_PARTS] = plan.choice.grid.m
+                records[at + BandSlot.ROW_TILE] = rows.tile
+                blocked = plan.mc < plan.problem.m
+                records[at + BandSlot.BLOCK_TILES] = plan.mc if blocked else ALL_ROWS
+                continue
             records[at + BandSlot.ROW] = band.rows[0]
             records[at + BandSlot.BLOCK_TILES] = _block_tiles(plan, band)
             records[at + BandSlot.SEGMENTS] = len(segments)
-            records[at + BandSlot.K_STREAMS], records[at + BandSlot.AHEAD] = band.reading
             if len(segments) > 1:
                 others = sum(tiles for _, tiles in segments) - segments[0][1]
                 records[at + BandSlot.OTHER_TILES] = others
@@ -184,22 +208,20 @@ class PlanWriter:
                 at += SegmentSlot.SIZE
         workspace = self._workspace
         if self._parts > 1 or self._packs_a:
-            workspace = self._place_by_rows(plan, records)
+            workspace = self._place_by_rows(
+                plan, records, plan.problem.m if rows is None else rows.last
+            )
         return Encoded(records, address, workspace, plan.workers, self._together)
 
-    def _place_by_rows(self, plan: Plan, records: array[int]) -> int:
-        """Lay out the part of the workspace that depends on m: partial products, packed blocks of
-        A."""
-        m, workspace = plan.problem.m, self._workspace
+    def _place_by_rows(self, plan: Plan, records: array[int], most: int) -> int:
+        """Lay out the part of the workspace that depends on rows, of which there are at most
+        `most`: partial products, packed blocks of A."""
+        workspace = self._workspace
         if self._parts > 1:
-            size = m * plan.problem.n * self._types.c.itemsize
+            size = most * plan.problem.n * self._types.c.itemsize
             records[PlanSlot.PARTIAL_OFFSET] = workspace
             records[PlanSlot.PARTIAL_BYTES] = size
             workspace = aligned(workspace + self._parts * size + SLACK_BYTES)
-            for index, at in enumerate(self._workers):
-                begin, end = bounds(m, len(self._workers), index)
-                records[at + WorkerSlot.REDUCE_BEGIN] = begin
-                records[at + WorkerSlot.REDUCE_END] = end
         if self._packs_a:
             for share, at in zip(plan.shares, self._workers, strict=True):
                 records[at + WorkerSlot.A_BLOCK_OFFSET] = workspace

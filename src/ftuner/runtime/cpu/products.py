@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.ranges import after_fine
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import ConfigurationError
 from ftuner.planner.cpu.cover import CoverTable
@@ -16,8 +17,10 @@ from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
+from ftuner.runtime.cpu.cover_records import encoded_covers
 from ftuner.runtime.cpu.kernels import CompiledLibrary, Kernels
-from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, Strides
+from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, RowRange, Strides
+from ftuner.ukernels.cpu.library import Family
 
 MAX_PLANS = 8192
 """Plans kept by one library. Derived: a plan is some 2 KiB, so at most 16 MiB."""
@@ -59,10 +62,13 @@ class Products:
         self._entry = kernels.runtime.entries[compiled.library.types.a]
         self._pool = kernels.runtime.pool
         self._ready: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
+        self._ranges: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
         self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
         self._workspaces = kernels.runtime.workspaces
-        self.covers: dict[CoverTable, array[int]] = {}
-        """Tables of covers as native code reads them (`all_cover_slots`)."""
+        self.segments: RecentlyUsed[tuple[int, bool, int, int], list[int]] = RecentlyUsed(MAX_PLANS)
+        """Segments by vectors of a panel, whether it is a tail, bits of the length of k, and rows:
+        see `covers.cover_slots`."""
+        self._covers: dict[tuple[str, CoverTable], array[int]] = {}
 
     def ready(self, problem: Problem, strides: Strides) -> Ready:
         """The written plans of a problem, made if it is new."""
@@ -73,12 +79,42 @@ class Products:
             self._ready.add(key, found)
         return found
 
+    def ready_for_range(self, problem: Problem, strides: Strides) -> Ready:
+        """The written plans for all rows of the fine range that begins with those of a problem,
+        which has a packed weight. A call has the number of rows."""
+        key = (problem, strides)
+        found = self._ranges.get(key)
+        if found is None:
+            plan, candidate = self.planner.plan_of(problem)
+            bands = {band.family.name: band.family for band in plan.bands()}
+            tables = {True: candidate.tail_table, False: candidate.table}
+            covers = {
+                name: self.all_covers(family, tables[family.tail]).buffer_info()[0]
+                for name, family in bands.items()
+            }
+            rows = RowRange(after_fine(problem.m) - 1, candidate.table.main, covers)
+            found = Ready(problem, strides, self._writer(plan, strides).write(plan, rows))
+            self._ranges.add(key, found)
+        return found
+
+    def all_covers(self, family: Family, table: CoverTable | None) -> array[int]:
+        """An `AllCovers` of a table with the uKernels of a family."""
+        assert table is not None
+        found = self._covers.get((family.name, table))
+        if found is None:
+            addresses = self.compiled.kernels[family.name]
+            found = self._covers[family.name, table] = encoded_covers(table, addresses)
+        return found
+
     def seconds(self, ready: Ready) -> float:
         """Estimated seconds of a problem's plan."""
         return self.planner.least_seconds(ready.problem)
 
     def encode(self, plan: Plan, strides: Strides) -> Encoded:
         """Write a plan for arrays with given strides."""
+        return self._writer(plan, strides).write(plan)
+
+    def _writer(self, plan: Plan, strides: Strides) -> PlanWriter:
         bands = [len(s.bands) for s in plan.shares]
         key = (plan.problem[1:], plan.choice, strides, plan.chunks > 0, *bands)
         writer = self._writers.get(key)
@@ -93,7 +129,7 @@ class Products:
                 compiled.library.hardware.tuning.fetched_element_bytes,
             )
             self._writers.add(key, writer)
-        return writer.write(plan)
+        return writer
 
     def run(self, ready: Ready, a: Array, b: Array, c: Array, operands: int | None = None) -> None:
         """Run one product. The arrays must have the strides that the plan was written for;

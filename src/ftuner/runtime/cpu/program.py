@@ -16,8 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ftuner.codegen.llvm.native.binding import Living
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.core.ranges import after_fine
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
@@ -26,18 +28,20 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
 from ftuner.runtime.cpu.dealing import StepDealing
+from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
-from ftuner.runtime.cpu.record_layout import NOTHING, RecordLayout
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep
 from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
-from ftuner.runtime.cpu.tasks import Field, Unless, most_chunks
-from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
+from ftuner.runtime.cpu.tasks import Unless, most_chunks
+from ftuner.runtime.shapes.arena import Lifetime, Place
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
+    DimValues,
     Outputs,
     addressable,
     check_arena,
@@ -169,11 +173,12 @@ class ProgramWriter:
         compiled: Sequence[CompiledStep],
         binding: Binding,
         hardware: CpuHardware,
+        runtime: NativeRuntime,
         make_large: Make,
     ) -> None:
         """`compiled`: the steps of `lowered`; `binding`: of the symbols; `make_large`: makes large
         outputs."""
-        self._hardware = hardware
+        self._hardware, self._runtime = hardware, runtime
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
         numbered = stages(lowered.steps)
@@ -187,13 +192,14 @@ class ProgramWriter:
         bytes of one."""
         self._size_of = [self._sizes.index(size) for size in sizes]
         """The number of each buffer's size."""
-        places = ArenaPlaces([Lifetime(first, last) for _, first, last in arena])
+        place = placer([Lifetime(first, last) for _, first, last in arena], runtime)
         firsts = Program.SIZE + np.arange(len(compiled)) * StepSlot.SIZE
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
         self._image, self._fills = records.finished()
         self._tasks = list(records.tasks)
-        self._groups = TaskGroups(records, hardware)
+        # Laying out has numbered all dims but those of the outputs and of loops.
+        self._groups = TaskGroups(records, hardware, lambda symbols: self._evaluate(symbols))
         self._deal = StepDealing(records, numbered, self._groups.rows)
         self._sometimes = self._written_sometimes(lowered, [b for b, _, _ in arena], records)
         """Places of the arena that no step may write, with the numbers of their writers' tasks."""
@@ -220,7 +226,7 @@ class ProgramWriter:
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(binding.names)
         self._places = GrowingPlaces(
-            places, self._size_of, lambda symbols: self._bytes(self._evaluate(symbols))
+            place, self._size_of, lambda symbols: self._bytes(self._evaluate(symbols))
         )
 
     def _written_sometimes(
@@ -247,9 +253,11 @@ class ProgramWriter:
     def plan_few_rows(self, workers: int) -> None:
         """Plan products with weights for the shortest inputs, before their first runs."""
         plans = [plan for task in self._tasks if (plan := task.plan_rows) is not None]
-        for rows in range(1, self._hardware.tuning.plans_ahead // max(len(plans), 1) + 1):
+        rows = 1
+        for _ in range(self._hardware.tuning.plans_ahead // max(len(plans), 1)):
             for plan in plans:
                 plan(rows, workers)
+            rows = after_fine(rows)
 
     def bind(
         self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
@@ -270,29 +278,34 @@ class ProgramWriter:
         check_arena(max(sizes, default=0))
         bound = addressable(values, forms, self._loops)
         once, kept_places = self._kept_invariants(sizes)
-        draft = self._draft(values, symbols, sizes, workers, once, kept_places)
+        rounded = self._groups.rounded(symbols, values, bound)
+        draft = self._draft(rounded, symbols, sizes, workers, once, kept_places)
         arena_bytes = draft.places.total
         base = arena(arena_bytes + draft.workspace_bytes)
 
         records = self._image.copy()
         here = address_of(records)
-        buffers = [base + place for place in draft.places.offsets]
+        # In the order of `record_layout`'s sources.
+        addresses = np.empty(FIRST_BUFFER + len(self._size_of), np.int64)
+        addresses[:FIRST_BUFFER] = 0, here, base + arena_bytes, pool
+        buffers = addresses[FIRST_BUFFER:]
+        buffers[:] = draft.places.addresses(base)
         results = None
         if once:
             memory = self._place_kept(kept_places, buffers)
             results = KeptResults(memory, self._deal.slots, draft.later)
         records[self._decided_slots] = draft.decided
-        slots, fixed, sources, numbers, factors = draft.fills
-        # In the order of `record_layout`'s sources.
-        addresses = np.array([0, here, base + arena_bytes, pool, *buffers], np.int64)
-        records[slots] = fixed + addresses[sources] + bound[numbers] * factors
+        fills = draft.fills
+        self._runtime.fill(
+            here, address_of(fills), fills.shape[1], address_of(addresses), address_of(bound)
+        )
         return BoundProgram(
             records, here, outputs, self._forms.makes(forms), rooms, growths, self._checked, base,
             draft.plans, arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
         )  # fmt: skip
 
     def _draft(
-        self, values: Sequence[int], symbols: Sequence[int], sizes: list[int], workers: int,
+        self, values: DimValues, symbols: Sequence[int], sizes: list[int], workers: int,
         once: frozenset[int], elsewhere: Collection[int],
     ) -> Draft:  # fmt: skip
         """The draft of a program, made if there is none for what decides it. `once`: steps whose
@@ -300,37 +313,40 @@ class ProgramWriter:
         upper = self._places.upper_end(symbols)
         most = most_chunks(workers, self._hardware)
         chunks = tuple([most if count > most else count for count in self._deal.counts(values)])
-        if self._groups.deciding is None:
-            return self._drafted(values, sizes, workers, chunks, once, elsewhere, upper)
-        key = self._groups.deciding(values), chunks, workers, once, upper
-        found = self._drafts.get(key)
+        keys = self._groups.keys(values, workers)
+        key = keys, chunks, workers, once, upper
+        found = self._drafts.get(key) if self._groups.all_keyed else None
         if found is None or not found.places.hold(sizes):
-            found = self._drafted(values, sizes, workers, chunks, once, elsewhere, upper)
-            self._drafts.add(key, found)
+            groups = self._groups(keys, values, workers)
+            found = self._drafted(groups, sizes, workers, chunks, once, elsewhere, upper)
+            if self._groups.all_keyed:
+                self._drafts.add(key, found)
         return found
 
     def _drafted(
-        self, values: Sequence[int], sizes: list[int], workers: int, chunks: tuple[int, ...],
-        once: frozenset[int], elsewhere: Collection[int], upper: tuple[int, ...],
+        self, groups: Sequence[BoundGroup], sizes: list[int], workers: int,
+        chunks: tuple[int, ...], once: frozenset[int], elsewhere: Collection[int],
+        upper: tuple[int, ...],
     ) -> Draft:  # fmt: skip
-        groups = self._groups(values, workers)
-        places = self._arena_places(values, sizes, upper, groups, elsewhere)
+        places = self._arena_places(sizes, upper, groups, elsewhere)
         check_arena(places.total)
         dealt = self._deal(chunks, tuple([group.shares for group in groups]), workers, once)
         return Draft(
             np.concatenate([[workers], dealt.first, self._groups.values(groups)]),
             dealt.later,
-            self._fills_with(self._groups.fields(values)),
+            self._fills_with(tuple(chain.from_iterable([group.variants for group in groups]))),
             places,
             tuple(chain.from_iterable([group.plans for group in groups])),
             max([group.workspace_bytes for group in groups], default=0),
             max([group.worker_bytes for group in groups], default=0),
         )
 
-    def _fills_with(self, fields: tuple[tuple[Field, ...], ...]) -> npt.NDArray[np.int64]:
-        """The slots that extents and addresses decide, together with some fields of tasks."""
-        found = self._known_fills.get(fields)
+    def _fills_with(self, variants: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        """The slots that extents and addresses decide, together with the fields of tasks of some
+        variants."""
+        found = self._known_fills.get(variants)
         if found is None:
+            fields = self._groups.fields(variants)
             rows = [
                 (slots[1 + field.place], 0, NOTHING, field.dim, field.factor)
                 for task, slots in self._slots_of
@@ -338,7 +354,7 @@ class ProgramWriter:
             ]
             own = np.array(rows, np.int64).reshape(-1, 5).T
             found = np.concatenate([self._fills, own], axis=1)
-            self._known_fills.add(fields, found)
+            self._known_fills.add(variants, found)
         return found
 
     def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
@@ -356,7 +372,7 @@ class ProgramWriter:
                     kept[place] = sizes[number]
         return frozenset(once), kept
 
-    def _place_kept(self, sizes: Mapping[int, int], buffers: list[int]) -> Array:
+    def _place_kept(self, sizes: Mapping[int, int], buffers: npt.NDArray[np.int64]) -> Array:
         """Memory for results that are kept. Writes their addresses to those of the buffers."""
         memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
         begin = aligned(address_of(memory))
@@ -366,11 +382,11 @@ class ProgramWriter:
         return memory
 
     def _arena_places(
-        self, values: Sequence[int], sizes: list[int], upper: tuple[int, ...],
-        groups: Sequence[BoundGroup], elsewhere: Collection[int],
+        self, sizes: list[int], upper: tuple[int, ...], groups: Sequence[BoundGroup],
+        elsewhere: Collection[int],
     ) -> Places:  # fmt: skip
         """The places of the arena's buffers. What no step writes has no bytes, nor has what is kept
-        elsewhere. `sizes`: the bytes of `_sizes`, at `values`; `upper`: the end of their range."""
+        elsewhere. `sizes`: the bytes of `_sizes`; `upper`: the end of the range of the symbols."""
         absent = [*elsewhere]
         if self._sometimes:
             found = [task for group in groups for task in group.tasks]
@@ -383,6 +399,19 @@ class ProgramWriter:
     def _bytes(self, values: Sequence[int]) -> list[int]:
         """The bytes of each of `_sizes`."""
         return [aligned(values[number] * size + SLACK_BYTES) for number, size in self._sizes]
+
+
+def placer(lifetimes: Sequence[Lifetime], runtime: NativeRuntime) -> Place:
+    """What places buffers of some lifetimes."""
+    lives = np.array(lifetimes, np.int64).reshape(-1, 2)
+
+    def place(sizes: Sequence[int]) -> tuple[npt.NDArray[np.int64], int]:
+        given = np.array(sizes, np.int64)
+        offsets, living = np.empty_like(given), np.empty(Living.SIZE * len(given), np.int64)
+        arrays = map(address_of, (lives, given, offsets, living))
+        return offsets, int(runtime.place(len(given), *arrays))
+
+    return place
 
 
 def _words_of(plans: Sequence[Ready]) -> int:

@@ -136,7 +136,7 @@ class RecordLayout:
             return
         place = self._arena.get(buffer)
         source = NOTHING if place is None else FIRST_BUFFER + place
-        fixed = 0 if buffer.array is None else int(buffer.array.ctypes.data)
+        fixed = 0 if buffer.array is None or buffer.packed else int(buffer.array.ctypes.data)
         self._fills.append(_Fill(slot, fixed, source, number, size))
 
     def check(self, slot: int, texts: tuple[str, ...]) -> None:

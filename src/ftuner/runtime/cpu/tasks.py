@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
-from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.shapes.evaluation import DimValues, Layouts
+
+
+class Field(NamedTuple):
+    """A value of a task that its plan leaves open: a dim times a factor."""
+
+    place: int
+    """Among `BoundTask.values`; -1 is the number of tasks."""
+    dim: int
+    """The number of the dim."""
+    factor: int
 
 
 class BoundTask(NamedTuple):
@@ -31,6 +41,8 @@ class BoundTask(NamedTuple):
     """The part of the workspace that each worker of an attention has."""
     plan: Ready | None
     """The plan that the records point to."""
+    variant: int = 0
+    """Which `Task.fields` the plan leaves open."""
 
 
 class Likeness(NamedTuple):
@@ -38,19 +50,14 @@ class Likeness(NamedTuple):
     values: layers that are alike may have symbols of their own."""
 
     form: object
-    """The task without the numbers of its dims and layouts; hashable."""
-    dims: tuple[int, ...]
+    """The task without the numbers of its dims and layouts; hashable. Of a condition, nothing."""
+    exact: tuple[int, ...] = ()
     """The numbers of all dims that decide the plan, in an order that the form determines."""
-
-
-class Field(NamedTuple):
-    """A value of a task that its plan leaves open: a dim times a factor."""
-
-    place: int
-    """Among `BoundTask.values`."""
-    dim: int
-    """The number of the dim."""
-    factor: int
+    fine: tuple[int, ...] = ()
+    """Of dims that decide by their fine ranges: binding reads `DimValues.fine` of them."""
+    coarse: tuple[int, ...] = ()
+    """Of dims that decide by the coarse ranges of the symbols: binding reads `DimValues.coarse` of
+    them."""
 
 
 class Task(ABC):
@@ -59,7 +66,7 @@ class Task(ABC):
 
     @abstractmethod
     def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
         """The step at values of the dims."""
 
@@ -67,9 +74,9 @@ class Task(ABC):
         """What the task depends on; None if it shares its plan only with equal tasks."""
         return None
 
-    def fields(self, values: Sequence[int], layouts: Layouts) -> tuple[Field, ...]:
-        """The values that differ from shape to shape though the plan does not. They are the same
-        fields wherever the dims of `likeness` have the same values."""
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        """The values that differ from shape to shape though the plan does not, of bound tasks of a
+        variant."""
         return ()
 
     @property
@@ -84,8 +91,12 @@ class Condition(ABC):
     Conditions are frozen dataclasses."""
 
     @abstractmethod
-    def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
+    def holds(self, values: DimValues, workers: int, hardware: CpuHardware) -> bool:
         """Whether it does, at values of the dims."""
+
+    @abstractmethod
+    def likeness(self) -> Likeness:
+        """What the condition depends on."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +109,19 @@ class Unless(Task):
     """Slots that the step has reserved for its task."""
 
     def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
         if self.condition.holds(values, workers, hardware):
             return nothing_to_do(workers, self.slots)
         return self.task.bind(values, layouts, workers, hardware)
+
+    def likeness(self, layouts: Layouts) -> Likeness | None:
+        """Of the task: whether the condition holds decides, too."""
+        return self.task.likeness(layouts)
+
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        # Where there is nothing to do nothing reads them.
+        return self.task.fields(layouts, variant)
 
     @property
     def plan_rows(self) -> Callable[[int, int], object] | None:
@@ -117,11 +136,16 @@ class EqualTasks(Task):
     """The number of the dim."""
 
     def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        count = values[self.dim]
-        chunks = min(count, most_chunks(workers, hardware))
-        return BoundTask(workers, chunks, count, False, (), 0, 0, None)
+        chunks = min(values.fine[self.dim], most_chunks(workers, hardware))
+        return BoundTask(workers, chunks, 0, False, (), 0, 0, None)
+
+    def likeness(self, layouts: Layouts) -> Likeness:
+        return Likeness(EqualTasks, fine=(self.dim,))
+
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        return (Field(-1, self.dim, 1),)
 
 
 def nothing_to_do(workers: int, slots: int) -> BoundTask:

@@ -13,6 +13,7 @@ from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import ConfigurationError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
+from ftuner.graph.splitting import Compiled
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.backend import Backend, Effort, Executable
 from ftuner.runtime.cache import default_cache
@@ -81,10 +82,11 @@ class GpuBackend(GpuSession, Backend):
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None, used_up: bool = False,
-        kept: KeptMemory | None = None,
+        compiled: Compiled | None = None, kept: KeptMemory | None = None,
     ) -> Executable:  # fmt: skip
         """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
         assert not appended, "a GPU appends nothing in place"
+        assert compiled is None, "what is compiled for a GPU is not saved"
         return CompiledGraph(graph, self, progress, held, shared, kept)
 
     def boundary(

@@ -41,7 +41,7 @@ from ftuner.runtime.gpu.steps.kinds import kind_of, runs
 from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.memory_use import Memory
-from ftuner.runtime.shapes.arena import ArenaPlaces, Lifetime
+from ftuner.runtime.shapes.arena import Lifetime, first_fit
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
     Dims,
@@ -103,7 +103,7 @@ class CompiledGraph(Executable):
         setting = Setting(session, self._tf32, self._dims, self._layouts)
         self._steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
         lifetimes = self.lowered.lifetimes()
-        self._arena_places = ArenaPlaces([Lifetime(*stages) for stages in lifetimes.values()])
+        self._lifetimes = [Lifetime(*stages) for stages in lifetimes.values()]
         self._sizes = {b: self._dims.number(b.elements) for b in lifetimes}
         self._outputs = [
             (self._dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name])
@@ -283,7 +283,7 @@ class CompiledGraph(Executable):
         for buffer, number in self._sizes.items():
             size = max(values[number], 1) * buffer.dtype.itemsize
             sizes.append(-(-size // BUFFER_BYTES) * BUFFER_BYTES)
-        found, total = self._arena_places(sizes)
+        found, total = first_fit(self._lifetimes, sizes)
         offsets = dict(zip(self._sizes, found, strict=True))
         arena, inputs = self._room(total), len(self.lowered.inputs)
 

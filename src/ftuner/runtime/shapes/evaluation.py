@@ -76,6 +76,23 @@ def loops_of(loops: Iterable[Shape], dims: Dims) -> Picked:
     return picked({dims.number(product(axes)) for axes in loops if axes})
 
 
+class DimValues(list[int]):
+    """The values of all dims, and what decisions for ranges are made for
+    (`ftuner.core.ranges`)."""
+
+    __slots__ = ("coarse", "fine", "symbols")
+
+    def __init__(
+        self, values: Sequence[int], fine: Sequence[int], coarse: Sequence[int],
+        symbols: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        """`fine`: the first value of each dim's fine range; `coarse`: the values of all dims where
+        all symbols are in the middle of their coarse ranges, which are `symbols`. Empty if no
+        decision needs them."""
+        super().__init__(values)
+        self.fine, self.coarse, self.symbols = fine, coarse, symbols
+
+
 class Layouts:
     """All layouts of a program, each once."""
 

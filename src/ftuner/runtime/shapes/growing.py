@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from operator import le
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from ftuner.errors import ShapeError
-from ftuner.runtime.shapes.arena import ArenaPlaces
+from ftuner.runtime.shapes.arena import Place
 
 RANGE = 64
 """Values of a growing symbol that share places. Assumed: few enough that the memory is used."""
@@ -21,10 +24,14 @@ class Places(NamedTuple):
 
     sizes: list[int]
     """Bytes by number of size."""
-    offsets: list[int]
+    offsets: Sequence[int] | npt.NDArray[np.int64]
     """Of each buffer."""
     total: int
     """Bytes of all together."""
+
+    def addresses(self, base: int) -> npt.NDArray[np.int64]:
+        """The address of each buffer in an arena at `base`."""
+        return np.asarray(self.offsets, np.int64) + base
 
     def hold(self, sizes: Sequence[int]) -> bool:
         return all(map(le, sizes, self.sizes))
@@ -36,12 +43,12 @@ class GrowingPlaces:
     threads."""
 
     def __init__(
-        self, places: ArenaPlaces, size_of: Sequence[int],
+        self, place: Place, size_of: Sequence[int],
         sizes_at: Callable[[Sequence[int]], list[int]],
     ) -> None:  # fmt: skip
         """`size_of`: for each buffer, the number of its size; `sizes_at`: the bytes of all sizes at
         values of the symbols."""
-        self._places, self._size_of, self._sizes_at = places, size_of, sizes_at
+        self._place, self._size_of, self._sizes_at = place, size_of, sizes_at
         self._last: tuple[int, ...] | None = None
         """The symbols of the shape before."""
 
@@ -59,7 +66,7 @@ class GrowingPlaces:
         """Places for all shapes up to the upper end of a range, or for one shape if these would
         take too much. `sizes`: of that shape; `absent`: the numbers of buffers without bytes."""
         enough = self._enough(sizes, upper, absent)
-        return Places(enough, *self._places(self._of_buffers(enough, absent)))
+        return Places(enough, *self._place(self._of_buffers(enough, absent)))
 
     def _enough(self, sizes: list[int], upper: tuple[int, ...], absent: Sequence[int]) -> list[int]:
         """The sizes at the upper end of a range, none smaller than needed now; those needed now if

@@ -7,6 +7,7 @@ gives zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
@@ -218,12 +219,13 @@ def extremum(builder: ir.IRBuilder, predicate: str, x: ir.Value, y: ir.Value) ->
     """y where `x predicate y`, otherwise x; NaN if either is.
 
     A NaN in x fails the comparison and is kept, which is one max or min instruction of x86. Only
-    a y that may be NaN needs a second select, and LLVM drops it where y is constant.
+    a y that may be NaN needs a second select, and LLVM drops it where y is constant. A select of y
+    itself would be merged with the first one, which is then no such instruction any more.
     """
     if isinstance(x, ir.Constant):
         x, y = y, x
     chosen = builder.select(builder.fcmp_ordered(predicate, x, y), y, x)
-    return builder.select(builder.fcmp_unordered("uno", y, y), y, chosen)
+    return builder.select(builder.fcmp_unordered("uno", y, y), number(y.type, math.nan), chosen)
 
 
 def _integer(

@@ -23,12 +23,14 @@ from ftuner.codegen.llvm.ir.builder import (
     I1,
     I64,
     const,
+    maximum,
+    minimum,
     reserve,
     scalar_type,
     splat,
 )
-from ftuner.codegen.llvm.ir.lanes import by_vectors, mask_of
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, mask_of
+from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.nest_values import Frame, Lanes, Place, Values
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.transposition import emit_transposition
@@ -59,73 +61,145 @@ class _Emission(Frame):
         kernel, schedule, builder = self.kernel, self.schedule, self.builder
         vector = schedule.vector
         blocks = vector is not None and not schedule.tasks and vector < len(kernel.kept)
-        with counted_loop(builder, self.begin, self.end) as task:
-            if blocks:
-                assert vector is not None
+        if blocks:
+            assert vector is not None
+            with counted_loop(builder, self.begin, self.end) as task:
                 first = builder.mul(task, const(schedule.block))
                 extent = self.dim(kernel.axes[vector])
-                last = builder.add(first, const(schedule.block))
-                last = builder.select(builder.icmp_signed("<", last, extent), last, extent)
+                last = minimum(builder, builder.add(first, const(schedule.block)), extent)
                 self._kept_vectors({}, first, last)
-            else:
-                index = self._digits(task, schedule.tasks)
+        else:
+            axes, count = schedule.tasks, builder.sub(self.end, self.begin)
+
+            def of_digits(digits: list[ir.Value]) -> list[ir.Value]:
+                index = dict(zip(axes, digits, strict=True))
                 if vector is not None and vector < len(kernel.kept):
                     self._kept_vectors(index, const(0), self.dim(kernel.axes[vector]))
                 else:
-                    self._task(Place(index, None))
+                    self._by_inside(Place(index, None), self._element)
+                return self._following(digits)
+
+            with builder.if_then(builder.icmp_signed(">", count, const(0))):
+                carried_loop(builder, count, self._digits(self.begin, axes), of_digits, some=True)
         builder.ret_void()
 
-    def _digits(self, number: ir.Value, axes: Sequence[int]) -> dict[int, ir.Value]:
+    def _following(self, digits: list[ir.Value]) -> list[ir.Value]:
+        """The index of the task after one along each axis: it carries."""
+        builder, axes = self.builder, self.schedule.tasks
+        found: list[ir.Value] = []
+        carry: ir.Value = const(1)
+        for position in reversed(range(len(axes))):
+            digit = builder.add(digits[position], carry)
+            if position:
+                over = builder.icmp_signed("==", digit, self.dim(self.kernel.axes[axes[position]]))
+                digit = builder.select(over, const(0), digit)
+                carry = builder.zext(over, carry.type)
+            found.insert(0, digit)
+        return found
+
+    def _digits(self, number: ir.Value, axes: Sequence[int]) -> list[ir.Value]:
         """The index of a task along each axis."""
         builder = self.builder
-        index: dict[int, ir.Value] = {}
-        for position in reversed(range(len(axes))):
-            if position == 0:
-                index[axes[0]] = number
-                break
-            extent = self.dim(self.kernel.axes[axes[position]])
-            index[axes[position]] = builder.urem(number, extent)
+        found: list[ir.Value] = []
+        for axis in reversed(axes[1:]):
+            extent = self.dim(self.kernel.axes[axis])
+            found.insert(0, builder.urem(number, extent))
             number = builder.udiv(number, extent)
-        return index
+        return [number, *found] if axes else []
 
     def _kept_vectors(self, index: Mapping[int, ir.Value], first: ir.Value, last: ir.Value) -> None:
-        few = self.schedule.interleaved
+        """Emit the elements of the vector axis from `first` up to `last`."""
         values = Values(self, Place(index, None))
         known = {number: values.value(number) for number in outer_steps(self.kernel, index)}
-        task = Place(index, None, known=known)
-        if few is None:
-            self._by_vectors(first, last, lambda lanes: self._task(replace(task, lanes=lanes)))
+        task, vector = Place(index, None, known=known), self.schedule.vector
+        assert vector is not None
+        along = frozenset(c for c, nearer in self.slopes.items() if nearer[vector])
+        if along and not self.kernel.combine:
+            self._by_parts(task, along, first, last)
             return
-        extent = self.kernel.axes[few]
-        assert isinstance(extent, int)
 
-        def side_by_side(lanes: Lanes) -> None:
-            def all_of(inside: bool) -> None:
-                here = replace(task, lanes=lanes, inside=inside)
-                indices = ({**index, few: const(i)} for i in range(extent))
-                first, *others = (Values(self, replace(here, index=i)) for i in indices)
-                for result in range(len(self.kernel.values)):
-                    first.store_interleaved(result, others)
+        def of_lanes(lanes: Lanes) -> None:
+            self._by_inside(replace(task, lanes=lanes), self._element)
 
-            self._by_inside(replace(task, lanes=lanes), all_of)
+        self._by_vectors(first, last, of_lanes, twice=not self.kernel.combine)
 
-        self._by_vectors(first, last, side_by_side)
+    def _by_parts(
+        self, task: Place, along: frozenset[int], first: ir.Value, last: ir.Value
+    ) -> None:
+        """Emit whole vectors where all conditions `along` the vector axis hold. What is before and
+        after these are vectors, too, or single elements if they are less than a vector."""
+        builder, lanes, vector = self.builder, self.schedule.lanes, self.schedule.vector
+        assert vector is not None
 
-    def _by_vectors(self, first: ir.Value, last: ir.Value, body: Callable[[Lanes], None]) -> None:
-        """Emit `body` for whole vectors from `first` on, and under a mask for the rest."""
+        def at(base: ir.Value, holds: frozenset[int] = frozenset()) -> Place:
+            return replace(task, lanes=Lanes(base, None, None), holds=holds)
+
+        low, high = self._inner(task, along, first, last)
+        enough = builder.icmp_signed(">=", builder.sub(high, low), const(lanes))
+        low, high = (builder.select(enough, x, first) for x in (low, high))
+        with builder.if_then(enough, likely=True):
+            by_whole_vectors(
+                builder, low, high, lanes, lambda b: self._by_inside(at(b, along), self._element)
+            )
+        with counted_loop(builder, 0, 2) as side:
+            before = builder.icmp_signed("==", side, const(0))
+            begin, end = builder.select(before, first, high), builder.select(before, low, last)
+            enough = builder.icmp_signed(">=", builder.sub(end, begin), const(lanes))
+            with builder.if_else(enough, likely=False) as (many, few):
+                with many:
+                    by_whole_vectors(builder, begin, end, lanes, lambda b: self._element(at(b)))
+                with few, counted_loop(builder, begin, end) as i:
+                    self._element(replace(task, index={**task.index, vector: i}))
+
+    def _inner(
+        self, task: Place, along: frozenset[int], first: ir.Value, last: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
+        """The part of the vector axis in which conditions hold for all indices along the axes that
+        a task has no index of; empty if its end is not after its begin."""
+        builder, kernel, vector = self.builder, self.kernel, self.schedule.vector
+        assert vector is not None
+        low, high = first, last
+        for condition in sorted(along):
+            nearer, step = self.slopes[condition], kernel.steps[condition]
+            worst = {
+                axis: builder.sub(self.dim(extent), const(1)) if nearer[axis] < 0 else const(0)
+                for axis, extent in enumerate(kernel.axes)
+            }
+            values = Values(self, replace(task, index={**worst, vector: const(0), **task.index}))
+            x, y = (values.value(argument) for argument in step.arguments)
+            room = builder.sub(y, x)
+            if step.op == "less":
+                room = builder.sub(room, const(1))
+            # It holds where room + slope * index >= 0.
+            slope = abs(nearer[vector])
+            if nearer[vector] > 0:
+                lacking = maximum(builder, builder.sub(const(0), room), const(0))
+                begin = builder.udiv(builder.add(lacking, const(slope - 1)), const(slope))
+                low = maximum(builder, low, begin)
+            else:
+                room = maximum(builder, builder.add(room, const(slope)), const(0))
+                high = minimum(builder, high, builder.udiv(room, const(slope)))
+        return low, high
+
+    def _by_vectors(
+        self, first: ir.Value, last: ir.Value, body: Callable[[Lanes], None], twice: bool = False
+    ) -> None:
+        """Emit `body` for vectors from `first` on, which may have elements in common, or of which
+        the last is under a mask."""
         builder, lanes = self.builder, self.schedule.lanes
 
         def vector(base: ir.Value, count: ir.Value | None) -> None:
             body(Lanes(base, mask_of(builder, count, lanes), count))
 
-        by_vectors(builder, first, last, lanes, vector)
+        by_vectors(builder, first, last, lanes, vector, twice)
 
-    def _by_inside(self, place: Place, body: Callable[[bool], None]) -> None:
+    def _by_inside(self, place: Place, body: Callable[[Place], None]) -> None:
         """Emit `body` for where all conditions with slopes hold at a place, along all axes that it
         has no index of, and for where they may not."""
         builder, kernel = self.builder, self.kernel
-        if not self.slopes:
-            body(False)
+        left = [condition for condition in self.slopes if condition not in place.holds]
+        if not left:
+            body(place)
             return
         ends: dict[int, tuple[ir.Value, ir.Value]] = {}
         for axis, extent in enumerate(kernel.axes):
@@ -134,20 +208,34 @@ class _Emission(Frame):
                 first, count = place.lanes.base, place.lanes.count or const(self.schedule.lanes)
             ends[axis] = first, builder.sub(builder.add(first, count), const(1))
         all_hold: ir.Value = ir.Constant(I1, 1)
-        for condition, nearer in self.slopes.items():
+        for condition in left:
+            nearer = self.slopes[condition]
             worst = {axis: ends[axis][nearer[axis] < 0] for axis in ends}
             corner = replace(place, index={**worst, **place.index}, lanes=None)
             holds = Values(self, corner).value(condition)
             all_hold = builder.and_(all_hold, holds)
         with builder.if_else(all_hold, likely=True) as (inside, elsewhere):
             with inside:
-                body(True)
+                body(replace(place, holds=frozenset(self.slopes)))
             with elsewhere:
-                body(False)
+                body(place)
 
-    def _task(self, place: Place) -> None:
+    def _element(self, place: Place) -> None:
         """Emit all stages, then the results, of one kept index or of a vector of them."""
-        self._by_inside(place, lambda inside: self._stages(replace(place, inside=inside)))
+        few = self.schedule.interleaved
+        if few is None:
+            self._stages(place)
+            return
+        extent = self.kernel.axes[few]
+        assert isinstance(extent, int)
+        places = [replace(place, index={**place.index, few: const(i)}) for i in range(extent)]
+        if place.lanes is None:
+            for each in places:
+                self._stages(each)
+            return
+        first, *others = (Values(self, each) for each in places)
+        for result in range(len(self.kernel.values)):
+            first.store_interleaved(result, others)
 
     def _stages(self, place: Place) -> None:
         kernel = self.kernel
@@ -176,7 +264,9 @@ class _Emission(Frame):
         """Emit `body` for each index along the reduced axes, by vectors along the vector axis."""
         kernel, vector = self.kernel, self.schedule.vector
         inner = [a for a in range(len(kernel.kept), len(kernel.axes)) if a != vector]
-        written = self._written_out(inner) if place.inside or not self.slopes else []
+        checked = not place.holds.issuperset(self.slopes)
+        # Single elements are those of borders, of which each row has some.
+        written = [] if checked and place.lanes is not None else self._written_out(inner)
         with ExitStack() as loops:
             index = dict(place.index)
             for axis in inner[: len(inner) - len(written)]:

@@ -67,9 +67,9 @@ class Frame:
 
     @property
     def nothing(self) -> ir.Value:
-        """The address of a vector of zeros, for loads outside their guards."""
+        """The address of zeros, for loads outside their guards: as many as a vector reaches."""
         if self._nothing is None:
-            type_ = ir.VectorType(I64, max(self.schedule.lanes, 1))
+            type_ = ir.VectorType(I64, max(self.schedule.lanes, 1) * MOST_APART)
             self._nothing = reserve(self.builder, type_)
             with self.builder.goto_entry_block():
                 self.builder.store(elements.zero(type_), self._nothing)
@@ -91,13 +91,13 @@ class Lanes:
 @dataclass(frozen=True)
 class Place:
     """Where values are computed: the index along each axis but the vector one, the lanes (None for
-    scalars), the reductions known so far, whether all conditions with slopes hold, and steps that
-    were computed before a loop."""
+    scalars), the reductions known so far, the conditions with slopes that hold, and steps that were
+    computed before a loop."""
 
     index: Mapping[int, ir.Value]
     lanes: Lanes | None
     stages: tuple[ir.Value, ...] = ()
-    inside: bool = False
+    holds: frozenset[int] = frozenset()
     known: Mapping[int, ir.Value] = field(default_factory=dict)
 
 
@@ -120,7 +120,7 @@ class Values:
     def _compute(self, number: int) -> ir.Value:
         step = self._kernel.steps[number]
         builder, place = self._builder, self._place
-        if place.inside and number in self._frame.slopes:
+        if number in place.holds:
             return ir.Constant(I1, 1)
         if step.op == "constant":
             assert isinstance(step.payload, (int, float))
@@ -169,7 +169,7 @@ class Values:
         builder = self._builder
         found: ir.Value | None = None
         for condition, wanted in sorted(self._frame.guards[number]):
-            if self._place.inside and wanted and condition in self._frame.slopes:
+            if wanted and condition in self._place.holds:
                 continue
             term = self.value(condition)
             term = term if wanted else builder.not_(term)
@@ -197,14 +197,14 @@ class Values:
         return builder.select(inside, index, none)
 
     def _slope(self, number: int) -> int | None:
-        """How much a padded index grows along the vector axis; None unless all conditions hold."""
+        """How much a padded index grows along the vector axis; None unless its conditions hold."""
         kernel, place, vector = self._kernel, self._place, self._frame.schedule.vector
         step = kernel.steps[number]
-        if not place.inside or place.lanes is None or step.op != "where":
+        if place.lanes is None or step.op != "where":
             return None
         condition, index, _ = step.arguments
         own = affine_index(kernel.steps, index, len(kernel.axes))
-        known = all(c in self._frame.slopes for c, _ in terms(kernel, condition, True))
+        known = all(c in place.holds for c, _ in terms(kernel, condition, True))
         assert vector is not None
         slope = own.coefficients[vector]
         return slope if known and isinstance(slope, int) and not own.rest else None
@@ -287,7 +287,10 @@ class Values:
                 mask = own if mask is None else builder.and_(mask, own)
             value = load_lanes(builder, address, type_, dtype.itemsize, mask)
             return elements.from_memory(builder, value, dtype)
-        if apart is None and step is not None and needed is None and lanes and not lanes.mask:
+        reaches = step is not None and (step > 0 or needed is None) and own is None
+        if apart is None and reaches and lanes and not lanes.mask:
+            assert step is not None
+            address = self._chosen(needed, address)
             value = load_apart(builder, address, type_, dtype.itemsize, step)
             return elements.from_memory(builder, value, dtype)
         # Large strides, or data-dependent positions: compute from positions, which stay in range.

@@ -33,6 +33,7 @@ from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import emit_pack
 from ftuner.codegen.llvm.kernels.widen import emit_widen
 from ftuner.codegen.llvm.native.band import Helpers, Operands, Panels, emit_band
+from ftuner.codegen.llvm.native.covered import emit_covered
 from ftuner.codegen.llvm.native.float_mode import default_float_mode
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,
@@ -76,7 +77,7 @@ def emit_driver(
         for narrow in WIDENED_KINDS
     }
     helpers = Helpers(emit_pack(module, dtype, lanes, tuning), widen)
-    walk = _emit_walk(module, dtype, helpers)
+    walk = _emit_walk(module, dtype, helpers, emit_covered(module, dtype))
     chunk = _emit_chunk(module, dtype, walk)
     job = _emit_job(module, dtype, chunk)
     alone = _emit_alone(module, dtype, chunk, walk)
@@ -97,6 +98,7 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Fun
     set_slot(builder, call, Call.POOL, pool)
     set_slot(builder, call, Call.WORKSPACE, workspace)
     set_slot(builder, call, Call.WINDOW, const(0))
+    set_slot(builder, call, Call.ROWS, slot(builder, plan, Plan.ROWS))
     for index, word in zip((Call.A, Call.B, Call.C), (a, b, c), strict=True):
         set_slot(builder, call, index, builder.load(word, typ=PTR))
     null = ir.Constant(PTR, None)
@@ -184,9 +186,8 @@ def _is_split(builder: ir.IRBuilder, plan: ir.Value) -> ir.Value:
 
 def _reduce(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, worker: ir.Value) -> None:
     """Add up the partial products of a worker's rows."""
-    record = _worker_record(builder, plan, worker)
-    first = slot(builder, record, Worker.REDUCE_BEGIN)
-    last = slot(builder, record, Worker.REDUCE_END)
+    rows, workers = slot(builder, call, Call.ROWS), slot(builder, plan, Plan.WORKERS)
+    first, last = partition_bounds(builder, rows, workers, worker)
     reduce = pointer_slot(builder, plan, Plan.REDUCE)
     call_address(builder, REDUCE_TYPE, reduce, [call, first, last])
 
@@ -247,7 +248,9 @@ def _clip(
     return Panels(low, high)
 
 
-def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function:
+def _emit_walk(
+    module: ir.Module, dtype: DType, helpers: Helpers, covered: ir.Function
+) -> ir.Function:
     """`void walk(call, record, worker, batch_begin, batch_end, panel_begin, panel_end, does)`:
     `does` is `PACKS`, `BANDS` or both."""
     function = ir.Function(module, WALK_TYPE, f"ftuner_walk_{dtype}")
@@ -285,6 +288,8 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
             numbers = slot(builder, record, kind.FIRST_PANEL), slot(builder, record, kind.PANELS)
             yield record, _clip(builder, *numbers, panel_begin, panel_end)
 
+    rows = slot(builder, call, Call.ROWS)
+    memory = reserve(builder, ir.ArrayType(I64, int(Band.SIZE)))
     element = _Element(builder, call, plan, batch_begin)
     with counted_loop(builder, batch_begin, batch_end) as batch:
         a, b, c = element.addresses()
@@ -298,7 +303,8 @@ def _emit_walk(module: ir.Module, dtype: DType, helpers: Helpers) -> ir.Function
             each(Band, Worker.BANDS, Worker.BAND_COUNT, BANDS) as (record, panels),
             builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)),
         ):
-            emit_band(builder, dtype, plan, helpers, context, record, operands, panels)
+            band = builder.call(covered, [record, rows, memory])
+            emit_band(builder, dtype, plan, helpers, context, band, operands, panels)
     builder.ret_void()
     return function
 

@@ -223,8 +223,9 @@ class AllCovers:
     KERNEL = 2
     """The address of its uKernel."""
     TABLES = 3
-    """The covers of 0, 1, ... `LIMIT` rows, and then those of as many rows that follow main tiles:
-    each `MAX_SEGMENTS` segments, unused ones without tiles."""
+    """The covers of 0, 1, ... `LIMIT` rows, and then those of as many rows that follow main tiles,
+    whose first segment is one of main tiles, too: each `MAX_SEGMENTS` segments, unused ones without
+    tiles."""
 
 
 class Stripes:

@@ -27,7 +27,9 @@ class Call:
     POOL = 5
     WINDOW = 6
     """Address of the `Window` that A is read through; any value if it is read otherwise."""
-    OPERANDS = 7
+    ROWS = 7
+    """Rows of A. A plan for a range of rows does not know them."""
+    OPERANDS = 8
     SIZE = OPERANDS + MAX_OPERANDS
 
 
@@ -178,7 +180,9 @@ class Plan:
     """Bytes between the private workspaces of workers that share a record."""
     NEXT_ELEMENT = 22
     """1 if the tiles of a batch element prefetch A and B of the next one, both contiguous."""
-    OPERAND_STRIDES = 23
+    ROWS = 23
+    """Rows of A; of a plan for a range of rows, those that it was made for."""
+    OPERAND_STRIDES = 24
     WORKER_RECORDS = OPERAND_STRIDES + MAX_OPERANDS
 
 
@@ -194,9 +198,7 @@ class Worker:
     PRIVATE_OFFSET = 6
     """Offset in the workspace of this worker's own packed B and A."""
     A_BLOCK_OFFSET = 7
-    REDUCE_BEGIN = 8
-    REDUCE_END = 9
-    SIZE = 10
+    SIZE = 8
 
 
 class Pack:
@@ -250,8 +252,15 @@ class Band:
     K_STREAMS = 19
     """As `Context.K_STREAMS`, and the next slot as `Context.AHEAD`."""
     AHEAD = 20
-    SEGMENTS = 21
-    FIRST_SEGMENT = 22
+    COVERS = 21
+    """Of a plan for a range of rows: the address of the `AllCovers` that has the segments; 0 of
+    others. The next three slots say which rows a worker has, as `split_rows` does, and
+    `BLOCK_TILES` is the number of rows in one cache block."""
+    ROW_PART = 22
+    ROW_PARTS = 23
+    ROW_TILE = 24
+    SEGMENTS = 25
+    FIRST_SEGMENT = 26
     SIZE = FIRST_SEGMENT + 3 * MAX_SEGMENTS
 
 

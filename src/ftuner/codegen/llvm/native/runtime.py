@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
+from ftuner.codegen.llvm.native.binding import emit_binding
 from ftuner.codegen.llvm.native.call_cache import emit_known_call
 from ftuner.codegen.llvm.native.driver import emit_driver
 from ftuner.codegen.llvm.native.program import emit_program
@@ -25,6 +26,7 @@ def emit(
     for dtype in DTYPES.values():
         emit_driver(module, dtype, vector_bytes // dtype.itemsize, converts_float16, tuning)
     emit_program(module, tuning)
+    emit_binding(module)
     emit_workspaces(module)
     for inputs in KNOWN_CALL_INPUTS:
         emit_known_call(module, inputs, header_bytes, tuning)

@@ -9,6 +9,8 @@ POOL_WORKER_SYMBOL = "ftuner_pool_worker"
 POOL_RUN_SYMBOL = "ftuner_pool_run"
 POOL_BARRIER_SYMBOL = "ftuner_pool_barrier"
 PROGRAM_SYMBOL = "ftuner_run_program"
+PLACE_SYMBOL = "ftuner_place_buffers"
+FILL_SYMBOL = "ftuner_fill_records"
 TAKE_WORKSPACE_SYMBOL = "ftuner_take_workspace"
 GIVE_WORKSPACE_SYMBOL = "ftuner_give_workspace"
 

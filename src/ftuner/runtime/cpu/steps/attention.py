@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ from ftuner.graph.steps import AttentionStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.attention import attention_blocks, attention_estimate
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
+from ftuner.runtime.cpu.cover_records import COVER_SLOTS
+from ftuner.runtime.cpu.covers import cover_slots
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -104,12 +106,8 @@ def attention_plan(
     dims[Attention.ROWS] = rows
     dims[Attention.DEPTH] = depth
     dims[Attention.COLUMNS] = columns
-    floor = float(np.finfo(library.types.c.name).min) if softmax.safe else -math.inf
-    dims[Attention.SCALE] = _bits(softmax.inner_scale)
-    dims[Attention.HIDDEN] = _bits(softmax.hidden)
-    dims[Attention.FLOOR] = _bits(floor)
-    dims[Attention.BROKEN] = _bits(0.0 if softmax.hides_nan else math.nan)
-    dims[Attention.CAP] = _bits(softmax.softcap)
+    for slot, bits in _constants(softmax, library.types.c.name):
+        dims[slot] = bits
     dims[Attention.SPLITS] = splits
     dims[Attention.BLOCK] = block
     dims[Attention.SCORE_ROW] = score_row
@@ -135,6 +133,19 @@ def attention_plan(
                 dims[at : at + COVER_SLOTS] = cover
             at += COVER_SLOTS
     return AttentionPlan(tuple(dims), elements * splits, runs, worker_bytes)
+
+
+@lru_cache(maxsize=256)
+def _constants(softmax: AttentionSoftmax, dtype: str) -> tuple[tuple[int, int], ...]:
+    """The slots of what depends on no extents, and their bits."""
+    floor = float(np.finfo(dtype).min) if softmax.safe else -math.inf
+    return (
+        (Attention.SCALE, _bits(softmax.inner_scale)),
+        (Attention.HIDDEN, _bits(softmax.hidden)),
+        (Attention.FLOOR, _bits(floor)),
+        (Attention.BROKEN, _bits(0.0 if softmax.hides_nan else math.nan)),
+        (Attention.CAP, _bits(softmax.softcap)),
+    )
 
 
 def _heads_as_rows(x: StridedArray) -> StridedArray:
@@ -202,6 +213,7 @@ class AttentionTask(Task):
             workers * plan.worker_bytes,
             plan.worker_bytes,
             None,
+            int(heads_are_rows(q, k, v)),
         )
 
     def likeness(self, layouts: Layouts) -> Likeness:
@@ -210,8 +222,9 @@ class AttentionTask(Task):
         form = replace(self, offset=min(self.offset, 0), steps=0, deciding=(), layouts=())
         return Likeness((form, forms), self.deciding)
 
-    def fields(self, values: Sequence[int], layouts: Layouts) -> tuple[Field, ...]:
-        as_rows = heads_are_rows(*(layouts.strided(n, values) for n in self.layouts[:3]))
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        """Variant 1: heads are rows."""
+        as_rows = variant == 1
         q, k, v, *optional, out = [layouts.numbered(n) for n in self.layouts]
         if as_rows:
             q, *optional, out = [_heads_as_rows(x) for x in (q, *optional, out)]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.cost.step import Machine, StepCost, estimate_of
+from ftuner.errors import SavedModelError
+from ftuner.graph.buffers import View, hollow
 from ftuner.graph.following import static
+from ftuner.graph.splitting import PackedWeight
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.plan import Plan
@@ -44,9 +47,32 @@ class Loaded:
     """Bytes of all constants of the graph."""
     shared: SharedWeights | None = None
     """Packed weights of other graphs, too; None if they share none."""
-    packed: dict[Hashable, Panels] = field(default_factory=dict)
+    packed: dict[tuple[int, Hashable], Panels] = field(default_factory=dict)
     """Packed weights by identity of the array, what is packed of it, and how. Steps that read one
     weight with one width share them."""
+    made: Mapping[tuple[int, Hashable], Array] | None = None
+    """Packed weights of a saved model, by the keys of `packed`; None if weights are packed now."""
+    chains: dict[int, tuple[Step, object]] = field(default_factory=dict)
+    """Of chains of steps, by their identity: the chain without packed weights, and its planner."""
+    hollows: dict[int, Array] = field(default_factory=dict)
+    """What is left of arrays that are packed, by their identity."""
+
+    def packed_weights(self) -> tuple[PackedWeight, ...]:
+        """All that was packed, by what is left of the arrays."""
+        return tuple(
+            PackedWeight(self.hollows[array], form, panels.packed)
+            for (array, form), panels in self.packed.items()
+        )
+
+    def emptied(self, view: View) -> View:
+        """A view of a packed weight without its elements. Steps that read one array share what is
+        left of it, so that it can stand for the array when they are compiled again."""
+        buffer = view.buffer
+        assert buffer.array is not None
+        left = self.hollows.get(id(buffer.array))
+        if left is None:
+            left = self.hollows[id(buffer.array)] = hollow(buffer.array.dtype, buffer.array.shape)
+        return replace(view, buffer=replace(buffer, array=left, packed=True))
 
 
 def packed_once(
@@ -78,11 +104,20 @@ def kept_panels(
     loaded: Loaded,
 ) -> Panels:  # fmt: skip
     """What is packed of an array in a form, which steps of the program share, and models of a
-    file."""
+    file.
+
+    Raises:
+        SavedModelError: a saved model does not have it.
+    """
     key = (id(array), form)
     panels = loaded.packed.get(key)
     if panels is None:
-        packed = make() if loaded.shared is None else loaded.shared.get(array, form, make)
+        if loaded.made is not None:
+            if key not in loaded.made:
+                raise SavedModelError(f"the file lacks a packed weight, {form}; save it again")
+            packed = loaded.made[key]
+        else:
+            packed = make() if loaded.shared is None else loaded.shared.get(array, form, make)
         panels = loaded.packed[key] = Panels(packed, width, *extents, loaded.weights_bytes)
     return panels
 

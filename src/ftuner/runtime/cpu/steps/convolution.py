@@ -30,7 +30,8 @@ from ftuner.runtime.cpu.steps import line_winograd, winograd
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
 from ftuner.runtime.cpu.steps.filtering import FilterChoice
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
-from ftuner.runtime.cpu.tasks import Condition, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, Likeness, Task, Unless
+from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import Operands
 
@@ -38,12 +39,15 @@ from ftuner.ukernels.cpu.library import Operands
 @dataclass(frozen=True)
 class _WinogradIsFaster(Condition):
     choice: FilterChoice
-    extents: tuple[int, ...]
-    """The numbers of the dims of images, rows and positions."""
+    deciding: tuple[int, ...]
+    """The numbers of the dims that decide."""
 
-    def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
-        images, rows, positions = (values[n] for n in self.extents)
-        return self.choice.plan(images, rows, positions, workers) is not None
+    def holds(self, values: DimValues, workers: int, hardware: CpuHardware) -> bool:
+        starts = [values.fine[number] for number in self.deciding]
+        return self.choice.decided(starts, workers) is not None
+
+    def likeness(self) -> Likeness:
+        return Likeness(None, fine=self.deciding)
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,9 @@ class CompiledConvolution(CompiledProduct[ConvolutionStep]):
             return task
         library = self.products.compiled.library
         choice = _choice_of(step, library.hardware, library.isa)
-        numbers = records.dims.numbers((step.a.shape[0], *step.window.extents))
-        return Unless(task, _WinogradIsFaster(choice, tuple(numbers)), 1)
+        rows, positions = step.window.extents
+        deciding = choice.deciding(step.a.shape[0], rows, positions)
+        return Unless(task, _WinogradIsFaster(choice, records.dims.numbers(deciding)), 1)
 
     def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
         step = self.step

@@ -184,9 +184,10 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
             given, ("experts", experts, step.transposed), (n, k), lambda: weights,
             products, required.width, loaded,
         )  # fmt: skip
-        weight = replace(step.weight, buffer=replace(step.weight.buffer, array=None))
         covers = panel_covers(products, panels, ROW)
-        return CompiledExperts(replace(step, weight=weight), kernel, products, covers, panels)
+        return CompiledExperts(
+            replace(step, weight=loaded.emptied(step.weight)), kernel, products, covers, panels
+        )
 
     def report(
         self, step: ExpertsStep, extents: Extents, machine: Machine, resident_bytes: int

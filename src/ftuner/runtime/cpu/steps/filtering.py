@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ftuner.codegen.llvm.native.kernel_records import Filtering
+from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
@@ -18,7 +19,8 @@ from ftuner.graph.buffers import View
 from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import Planner, planner_for
-from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
+from ftuner.runtime.cpu.cover_records import COVER_SLOTS
+from ftuner.runtime.cpu.covers import cover_slots
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -42,7 +44,14 @@ class FilterPlan(Protocol):
 
 
 class FilterChoice(Protocol):
-    """The two ways to compute a convolution, between which its extents decide."""
+    """The two ways to compute a convolution, between which the ranges of its extents decide."""
+
+    def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, ...]:
+        """What decides, by its fine range."""
+
+    def decided(self, starts: Sequence[int], workers: int) -> FilterPlan | None:
+        """The plan for the ranges of `deciding` that begin with some values; None where the product
+        through the window is faster."""
 
     def plan(self, images: int, rows: int, positions: int, workers: int) -> FilterPlan | None:
         """How Winograd's products are cut; None where the product through the window is faster."""

@@ -13,10 +13,11 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.expr import Expr
 from ftuner.core.line_winograd import OUTPUTS, line_transforms, taps_of
 from ftuner.core.product import ReadWindow
+from ftuner.core.ranges import coarse_middle, fine_start
 from ftuner.core.units import count
 from ftuner.cost.cpu.line_winograd import LineProblem
 from ftuner.graph.buffers import View
@@ -63,10 +64,27 @@ class LineChoice(NamedTuple):
             workers,
         )  # fmt: skip
 
-    def plan(self, images: int, rows: int, positions: int, workers: int) -> LinePlan | None:
-        if 0 in (images, rows, positions):
+    def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, Dim]:
+        """Rows, and lines of all images in a row."""
+        return rows, images * ceil_quotient(positions, OUTPUTS[self.taps])
+
+    def decided(self, starts: Sequence[int], workers: int) -> LinePlan | None:
+        rows, lines = starts
+        if not rows or not lines:
             return None
-        return _plan(self, self.problem(images, rows, positions, workers))
+        # The number of lines hardly decides: the middle of its octave.
+        lines = 3 << lines.bit_length() >> 2
+        rows = coarse_middle(rows)
+        return _plan(self, self.problem(1, rows, lines * OUTPUTS[self.taps], workers))
+
+    def plan(self, images: int, rows: int, positions: int, workers: int) -> LinePlan | None:
+        deciding = self.deciding(images, rows, positions)
+        starts = [fine_start(n) for n in deciding if isinstance(n, int)]
+        found = self.decided(starts, workers)
+        if found is None:
+            return None
+        number = -(-coarse_middle(rows) // found.block)
+        return found._replace(block=-(-rows // number))
 
 
 @lru_cache(maxsize=4096)
@@ -176,10 +194,8 @@ class LineWinogradKind(FilterKind[LineWinogradStep, LineChoice]):
             array, ("lines", *weight.shape, stride), (choice.columns, k),
             lambda: transformed(weight, stride), products, choice.width, loaded,
         )  # fmt: skip
-        packed = View(replace(step.weight.buffer, array=None), step.weight.layout)
-        return CompiledFilter(
-            replace(step, weight=packed), kernel, products, choice, LineTask, panels
-        )
+        step = replace(step, weight=loaded.emptied(step.weight))
+        return CompiledFilter(step, kernel, products, choice, LineTask, panels)
 
     def described(
         self, choice: LineChoice, plan: LinePlan, shape: tuple[int, ...], workers: int

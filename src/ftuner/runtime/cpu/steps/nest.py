@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.cpu.schedule import Schedule, schedule_of, task_count
+from ftuner.core.access import Kernel
+from ftuner.core.cpu.schedule import Schedule, schedule_of, task_count, walked
 from ftuner.core.dim import Shape
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
@@ -31,14 +32,15 @@ class NestKind(StepKind[NestStep]):
 
     def bundle(self, step: NestStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         emitter = "ftuner.codegen.llvm.kernels.nest"
-        schedule = _schedule_of(step, hardware, isa)
-        return kernel_bundle(emitter, "nest", step.kernel.numbered(), schedule, isa.fused)
+        kernel = walked(step.kernel)
+        schedule = _schedule_of(kernel, hardware, isa)
+        return kernel_bundle(emitter, "nest", kernel.numbered(), schedule, isa.fused)
 
     def compiled(
         self, step: NestStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledStep:
-        nest = step.kernel
-        tasks = task_count(nest, _schedule_of(step, loaded.hardware, loaded.isa))
+        nest = walked(step.kernel)
+        tasks = task_count(nest, _schedule_of(nest, loaded.hardware, loaded.isa))
         return CompiledKernel(step, kernel, nest.parameters(), tasks, nest.checks())
 
     def report(
@@ -48,7 +50,7 @@ class NestKind(StepKind[NestStep]):
             size = evaluate(buffer.elements, extents) * buffer.dtype.itemsize
             return Operand(size, resident_bytes if buffer.is_constant else 0)
 
-        cost = NestCost(step.kernel, extents, machine)
+        cost = NestCost(walked(step.kernel), extents, machine)
         total = cost.total([operand(b) for b in step.reads], [operand(b) for b in step.writes])
         schedule = cost.schedule
         walk = "scalars"
@@ -57,8 +59,8 @@ class NestKind(StepKind[NestStep]):
         return StepReport(f"{walk}, {count(cost.tasks, 'task')}", total)
 
 
-def _schedule_of(step: NestStep, hardware: CpuHardware, isa: Isa) -> Schedule:
-    return schedule_of(step.kernel, isa.vector_bytes, hardware.tuning.nest_block_elements)
+def _schedule_of(kernel: Kernel, hardware: CpuHardware, isa: Isa) -> Schedule:
+    return schedule_of(kernel, isa.vector_bytes, hardware.tuning.nest_block_elements)
 
 
 KIND = NestKind()

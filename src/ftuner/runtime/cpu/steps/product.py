@@ -43,7 +43,7 @@ from ftuner.runtime.cpu.steps.contract import (
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
 from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, nothing_to_do
-from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
 
@@ -91,22 +91,24 @@ class RowsTask(Task):
     """The number of the dim that counts rows."""
 
     def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        rows = values[self.rows]
+        rows = values.fine[self.rows]
         if not rows:
             return nothing_to_do(workers, 1)
         return _bound(self._ready(rows, workers), workers)
 
     def likeness(self, layouts: Layouts) -> Likeness:
-        return Likeness(replace(self, rows=-1), (self.rows,))
+        return Likeness(replace(self, rows=-1), fine=(self.rows,))
 
     @property
     def plan_rows(self) -> Callable[[int, int], Ready]:
         return self._ready
 
     def _ready(self, rows: int, workers: int) -> Ready:
-        return self.products.ready(self.problem._replace(m=rows, workers=workers), self.strides)
+        """`rows`: the first of a fine range."""
+        problem = self.problem._replace(m=rows, workers=workers)
+        return self.products.ready_for_range(problem, self.strides)
 
 
 def _bound(ready: Ready, workers: int) -> BoundTask:
@@ -141,6 +143,7 @@ class CompiledProduct(CompiledStep, Generic[P]):
         records.constant(at + StepSlot.KIND, PRODUCT_KINDS[dtype])
         records.workspace(call + Call.WORKSPACE)
         records.pool(call + Call.POOL)
+        records.dim(call + Call.ROWS, records.dims.number(step.c.shape[-2]))
         assert len(step.operands) <= MAX_OPERANDS
         slots = (Call.A, Call.B, Call.C, *range(Call.OPERANDS, Call.SIZE))
         for slot, view in zip(slots, step.views, strict=False):
@@ -225,8 +228,7 @@ class ProductKind(MatrixKind, StepKind[P]):
             return step, products, problem_of, None
         panels = packed_once(array, step.b.shape, products, width, loaded)
         # The packed weight replaces the array.
-        b = replace(step.b, buffer=replace(step.b.buffer, array=None))
-        return replace(step, b=b), products, problem_of, panels
+        return replace(step, b=loaded.emptied(step.b)), products, problem_of, panels
 
     def report(
         self, step: P, extents: Extents, machine: Machine, resident_bytes: int
@@ -243,7 +245,7 @@ class ProductKind(MatrixKind, StepKind[P]):
         problem, _ = self.problem_of(step)(a, b, c, operands, need.width, workers, hardware)
         if need.width:
             problem = problem._replace(b_footprint_bytes=resident_bytes)
-        plan = planner.plan(problem)
+        plan = planner.plan_of_range(problem) if need.width else planner.plan(problem)
         estimate = planner.estimate(plan)
         used = plan.workers
         # The planner's estimate does not include the epilogue, and weights that the rest of the

@@ -15,7 +15,6 @@ from ftuner.core.recurrence import Cell
 from ftuner.core.units import count
 from ftuner.cost.cpu.recurrence import RecurrenceProblem, recurrence_cost
 from ftuner.cost.step import Machine
-from ftuner.graph.buffers import View
 from ftuner.graph.recurrence_step import RecurrenceStep
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.model import CpuHardware, Isa
@@ -23,7 +22,8 @@ from ftuner.hardware.tuning import NativeTuning
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
-from ftuner.runtime.cpu.covers import COVER_SLOTS, cover_slots
+from ftuner.runtime.cpu.cover_records import COVER_SLOTS
+from ftuner.runtime.cpu.covers import cover_slots
 from ftuner.runtime.cpu.packed_weights import Panels, packed_levels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -198,7 +198,7 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
             assert array is not None
             assert isinstance(offset, int)
             columns, hidden = _columns(step), step.hidden
-            matrix = array.ravel()[offset : offset + columns * hidden].reshape(columns, hidden)
+            matrix = array.reshape(-1)[offset : offset + columns * hidden].reshape(columns, hidden)
             extents, form = (columns, hidden), ("recurrence", offset)
             if _of_levels(step):
                 lanes = products.compiled.library.lanes
@@ -210,7 +210,7 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
                 panels = packed_as(
                     array, form, extents, lambda: matrix[None], products, required.width, loaded
                 )
-            step = replace(step, weight=View(replace(weight.buffer, array=None), weight.layout))
+            step = replace(step, weight=loaded.emptied(weight))
         return CompiledRecurrence(step, kernel, products, required.width, panels)
 
     def report(

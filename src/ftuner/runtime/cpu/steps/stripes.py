@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from ftuner.core.cpu.stripes import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
+from ftuner.core.ranges import after_fine, coarse_middle
 from ftuner.core.units import count
 from ftuner.cost.cpu.stripes import Extents as MemberExtents
 from ftuner.cost.cpu.stripes import Work
@@ -29,7 +29,6 @@ from ftuner.planner.cpu.stripes import (
     ProductWork,
     Stripes,
     StripesPlanner,
-    extents_of,
     kernel_work,
     stripes_planner,
 )
@@ -50,16 +49,20 @@ from ftuner.runtime.cpu.steps.depthwise import kernel_of
 from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.cpu.steps.product import CompiledProduct
 from ftuner.runtime.cpu.steps.views import touched
-from ftuner.runtime.cpu.tasks import BoundTask, Condition, Task, most_chunks, nothing_to_do
-from ftuner.runtime.shapes.evaluation import Dims, Layouts
+from ftuner.runtime.cpu.tasks import (
+    BoundTask,
+    Condition,
+    Likeness,
+    Task,
+    most_chunks,
+    nothing_to_do,
+)
+from ftuner.runtime.shapes.evaluation import Dims, DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import build_library
 
-BOUND_SLOTS = (
-    MemberSlot.ROWS, MemberSlot.POSITIONS, MemberSlot.READ_ROWS, MemberSlot.BEGIN,
-    MemberSlot.OFFSET, MemberSlot.CAPACITY, MemberSlot.ROW_BYTES,
-)  # fmt: skip
-"""Slots of a member that depend on extents, in the order in which binding gives their values."""
+BOUND_SLOTS = (MemberSlot.OFFSET, MemberSlot.CAPACITY)
+"""Slots of a member that a plan decides, in the order in which binding gives their values."""
 HEADER_SLOTS = (StripesSlot.PARTS, StripesSlot.STRIPE, StripesSlot.WORKER_BYTES)
 
 
@@ -68,23 +71,27 @@ class Walked(Condition):
     """Whether a chain is walked by stripes."""
 
     planner: StripesPlanner
+    images: int
+    """The number of the dim of images."""
     numbers: tuple[int, ...]
-    """The numbers of the dims of images and of the members' extents, in the order of `Extents`."""
+    """The numbers of the dims of the members' extents, in the order of `Extents`."""
 
-    def at(self, values: Sequence[int], workers: int) -> Stripes | None:
+    def at(self, values: DimValues, workers: int) -> Stripes | None:
         """How it is walked at values of the dims; None if it is not."""
-        return self.planner.at((workers, *[values[number] for number in self.numbers]))
+        coarse = [values.coarse[number] for number in self.numbers]
+        return self.planner.at((workers, values[self.images], *coarse))
 
-    def extents(self, values: Sequence[int]) -> tuple[MemberExtents, ...]:
-        return extents_of([values[number] for number in self.numbers[1:]])
-
-    def holds(self, values: Sequence[int], workers: int, hardware: CpuHardware) -> bool:
+    def holds(self, values: DimValues, workers: int, hardware: CpuHardware) -> bool:
         return self.at(values, workers) is not None
+
+    def likeness(self) -> Likeness:
+        return Likeness(None, (self.images,), coarse=self.numbers)
 
 
 def walked(step: StripesStep, planner: StripesPlanner, dims: Dims) -> Walked:
     """What decides whether a chain is walked by stripes; `dims` of the program."""
-    return Walked(planner, dims.numbers(_extents(step)))
+    images, *numbers = dims.numbers(_extents(step))
+    return Walked(planner, images, tuple(numbers))
 
 
 def _extents(step: StripesStep) -> list[Dim]:
@@ -123,19 +130,28 @@ def _work(member: StripeMember, hardware: CpuHardware, isa: Isa) -> Work:
 
 def stripes_at(step: StripesStep, extents: Extents, machine: Machine) -> Stripes | None:
     """How a chain is walked at values of the symbols; None if it is not."""
-    values = [evaluate(dim, extents) for dim in _extents(step)]
+    middles = {name: coarse_middle(value) for name, value in extents.items()}
+    images, *dims = _extents(step)
+    values = [evaluate(images, extents), *[evaluate(dim, middles) for dim in dims]]
     return planner_of(step, machine.hardware, machine.isa).at((machine.workers, *values))
 
 
-def without_weights(step: StripesStep) -> StripesStep:
-    """The chain without the arrays of packed weights."""
+def compiled_chain(step: StripesStep, loaded: Loaded) -> tuple[StripesStep, StripesPlanner]:
+    """The chain without the arrays of packed weights, and its planner, which its members share."""
+    found = loaded.chains.get(id(step))
+    if found is None:
+        planner = planner_of(step, loaded.hardware, loaded.isa)
+        found = loaded.chains[id(step)] = _without_weights(step, loaded), planner
+    return found  # type: ignore[return-value]
+
+
+def _without_weights(step: StripesStep, loaded: Loaded) -> StripesStep:
 
     def bare(member: StripeMember) -> StripeMember:
         product = member.step
         if isinstance(product, DepthwiseStep):
             return member
-        b = View(replace(product.b.buffer, array=None), product.b.layout)
-        return replace(member, step=replace(product, b=b))
+        return replace(member, step=replace(product, b=loaded.emptied(product.b)))
 
     return replace(step, members=tuple(map(bare, step.members)))
 
@@ -147,27 +163,32 @@ class _StripesTask(Task):
     walked: Walked
 
     def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
         chain, stripes = self.walked.planner.chain, self.walked.at(values, workers)
         if stripes is None:
             return nothing_to_do(workers, len(HEADER_SLOTS) + len(chain) * len(BOUND_SLOTS))
-        all_extents = self.walked.extents(values)
         members: list[int] = []
         offset = 0
-        for work, extents, rows in zip(chain, all_extents, (*stripes.capacities, 0), strict=True):
-            row_bytes = extents.positions * work.position_bytes
-            members += (
-                extents.rows, extents.positions, extents.read_rows, extents.begin, offset, rows,
-                row_bytes,
-            )  # fmt: skip
+        for work, number, rows in zip(chain, self.positions, (*stripes.capacities, 0), strict=True):
+            members += (offset, rows)
             if rows:
-                offset += aligned(rows * row_bytes + SLACK_BYTES)
-        tasks = values[self.walked.numbers[0]] * stripes.parts
+                most = after_fine(values.fine[number]) - 1
+                offset += aligned(rows * most * work.position_bytes + SLACK_BYTES)
+        tasks = values[self.walked.images] * stripes.parts
         return BoundTask(
             workers, min(tasks, most_chunks(workers, hardware)), tasks, False,
             (stripes.parts, stripes.rows, offset, *members), workers * offset, 0, None,
         )  # fmt: skip
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The numbers of the dims of the members' positions."""
+        return self.walked.numbers[1 :: len(MemberExtents._fields)]
+
+    def likeness(self, layouts: Layouts) -> Likeness:
+        # Memory is for all positions of a fine range.
+        return self.walked.likeness()._replace(form=self.walked, fine=self.positions[:-1])
 
 
 @dataclass(frozen=True)
@@ -189,11 +210,22 @@ class CompiledStripes(CompiledStep):
         header = records.reserve(StripesSlot.MEMBERS + len(members) * MemberSlot.SIZE)
         records.point(at + StepSlot.DIMS, header)
         records.workspace(header + StripesSlot.WORKSPACE)
+        chain = self.planner.chain
         bound = [header + slot for slot in HEADER_SLOTS]
         last = len(members) - 1
         for number, member in enumerate(members):
             first = header + StripesSlot.MEMBERS + number * MemberSlot.SIZE
             bound += [first + slot for slot in BOUND_SLOTS]
+            row_bytes = member.positions * chain[number].position_bytes
+            extents = {
+                MemberSlot.ROWS: member.rows,
+                MemberSlot.POSITIONS: member.positions,
+                MemberSlot.READ_ROWS: member.read_rows,
+                MemberSlot.BEGIN: member.begin,
+                MemberSlot.ROW_BYTES: row_bytes,
+            }
+            for slot, dim in extents.items():
+                records.dim(first + slot, records.dims.number(dim))
             records.constant(first + MemberSlot.STRIDE, member.stride)
             records.constant(first + MemberSlot.REACH, member.reach)
             compiled = self.members[number]
@@ -303,8 +335,7 @@ class StripesKind(MatrixKind, StepKind[StripesStep]):
             assert isinstance(compiled, CompiledProduct)
             members.append(compiled)
             covers.append(_covers(compiled))
-        planner = planner_of(step, hardware, isa)
-        step = without_weights(step)
+        step, planner = compiled_chain(step, loaded)
         return CompiledStripes(step, kernel, planner, tuple(members), tuple(covers))
 
     def report(

@@ -21,7 +21,7 @@ from ftuner.runtime.cpu.steps.contract import (
     no_cost,
 )
 from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.cpu.steps.stripes import planner_of, stripes_at, walked, without_weights
+from ftuner.runtime.cpu.steps.stripes import compiled_chain, stripes_at, walked
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class WholeKind(StepKind[WholeStep]):
     ) -> CompiledMember:
         member = kind_of(step.step).compiled(step.step, required, kernel, loaded)
         assert isinstance(member.step, (ProductStep, DepthwiseStep))
-        planner = planner_of(step.stripes, loaded.hardware, loaded.isa)
-        own = replace(step, step=member.step, stripes=without_weights(step.stripes))
+        stripes, planner = compiled_chain(step.stripes, loaded)
+        own = replace(step, step=member.step, stripes=stripes)
         return CompiledMember(own, member, planner)
 
     def report(

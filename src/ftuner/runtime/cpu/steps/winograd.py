@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple
 
 from ftuner.codegen.llvm.native.kernel_records import Winograd
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, ceil_quotient, maximum
 from ftuner.core.expr import Expr
+from ftuner.core.ranges import fine_start
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.winograd import WinogradProblem
@@ -53,8 +54,28 @@ class WinogradChoice(NamedTuple):
             images, rows, positions, self.channels, self.columns, self.outputs, workers
         )
 
+    def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, Dim]:
+        """Tiles, and how many positions of a row of a tile there are in the mean."""
+        m = self.outputs
+        tiles = images * ceil_quotient(rows, m) * ceil_quotient(positions, m)
+        # Half of it rounds.
+        row = m * maximum(tiles, 1)
+        return tiles, (2 * images * rows * positions + row) // (2 * row)
+
+    def decided(self, starts: Sequence[int], workers: int) -> WinogradPlan | None:
+        tiles, positions = starts
+        return _plan(self, self.problem(tiles, self.outputs, positions, workers))
+
     def plan(self, images: int, rows: int, positions: int, workers: int) -> WinogradPlan | None:
-        return _plan(self, self.problem(images, rows, positions, workers))
+        deciding = self.deciding(images, rows, positions)
+        start, row = (fine_start(n) for n in deciding if isinstance(n, int))
+        found = self.decided((start, row), workers)
+        if found is None:
+            return None
+        blocks = found.blocks
+        number = -(-start // blocks.tiles)
+        tiles = self.problem(images, rows, positions, workers).tiles
+        return found._replace(blocks=blocks._replace(tiles=-(-tiles // number)))
 
 
 @lru_cache(maxsize=4096)
@@ -140,8 +161,7 @@ class WinogradKind(FilterKind[WinogradStep, WinogradChoice]):
         assert array is not None
         shape = (WINDOW**2 * choice.channels, choice.columns)
         panels = packed_once(array, shape, products, required.width, loaded)
-        weight = View(replace(step.weight.buffer, array=None), step.weight.layout)
-        step = replace(step, weight=weight)
+        step = replace(step, weight=loaded.emptied(step.weight))
         return CompiledFilter(step, kernel, products, choice, WinogradTask, panels)
 
     def described(

@@ -1,0 +1,51 @@
+"""`ftuner save`: a model compiled to one file, which loads without onnx and without a compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ftuner.cli.loading import loaded
+from ftuner.cli.options import AppendOption, JsonOption, ThreadsOption
+from ftuner.cli.output import console, print_json
+
+
+def save(
+    path: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE",
+            help="A name that ends in .ftuner; default: that of the model, in this folder.",
+        ),
+    ] = None,
+    isas: Annotated[
+        str | None,
+        typer.Option(
+            "--isa", metavar="A,B",
+            help="ISAs of this machine to have machine code for; default: the one in use.",
+        ),
+    ] = None,
+    threads: ThreadsOption = None,
+    append_in_place: AppendOption = False,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Compile an ONNX model to one file, which loads without onnx and without a compiler.
+
+    The file is machine code, for machines with all instructions of this one and this version of
+    ftuner: treat it as you treat a program.
+    """
+    from ftuner import inference
+    from ftuner.core.units import capacity
+
+    target = Path(f"{path.stem}.ftuner") if output is None else output
+    model, _ = loaded(path, threads, append_in_place=append_in_place)
+    names = [name.strip() for name in (isas or "").split(",") if name.strip()]
+    inference.save(model, target, isas=names)
+    size = target.stat().st_size
+    if as_json:
+        print_json({"model": str(path), "file": str(target), "bytes": size, "isas": names})
+        return
+    console().print(f"saved in {target}: {capacity(size)}", soft_wrap=True, markup=False)

@@ -1,0 +1,3 @@
+"""The version of ftuner."""
+
+VERSION = "0.1.0"

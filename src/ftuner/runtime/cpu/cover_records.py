@@ -1,0 +1,41 @@
+"""The segments of covers as native code reads them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from ftuner.codegen.llvm.native.kernel_records import AllCovers
+from ftuner.codegen.llvm.native.records import Segment
+from ftuner.core.cpu.tile import MAX_SEGMENTS
+from ftuner.planner.cpu.cover import CoverTable, Segments
+
+COVER_SLOTS = MAX_SEGMENTS * Segment.SIZE
+
+
+def encoded_covers(table: CoverTable, addresses: Sequence[int]) -> array[int]:
+    """An `AllCovers`. `addresses`: of uKernels by height."""
+    solved, main = table.solved, table.main
+    slots = [0] * AllCovers.TABLES
+    slots[AllCovers.LIMIT], slots[AllCovers.MAIN] = len(solved) - 1, main
+    slots[AllCovers.KERNEL] = addresses[main - 1]
+    for cover in solved:
+        slots += segment_slots(cover.segments, addresses)
+    for cover in table.rests:
+        segments = cover.segments
+        if not segments or segments[0][0] != main:
+            segments = ((main, 0), *segments)
+        slots += segment_slots(segments, addresses)
+    return array("q", slots)
+
+
+def segment_slots(segments: Segments, addresses: Sequence[int]) -> list[int]:
+    """The segments of a cover. `addresses`: of uKernels by height."""
+    assert len(segments) <= MAX_SEGMENTS
+    slots = [0] * COVER_SLOTS
+    for i, (mr, tiles) in enumerate(segments):
+        at = i * Segment.SIZE
+        slots[at + Segment.KERNEL] = addresses[mr - 1]
+        slots[at + Segment.MR] = mr
+        slots[at + Segment.TILES] = tiles
+    return slots

@@ -1,0 +1,195 @@
+"""Compiled models as files: written, and read for this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ftuner.errors import (
+    ConfigurationError,
+    DatasetError,
+    HardwareError,
+    ParseError,
+    SavedModelError,
+)
+from ftuner.graph.ir import Array
+from ftuner.graph.splitting import SplitGraph
+from ftuner.hardware.isa import instruction_set
+from ftuner.hardware.system import SystemFacts, read_system
+from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.cpu.session import ISA_VARIABLE
+from ftuner.runtime.late_model import LateModel, SavedLate
+from ftuner.runtime.model import Model
+from ftuner.runtime.saved import container, values
+from ftuner.runtime.saved.code import (
+    SavedBackend,
+    backend_for,
+    hardware_document,
+    interface,
+    key_of,
+    needed_flags,
+)
+
+
+class Saved(NamedTuple):
+    """What a file holds for this machine."""
+
+    graph: SplitGraph | SavedLate
+    backend: SavedBackend
+    append_in_place: bool
+
+
+class _Sections:
+    """Bytes of a file; equal ones are one section."""
+
+    def __init__(self) -> None:
+        self.views: list[memoryview] = []
+        self._numbers: dict[bytes, int] = {}
+        self._arrays: dict[int, int] = {}
+
+    def bytes(self, data: Any) -> int:
+        """The number of the section with these bytes."""
+        view = memoryview(data).cast("B")
+        digest = hashlib.sha256(view).digest()
+        number = self._numbers.setdefault(digest, len(self.views))
+        if number == len(self.views):
+            self.views.append(view)
+        return number
+
+    def array(self, array: Array) -> int:
+        """The same of the elements of an array that lives as long as this does."""
+        number = self._arrays.get(id(array))
+        if number is None:
+            elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            number = self._arrays[id(array)] = self.bytes(elements)
+        return number
+
+
+def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
+    """Write models of one file, each for another ISA, as one file.
+
+    Raises:
+        SavedModelError: a model that cannot be saved, or two for one ISA.
+        ConfigurationError: another suffix than .ftuner, or the file cannot be written.
+        CompileError: the compiler failed.
+    """
+    target = Path(path)
+    if target.suffix != container.SUFFIX:
+        raise ConfigurationError(
+            f"cannot save a model as {target.name!r}; expected a name that ends in "
+            f"{container.SUFFIX}"
+        )
+    sections = _Sections()
+    bodies = [_body(model, sections) for model in models]
+    isas = [body["isa"] for body in bodies]
+    if len(set(isas)) < len(isas) or not isas:
+        raise SavedModelError(
+            f"models for {', '.join(isas) or 'no ISA'}; expected one for each ISA"
+        )
+    container.write(target, {"ftuner": interface(), "bodies": bodies}, sections.views)
+
+
+def _body(model: Model, sections: _Sections) -> dict[str, Any]:
+    """One model, whose bytes are in sections."""
+    saved = model.saved() if isinstance(model, LateModel) else model.split_graph()
+    table = values.Table(sections.array)
+    table.add(saved)
+    executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
+    objects = {b: data for x in executables for b, data in x.objects().items()}
+    kernels = executables[0].session.kernels
+    row = instruction_set(kernels.isa.name)
+    return {
+        "isa": row.name,
+        "architecture": row.architecture,
+        "flags": needed_flags(row, read_system()),
+        "hardware": hardware_document(kernels.hardware),
+        "append_in_place": model.append_in_place,
+        "objects": {key_of(b): sections.bytes(data) for b, data in objects.items()},
+        "entries": sections.bytes(encoded(table.entries)),
+    }
+
+
+def encoded(entries: object) -> bytes:
+    """A table as a section has it."""
+    return json.dumps(entries, separators=(",", ":")).encode()
+
+
+def read(path: str | os.PathLike[str]) -> Saved:
+    """The model of a file for the widest ISA of this machine, or that of `FTUNER_ISA`.
+
+    Raises:
+        MissingFileError: there is no such file.
+        ParseError: it is damaged, or no saved model.
+        SavedModelError: another version of ftuner has written it.
+        HardwareError: it has no machine code for this machine.
+    """
+    facts = read_system()
+    content, sections = container.read(Path(path), facts.cores)
+
+    def section(number: int) -> memoryview:
+        if number < 0:
+            raise IndexError("a negative section")
+        return sections[number]
+
+    try:
+        written, bodies = content["ftuner"], content["bodies"]
+        if written != interface():
+            raise SavedModelError(
+                f"{path} was saved by ftuner {written}; this is {interface()}: save the model "
+                "again with this version"
+            )
+        body = _fitting(bodies, facts, str(path))
+        objects = {key: bytes(section(number)) for key, number in body["objects"].items()}
+        backend = backend_for(body["hardware"], body["isa"], objects)
+
+        def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+            if 0 in shape:
+                return np.empty(shape, dtype)
+            return np.frombuffer(section(number), dtype).reshape(shape)
+
+        graph = values.read(json.loads(bytes(section(body["entries"]))), array)
+        if not isinstance(graph, SplitGraph | SavedLate):
+            raise ParseError("its last entry is no graph")
+        return Saved(graph, backend, bool(body["append_in_place"]))
+    except SavedModelError:
+        raise
+    except (
+        ArithmeticError, AttributeError, DatasetError, LookupError, ParseError, RecursionError,
+        TypeError, ValueError,
+    ) as error:  # fmt: skip
+        raise ParseError(f"{path} is malformed: {error}") from error
+
+
+def _fitting(bodies: Sequence[Any], facts: SystemFacts, path: str) -> Any:
+    """The part of a file that runs on this machine.
+
+    Raises:
+        HardwareError: there is none.
+    """
+    asked = os.environ.get(ISA_VARIABLE)
+    reasons = []
+    found = None
+    for body in bodies:
+        isa = body["isa"]
+        row = instruction_set(isa)
+        missing = set(body["flags"]) - facts.features if facts.features else set()
+        if body["architecture"] != facts.architecture:
+            reasons.append(f"{isa}: of {body['architecture']}, and this is {facts.architecture}")
+        elif missing:
+            reasons.append(f"{isa}: this machine lacks {', '.join(sorted(missing))}")
+        elif asked and asked != isa:
+            reasons.append(f"{isa}: {ISA_VARIABLE} is {asked!r}")
+        elif found is None or row.vector_bytes > instruction_set(found["isa"]).vector_bytes:
+            found = body
+    if found is None:
+        raise HardwareError(
+            f"{path} has no machine code for this machine ({'; '.join(reasons)}). Save the model "
+            "on a machine like this one, or for an ISA that both have: ftuner save MODEL --isa ISA"
+        )
+    return found

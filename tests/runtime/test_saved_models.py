@@ -1,0 +1,413 @@
+"""Saved models: the same bits without onnx and a compiler, and a named error for any other file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper
+from tests.conftest import HOST_ISAS
+
+import ftuner
+from ftuner.hardware.isa import instruction_set
+from ftuner.hardware.system import read_system
+from ftuner.runtime.cpu.session import ISA_VARIABLE
+from ftuner.runtime.saved import code, container, models
+
+RNG = np.random.default_rng(3)
+NODE = helper.make_node
+FLOAT, INT64, BOOL, STRING = (
+    TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
+)  # fmt: skip
+Arrays = Mapping[str, Any]
+ONES = {"x": np.ones((5, 48), np.float32)}
+
+
+def weight(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def info(name: str, shape: Any, kind: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: Arrays) -> Any:
+    stored = [numpy_helper.from_array(x, name) for name, x in weights.items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, stored)
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def dense() -> tuple[Any, Arrays]:
+    """Two products that share a weight, and one of two operands."""
+    nodes = [
+        NODE("MatMul", ["x", "w"], ["a"]), NODE("Relu", ["a"], ["b"]),
+        NODE("MatMul", ["b", "w"], ["c"]), NODE("Add", ["c", "v"], ["y"]),
+        NODE("Transpose", ["y"], ["t"], perm=[1, 0]), NODE("MatMul", ["y", "t"], ["z"]),
+    ]  # fmt: skip
+    outputs = [info("y", ["n", 48]), info("z", ["n", "n"])]
+    weights = {"w": weight(48, 48), "v": weight(48)}
+    return model(nodes, [info("x", ["n", 48])], outputs, weights), {"x": weight(7, 48)}
+
+
+def pictures() -> tuple[Any, Arrays]:
+    """A Winograd convolution, one of few channels, depthwise ones in a chain, groups, a pool."""
+    nodes = [
+        NODE("Conv", ["x", "w0"], ["a"], pads=[1] * 4, strides=[2, 2]),
+        NODE("Clip", ["a", "zero", "six"], ["b"]),
+        NODE("Conv", ["b", "w1"], ["c"], pads=[1] * 4),
+        NODE("Conv", ["c", "w2"], ["d"]), NODE("Clip", ["d", "zero", "six"], ["e"]),
+        NODE("Conv", ["e", "w3"], ["f"], group=96, pads=[1] * 4),
+        NODE("Clip", ["f", "zero", "six"], ["g"]), NODE("Conv", ["g", "w4"], ["h"]),
+        NODE("Add", ["h", "c"], ["i"]), NODE("Conv", ["i", "w5"], ["j"], group=2),
+        NODE("GlobalAveragePool", ["j"], ["y"]),
+    ]  # fmt: skip
+    weights = {
+        "w0": weight(16, 3, 3, 3), "w1": weight(16, 16, 3, 3), "w2": weight(96, 16, 1, 1),
+        "w3": weight(96, 1, 3, 3), "w4": weight(16, 96, 1, 1), "w5": weight(24, 8, 1, 1),
+        "zero": np.float32(0), "six": np.float32(6),
+    }  # fmt: skip
+    weights = {name: np.asarray(x) for name, x in weights.items()}
+    inputs, outputs = [info("x", ["n", 3, "h", "w"])], [info("y", ["n", 24, 1, 1])]
+    return model(nodes, inputs, outputs, weights), {"x": weight(2, 3, 37, 41)}
+
+
+def recurrent() -> tuple[Any, Arrays]:
+    node = NODE("LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], hidden_size=20)
+    outputs = [info("y", None), info("h", None), info("c", None)]
+    weights = {"w": weight(1, 80, 9), "r": weight(1, 80, 20), "b": weight(1, 160)}
+    return model([node], [info("x", ["s", "n", 9])], outputs, weights), {"x": weight(6, 3, 9)}
+
+
+def loop() -> tuple[Any, Arrays]:
+    """A loop whose body has a weight, within a model of several parts."""
+    body = helper.make_graph(
+        [NODE("MatMul", ["s", "w"], ["t"]), NODE("Tanh", ["t"], ["u"]),
+         NODE("Identity", ["go"], ["on"])],
+        "body", [info("i", [], INT64), info("go", [], BOOL), info("s", ["n", 33])],
+        [info("on", [], BOOL), info("u", ["n", 33])],
+        [numpy_helper.from_array(weight(33, 33), "w")],
+    )  # fmt: skip
+    nodes = [NODE("Loop", ["trips", "", "x"], ["z"], body=body), NODE("MatMul", ["z", "v"], ["y"])]
+    inputs = [info("x", ["n", 33]), info("trips", [], INT64)]
+    feeds = {"x": weight(4, 33), "trips": np.array(3)}
+    return model(nodes, inputs, [info("y", ["n", 2])], {"v": weight(33, 2)}), feeds
+
+
+def found() -> tuple[Any, Arrays]:
+    """An extent that depends on data, and elements that are chosen by it."""
+    nodes = [
+        NODE("NonZero", ["x"], ["at"]), NODE("Transpose", ["at"], ["rows"], perm=[1, 0]),
+        NODE("Cast", ["rows"], ["floats"], to=FLOAT), NODE("MatMul", ["floats", "w"], ["y"]),
+    ]  # fmt: skip
+    x = (RNG.standard_normal((5, 6)) > 0).astype(np.float32)
+    return model(nodes, [info("x", ["n", "m"])], [info("y", None)], {"w": weight(2, 5)}), {"x": x}
+
+
+def words() -> tuple[Any, Arrays]:
+    nodes = [NODE("StringNormalizer", ["x"], ["y"], case_change_action="UPPER", stopwords=["a"])]
+    nodes = [
+        NODE("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=["a", "b"],
+             values_floats=[1.5, -0.0], default_float=float("inf")),
+    ]  # fmt: skip
+    made = model(nodes, [info("x", ["n"], STRING)], [info("y", ["n"])], {})
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return made, {"x": np.array(["a", "b", "c"], object)}
+
+
+def gathered() -> tuple[Any, Arrays]:
+    """A table that no step packs, of 16-bit floats, and symbolic positions."""
+    nodes = [
+        NODE("Gather", ["table", "ids"], ["a"]), NODE("Cast", ["a"], ["b"], to=FLOAT),
+        NODE("Shape", ["ids"], ["s"]), NODE("ReduceMean", ["b"], ["m"], axes=[-1]),
+        NODE("Sub", ["b", "m"], ["y"]),
+    ]  # fmt: skip
+    made = model(
+        nodes, [info("ids", ["n", "s"], INT64)], [info("y", None), info("s", [2], INT64)],
+        {"table": weight(31, 17).astype(np.float16)},
+    )  # fmt: skip
+    return made, {"ids": RNG.integers(-31, 31, (3, 4))}
+
+
+MODELS = (dense, pictures, recurrent, loop, found, words, gathered)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, cache_folder: Path) -> Path:
+    """The file of `dense`."""
+    path = tmp_path_factory.mktemp("saved") / "dense.ftuner"
+    ftuner.save(ftuner.load(dense()[0]), path)
+    return path
+
+
+def same(first: ftuner.Model, second: ftuner.Model, feeds: Arrays) -> None:
+    assert (first.inputs, first.outputs) == (second.inputs, second.outputs)
+    for one, other in zip(first.run(feeds), second.run(feeds), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("make", MODELS)
+def test_the_same_bits(make: Any, threads: int, tmp_path: Path) -> None:
+    made, feeds = make()
+    own, path = ftuner.load(made, threads=threads), tmp_path / "model.ftuner"
+    ftuner.save(own, path)
+    again = ftuner.load(path, threads=threads)
+    same(own, again, feeds)
+    assert own.weights_bytes == again.weights_bytes
+    assert [step.title for step in own.steps] == [step.title for step in again.steps]
+    assert own.explain(feeds).weight_bytes == again.explain(feeds).weight_bytes
+    # What was loaded is saved alike.
+    ftuner.save(again, tmp_path / "again.ftuner")
+    assert (tmp_path / "again.ftuner").read_bytes() == path.read_bytes()
+
+
+def test_with_another_number_of_threads(saved: Path) -> None:
+    x = weight(64, 48)
+    one, two = (ftuner.load(saved, threads=threads) for threads in (1, 2))
+    np.testing.assert_allclose(one(x=x)["y"], two(x=x)["y"], 1e-4, 1e-4)
+    assert (one.threads, two.threads) == (1, 2)
+
+
+def test_appended_in_place(tmp_path: Path) -> None:
+    made = model(
+        [NODE("Concat", ["past", "new"], ["present"], axis=1)],
+        [info("past", ["n", "p", 4]), info("new", ["n", "s", 4])],
+        [info("present", None)], {},
+    )  # fmt: skip
+    own, path = ftuner.load(made, append_in_place=True), tmp_path / "model.ftuner"
+    ftuner.save(own, path)
+    again = ftuner.load(path)
+    assert again.appended == own.appended == {"past": "present"}
+    first = again(past=weight(1, 3, 4), new=weight(1, 2, 4))["present"]
+    second = again(past=first, new=weight(1, 1, 4))["present"]
+    np.testing.assert_array_equal(second[:, :5], first)
+    ftuner.save(ftuner.load(made), path)
+    with pytest.raises(ftuner.ConfigurationError, match="saved without append_in_place"):
+        ftuner.load(path, append_in_place=True)
+
+
+def test_random_numbers(tmp_path: Path) -> None:
+    made = model(
+        [NODE("RandomNormalLike", ["x"], ["y"])], [info("x", ["n"])], [info("y", ["n"])], {}
+    )
+    path = tmp_path / "model.ftuner"
+    ftuner.save(ftuner.load(made), path)
+    same(ftuner.load(made, random_seed=7), ftuner.load(path, random_seed=7), {"x": weight(5)})
+
+
+def test_several_isas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, feeds = dense()
+    source, path = tmp_path / "model.onnx", tmp_path / "model.ftuner"
+    source.write_bytes(made.SerializeToString())
+    ftuner.save(ftuner.load(source, threads=1), path, isas=HOST_ISAS)
+    for isa in HOST_ISAS:
+        monkeypatch.setenv(ISA_VARIABLE, isa)
+        again = ftuner.load(path, threads=1)
+        assert {x.isa for x in again.all_executables()} == {isa}
+        np.testing.assert_allclose(again.run(feeds)[0], ftuner.load(made).run(feeds)[0], 1e-4, 1e-4)
+    with pytest.raises(ftuner.ConfigurationError, match="was not loaded from a path"):
+        ftuner.save(ftuner.load(made), path, isas=["other"])
+    with pytest.raises(ftuner.ConfigurationError, match="this machine has"):
+        ftuner.save(ftuner.load(source), path, isas=["avx1024"])
+
+
+ALONE = """
+import sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("onnx", "llvmlite", "torch", "triton"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Refused())
+import numpy as np
+import ftuner
+found = ftuner.load(sys.argv[1])(x=np.ones((5, 48), np.float32))
+sys.stdout.write(found["y"].tobytes().hex())
+"""
+
+
+def test_without_onnx_and_compiler(saved: Path, tmp_path: Path) -> None:
+    """Nor with a cache folder, or a model of the machine."""
+    environment = {**os.environ, "FTUNER_CACHE_DIR": str(tmp_path / "empty")}
+    found = subprocess.run(
+        [sys.executable, "-c", ALONE, str(saved)], env=environment, capture_output=True, text=True,
+        timeout=120, check=True,
+    )  # fmt: skip
+    assert found.stdout == ftuner.load(saved)(**ONES)["y"].tobytes().hex()
+    assert not (tmp_path / "empty").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_weights_are_shared(saved: Path) -> None:
+    """They are pages of the file, which this process has no copy of."""
+    kept = ftuner.load(saved)
+    kept(**ONES)
+    text = Path("/proc/self/smaps").read_text()
+    at = text.index(str(saved))
+    entry = dict(line.split(":", 1) for line in text[at:].splitlines()[1:20] if ":" in line)
+    assert int(entry["Private_Dirty"].split()[0]) == 0
+    assert int(entry["Rss"].split()[0]) > 0
+
+
+def test_a_saved_model_is_pickled_by_its_path(saved: Path) -> None:
+    same(ftuner.load(saved), pickle.loads(pickle.dumps(ftuner.load(saved))), ONES)
+
+
+def test_a_file_is_replaced_as_a_whole(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.ftuner"
+    shutil.copy(saved, path)
+    before = ftuner.load(path)
+    wanted = before(**ONES)["y"]
+    ftuner.save(ftuner.load(recurrent()[0]), path)
+    np.testing.assert_array_equal(before(**ONES)["y"], wanted)
+    assert [spec.name for spec in ftuner.load(path).outputs] == ["y", "h", "c"]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_numbers_at_run_time(tmp_path: Path) -> None:
+    """What was compiled for the answers so far is saved; others are refused."""
+    made = model(
+        [NODE("MatMul", ["x", "w"], ["a"]), NODE("Unsqueeze", ["a", "axes"], ["b"]),
+         NODE("Reshape", ["b", "shape"], ["y"])],
+        [info("x", ["n", 8]), info("axes", [1], INT64), info("shape", ["r"], INT64)],
+        [info("y", None)], {"w": weight(8, 8)},
+    )  # fmt: skip
+    own, path = ftuner.load(made), tmp_path / "model.ftuner"
+    feeds = {"x": weight(6, 8), "axes": np.array([1]), "shape": np.array([3, 16])}
+    own.run(feeds)
+    ftuner.save(own, path)
+    again = ftuner.load(path)
+    same(own, again, feeds)
+    same(own, again, {**feeds, "x": weight(2, 8), "shape": np.array([2, 8])})
+    assert again.explain(feeds).groups
+    with pytest.raises(ftuner.SavedModelError, match="no machine code for these"):
+        again.run({**feeds, "axes": np.array([0])})
+    ftuner.save(again, tmp_path / "again.ftuner")
+    assert (tmp_path / "again.ftuner").read_bytes() == path.read_bytes()
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    unranked = model([NODE("Relu", ["x"], ["y"])], [info("x", None)], [info("y", None)], {})
+    with pytest.raises(ftuner.SavedModelError, match="number of axes"):
+        ftuner.save(ftuner.load(unranked), tmp_path / "model.ftuner")
+    own = ftuner.load(dense()[0])
+    for name in ("model.onnx", "model"):
+        with pytest.raises(ftuner.ConfigurationError, match=r"ends in \.ftuner"):
+            ftuner.save(own, tmp_path / name)
+    (tmp_path / "folder.ftuner").mkdir()
+    with pytest.raises(ftuner.ConfigurationError, match="not a regular file"):
+        ftuner.save(own, tmp_path / "folder.ftuner")
+    with pytest.raises(ftuner.ConfigurationError, match="cannot write"):
+        ftuner.save(own, tmp_path / "missing" / "model.ftuner")
+    assert [file.name for file in tmp_path.iterdir()] == ["folder.ftuner"]
+
+
+def test_options_that_a_file_has_not(saved: Path, tmp_path: Path) -> None:
+    for options in ({"device": "cuda"}, {"dtype": "float16"}):
+        with pytest.raises(ftuner.ConfigurationError, match="compiled for a CPU"):
+            ftuner.load(saved, **options)  # type: ignore[arg-type]
+    with pytest.raises(ftuner.MissingFileError):
+        ftuner.load(tmp_path / "missing.ftuner")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_is_found(seed: int, saved: Path, tmp_path: Path) -> None:
+    """Wherever it is: a file that loads is the one that was written."""
+    random, data, path = Random(seed), saved.read_bytes(), tmp_path / "model.ftuner"
+    for _ in range(60):
+        at = random.randrange(len(data))
+        changed = bytearray(data)
+        changed[at] ^= 1 << random.randrange(8)
+        cut = data[:at]
+        moved = data[:at] + bytes(random.randrange(1, 9)) + data[at:]
+        for damaged in (bytes(changed), cut, moved, data + b"\0"):
+            path.write_bytes(damaged)
+            with pytest.raises(ftuner.GraphError if at < 32 else ftuner.ParseError):
+                ftuner.load(path)
+
+
+def test_hostile_documents(saved: Path, tmp_path: Path) -> None:
+    """Files whose checksums are right, with content that nothing has written."""
+    opened = container.read(saved, 1)
+    path = tmp_path / "model.ftuner"
+    (body,) = opened.content["bodies"]
+    own = {**opened.content}
+    sections = [memoryview(bytes(section)) for section in opened.sections]
+    for content in (
+        None, [], {}, {**own, "bodies": None}, {**own, "bodies": [None]},
+        {**own, "bodies": [{}]}, {**own, "bodies": [{**body, "objects": {"a": 1 << 40}}]},
+        {**own, "bodies": [{**body, "entries": -1}]},
+        {**own, "bodies": [{**body, "hardware": {}}]},
+        {**own, "bodies": [{**body, "flags": 3}]},
+        {**own, "bodies": []}, {**own, "bodies": [{**body, "isa": "none"}]},
+    ):  # fmt: skip
+        container.write(path, content, sections)
+        with pytest.raises(ftuner.FTunerError):
+            ftuner.load(path)
+    entries = [
+        3, [], [3], [[]], [["tuple", 0]], [["tuple", -1]], [["os.system", 0]], ["x", ["list", 0]],
+        ["<f4", 1, ["tuple", 1], ["array", 0, 2, 1 << 30]],
+        ["<f4", -1, ["tuple", 1], ["array", 0, 2, 0]], ["O", 1, ["tuple", 1], ["array", 0, 2, 0]],
+        ["<f4", 1 << 60, ["tuple", 1], ["array", 0, 2, 0]],
+        ["<f4", 1 << 60, ["tuple", 1], ["hollow", 0, 2]],
+        [0, ["graph.ir.Graph", 0, 0, 0, 0]], [0, ["graph.ir.Graph", 0]],
+    ]  # fmt: skip
+    for table in entries:
+        changed = sections.copy()
+        changed[body["entries"]] = memoryview(models.encoded(table))
+        container.write(path, own, changed)
+        with pytest.raises(ftuner.ParseError):
+            ftuner.load(path)
+
+
+def test_another_version(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "interface", lambda: "0.0.1-0")
+        with pytest.raises(ftuner.SavedModelError, match="save the model again"):
+            ftuner.load(saved)
+    path = tmp_path / "model.ftuner"
+    with monkeypatch.context() as patch:
+        patch.setattr(container, "FORMAT", 2)
+        ftuner.save(ftuner.load(dense()[0]), path)
+    with pytest.raises(ftuner.SavedModelError, match="has the format 2"):
+        ftuner.load(path)
+
+
+def test_another_machine(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = read_system()
+    needed = code.needed_flags(instruction_set(HOST_ISAS[-1]), facts)
+    if needed:
+        poorer = replace(facts, features=facts.features - {needed[0]})
+        with monkeypatch.context() as patch:
+            patch.setattr(models, "read_system", lambda: poorer)
+            with pytest.raises(ftuner.HardwareError, match=f"lacks {needed[0]}.*ftuner save"):
+                ftuner.load(saved)
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "read_system", lambda: replace(facts, architecture="other"))
+        with pytest.raises(ftuner.HardwareError, match="this is other"):
+            ftuner.load(saved)
+    # Caches, cores and clocks decide nothing: the plans are those of the machine that saved it.
+    with monkeypatch.context() as patch:
+        patch.setattr(models, "read_system", lambda: replace(facts, cores=96, caches=()))
+        ftuner.load(saved)(**ONES)
+
+
+def test_models_of_one_machine_share_workers(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.ftuner"
+    ftuner.save(ftuner.load(recurrent()[0]), path)
+    first, second = (next(iter(ftuner.load(p).all_executables())) for p in (saved, path))
+    assert first.session is second.session  # type: ignore[attr-defined]
