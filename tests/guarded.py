@@ -32,6 +32,7 @@ import ftuner.runtime.cpu.grouped  # noqa: F401
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
 from ftuner.runtime.cpu import steps
+from ftuner.runtime.cpu.output_pool import OutputPool
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
@@ -315,6 +316,7 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     yield ProgramWriter, "_arena_places", guarded_places
     yield ProgramWriter, "_place_kept", guarded_kept
     yield ProgramWriter, "bind", guarded_bind
+    yield OutputPool, "array", lambda self, shape, dtype: Guard(shape, dtype, None, at).array
     yield Workspaces, "take", take
     yield Workspaces, "give_back", give_back
 

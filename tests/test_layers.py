@@ -57,6 +57,7 @@ ONLY_ON_CPU = {
     "planner.panel_width": "only a CPU packs weights into panels",
     "report.patches": "on a GPU the tiles of a product are bands and waves",
     "runtime.appending": "outputs that append to inputs in place",
+    "runtime.output_pool": "torch keeps the memory of freed tensors for later ones",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
     "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.cover_records": "as runtime.covers",

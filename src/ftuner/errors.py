@@ -86,6 +86,10 @@ class AllocationError(FTunerError, MemoryError):
     """Memory that the system does not give, or more than it can address."""
 
 
+class MemoryLimitError(AllocationError):
+    """A run needs more memory than the `memory_limit` of its model."""
+
+
 class HardwareError(FTunerError, RuntimeError):
     """A machine, ISA or recorded machine that ftuner does not know or cannot use."""
 

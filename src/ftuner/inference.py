@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from os import PathLike
 from typing import Any, SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
 from ftuner.core.dtype_names import ElementType, dtype_name
+from ftuner.core.integers import checked_integer
 from ftuner.errors import (
     ConfigurationError,
     FTunerError,
@@ -30,7 +31,9 @@ from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.memory import give_back_freed, reuse
 from ftuner.runtime.devices import CPU, backend_of
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import ANY_RANK, TensorSpec
+from ftuner.runtime.preparing import Extents
 from ftuner.runtime.saved.container import is_saved
 from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
@@ -44,7 +47,8 @@ _LOG = logging.getLogger(__name__)
 def load(
     model: Source, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
-    random_seed: SupportsIndex | None = None,
+    random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
+    warm: Mapping[str, Extents] | None = None,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -78,6 +82,14 @@ def load(
             of a model then draws the same numbers in each process, with any number of threads. By
             default they are new in each run. Either way, successive and concurrent runs draw
             different numbers.
+        memory_limit: on a CPU, the most bytes that the model keeps between runs beside weights and
+            code: memory of intermediate results, programs of shapes, and outputs that the caller
+            has freed. What was used least recently is freed first. A run that needs more than this
+            for its intermediate results and its program is refused, whatever ran before; outputs
+            do not count. Runs of several threads at once may take more together, until they end. By
+            default each graph keeps the memory of its largest inputs for each concurrent caller,
+            and at most 64 MiB of programs. `Model.kept_bytes` is what is kept now.
+        warm: shapes that the model is prepared for before it is returned; see `Model.prepare`.
 
     Returns:
         The model: call it with arrays by name, or use its `run`. A model that was loaded from a
@@ -90,7 +102,8 @@ def load(
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
             an unknown `dtype`, or any on a CPU; `append_in_place` on a GPU; a `random_seed` that is
-            no such number.
+            no such number; a `memory_limit` that is none, or on a GPU.
+        InputError, ShapeError, MemoryLimitError: shapes of `warm`; see `Model.prepare`.
         HardwareError: a GPU that kernels cannot run on.
     """
     by_path = isinstance(model, str | PathLike)
@@ -100,18 +113,23 @@ def load(
         dtype=dtype,
         append_in_place=append_in_place,
         random_seed=random_seed,
+        memory_limit=memory_limit,
     )
     if isinstance(model, str | PathLike) and is_saved(model):
         found = _saved_model(model, **again)
-        found.made_by = partial(load, os.path.abspath(model), **again)
+        if warm:
+            found.prepare(warm)
+        found.made_by = partial(load, os.path.abspath(model), **again, warm=warm)
         return found
     read: Callable[[], ModelRecord] = partial(read_model, model)
     if not (by_path or isinstance(model, bytes)):
         # A message may be changed after it was loaded.
         read = cache(read)
     found = compile_file(read, progress=progress, **again)
+    if warm:
+        found.prepare(warm)
     if by_path:
-        found.made_by = partial(load, os.path.abspath(model), **again)
+        found.made_by = partial(load, os.path.abspath(model), **again, warm=warm)
     return found
 
 
@@ -153,12 +171,14 @@ def _for_isa(model: Model, isa: str) -> Model:
             f"the model was not loaded from a path, so that it cannot be compiled for {isa}; save "
             "it for its own ISA, or load it from an ONNX file"
         )
-    return compile_file(partial(read_model, *model.made_by.args), isa=isa, **model.made_by.keywords)
+    options = {n: x for n, x in model.made_by.keywords.items() if n != "warm"}
+    return compile_file(partial(read_model, *model.made_by.args), isa=isa, **options)
 
 
 def _saved_model(
     path: str | PathLike[str], threads: SupportsIndex | None, device: str,
     dtype: ElementType | None, append_in_place: bool, random_seed: SupportsIndex | None,
+    memory_limit: SupportsIndex | None,
 ) -> Model:  # fmt: skip
     """`load` of a file that `save` has written."""
     if device != CPU or dtype is not None:
@@ -171,10 +191,12 @@ def _saved_model(
             f"{path} was saved without append_in_place; leave it out, or save the model with it"
         )
 
+    kept = _kept(memory_limit, saved.backend)
+
     def compiled(graph: SplitGraph) -> Model:
         return Model(
             graph, saved.backend, threads, append_in_place=saved.append_in_place,
-            random_seed=random_seed,
+            random_seed=random_seed, kept=kept,
         )  # fmt: skip
 
     if isinstance(saved.graph, SplitGraph):
@@ -188,7 +210,7 @@ def compile_file(
     read: Callable[[], ModelRecord], *, threads: SupportsIndex | None = None,
     progress: Progress | None = None, device: str = CPU, dtype: ElementType | None = None,
     append_in_place: bool = False, random_seed: SupportsIndex | None = None,
-    isa: str | None = None,
+    memory_limit: SupportsIndex | None = None, isa: str | None = None,
 ) -> Model:  # fmt: skip
     """Compile the model that `read` gives: `load` with another way of reading a file. `isa`: one of
     this machine's CPU, by default as the process says.
@@ -199,12 +221,14 @@ def compile_file(
     backend, held = _target(device, dtype, append_in_place)
     if isa is not None:
         backend = CpuBackend(isa=isa)
+    kept = _kept(memory_limit, backend)
 
     def compiled(graph: Graph, shared: SharedWeights | None = None, used_up: bool = False) -> Model:
         graph = optimised(graph.moved() if used_up else graph, backend.multiplies_halves)
         return Model(
-            graph, backend, threads, progress, held, append_in_place, random_seed, shared, used_up
-        )
+            graph, backend, threads, progress, held, append_in_place, random_seed, shared, used_up,
+            kept,
+        )  # fmt: skip
 
     def made(
         taken: Callable[[], ModelRecord], shared: SharedWeights | None = None,
@@ -288,13 +312,13 @@ def _declared(records: Sequence[InputRecord | OutputRecord]) -> list[TensorSpec]
 def compile(
     graph: Graph, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
-    random_seed: SupportsIndex | None = None,
+    random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
 ) -> Model:  # fmt: skip
     """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
 
     Args:
         graph: made by a front end with `ftuner.graph.builder.Builder`; see docs/extending.md.
-        threads, progress, device, dtype, append_in_place, random_seed: as of `load`.
+        threads, progress, device, dtype, append_in_place, random_seed, memory_limit: as of `load`.
 
     Raises:
         UnsupportedOperatorError: operators that the device does not have; the message lists all of
@@ -309,7 +333,21 @@ def compile(
         if value.dtype.name not in ELEMENT_DTYPES:
             raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
     graph = optimised(graph, backend.multiplies_halves)
-    return Model(graph, backend, threads, progress, held, append_in_place, random_seed)
+    kept = _kept(memory_limit, backend)
+    return Model(graph, backend, threads, progress, held, append_in_place, random_seed, kept=kept)
+
+
+def _kept(limit: SupportsIndex | None, backend: Backend) -> KeptMemory:
+    """What counts the memory that a model keeps.
+
+    Raises:
+        ConfigurationError: a limit that is no number of bytes, or of a GPU's memory.
+    """
+    if limit is None:
+        return KeptMemory()
+    if not backend.limits_memory:
+        raise ConfigurationError("memory_limit is for models on a CPU; leave it out")
+    return KeptMemory(checked_integer(limit, "memory_limit", 0, error=ConfigurationError))
 
 
 def _target(device: str, dtype: ElementType | None, append: bool) -> tuple[Backend, DType | None]:

@@ -9,7 +9,6 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from ftuner.core.integers import checked_integer
 from ftuner.core.units import count
 from ftuner.cost.step import Machine
 from ftuner.errors import InputError
@@ -17,6 +16,7 @@ from ftuner.report.model import ModelExplanation, explain_model
 from ftuner.runtime import chosen_model, late_model, model
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.ops.product_operands import Operand
+from ftuner.runtime.preparing import shape_of
 from ftuner.runtime.shapes.binding import bind
 
 Given = Sequence[SupportsIndex] | Operand
@@ -69,7 +69,7 @@ class Model(model.Model):
 
     def _variant(self, inputs: Mapping[str, Given]) -> Model:
         """The variant for some shapes, or this model."""
-        found = self.variants and self.variants.of({n: _extents(n, x) for n, x in inputs.items()})
+        found = self.variants and self.variants.of({n: shape_of(n, x) for n, x in inputs.items()})
         assert isinstance(found, Model | None)
         return found or self
 
@@ -115,7 +115,7 @@ class UnrankedModel(chosen_model.UnrankedModel, Model):
         inputs = {**(given or {}), **by_name}
         found = self._current
         if inputs:
-            found = self._ranked.of({n: _extents(n, x) for n, x in inputs.items()}) or found
+            found = self._ranked.of({n: shape_of(n, x) for n, x in inputs.items()}) or found
         assert isinstance(found, Model)
         return found.explain(inputs)
 
@@ -124,15 +124,8 @@ def _is_array(given: Given) -> bool:
     return hasattr(given, "shape")
 
 
-def _extents(name: str, given: Given) -> tuple[int, ...]:
-    extents: object = getattr(given, "shape", given)
-    if isinstance(extents, str) or not isinstance(extents, Sequence):
-        raise InputError(f"input {name} was given {given!r}; expected a shape or an array")
-    return tuple(checked_integer(n, f"an extent of {name}", 0) for n in extents)
-
-
 def _shape(name: str, given: Given, rank: int) -> tuple[int, ...]:
-    extents = _extents(name, given)
+    extents = shape_of(name, given)
     if rank == 0 and prod(extents) == 1:
         return ()
     if len(extents) != rank:

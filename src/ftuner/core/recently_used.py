@@ -29,8 +29,8 @@ class RecentlyUsed(Generic[K, V]):
         self._size, self._forgotten = size, forgotten
         self._young: dict[K, V] = {}
         self._old: dict[K, V] = {}
-        self._filled = 0
-        """What the younger generation has."""
+        self._filled = self._left = 0
+        """What the younger generation has, and the older one had when it was younger."""
 
     def get(self, key: K) -> V | None:
         found = self._young.get(key)
@@ -44,14 +44,23 @@ class RecentlyUsed(Generic[K, V]):
         """Keep a value, in place of the one before."""
         size = 1 if self._size is None else self._size(value)
         if 2 * (self._filled + size) > self.limit and self._young:
-            left, self._old, self._young = self._old, self._young, {}
-            self._filled = 0
-            if self._forgotten is not None:
-                for other, entry in left.items():
-                    if other not in self._old and other != key:
-                        self._forgotten(entry)
+            self.age(key)
         self._filled += size
         self._young[key] = value
+
+    @property
+    def size(self) -> int:
+        """What all entries have together, or more: some may be counted in both generations."""
+        return self._filled + self._left
+
+    def age(self, but: K | None = None) -> None:
+        """Forget the older generation, except for the key `but`; the younger one is then older."""
+        left, self._old, self._young = self._old, self._young, {}
+        self._left, self._filled = self._filled, 0
+        if self._forgotten is not None:
+            for other, entry in left.items():
+                if other not in self._old and other != but:
+                    self._forgotten(entry)
 
     def values(self) -> Iterator[V]:
         """All entries, those of the older generation first."""
@@ -62,7 +71,7 @@ class RecentlyUsed(Generic[K, V]):
     def clear(self) -> None:
         """Forget everything."""
         entries = list(self.values()) if self._forgotten is not None else []
-        self._old, self._young, self._filled = {}, {}, 0
+        self._old, self._young, self._filled, self._left = {}, {}, 0, 0
         for entry in entries:
             assert self._forgotten is not None
             self._forgotten(entry)

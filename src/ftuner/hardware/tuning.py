@@ -382,4 +382,9 @@ class CpuTuning(Tuning, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         256, "plans", "Plans made when a model is loaded, for its smallest inputs",
         "measured: some seven milliseconds",
     )  # fmt: skip
+    large_output_bytes: int = constant(
+        256 << 10, "bytes", "Least output of a model that takes the memory of an earlier one",
+        "measured on AMD Zen 3 with glibc: several outputs of this size are mapped anew in each "
+        "run, which takes longer than the run", most=1 << 40,
+    )  # fmt: skip
     __hash__ = Tuning.__hash__

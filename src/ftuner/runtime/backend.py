@@ -10,6 +10,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.errors import SavedModelError
 from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.kept_memory import Keeper, KeptMemory
 from ftuner.runtime.ops.grouped_operands import Groups
 from ftuner.runtime.ops.layer import Activation, Layer
 from ftuner.runtime.shown_progress import Progress
@@ -43,7 +44,7 @@ class Tuned(NamedTuple):
     """Found in a cache."""
 
 
-class Executable(ABC):
+class Executable(Keeper):
     """A compiled graph that runs at any extents, none of which depends on data. Its operands are
     those of the device: NumPy arrays, or tensors on a GPU. Safe to use from several threads."""
 
@@ -112,6 +113,16 @@ class Executable(ABC):
         """
 
     @abstractmethod
+    def prepare(self, cases: Sequence[Sequence[Sequence[int]]]) -> list[str]:
+        """Make everything ready for runs on shapes of the inputs, the largest shapes last; returns
+        why some of them are not possible.
+
+        Raises:
+            AllocationError: the device does not have the memory.
+            UnsupportedKernelError: the caller captures a CUDA graph.
+        """
+
+    @abstractmethod
     def record(self, wanted: bool) -> None:
         """Whether shapes that come again are recorded, where the device can record launches."""
 
@@ -167,6 +178,8 @@ class Backend(ABC):
     """Whether half precision is computed as it is; otherwise it is computed in float32."""
     appends_in_place: bool
     """Whether outputs can append to inputs in place."""
+    limits_memory: bool
+    """Whether what a model keeps between runs can be limited."""
     held_dtypes: Mapping[str, DType]
     """Element types that the float32 of a model may be held in, by name."""
 
@@ -238,6 +251,7 @@ class Backend(ABC):
         progress: Progress | None = None, appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None, used_up: bool = False,
         compiled: Compiled | None = None,
+        kept: KeptMemory | None = None,
     ) -> Executable:  # fmt: skip
         """Compile a graph without data-dependent shapes.
 
@@ -250,6 +264,7 @@ class Backend(ABC):
                 weights are freed while others are still packed.
             compiled: what `Executable.compiled` returned for the graph, which may then be without
                 nodes.
+            kept: what counts the memory that is kept between runs; by default its own.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for; all are listed.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.dtype import DType
+from ftuner.core.evaluation import all_symbols_in, evaluate
 from ftuner.errors import ConfigurationError, IndexRangeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value, attribute_dims
@@ -18,8 +19,9 @@ from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host, Iterations, once
 from ftuner.graph.splitting import Part, SplitGraph, runs_graphs, split
 from ftuner.runtime.backend import Backend, Boundary, Executable
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.reference import bound_attributes
-from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shapes.binding import Binding, bind
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 
@@ -54,10 +56,10 @@ class Chain:
         self, graph: Graph, parts: Sequence[Part], backend: Backend, boundary: Boundary,
         threads: SupportsIndex | None, held: DType | None, progress: Progress | None,
         appended: Sequence[Appended] = (), shared: SharedWeights | None = None,
-        used_up: bool = False,
+        used_up: bool = False, kept: KeptMemory | None = None,
     ) -> None:  # fmt: skip
-        """Compile the parts of a graph; `threads`, `held`, `shared` and `used_up` are those of
-        `Backend.compile`, and so is `appended`, of the one part of a graph.
+        """Compile the parts of a graph; `threads`, `held`, `shared`, `used_up` and `kept` are those
+        of `Backend.compile`, and so is `appended`, of the one part of a graph.
 
         Raises:
             UnsupportedOperatorError, ConfigurationError, HardwareError: as `Backend.compile`.
@@ -65,8 +67,9 @@ class Chain:
 
         def chain(graph: Graph) -> Chain:
             return Chain(
-                graph, split(graph), backend, boundary, threads, held, progress, (), shared
-            )
+                graph, split(graph), backend, boundary, threads, held, progress, (), shared,
+                kept=kept,
+            )  # fmt: skip
 
         self._graph = replace(graph, nodes=())
         self._inputs = parts[0].graph.inputs
@@ -81,8 +84,9 @@ class Chain:
             node, executable = part.node, None
             if not part.is_empty or (node is None and not self.executables):
                 executable = backend.compile(
-                    part.graph, threads, held, progress, appended, shared, used_up, part.compiled
-                )
+                    part.graph, threads, held, progress, appended, shared, used_up, part.compiled,
+                    kept,
+                )  # fmt: skip
                 self.executables.append(executable)
             # An executable checks the extents that it is given.
             needed = (part.is_empty and not checked) or _has_dims(node)
@@ -194,6 +198,36 @@ class Chain:
         """What has these places; see `_Places`."""
         return [known[i] if i >= 0 else self._constants[-1 - i] for i in places]
 
+    def prepare(self, known: Sequence[Mapping[str, int]]) -> list[str]:
+        """Prepare the executables, those of graphs within host nodes included, for values of the
+        symbols; returns what is not prepared, and why. Iterations of a loop are prepared for the
+        shapes of the first one.
+
+        Raises:
+            AllocationError, UnsupportedKernelError: as `Executable.prepare`.
+        """
+        skipped: list[str] = []
+        for number, (part, chains, executable) in enumerate(self._headers):
+            if executable is not None:
+                shapes = _shapes(part.graph.inputs, known)
+                if shapes is None:
+                    skipped.append(f"part {number + 1}: an extent of its inputs depends on data")
+                else:
+                    skipped += executable.prepare(shapes)
+            node = part.node
+            if node is None:
+                continue
+            for chain in chains.values():
+                # After the number of iterations and whether to begin, or after the condition.
+                first = 1 if node.op == "choose" else 2
+                shapes = _shapes(node.inputs[first : first + len(chain._inputs)], known)
+                if shapes is None:
+                    skipped.append(f"a graph of {node.op}: an extent of an operand depends on data")
+                    continue
+                inner = Graph(chain._inputs, (), ())
+                skipped += chain.prepare([bind(inner, found) for found in shapes])
+        return list(dict.fromkeys(skipped))
+
 
 class _Header(NamedTuple):
     """A part without its nodes, what runs the graphs of the host node after it, and its
@@ -268,6 +302,15 @@ def _noted(note: Note, executable: Executable, operands: list[Any]) -> list[Any]
 def _has_dims(node: Node | None) -> bool:
     """Whether attributes of a node have dims that are known only at run time."""
     return node is not None and bool(symbols_of(attribute_dims(node)))
+
+
+def _shapes(
+    values: Sequence[Value], known: Sequence[Mapping[str, int]]
+) -> list[list[tuple[int, ...]]] | None:
+    """The shapes of some values for values of the symbols; None if they depend on others."""
+    if not all(all(all_symbols_in([d for v in values for d in v.shape], k)) for k in known[:1]):
+        return None
+    return [[tuple(evaluate(d, extents) for d in v.shape) for v in values] for extents in known]
 
 
 def _evaluation(node: Node, boundary: Boundary, graphs: Mapping[str, Chain]) -> Evaluate:

@@ -14,6 +14,7 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.model import Model, TensorSpec
 from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.variants import Variants
 
@@ -103,6 +104,9 @@ class ChosenModel(Model):
         model, given = self._chosen(feeds, key, note)
         return model._run(given, key, note)
 
+    def _ready(self, given: Mapping[str, Extents]) -> Prepared:
+        return Prepared(0, ("the shapes of all inputs decide which model runs",))
+
     def split_graph(self) -> SplitGraph:
         raise SavedModelError(
             "the model is compiled for the number of axes of its inputs, which the file does not "
@@ -134,10 +138,15 @@ class UnrankedModel(ChosenModel):
         """`initial`: a model of no steps. `random_seed`: as of `Model`."""
         super().__init__(outputs, random_seed)
         self._inputs, self._ranked, self._initial = list(inputs), variants, initial
+        self._kept = initial._kept
 
     @property
     def inputs(self) -> list[TensorSpec]:
         return self._inputs
+
+    def _ready(self, given: Mapping[str, Extents]) -> Prepared:
+        found = self._of_shapes(given, self._ranked)
+        return super()._ready(given) if found is self else found._ready(given)
 
     def _resolved(self, feeds: Feeds, key: Array | None, note: Note | None) -> tuple[Model, Feeds]:
         check_names(feeds, [spec.name for spec in self._inputs])

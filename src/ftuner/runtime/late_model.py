@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -24,6 +24,7 @@ from ftuner.runtime.chosen_model import ChosenModel, Feeds
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.tensors import array_of, is_tensor
 from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.reference import outputs_of_extents
 
 _LOG = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ class LateModel(ChosenModel):
         self._initial = self._first.model
         """Computes what is needed first."""
         self.append_in_place = self._initial.append_in_place
+        self._kept = self._initial._kept
 
     @classmethod
     def from_saved(
@@ -151,6 +153,7 @@ class LateModel(ChosenModel):
         late._first = question(saved.first)
         late._initial = late._first.model
         late.append_in_place = late._initial.append_in_place
+        late._kept = late._initial._kept
         return late
 
     def saved(self) -> SavedLate:
@@ -174,6 +177,9 @@ class LateModel(ChosenModel):
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
         self._left = 0
         """Models that may still be compiled before a call needs them."""
+
+    def _ready(self, given: Mapping[str, Extents]) -> Prepared:
+        return Prepared(0, (f"the model depends on data: {self._first.asked.what}",))
 
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
         found = _Question(_asked(need), self._compile(need.computed()), before)

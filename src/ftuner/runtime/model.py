@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, overload
 import numpy.typing as npt
 
 from ftuner.core.dtype import DType
+from ftuner.core.evaluation import evaluate
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count
 from ftuner.errors import GraphError, PickleError, ShapeError
@@ -19,9 +20,13 @@ from ftuner.graph.splitting import SplitGraph, split
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain, Note
+from ftuner.runtime.cpu.memory import give_back_freed
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.memory_use import Memory, together
 from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
+from ftuner.runtime.preparing import Extents, Prepared, known_extents, shape_of
 from ftuner.runtime.random_keys import RandomKeys
+from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 from ftuner.runtime.variants import Variants
@@ -53,8 +58,9 @@ class Model(Shown):
         progress: Progress | None = None, held: DType | None = None,
         append_in_place: bool = False, random_seed: SupportsIndex | None = None,
         shared: SharedWeights | None = None, used_up: bool = False,
+        kept: KeptMemory | None = None,
     ) -> None:  # fmt: skip
-        """Compile a graph; `threads`, `held`, `shared` and `used_up` are those of
+        """Compile a graph; `threads`, `held`, `shared`, `used_up` and `kept` are those of
         `Backend.compile`.
         `append_in_place`: whether outputs append to inputs in place, where the back end can and
         the graph is one part. `random_seed`: of its random numbers; see `RandomKeys`.
@@ -89,9 +95,10 @@ class Model(Shown):
             found for found in self._grown if isinstance(found, Appended)
         )  # fmt: skip
         self._boundary = backend.boundary(self._graph, in_parts, self._appended)
+        self._kept = KeptMemory() if kept is None else kept
         self._chain = Chain(
             graph, parts, backend, self._boundary, threads, held, progress, self._appended, shared,
-            used_up,
+            used_up, self._kept,
         )  # fmt: skip
         self.parts = self._chain.executables
         """Executables that run one after the other: several where an extent depends on data, or
@@ -272,6 +279,72 @@ class Model(Shown):
             assert key is not None
             operands.append(self._boundary.moved(key, RANDOM_KEY.dtype))
         return operands
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that the model keeps between runs, or that runs use now, beside weights, code and
+        the outputs that callers have: arenas, programs of shapes and freed outputs."""
+        return self._kept.bytes
+
+    def trim(self) -> None:
+        """Free what the model keeps between runs, except for what runs of other threads use now,
+        and return freed pages to the system. Later runs make it again: the first one of each shape
+        takes as long as if the model was new. Outputs keep their memory. On a GPU, recorded CUDA
+        graphs go as well, and torch keeps the memory for later tensors."""
+        self._kept.trim()
+        give_back_freed()
+
+    def prepare(
+        self, given: Mapping[str, Extents] | None = None, /, **by_name: Extents
+    ) -> Prepared:
+        """Make the first run of each of some shapes as short as later ones, without running the
+        model. On a CPU, programs are bound, with their plans. The system allocates the memory of
+        intermediate results and of large outputs, for the largest shapes, and threads are started.
+        This is done for one caller at a time; others have memory of their own. On a GPU, each shape
+        is run on zeros until it is recorded as a CUDA graph, or once without `record`.
+
+        Args:
+            given, by_name: each dim by the name that `inputs` shows, as a value, or as `(lo, hi)`
+                or `(lo, hi, step)` for the values from lo to hi, which is one of them. All
+                combinations are prepared, the largest last. Dims of an input may also be given as
+                its shape, or an array of this shape, by its name.
+
+        Returns:
+            The number of shapes that are ready, and what was skipped: shapes that contradict the
+            model, and parts whose shapes depend on data. A graph keeps a bounded number of
+            programs: of more shapes, the first ones are forgotten.
+
+        Raises:
+            InputError: a dim without an extent, unknown names, more than 65,536 shapes, or what is
+                no extent.
+            ShapeError: shapes of inputs that contradict the model.
+            AllocationError: the system does not have the memory.
+            MemoryLimitError: a run on such shapes needs more than the `memory_limit`.
+            UnsupportedKernelError: a CUDA graph is being captured.
+        """
+        extents = {**(given or {}), **by_name}
+        return self._of_shapes(extents, self.variants)._ready(extents)
+
+    def _of_shapes(self, given: Mapping[str, Extents], variants: Variants[Model] | None) -> Model:
+        """The variant for the shapes of all inputs, or this model if some are not given."""
+        shapes = {v.name: shape_of(v.name, given[v.name]) for v in self.inputs if v.name in given}
+        if variants is None or len(shapes) < len(self.inputs):
+            return self
+        return variants.of(shapes) or self
+
+    def _ready(self, given: Mapping[str, Extents]) -> Prepared:
+        known = known_extents(self._graph, given)
+        check, fitting, skipped = Binding(self._graph), [], []
+        for extents in known:
+            shapes = [[evaluate(d, extents) for d in v.shape] for v in self._graph.inputs]
+            try:
+                check(shapes)
+            except ShapeError as error:
+                skipped.append(str(error))
+            else:
+                fitting.append(extents)
+        refused = self._chain.prepare(fitting)
+        return Prepared(len(fitting), (*skipped, *refused))
 
     def record(self, wanted: bool) -> None:
         """Whether shapes that come again are recorded as CUDA graphs, as they are by default on a

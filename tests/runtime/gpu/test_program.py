@@ -21,6 +21,7 @@ from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.gpu.program import Launch, Program
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import Model
 
 WIDTH, LAYERS, ROWS = 16, 8, 5
@@ -272,3 +273,22 @@ def test_a_step_of_many_launches_is_worth_recording() -> None:
     for _ in range(RECORDED_RUN):
         program.run([x])
     assert program.is_due([x])
+
+
+def test_prepared_shapes_are_recorded_and_trim_forgets_them(
+    h200: GpuBackend, recorded: Recordings
+) -> None:
+    graph = stack()
+    kept = KeptMemory()
+    model = CompiledGraph(graph, h200, kept=kept)
+    assert model.prepare([[(2,)], [(3,)]]) == []
+    assert (recorded.made, recorded.replayed) == (2, 2)
+    runner(model, graph)(3)
+    assert (recorded.made, recorded.replayed) == (2, 3)
+    assert kept.bytes > 0
+    kept.trim()
+    assert kept.bytes == 0
+    model.record(False)
+    assert model.prepare([[(4,)]]) == []
+    assert recorded.made == 2
+    runner(model, graph)(4)

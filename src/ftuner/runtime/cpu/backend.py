@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Graph
     from ftuner.graph.splitting import Compiled
+    from ftuner.runtime.kept_memory import KeptMemory
     from ftuner.runtime.shared_weights import SharedWeights
 
 
@@ -40,7 +41,7 @@ class CpuBackend(CpuSession, Backend):
 
     product_dtypes = DTYPES
     multiplies_halves = False
-    appends_in_place = True
+    appends_in_place = limits_memory = True
     held_dtypes: dict[str, DType] = {}  # noqa: RUF012, as of the contract
 
     def __init__(self, cache: Cache | None = None, isa: str | None = None) -> None:
@@ -85,13 +86,14 @@ class CpuBackend(CpuSession, Backend):
         progress: Progress | None = None, appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None, used_up: bool = False,
         compiled: Compiled | None = None,
+        kept: KeptMemory | None = None,
     ) -> Executable:  # fmt: skip
         assert held is None, "the CPU holds float32 as it is"
         if threads is not None:
             threads = checked_threads(threads)
         room = import_module("ftuner.runtime.cpu.executable")
         found: Executable = room.CompiledGraph(
-            graph, self, threads, progress, appended, shared, used_up, compiled
+            graph, self, threads, progress, appended, shared, used_up, compiled, kept
         )
         return found
 

@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program, Status
@@ -14,7 +15,7 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.units import count
-from ftuner.errors import IndexRangeError
+from ftuner.errors import IndexRangeError, MemoryLimitError, ShapeError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
@@ -26,6 +27,7 @@ from ftuner.planner.cpu.planner import PanelWidth, Planner, planner_for
 from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
+from ftuner.runtime.cpu.output_pool import OutputPool
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.repeated import Repeated
@@ -34,11 +36,15 @@ from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
 from ftuner.runtime.cpu.steps.kinds import kind_of, runs
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import LibraryName, build_library
+
+Shapes = tuple[tuple[int, ...], ...]
+"""Of the inputs."""
 
 
 class CompiledGraph(Executable):
@@ -55,10 +61,11 @@ class CompiledGraph(Executable):
         shared: SharedWeights | None = None,
         used_up: bool = False,
         compiled: Compiled | None = None,
+        kept: KeptMemory | None = None,
     ) -> None:
         """Lower, compile and pack a graph. `threads`: threads of a run, by default the session's.
-        `appended`: the outputs that append to an input in place. `shared`, `used_up` and
-        `compiled`: as of `Backend.compile`.
+        `appended`: the outputs that append to an input in place. `shared`, `used_up`, `compiled`
+        and `kept`: as of `Backend.compile`.
 
         Raises:
             UnsupportedOperatorError: an operator without a schedule.
@@ -85,9 +92,13 @@ class CompiledGraph(Executable):
         self._pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
         self._weights_bytes = _weights_bytes(self.lowered, compiled_steps)
+        self._kept = kept or KeptMemory()
+        self._kept.add(self)
+        self._pool = OutputPool(self._kept)
         self._writer = ProgramWriter(
-            self.lowered, compiled_steps, self._binding, session.hardware, session.kernels.runtime
-        )
+            self.lowered, compiled_steps, self._binding, session.hardware, session.kernels.runtime,
+            self._pool.array,
+        )  # fmt: skip
         if compiled is None:
             self._writer.plan_few_rows(self.threads)
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
@@ -107,6 +118,25 @@ class CompiledGraph(Executable):
     @property
     def weights_bytes(self) -> int:
         return self._weights_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.states.kept_bytes + self._writer.drafts_bytes
+
+    @property
+    def idle_since(self) -> int | None:
+        return self.states.idle_since
+
+    def free_idle(self) -> None:
+        self.states.free_idle()
+
+    def age(self) -> None:
+        for state in self.states.all:
+            state.programs.age()
+
+    def trim(self) -> None:
+        self.states.trim()
+        self._writer.forget_drafts()
 
     def compiled(self) -> Compiled:
         _, required = self._needed(self.lowered.steps)
@@ -195,6 +225,7 @@ class CompiledGraph(Executable):
         Raises:
             ShapeError: extents that contradict the graph.
             AllocationError: the system does not have the memory for them.
+            MemoryLimitError: a run needs more than the model may keep.
             IndexRangeError: an index in the data that is out of range.
             InputError: an output of an earlier run, which another run has written over.
         """
@@ -202,7 +233,7 @@ class CompiledGraph(Executable):
         try:
             return self._in(state, arrays)
         finally:
-            self.states.give_back(state)
+            self._give_back(state)
 
     def repeat(
         self, arrays: Sequence[Array], carried: int, conditional: bool, most: int
@@ -212,11 +243,11 @@ class CompiledGraph(Executable):
         state = self.states.take()
         try:
             workers = self.threads
-            program = self._program(state, arrays, workers)
+            program = self._program(state, _shapes(arrays), workers)
             kept = program.outputs[int(conditional) : int(conditional) + carried]
             if [shape for shape, _ in kept] != [x.shape for x in arrays[:carried]]:
                 return None
-            operands = Repeated(program.outputs, arrays, carried, conditional)
+            operands = Repeated(program.outputs, program.makes, arrays, carried, conditional)
             going, number = True, 0
             while going and number < most:
                 operands.begin(number, most)
@@ -225,7 +256,7 @@ class CompiledGraph(Executable):
                 going = operands.end()
             return operands.results(number, going)
         finally:
-            self.states.give_back(state)
+            self._give_back(state)
 
     def record(self, wanted: bool) -> None:
         """Runs are one native call; there is nothing to record."""
@@ -246,7 +277,7 @@ class CompiledGraph(Executable):
         try:
             return self._in(state, arrays, launch), seconds
         finally:
-            self.states.give_back(state)
+            self._give_back(state)
 
     def step_seconds(self, arrays: Sequence[Array]) -> list[float]:
         arrays = list(arrays)
@@ -264,9 +295,9 @@ class CompiledGraph(Executable):
         """
         state = self.states.take()
         try:
-            program = self._program(state, arrays, self.threads)
+            program = self._program(state, _shapes(arrays), self.threads)
         finally:
-            self.states.give_back(state)
+            self._give_back(state)
         return Memory(
             self._weights_bytes,
             program.arena_bytes,
@@ -275,6 +306,34 @@ class CompiledGraph(Executable):
             program.outputs_bytes,
             program.kept_bytes,
         )
+
+    def prepare(self, cases: Sequence[Sequence[Sequence[int]]]) -> list[str]:
+        """Bind programs in the state of a single caller, and have the system allocate the pages of
+        its arena, those of the outputs of the last shapes, and the workers."""
+        workers, refused = self.threads, []
+        state = self.states.take()
+        try:
+            program = None
+            for shapes in cases:
+                try:
+                    program = self._program(state, tuple(map(tuple, shapes)), workers)
+                except ShapeError as error:
+                    refused.append(str(error))
+            state.arena.touch()
+            if program is not None:
+                for output in program.fresh_outputs():
+                    output.fill(0)
+        finally:
+            self._give_back(state)
+        pool = self.session.kernels.runtime.pool
+        with pool.lock:
+            pool.grow(workers)
+        return refused
+
+    def _give_back(self, state: RunState) -> None:
+        self.states.give_back(state)
+        if self._kept.crowded:
+            self._kept.settle()
 
     def _launch(self, program: BoundProgram, words: int, alone: bool) -> None:
         self._run(program.address, words, alone)
@@ -286,7 +345,7 @@ class CompiledGraph(Executable):
         """Run in a state, by `launch` if it is given, which gets the address of the arrays' words
         and whether to run without workers. Both run the same program, with the same bits."""
         workers = self.threads
-        program = self._program(state, arrays, workers)
+        program = self._program(state, _shapes(arrays), workers)
         outputs: list[Array] = program.fresh_outputs()
         launch = launch or self._launch
         if not self._pasts:
@@ -382,16 +441,68 @@ class CompiledGraph(Executable):
         finally:
             records[Program.STEPS], records[Program.STEP_COUNT] = first, all_
 
-    def _program(self, state: RunState, arrays: Sequence[Array], workers: int) -> BoundProgram:
-        shapes = tuple([x.shape for x in arrays])
+    def _program(self, state: RunState, shapes: Shapes, workers: int) -> BoundProgram:
         key = (shapes, workers)
         found = state.programs.get(key)
         if found is None or found.arena != state.arena.address:
             symbols = self._binding(shapes)
             pool = self.session.kernels.runtime.pool.address
-            found = self._writer.bind(symbols, workers, pool, state.arena.grown)
+            bind = partial(self._writer.bind, symbols, workers, pool)
+            found = self._within(state, bind)
             state.programs.add(key, found)
         return found
+
+    def _within(
+        self, state: RunState, bind: Callable[[Callable[[int], int]], BoundProgram]
+    ) -> BoundProgram:
+        """A new program. If there is a limit, other memory of the model is freed for it.
+
+        Raises:
+            MemoryLimitError: it needs more than the limit.
+        """
+        limit = self._kept.limit
+        if limit is None:
+            return bind(state.arena.grown)
+
+        def arena(size: int) -> int:
+            if size > limit:
+                raise _over(size, limit)
+            return state.arena.grown(size)
+
+        def bound() -> BoundProgram:
+            found = bind(arena)
+            needed = state.arena.size + found.kept_bytes
+            if needed > limit:
+                raise _over(needed, limit)
+            return found
+
+        for last in (False, True):
+            try:
+                found = bound()
+                break
+            except MemoryLimitError:
+                # The arena may have been made for larger shapes, and places for longer inputs.
+                state.forget()
+                self._writer.forget_drafts()
+                if last:
+                    raise
+        room = limit - found.kept_bytes
+        if not self._kept.fit(room):
+            state.programs.clear()
+            self._writer.forget_drafts()
+            self._kept.crowded = not self._kept.fit(room)
+        return found
+
+
+def _shapes(arrays: Sequence[Array]) -> Shapes:
+    return tuple([x.shape for x in arrays])
+
+
+def _over(needed: int, limit: int) -> MemoryLimitError:
+    return MemoryLimitError(
+        f"a run on such inputs needs {needed} bytes for intermediate results and its program, and "
+        f"memory_limit is {limit}"
+    )
 
 
 def _weights_bytes(lowered: Lowered, compiled: Sequence[CompiledStep]) -> int:

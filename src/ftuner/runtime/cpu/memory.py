@@ -5,8 +5,9 @@ hardware prefetcher crosses such a page. Small pieces share a block, so that the
 to a huge page.
 
 The first access to a page takes the system some ten times as long as a later one, and in a virtual
-machine up to some hundred times. So what is loaded is packed into the memory of what was read and
-freed (`reuse`).
+machine up to some hundred times. So freed pages are given out again (`SparePages`): what is loaded
+is packed into the memory of what was read and freed (`reuse`), and large outputs of a model take
+the memory of earlier ones (`output_pool`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -33,8 +35,9 @@ alignment of blocks."""
 BLOCK_BYTES = 16 << 20
 """Pieces up to a quarter of this share a block; larger ones have their own."""
 ALIGNMENT_BYTES = 64
-MOST_SPARED = 1.25
-"""Most bytes of freed memory that are given out for one."""
+LENGTHS_TRIED = 3
+"""Lengths of freed pages that are given out for a size: the least, and those up to a quarter
+longer."""
 RESERVED_BYTES = 4 << 30
 """Address space reserved for an arena. Derived: more than the activations of any model known to us
 take on a CPU, and little of the 128 TiB of a process."""
@@ -76,12 +79,11 @@ def long_lived(size: int) -> Array:
         AllocationError: the system does not have as much.
     """
     if size > BLOCK_BYTES // 4:
-        found = _spare.take(size)
-        return _aligned(_pages(size), size) if found is None else found
+        return (_spare.take(size) or Pages.new(size)).array(size)
     global _shared
     with _lock:
         if _shared is None or _shared.used + size > BLOCK_BYTES:
-            _shared = _Block(_aligned(_pages(BLOCK_BYTES), BLOCK_BYTES))
+            _shared = _Block(Pages.new(BLOCK_BYTES).array(BLOCK_BYTES))
         begin = _shared.used
         _shared.used = -(-(begin + size) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         return _shared.memory[begin : begin + size]
@@ -97,34 +99,121 @@ def passing(size: int) -> Array:
     if size <= BLOCK_BYTES // 4:
         return allocated((size,), np.uint8)
     # What is packed is a little larger.
-    pages = _pages(size + HUGE_PAGE_BYTES)
-    found = _aligned(pages, size)
+    pages = Pages.new(size + HUGE_PAGE_BYTES)
+    found = pages.array(size)
     # All views of these bytes have the array of all pages as their base.
     weakref.finalize(found.base, _spare.add, pages).atexit = False
     return found
 
 
-def reuse() -> AbstractContextManager[None]:
+@contextmanager
+def reuse() -> Iterator[None]:
     """Within it, `long_lived` gives out the memory of `passing` arrays that have been freed."""
-    return _spare.used()
+    with _spare.used():
+        yield
 
 
-class _Spare:
-    """Freed memory, as long as someone uses it."""
+class Pages(mmap.mmap):
+    """Pages of this process alone."""
+
+    begin = 0
+    """The offset of the first byte that is used: with huge pages, the begin of one."""
+    capacity = 0
+    """The bytes that are used."""
+
+    @classmethod
+    def new(cls, size: int, flags: int = 0) -> Pages:
+        """Pages that nobody has accessed, for `size` bytes or a few more. From the size of a huge
+        page on they are huge where the system has them.
+
+        Raises:
+            AllocationError: the system does not have as much.
+        """
+        huge = HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else 0
+        try:
+            # Private: a forked child must not write to its parent's pages.
+            private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags
+            rounded = _lengths(size).start
+            pages = cls(-1, rounded + huge, flags=private)
+        except (OSError, ValueError, OverflowError) as error:
+            raise AllocationError(f"cannot allocate {size} bytes: {error}") from error
+        pages.capacity = rounded
+        if huge:
+            pages.begin = -int(np.frombuffer(pages, np.uint8).ctypes.data) % huge
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                # A kernel without huge pages refuses the advice, which is harmless.
+                with suppress(OSError):
+                    pages.madvise(mmap.MADV_HUGEPAGE)
+        return pages
+
+    def array(self, size: int) -> Array:
+        """The first `size` bytes. The pages live as long as any array that points into them."""
+        return np.frombuffer(self, np.uint8)[self.begin : self.begin + size]
+
+
+class SparePages:
+    """Freed pages, which are given out again: at most `limit` bytes, of which those that were not
+    used for longest go back to the system first. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        self.limit: float = 0
+        # A finalizer that runs within may free pages: every line leaves what the next one needs.
         self._lock = fork_safe_lock()
         self.renew_in_child()
         renew_after_fork(self)
 
     def renew_in_child(self) -> None:
+        self._pages: dict[int, list[Pages]] = {}
+        """By size, those that were freed last come last. A size of which all pages were given out
+        comes last when some are freed."""
+        self.bytes = 0
+
+    def add(self, pages: Pages) -> None:
+        size = pages.capacity
+        if size > self.limit:
+            return
+        with self._lock:
+            self._pages.setdefault(size, []).append(pages)
+            self.bytes += size
+            if self.bytes > self.limit:
+                self.shrink()
+
+    def take(self, size: int) -> Pages | None:
+        """Pages of `size` bytes, which are most of them; None if there are none."""
+        with self._lock:
+            if self._pages:
+                for length in _lengths(size):
+                    if length in self._pages:
+                        return self._taken(length, -1)
+        return None
+
+    def shrink(self) -> None:
+        """Give pages beyond the limit back to the system."""
+        with self._lock:
+            while self.bytes > self.limit and self._pages:
+                self._taken(next(iter(self._pages)), 0)
+
+    def _taken(self, size: int, number: int) -> Pages:
+        same = self._pages[size]
+        found = same.pop(number)
+        if not same:
+            del self._pages[size]
+        self.bytes -= size
+        return found
+
+
+class _Loading(SparePages):
+    """Freed memory, as long as someone uses it."""
+
+    def renew_in_child(self) -> None:
+        super().renew_in_child()
         self._users = 0
-        self._pages: list[mmap.mmap] = []
 
     @contextmanager
     def used(self) -> Iterator[None]:
         with self._lock:
             self._users += 1
+            self.limit = inf
         try:
             yield
         finally:
@@ -132,29 +221,21 @@ class _Spare:
                 # None, if this thread has been forked meanwhile.
                 self._users = max(self._users - 1, 0)
                 if self._users == 0:
-                    self._pages.clear()
+                    self.limit = 0
+                    self.shrink()
 
-    def add(self, pages: mmap.mmap) -> None:
-        with self._lock:
-            if self._users:
-                self._pages.append(pages)
 
-    def take(self, size: int) -> Array | None:
-        """Memory of `size` bytes, which are most of it; None if there is none."""
-        with self._lock:
-            fitting = [
-                p for p in self._pages if size <= len(p) - HUGE_PAGE_BYTES <= MOST_SPARED * size
-            ]
-            if not fitting:
-                return None
-            pages = min(fitting, key=len)
-            self._pages.remove(pages)
-        return _aligned(pages, size)
+def _lengths(size: int) -> range:
+    """Lengths of pages for `size` bytes: multiples of an eighth to a sixteenth of them, so that
+    sizes which differ little have the same."""
+    shift = max(size.bit_length() - 4, mmap.PAGESIZE.bit_length() - 1)
+    first = -(-size >> shift)
+    return range(first << shift, (first + LENGTHS_TRIED) << shift, 1 << shift)
 
 
 _shared: _Block | None = None
 _lock = fork_safe_lock()
-_spare = _Spare()
+_spare = _Loading()
 
 
 class Arena:
@@ -166,7 +247,9 @@ class Arena:
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
         self.address = 0
-        """Its address, on a huge page; 0 before it has grown."""
+        """Its address, on a page; 0 before it has grown."""
+        self.size = 0
+        """The bytes that were asked for at most."""
 
     def grown(self, size: int) -> int:
         """Grow to at least `size` bytes; returns the address.
@@ -179,12 +262,17 @@ class Arena:
             try:
                 if size > reserved:
                     raise AllocationError
-                self._memory = _aligned(_pages(reserved, _NO_RESERVE), reserved)
+                self._memory = Pages.new(reserved, _NO_RESERVE).array(reserved)
             except AllocationError:
                 # More than expected, or the system counts reserved addresses as memory.
-                self._memory = _aligned(_pages(size), size)
+                self._memory = Pages.new(size).array(size)
             self.address = int(self._memory.ctypes.data)
+        self.size = max(self.size, size)
         return self.address
+
+    def touch(self) -> None:
+        """Have the system allocate all pages now."""
+        self._memory[: self.size : mmap.PAGESIZE] = 0
 
 
 def give_back_freed() -> None:
@@ -203,30 +291,3 @@ def _reserved_bytes() -> int:
     if sys.platform != "linux":
         return 0
     return min(RESERVED_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-
-
-def _pages(size: int, flags: int = 0) -> mmap.mmap:
-    """New pages with `size` bytes from the first huge page on.
-
-    Raises:
-        AllocationError: the system does not have as much.
-    """
-    try:
-        # Private: a forked child must not write to its parent's pages.
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags
-        pages = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=private)
-    except (OSError, ValueError, OverflowError) as error:
-        raise AllocationError(f"cannot allocate {size} bytes: {error}") from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        # A kernel without huge pages refuses the advice, which is harmless.
-        with suppress(OSError):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
-
-
-def _aligned(pages: mmap.mmap, size: int) -> Array:
-    """`size` bytes from the first huge page on. The pages live as long as any array that points
-    into them."""
-    memory = np.frombuffer(pages, np.uint8)
-    shift = -memory.ctypes.data % HUGE_PAGE_BYTES
-    return memory[shift : shift + size]

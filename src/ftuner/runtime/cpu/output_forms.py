@@ -1,22 +1,37 @@
-"""Shapes and dtypes of a graph's outputs. Those that are alike are evaluated once."""
+"""Shapes, dtypes and memory of a graph's outputs. Those that are alike are evaluated once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.appending import Growth
+from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.shapes.evaluation import Dims, Outputs, picked
+
+Make = Callable[[Sequence[int], Any], Array]
+"""Makes an array of a shape and dtype, whose elements are not set."""
+_NOTHING: Array = np.empty(0)
+
+
+def _none(shape: Sequence[int], dtype: Any) -> Array:
+    """For an output that is appended to an input."""
+    return _NOTHING
 
 
 class OutputForms:
     """Shapes and dtypes of outputs. Most layers of a decoder have the same, evaluated once."""
 
-    def __init__(self, lowered: Lowered, dims: Dims) -> None:
+    def __init__(self, lowered: Lowered, dims: Dims, make_large: Make, large_bytes: int) -> None:
+        """`make_large` makes the arrays of `large_bytes` or more."""
+        self._make_large, self._large_bytes = make_large, large_bytes
         numbers: dict[tuple[tuple[int, ...], Any], int] = {}
 
         def number(shape: Shape, dtype: DType) -> int:
@@ -27,8 +42,9 @@ class OutputForms:
         self._outputs = [number(v.shape, v.layout.dtype) for v in lowered.outputs]
         self._rooms = list(self._outputs)
         appended = {pair.output for pair in lowered.appended}
-        self.fresh = tuple([number not in appended for number in range(len(dtypes))])
+        self._fresh = [number not in appended for number in range(len(dtypes))]
         """Whether an output has memory of its own: whether it is none of `Lowered.appended`."""
+        self._small = tuple([np.empty if fresh else _none for fresh in self._fresh])
         growths: dict[tuple[int, int, tuple[int, ...], int, int, bool, bool], int] = {}
         self._growths = []
         """For each of `Lowered.appended`, the number of its growth."""
@@ -50,6 +66,17 @@ class OutputForms:
     def at(self, values: Sequence[int]) -> Outputs:
         """Each shape and dtype once, at values of the dims."""
         return tuple([(shape(values), dtype) for shape, dtype in self._known])
+
+    def makes(self, forms: Outputs) -> tuple[Make, ...]:
+        """What makes each output; `forms`: what `at` gives."""
+        least = self._large_bytes
+        large = [math.prod(shape) * dtype.itemsize >= least for shape, dtype in forms]
+        if True not in large:
+            return self._small
+        return tuple([
+            self._make_large if fresh and large[number] else small
+            for number, fresh, small in zip(self._outputs, self._fresh, self._small, strict=True)
+        ])  # fmt: skip
 
     def outputs(
         self, values: Sequence[int], forms: Outputs

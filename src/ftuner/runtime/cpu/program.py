@@ -30,7 +30,7 @@ from ftuner.runtime.cpu.arrays import Array, address_of
 from ftuner.runtime.cpu.dealing import StepDealing
 from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
-from ftuner.runtime.cpu.output_forms import OutputForms
+from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
@@ -64,9 +64,6 @@ MAX_FILLS = 8
 attentions are alike. One is some 6 KiB for each layer."""
 
 
-_NOTHING: Array = np.empty(0)
-
-
 @dataclass
 class KeptResults:
     """What a bound program computes in its first run and keeps for later ones."""
@@ -84,8 +81,8 @@ class BoundProgram(NamedTuple):
     records: npt.NDArray[np.int64]
     address: int
     outputs: Outputs
-    fresh: tuple[bool, ...]
-    """Whether an output has memory of its own: whether it is none of `Lowered.appended`."""
+    makes: tuple[Make, ...]
+    """What makes each output: an empty array for one of `Lowered.appended`."""
     rooms: Outputs
     """The memory of each output: with room for more rows, if it is one of `Lowered.appended`."""
     growths: tuple[Growth, ...]
@@ -116,15 +113,13 @@ class BoundProgram(NamedTuple):
         Raises:
             AllocationError: the system does not have the memory.
         """
-        empty = np.empty
+        pairs = zip(self.makes, self.outputs, strict=True)
         try:
-            if not self.growths:
-                return [empty(shape, dtype) for shape, dtype in self.outputs]
+            return [make(*output) for make, output in pairs]
         except NO_MEMORY:
-            # What follows names the output.
-            pass
-        pairs = zip(self.fresh, self.outputs, strict=True)
-        return [allocated(*output) if fresh else _NOTHING for fresh, output in pairs]
+            # Names the output.
+            pairs = zip(self.makes, self.outputs, strict=True)
+            return [allocated(*output, make) for make, output in pairs]
 
     def finished(self) -> None:
         """Note that a run has ended without an error: later ones find results computed."""
@@ -179,8 +174,10 @@ class ProgramWriter:
         binding: Binding,
         hardware: CpuHardware,
         runtime: NativeRuntime,
+        make_large: Make,
     ) -> None:
-        """`compiled`: the steps of `lowered`; `binding`: of the symbols."""
+        """`compiled`: the steps of `lowered`; `binding`: of the symbols; `make_large`: makes large
+        outputs."""
         self._hardware, self._runtime = hardware, runtime
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
@@ -223,7 +220,8 @@ class ProgramWriter:
             MAX_DRAFT_BYTES, size=lambda draft: draft.kept_bytes
         )
         self._known_fills: RecentlyUsed[object, npt.NDArray[np.int64]] = RecentlyUsed(MAX_FILLS)
-        self._forms = OutputForms(lowered, dims)
+        large_bytes = hardware.tuning.large_output_bytes
+        self._forms = OutputForms(lowered, dims, make_large, large_bytes)
         self._extents = picked({*self._forms.extents, *(number for number, _ in self._sizes)})
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(binding.names)
@@ -244,6 +242,13 @@ class ProgramWriter:
 
         known = [(place, tuple(writers.get(buffer, ()))) for place, buffer in enumerate(arena)]
         return [(place, tasks) for place, tasks in known if tasks and all(map(idle, tasks))]
+
+    @property
+    def drafts_bytes(self) -> int:
+        return self._drafts.size
+
+    def forget_drafts(self) -> None:
+        self._drafts.clear()
 
     def plan_few_rows(self, workers: int) -> None:
         """Plan products with weights for the shortest inputs, before their first runs."""
@@ -295,7 +300,7 @@ class ProgramWriter:
             here, address_of(fills), fills.shape[1], address_of(addresses), address_of(bound)
         )
         return BoundProgram(
-            records, here, outputs, self._forms.fresh, rooms, growths, self._checked, base,
+            records, here, outputs, self._forms.makes(forms), rooms, growths, self._checked, base,
             draft.plans, arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
         )  # fmt: skip
 

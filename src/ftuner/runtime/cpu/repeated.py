@@ -11,6 +11,7 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.graph.ops.control import Iterations
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import allocated
+from ftuner.runtime.cpu.output_forms import Make
 from ftuner.runtime.shapes.evaluation import Outputs
 
 _FIRST_ROWS = 64
@@ -23,13 +24,16 @@ class Repeated:
     written to rows."""
 
     def __init__(
-        self, outputs: Outputs, arrays: Sequence[Array], carried: int, conditional: bool
-    ) -> None:
+        self, outputs: Outputs, makes: Sequence[Make], arrays: Sequence[Array], carried: int,
+        conditional: bool,
+    ) -> None:  # fmt: skip
         """`outputs`: shapes and dtypes of whether to go on, if the loop is conditional, of carried
-        values, as large as their operands, and of elements of stacked results."""
+        values, as large as their operands, and of elements of stacked results; `makes`: what makes
+        an array of each."""
         first = int(conditional)
-        self._condition = [allocated(*form) for form in outputs[:first]]
-        self._carried = [[allocated(*x) for x in outputs[first : first + carried]] for _ in "ab"]
+        forms = [(*form, make) for form, make in zip(outputs, makes, strict=True)]
+        self._condition = [allocated(*form) for form in forms[:first]]
+        self._carried = [[allocated(*x) for x in forms[first : first + carried]] for _ in "ab"]
         self._arrays = arrays
         self._rows = outputs[first + carried :]
         self._row_bytes = [math.prod(shape) * dtype.itemsize for shape, dtype in self._rows]

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
+from itertools import count
 
 from ftuner.core.forks import renew_after_fork
 from ftuner.core.recently_used import RecentlyUsed
 from ftuner.runtime.cpu.memory import Arena
 from ftuner.runtime.cpu.program import BoundProgram
 
-MAX_PROGRAM_BYTES = 256 << 20
+MAX_PROGRAM_BYTES = 64 << 20
 """Limit on all programs that a graph keeps, divided evenly among its states. Derived: a program of
 a sentence encoder of six layers has 15 KiB, so that each of eight callers keeps 1,000 shapes."""
 LOOK_AGAIN_S = 1.0
 """Wait for a free state before checking whether one was lost."""
+_TURNS = count()
+"""Numbers runs by when they end."""
 ProgramKey = tuple[tuple[tuple[int, ...], ...], int]
 """Shapes of the inputs, and number of workers."""
 
@@ -27,11 +31,19 @@ ProgramKey = tuple[tuple[tuple[int, ...], ...], int]
 class RunState:
     """Memory for intermediate results, and the programs that were bound to it."""
 
+    turn = 0
+    """When it was given back."""
+
     def __init__(self) -> None:
         self.arena = Arena()
         self.programs: RecentlyUsed[ProgramKey, BoundProgram] = RecentlyUsed(
             MAX_PROGRAM_BYTES, size=lambda program: program.kept_bytes
         )
+
+    def forget(self) -> None:
+        """Free the memory and the programs."""
+        self.arena = Arena()
+        self.programs.clear()
 
 
 class RunStates:
@@ -65,7 +77,28 @@ class RunStates:
         except IndexError:
             return self._made_or_waited_for()
 
+    @property
+    def kept_bytes(self) -> int:
+        return sum(state.arena.size + state.programs.size for state in self.all)
+
+    @property
+    def idle_since(self) -> int | None:
+        """The turn of the state that was not in use for longest."""
+        with suppress(IndexError):
+            return self._free[0].turn
+        return None
+
+    def free_idle(self) -> None:
+        """Free that state."""
+        with suppress(IndexError):
+            del self._free[0]
+
+    def trim(self) -> None:
+        """Free all states that are not in use."""
+        self._free.clear()
+
     def give_back(self, state: RunState) -> None:
+        state.turn = next(_TURNS)
         # A waiting thread counts itself before it checks again: it finds the state or is notified.
         self._free.append(state)
         if self._waiting:

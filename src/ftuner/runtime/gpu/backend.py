@@ -28,6 +28,7 @@ from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession, keep_calibrated, known_gpu
 from ftuner.runtime.gpu.targets import target_of
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.ops.layer import Activation
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
@@ -38,7 +39,7 @@ class GpuBackend(GpuSession, Backend):
 
     product_dtypes = GPU_DTYPES
     multiplies_halves = True
-    appends_in_place = False
+    appends_in_place = limits_memory = False
     held_dtypes = HALF_DTYPES
 
     def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
@@ -81,12 +82,12 @@ class GpuBackend(GpuSession, Backend):
         self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
         progress: Progress | None = None, appended: Sequence[Appended] = (),
         shared: SharedWeights | None = None, used_up: bool = False,
-        compiled: Compiled | None = None,
+        compiled: Compiled | None = None, kept: KeptMemory | None = None,
     ) -> Executable:  # fmt: skip
         """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
         assert not appended, "a GPU appends nothing in place"
         assert compiled is None, "what is compiled for a GPU is not saved"
-        return CompiledGraph(graph, self, progress, held, shared)
+        return CompiledGraph(graph, self, progress, held, shared, kept)
 
     def boundary(
         self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()

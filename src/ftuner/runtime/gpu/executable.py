@@ -39,6 +39,7 @@ from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.contract import Setting
 from ftuner.runtime.gpu.steps.kinds import kind_of, runs
 from ftuner.runtime.gpu.steps.operand import Places
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.arena import Lifetime, first_fit
 from ftuner.runtime.shapes.binding import Binding
@@ -75,9 +76,10 @@ class CompiledGraph(Executable):
     def __init__(
         self, graph: Graph, session: GpuSession, progress: Progress | None = None,
         dtype: DType | None = None, shared: SharedWeights | None = None,
+        kept: KeptMemory | None = None,
     ) -> None:  # fmt: skip
         """Lowers a graph, compiles its kernels and moves its constants. `dtype`: the dtype that
-        float32 is held in, by default float32; see `graph.precision`. `shared`: as of
+        float32 is held in, by default float32; see `graph.precision`. `shared` and `kept`: as of
         `Backend.compile`.
 
         Raises:
@@ -132,6 +134,34 @@ class CompiledGraph(Executable):
         if session.device.type == "cuda":
             self._stream = torch.cuda.current_stream(session.device)
         self._lock = fork_safe_lock()
+        if kept is not None:
+            kept.add(self)
+
+    @property
+    def kept_bytes(self) -> int:
+        recorded = sum(program.kept_bytes for program in self._programs.values())
+        return self._arena.nbytes + recorded
+
+    def trim(self) -> None:
+        with self._lock:
+            self._replace_arena(0)
+
+    def prepare(self, cases: Sequence[Sequence[Sequence[int]]]) -> list[str]:
+        """Bind programs, and run each on zeros until its shapes are recorded, or once if they never
+        are, so that kernels are on the device and the allocator has its memory."""
+        refused = []
+        inputs = self.lowered.inputs
+        for shapes in cases:
+            dtypes = [TORCH_DTYPES[buffer.dtype.name] for buffer in inputs]
+            pairs = zip(shapes, dtypes, strict=True)
+            zeros = [torch.zeros(*x, dtype=t, device=self._session.device) for x, t in pairs]
+            runs = self._session.hardware.tuning.recorded_run if self.recording else 1
+            try:
+                for _ in range(runs):
+                    self.run(zeros)
+            except (IndexRangeError, ShapeError) as error:
+                refused.append(str(error))
+        return refused
 
     @property
     def threads(self) -> int:
@@ -274,12 +304,16 @@ class CompiledGraph(Executable):
         if is_capturing(device):
             return allocated((size,), torch.uint8, device)
         if size > self._arena.numel():
-            # Bound programs are dropped first: there may not be memory for both arenas.
-            self._programs.clear()
-            _retire(device, [self._arena])
-            self._arena = torch.empty(0, dtype=torch.uint8, device=device)
-            self._arena = allocated((size,), torch.uint8, device)
+            self._replace_arena(size)
         return self._arena
+
+    def _replace_arena(self, size: int) -> None:
+        # Bound programs are dropped first: there may not be memory for both arenas.
+        device = self._session.device
+        self._programs.clear()
+        _retire(device, [self._arena])
+        self._arena = torch.empty(0, dtype=torch.uint8, device=device)
+        self._arena = allocated((size,), torch.uint8, device)
 
     def _rehearsed(self) -> list[Source]:
         """Returns the kernels that products and attention may launch, found at extents of each
