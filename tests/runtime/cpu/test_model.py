@@ -149,8 +149,8 @@ def test_lengths_in_turn_are_bound_once(
     encoder.run(inputs_of(LAYER, {"B": 2, "S": 60}))
     (state,) = compiled(encoder).states.all
     *_, program = state.programs.values()
-    # Twelve such layers.
-    assert 2 * 1024 * 12 * program.records_bytes < MAX_PROGRAM_BYTES
+    # Six such layers.
+    assert 2 * 1024 * 6 * program.records_bytes < MAX_PROGRAM_BYTES
 
 
 def test_programs_are_bounded_and_kept_by_use(

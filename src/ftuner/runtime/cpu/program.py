@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.codegen.llvm.native.binding import Living
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Living, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.ranges import after_fine
 from ftuner.core.recently_used import RecentlyUsed

@@ -26,18 +26,8 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Living
 from ftuner.codegen.llvm.native.symbols import FILL_SYMBOL, PLACE_SYMBOL
-
-
-class Living:
-    """A buffer that is placed and still read."""
-
-    BEGIN = 0
-    END = 1
-    LAST = 2
-    """The last stage that reads it."""
-    SIZE = 3
 
 
 def emit_binding(module: ir.Module) -> None:

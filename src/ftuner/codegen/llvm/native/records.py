@@ -273,6 +273,16 @@ class Segment:
     SIZE = 3
 
 
+class Living:
+    """A buffer of an arena that is placed and still read."""
+
+    BEGIN = 0
+    END = 1
+    LAST = 2
+    """The last stage that reads it."""
+    SIZE = 3
+
+
 class Program:
     """The header of a program: a table of steps that all workers walk."""
 
