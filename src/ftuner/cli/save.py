@@ -32,10 +32,11 @@ def save(
     append_in_place: AppendOption = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Compile an ONNX model to one file, which loads without onnx and without a compiler.
+    """Compile an ONNX model to one file.
 
-    The file is machine code, for machines with all instructions of this one and this version of
-    ftuner: treat it as you treat a program.
+    It loads without onnx and without a compiler, in a fraction of the time. It is machine code, for
+    machines with all instructions of this one and this version of ftuner: treat it as you treat a
+    program.
     """
     from ftuner import inference
     from ftuner.core.units import capacity
