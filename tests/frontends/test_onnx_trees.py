@@ -22,9 +22,10 @@ MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRA
 
 def forest(
     of: str, targets: int, modes: tuple[str, ...] = MODES[:1], trees: int = 5, said: Any = None,
-    missing: bool = False,
+    missing: bool = False, levels: int = 3,
 ) -> dict[str, Any]:  # fmt: skip
-    """The nodes of random trees. `said`: the targets of which leaves have weights, or all."""
+    """The nodes of random trees of `levels` levels. `said`: the targets of which leaves have
+    weights, or all."""
     rng = np.random.default_rng(trees + targets)
     nodes: list[tuple[Any, ...]] = []
     weights: list[tuple[int, int, int, float]] = []
@@ -33,7 +34,7 @@ def forest(
         number = sum(node[0] == tree for node in nodes)
         at = len(nodes)
         nodes.append(())
-        if level == 0 or (level < 3 and rng.random() < 0.3):
+        if level == 0 or (level < levels and rng.random() < 0.3):
             nodes[at] = (tree, number, 0, 0.0, "LEAF", 0, 0, 0)
             weights.extend((tree, number, t, float(rng.standard_normal()))
                            for t in (range(targets) if said is None else said))  # fmt: skip
@@ -46,7 +47,7 @@ def forest(
         return number
 
     for tree in range(trees):
-        grow(tree, 0 if tree == 1 else 3)
+        grow(tree, 0 if tree == 1 else levels)
     names = ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids",
              "missing_value_tracks_true")  # fmt: skip
     found = {f"nodes_{n}": list(c) for n, c in zip(names, zip(*nodes, strict=True), strict=True)}
@@ -59,6 +60,14 @@ def forest(
 def test_modes(mode: str, missing: bool) -> None:
     nodes = forest("target", 1, (mode,), missing=missing)
     agrees("TreeEnsembleRegressor", [TABLE], n_targets=1, **nodes)
+
+
+@pytest.mark.parametrize("levels", [1, 8, 9, 12])
+@pytest.mark.parametrize("trees", [1, 20, 37])
+def test_depths(levels: int, trees: int) -> None:
+    """Trees of few levels are walked in blocks, of which the last is not full."""
+    nodes = forest("target", 2, trees=trees, levels=levels)
+    agrees("TreeEnsembleRegressor", [TABLE], n_targets=2, **nodes)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32"])

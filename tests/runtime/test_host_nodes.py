@@ -47,6 +47,22 @@ def test_results_have_the_inferred_dtype(
         np.testing.assert_array_equal(twice, 2 * found)
 
 
+def test_results_that_are_only_handed_on(widest: CpuBackend) -> None:
+    """Nothing runs after the host node; outputs that show one value, and an input, are arrays of
+    their own."""
+    g = Maker()
+    x = g.given("x", B, S, T)
+    (found,) = g.add_many("non_zero", x, count="N")
+    model = Model(g.made(found, found, x), widest)
+    given = np.eye(4, dtype=np.float32)[None]
+    one, other, same = model.run({"x": given})
+    for result in (one, other):
+        np.testing.assert_array_equal(result, np.array(given.nonzero()))
+    np.testing.assert_array_equal(same, given)
+    assert not np.shares_memory(one, other)
+    assert not np.shares_memory(same, given)
+
+
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
 def test_a_reference_in_other_precision(
     dtype: DType, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
