@@ -71,6 +71,7 @@ ONLY_ON_CPU = {
     "runtime.record_layout": "the records that native code reads; a GPU passes arguments",
     "runtime.required_families": "kernels by layout of B; a GPU has one kernel for each tile",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
+    "runtime.step_compilation": "on a GPU, programs compile the kernels of their steps",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
     "runtime.task_groups": "the same",
     "runtime.dealing": "the same",

@@ -126,8 +126,8 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
         for ready in program.kept:
             recorder.ran_plan(ready.encoded.address)
 
-    def noting_plan(self: Products, plan: Plan, strides: Any) -> Any:
-        encoded = encode(self, plan, strides)
+    def noting_plan(self: Products, plan: Plan, strides: Any, rows: Any = None) -> Any:
+        encoded = encode(self, plan, strides, rows)
         library = self.compiled.library
         recorder.planned(encoded.address, plan, library.types, library.epilogue)
         return encoded

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import time
 from array import array
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program, Status
 from ftuner.codegen.llvm.native.records import Step as StepSlot
@@ -21,27 +20,23 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.ops.control import Iterations
 from ftuner.graph.splitting import Compiled
-from ftuner.graph.steps import Lowered, Step
-from ftuner.planner.cpu.panel_width import know_width
-from ftuner.planner.cpu.planner import PanelWidth, Planner, planner_for
+from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.output_pool import OutputPool
-from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.repeated import Repeated
-from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
-from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
-from ftuner.runtime.cpu.steps.kinds import kind_of, runs
+from ftuner.runtime.cpu.step_compilation import StepCompiler
+from ftuner.runtime.cpu.steps.contract import CompiledStep
+from ftuner.runtime.cpu.steps.kinds import runs
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
-from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the inputs."""
@@ -75,19 +70,19 @@ class CompiledGraph(Executable):
         self._binding = Binding(graph)
         if used_up:
             graph = graph.moved()
-        self._compiled_for = self.threads if compiled is None else compiled.workers
-        """Workers that the widths of packed weights and the uKernels are chosen for."""
-        lowered = (
-            lower(graph, runs=runs, appended=appended) if compiled is None else compiled.lowered
-        )
+        made = None
+        if compiled is None:
+            lowered = lower(graph, runs=runs, appended=appended)
+            self._steps = StepCompiler(session, self.threads)
+        else:
+            lowered = compiled.lowered
+            self._steps = StepCompiler(session, compiled.workers)
+            self._steps.know(compiled.widths)
+            made = {(id(w.of), w.form): w.packed for w in compiled.weights}
         # The original of a weight is freed when the last step that reads it has been packed.
         graph, steps = replace(graph, nodes=()), list(lowered.steps)
         lowered = replace(lowered, graph=graph, steps=())
-        made = None
-        if compiled is not None:
-            self._know(compiled.widths)
-            made = {(id(w.of), w.form): w.packed for w in compiled.weights}
-        compiled_steps = self._compile(steps, progress, shared, made)
+        compiled_steps = self._steps.compile(steps, progress, shared, made)
         self.lowered = replace(lowered, steps=tuple(step.step for step in compiled_steps))
         self._pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
@@ -139,23 +134,7 @@ class CompiledGraph(Executable):
         self._writer.forget_drafts()
 
     def compiled(self) -> Compiled:
-        _, required = self._needed(self.lowered.steps)
-        widths = tuple(
-            (*name, *width)
-            for name in by_library(required)
-            for width in self._planner(name).widths.values()
-            if (width.n, width.k) in self._extents
-        )
-        return Compiled(self.lowered, self._packed, self._compiled_for, widths)
-
-    def _know(self, widths: Sequence[tuple[Any, ...]]) -> None:
-        """Take over the widths of packed weights."""
-        for types, epilogue, *width in widths:
-            know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
-
-    def _planner(self, name: LibraryName) -> Planner:
-        session = self.session
-        return planner_for(build_library(session.hardware, session.kernels.isa.name, *name))
+        return self._steps.compiled(self.lowered)
 
     def objects(self) -> dict[Bundle, bytes]:
         """The machine code that the graph needs.
@@ -163,60 +142,7 @@ class CompiledGraph(Executable):
         Raises:
             CompileError: the compiler failed.
         """
-        bundles, required = self._needed(self.lowered.steps)
-        wanted = [bundle for bundle in bundles if bundle is not None]
-        return self.session.kernels.objects(by_library(required), wanted)
-
-    def _needed(
-        self, steps: Sequence[Step]
-    ) -> tuple[list[Bundle | None], list[RequiredFamilies | None]]:
-        """The kernel of each step, and the families that it may run."""
-        hardware, isa = self.session.hardware, self.session.kernels.isa
-        kinds = [kind_of(step) for step in steps]
-        return (
-            [kind.bundle(s, hardware, isa) for kind, s in zip(kinds, steps, strict=True)],
-            [
-                kind.required_families(step, hardware, isa.name, self._compiled_for)
-                for kind, step in zip(kinds, steps, strict=True)
-            ],
-        )
-
-    def _compile(
-        self, steps: list[Step], progress: Progress | None, shared: SharedWeights | None,
-        made: Mapping[tuple[int, Hashable], Array] | None,
-    ) -> list[CompiledStep]:  # fmt: skip
-        """All steps, with what is compiled for them and with packed weights: those of `made`, if it
-        is given. Takes the steps out of their list."""
-        session = self.session
-        kernels, hardware = session.kernels, session.hardware
-        isa, kinds = kernels.isa, [kind_of(step) for step in steps]
-        bundles, required = self._needed(steps)
-        wanted = list(dict.fromkeys(bundle for bundle in bundles if bundle is not None))
-        families = by_library(required)
-        kernels.prepare(families, wanted, progress)
-        self._loaded = kernels.loaded(wanted, progress)
-
-        def products(name: LibraryName) -> Products:
-            return session.products(*name, families[name])
-
-        def kernel(bundle: Bundle) -> int:
-            return self._loaded.addresses[bundle.symbol]
-
-        sizes = {id(b.array): b.array.nbytes for s in steps for b in s.reads if b.array is not None}
-        weights_bytes = sum(sizes.values())
-        loaded = Loaded(
-            hardware, isa, products, kernel, self._compiled_for, weights_bytes, shared, made=made
-        )
-        addresses = [0 if bundle is None else kernel(bundle) for bundle in bundles]
-        steps.reverse()
-        found = [
-            kind.compiled(steps.pop(), needed, address, loaded)
-            for kind, needed, address in zip(kinds, required, addresses, strict=True)
-        ]
-        self._packed = loaded.packed_weights()
-        self._extents = {(panels.n, panels.k) for panels in loaded.packed.values()}
-        """Columns and k steps of packed weights."""
-        return found
+        return self._steps.objects(self.lowered)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for one array per input, of its dtype and rank, aligned and contiguous;

@@ -93,7 +93,7 @@ class Products:
                 for name, family in bands.items()
             }
             rows = RowRange(after_fine(problem.m) - 1, candidate.table.main, covers)
-            found = Ready(problem, strides, self._writer(plan, strides).write(plan, rows))
+            found = Ready(problem, strides, self.encode(plan, strides, rows))
             self._ranges.add(key, found)
         return found
 
@@ -110,11 +110,8 @@ class Products:
         """Estimated seconds of a problem's plan."""
         return self.planner.least_seconds(ready.problem)
 
-    def encode(self, plan: Plan, strides: Strides) -> Encoded:
-        """Write a plan for arrays with given strides."""
-        return self._writer(plan, strides).write(plan)
-
-    def _writer(self, plan: Plan, strides: Strides) -> PlanWriter:
+    def encode(self, plan: Plan, strides: Strides, rows: RowRange | None = None) -> Encoded:
+        """Write a plan for arrays with given strides; `rows`: as of `PlanWriter.write`."""
         bands = [len(s.bands) for s in plan.shares]
         key = (plan.problem[1:], plan.choice, strides, plan.chunks > 0, *bands)
         writer = self._writers.get(key)
@@ -129,7 +126,7 @@ class Products:
                 compiled.library.hardware.tuning.fetched_element_bytes,
             )
             self._writers.add(key, writer)
-        return writer
+        return writer.write(plan, rows)
 
     def run(self, ready: Ready, a: Array, b: Array, c: Array, operands: int | None = None) -> None:
         """Run one product. The arrays must have the strides that the plan was written for;
