@@ -210,7 +210,10 @@ def test_integers_are_rounded() -> None:
     for mode in ("linear", "cubic"):
         inputs = [x, None, floats(1, 1, 2, 2.5)]
         (found,) = run_node("Resize", inputs, 18, fixed=[2], mode=mode)
-        np.testing.assert_array_equal(found, evaluated("Resize", inputs, 18, mode=mode))
+        assert found.dtype == x.dtype
+        exact = evaluated("Resize", [x.astype(np.float64), *inputs[1:]], 18, mode=mode)
+        # Of two integers that are as near, either: weights are rounded before.
+        assert np.abs(found - np.clip(exact, 0, 255)).max() <= 0.5 + 1e-4
 
 
 def vision_model(**attributes: Any) -> Any:
