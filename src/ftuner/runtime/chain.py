@@ -78,7 +78,7 @@ class Chain:
         self.executables: list[Executable] = []
         """Those of the graph itself, in order, without those of graphs within host nodes. There is
         one at least, which runs nothing if there is nothing to run."""
-        places = _Places(graph.inputs, boundary)
+        places = _Places(self._inputs, boundary)
         checked = False
         for part in parts:
             node, executable = part.node, None

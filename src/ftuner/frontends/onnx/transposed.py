@@ -95,8 +95,11 @@ def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
     last = channels_last(context, x)
     few = isinstance(depth, int) and depth <= MOST_OF_GROUP and math.prod(strides) <= MAX_PARTS
     apart = groups > 1 and few and rank <= 2
-    axes = [_parts(*axis, apart) for axis in zip(kernel, strides, dilations, strict=True)]
-    if math.prod(map(len, axes)) > MAX_PARTS:
+    of_axes = list(zip(kernel, strides, dilations, strict=True))
+    # Far beyond the kernel, a stride is mostly phases without taps.
+    sparse = any(stride > MAX_PARTS * ((k - 1) * d + 1) for k, stride, d in of_axes)
+    axes = [] if sparse else [_parts(*axis, apart) for axis in of_axes]
+    if sparse or math.prod(map(len, axes)) > MAX_PARTS:
         blocks = Blocks(kernel, x.shape[2:], strides, dilations, begin)
         summed = _blocks(context, last, weight)
         result = with_bias(context, summed_blocks(context, summed, 1, blocks, extents), bias)

@@ -15,6 +15,9 @@ from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.ir import Value
 
+FARTHEST = 1 << 40
+"""Elements that no axis has: they would take terabytes."""
+
 
 def channels_last(context: Context, x: Value) -> Value:
     """The channels (second axis) last."""
@@ -65,6 +68,12 @@ def positive_integers(context: Context, node: NodeView, name: str, rank: int) ->
     return found
 
 
+def strides_of(context: Context, node: NodeView, rank: int) -> tuple[int, ...]:
+    """The strides of windows that x is read through. Beyond `FARTHEST`, a longer one gives the
+    same: the first window alone."""
+    return tuple(min(n, FARTHEST) for n in positive_integers(context, node, "strides", rank))
+
+
 def pads_of(context: Context, node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     found = node.integers("pads", (0,) * (2 * rank))
     if len(found) != 2 * rank or min(found, default=0) < 0:
@@ -80,7 +89,7 @@ def window_of(
     rank = x.rank - 2
     if rank < 1 or len(kernel) != rank:
         raise context.malformed(f"a window {list(kernel)} on {x.type}")
-    strides = positive_integers(context, node, "strides", rank)
+    strides = strides_of(context, node, rank)
     dilations = positive_integers(context, node, "dilations", rank)
     before, after = pads_of(context, node, rank)
     auto, rounds_up = node.text("auto_pad", "NOTSET"), node.flag("ceil_mode")
