@@ -54,8 +54,9 @@ EXPLAINED = {
         r"(GlobalAveragePool|LayerNormalization) \S+ (input 0|all inputs): 0 along axis",
     ),
     "peers take tables of two axes alone": (
-        r"(TreeEnsembleClassifier|TreeEnsembleRegressor|SVMClassifier|SVMRegressor) \S+ "
+        r"(TreeEnsemble|TreeEnsembleClassifier|TreeEnsembleRegressor) \S+ "
         r"(input 0|all inputs): (its first|flat)",
+        r"(SVMClassifier|SVMRegressor) \S+ (input 0|all inputs): (its first|flat)",
     ),
     "indices are cast to integers, as the specification says, and NaN is none": (
         r"OneHot \S+ (input 0|all inputs): (halves|all 1e-45|mixed)",
