@@ -341,7 +341,7 @@ def _kept(limit: SupportsIndex | None, backend: Backend) -> KeptMemory:
     """What counts the memory that a model keeps.
 
     Raises:
-        ConfigurationError: a limit that is no number of bytes, or of a GPU's memory.
+        ConfigurationError: a limit that is not a number of bytes, or one for a GPU.
     """
     if limit is None:
         return KeptMemory()

@@ -50,7 +50,7 @@ class RecentlyUsed(Generic[K, V]):
 
     @property
     def size(self) -> int:
-        """What all entries have together, or more: some may be counted in both generations."""
+        """An upper bound on the size of all entries: some may be counted in both generations."""
         return self._filled + self._left
 
     def age(self, but: K | None = None) -> None:

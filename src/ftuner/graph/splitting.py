@@ -29,7 +29,7 @@ class PackedWeight(NamedTuple):
     of: Array
     """The array that it was made of; `hollow`, so that it is known by its identity alone."""
     form: Hashable
-    """What was made of the array."""
+    """The packed weight that was made of the array."""
     packed: Array
 
 
@@ -41,7 +41,7 @@ class Compiled(NamedTuple):
     workers: int
     """Workers that the widths of packed weights and the uKernels were chosen for."""
     widths: tuple[tuple[Any, ...], ...]
-    """What decided the widths of packed weights, so that nothing is estimated again."""
+    """The chosen widths of packed weights, so that nothing is estimated again."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Part:
     graph: Graph
     node: Node | None
     compiled: Compiled | None = None
-    """What was compiled of the graph, which then has no nodes: in a saved model."""
+    """In a saved model, the compiled part; its graph then has no nodes."""
 
     @property
     def is_empty(self) -> bool:

@@ -104,7 +104,7 @@ def _reference_normalised(
 
 
 class _Trie(NamedTuple):
-    """The n-grams as a trie. Its node -1 is that of what is no n-gram."""
+    """The n-grams as a trie. Its node -1 stands for all other sequences."""
 
     tokens: Array
     """In ascending order. A token's number is its place, or their number if it is none of them."""

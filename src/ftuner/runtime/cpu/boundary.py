@@ -92,7 +92,7 @@ def _admitted(given: object, form: _Form) -> Array:
     """An input as programs read it, copied if it is not aligned and contiguous.
 
     Raises:
-        InputError: it is no array, or has another dtype or number of axes.
+        InputError: it is not an array, or has another dtype or number of axes.
         AllocationError: the system does not have the memory for a copy.
     """
     name, dtype, rank, any_strides, type_ = form
