@@ -19,7 +19,7 @@ from ftuner.runtime.cpu.program import BoundProgram
 
 MAX_PROGRAM_BYTES = 64 << 20
 """Limit on all programs that a graph keeps, divided evenly among its states. Derived: a program of
-a sentence encoder of six layers has 15 KiB, so that each of eight callers keeps 1,000 shapes."""
+a sentence encoder of six layers has 31 KiB, so that each of two callers keeps 1,000 shapes."""
 LOOK_AGAIN_S = 1.0
 """Wait for a free state before checking whether one was lost."""
 _TURNS = count()
