@@ -147,7 +147,7 @@ def test_the_blocks_of_a_chip_are_powers_of_two() -> None:
 
 def test_a_chip_may_override_single_constants() -> None:
     """What is compiled and planned for it follows, and nothing kept for another chip is used."""
-    hardware = load_recorded("h200")
+    hardware = load_recorded("a100-sxm-80gb")
     assert isinstance(hardware, GpuHardware)
     assert hardware.tuning == GpuTuning()
     told = {**to_document(hardware), "tuning": {"epilogue_values_per_thread": 64}}

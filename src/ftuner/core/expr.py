@@ -225,6 +225,8 @@ def _value(node: ast.expr, names: Mapping[str, Expr | float]) -> Expr | float:
 
 ACCUMULATOR = Operand("acc", "tile")
 """The element that a matrix product has just accumulated."""
+BEFORE = Operand("before", "matrix")
+"""The previous element of a result, to which a product is added."""
 
 
 def as_expr(value: Expr | float) -> Expr:

@@ -30,6 +30,14 @@ class RateTuning:
         0.8, "", "The same without matrix units: loads from shared memory take issue slots",
         UNMEASURED, most=1,
     )  # fmt: skip
+    split_matrix_share: float = constant(
+        0.7, "", "The same of products of float32 by tf32 parts", "fitted on an H200, which "
+        "reaches 72 to 84 TFLOP/s by tiles of 64 and 128 rows and 43 by one of 32 x 64", most=1,
+    )  # fmt: skip
+    split_instructions: float = constant(
+        4.0, "instructions", "Cutting an element of float32 into two parts in tf32",
+        "fitted on the same tiles",
+    )  # fmt: skip
     sustained_dram_share: float = constant(
         0.9, "", "Share of DRAM's bandwidth that streams reach",
         "assumed, from 0.91 measured on NVIDIA Hopper in arXiv 2501.12084", most=1,
@@ -55,13 +63,29 @@ class RateTuning:
         "that are equally busy take 9% longer than one", UNMEASURED,
         least=1, most=32,
     )  # fmt: skip
+    l2_rate_ratio: float = constant(
+        1.0, "", "Rate at which L2 delivers tiles over that of the probe: multiprocessors that "
+        "read the same tile share its transfers", UNMEASURED,
+    )  # fmt: skip
     step_cycles: int = constant(
         40, "cycles", "Barriers and addresses between two k steps of a block, while none of its "
         "warps multiplies", UNMEASURED,
     )  # fmt: skip
+    synchronous_step_cycles: int = constant(
+        40, "cycles", "The same where warps wait for their matrix instructions, and for their "
+        "operands from shared memory before", UNMEASURED,
+    )  # fmt: skip
+    ramp_latencies: float = constant(
+        1.0, "", "Latencies of DRAM of a product beyond its first loads and last stores: "
+        "arguments, descriptors, and the end of its last block", UNMEASURED,
+    )  # fmt: skip
     reduce_latencies: float = constant(
         2.0, "", "Latencies of DRAM between the last step of split-k and its sum: partial sums and "
         "a counter are written, then read back", UNMEASURED,
+    )  # fmt: skip
+    part_rate_share: float = constant(
+        1.0, "", "Share of the rate of a multiprocessor's port to L2 at which parts of split-k are "
+        "written and read back", UNMEASURED, most=1,
     )  # fmt: skip
     last_unit_share: float = constant(
         0.5, "", "Where units differ in length, the busiest multiprocessor does this share of "

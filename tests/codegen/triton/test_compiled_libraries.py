@@ -24,6 +24,9 @@ from tests.codegen.triton.compiling import compile_all
         ("h200", "bfloat16", 0),
         pytest.param("a100-sxm-80gb", "bfloat16", 0, marks=pytest.mark.full),
         pytest.param("h200", "tf32", 0, marks=pytest.mark.full),
+        pytest.param("h200", "tf32x3", 0, marks=pytest.mark.full),
+        pytest.param("a100-sxm-80gb", "tf32x3", 0, marks=pytest.mark.full),
+        pytest.param("b200", "tf32x3", 0, marks=pytest.mark.full),
         pytest.param("b200", "bfloat16", 0, marks=pytest.mark.full),
         pytest.param("mi300x", "bfloat16", 0, marks=pytest.mark.full),
         pytest.param("h200", "bfloat16", 2, marks=pytest.mark.full),
@@ -33,7 +36,7 @@ from tests.codegen.triton.compiling import compile_all
 def test_a_library_is_what_its_model_says(chip: str, multiply: Multiply, window: int) -> None:
     hardware = load_recorded(chip)
     assert isinstance(hardware, GpuHardware)
-    dtype = FLOAT32 if multiply == "tf32" else BFLOAT16
+    dtype = FLOAT32 if multiply.startswith("tf32") else BFLOAT16
     kernels = build_gpu_library(hardware, dtype, multiply).kernels("k", "k", window=window)
     target = TARGETS[hardware.architecture]
     found = {}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.gpu_kernels import product_kernel
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
-from ftuner.core.expr import ACCUMULATOR, Expr, Operand, applied, relu
+from ftuner.core.expr import ACCUMULATOR, BEFORE, Expr, Operand, applied, relu
 from ftuner.core.gpu.tile import BlockTile, Loads, Order, ProductKernel
 
 torch = pytest.importorskip("torch")
@@ -168,9 +168,9 @@ def test_two_bands_cover_every_row_once(rows: int, loads: Loads) -> None:
     # What a row was before is added, so that a row done twice would show.
     kernel = kernel_of(
         BlockTile(32, 32, 16, 4, 2), BlockTile(16, 32, 16, 4, 2), loads=loads,
-        epilogue=ACCUMULATOR + RESIDUAL,
+        epilogue=ACCUMULATOR + BEFORE,
     )  # fmt: skip
-    run(kernel, a, b, c, {"res": c}, rows=rows, programs=4)
+    run(kernel, a, b, c, {BEFORE.name: c}, rows=rows, programs=4)
     assert_product(c, a, b, FLOAT32, lambda x: x + GUARD)
 
 

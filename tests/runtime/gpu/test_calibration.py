@@ -38,19 +38,24 @@ TRUTHS: tuple[dict[str, float], ...] = (
         "overlap_exponent": 5.0, "loaded_latency_ratio": 2.2, "step_cycles": 70,
         "reduce_latencies": 3.5, "l2_share": 0.7, "exponentials_per_cycle": 12.0,
         "last_unit_share": 0.8, "host_launch_s": 9e-6, "replay_s": 6e-6,
+        "l2_rate_ratio": 1.2, "synchronous_step_cycles": 200, "ramp_latencies": 3.0,
+        "part_rate_share": 0.6, "split_matrix_share": 0.6,
     },
     {
         "sustained_matrix_share": 0.97, "sustained_vector_share": 0.9, "sustained_dram_share": 0.96,
         "overlap_exponent": 4.0, "loaded_latency_ratio": 1.1, "step_cycles": 100,
         "reduce_latencies": 5.0, "l2_share": 0.3, "exponentials_per_cycle": 8.0,
         "last_unit_share": 0.3, "host_launch_s": 3e-6, "replay_s": 2e-5,
+        "l2_rate_ratio": 0.9, "synchronous_step_cycles": 300, "ramp_latencies": 0.5,
+        "part_rate_share": 0.4, "split_matrix_share": 0.9,
     },
 )  # fmt: skip
 FAR_OFF: dict[str, float] = {
     "sustained_matrix_share": 0.5, "sustained_vector_share": 0.5, "sustained_dram_share": 0.5,
     "overlap_exponent": 16.0, "loaded_latency_ratio": 3.0, "step_cycles": 20,
     "reduce_latencies": 1.0, "l2_share": 0.9, "exponentials_per_cycle": 32.0,
-    "last_unit_share": 1.0,
+    "last_unit_share": 1.0, "l2_rate_ratio": 0.7, "synchronous_step_cycles": 40,
+    "ramp_latencies": 1.0, "part_rate_share": 1.0, "split_matrix_share": 0.4,
 }  # fmt: skip
 """A wrong prior."""
 MARGIN = 1.5
@@ -83,7 +88,9 @@ def test_constants_are_recovered(name: str, number: int, far_off: bool) -> None:
     assert found.condition == "steady"
     before = with_values(gpu(name), prior).tuning
     assert {x.field for x in found.settled} == set(truth)
-    assert sum(x.is_settled for x in found.settled) >= len(truth) - 2
+    # No trial depends on what the chip does not have.
+    tried = [x for x in found.settled if x.trials]
+    assert sum(x.is_settled for x in tried) >= len(tried) - 2
     for x in found.settled:
         error = abs(log(x.value / truth[x.field]))
         if x.is_settled:
@@ -164,7 +171,8 @@ def test_thorough_calibration_takes_longer_and_knows_more() -> None:
 def test_what_is_known_well_ends_early() -> None:
     found = calibrate(gpu("h200"), SimulatedClock(gpu("h200"), noise=1e-4, outliers=0.0))
     assert found.summary.seconds < 7.0
-    assert {x.field for x in found.settled if not x.is_settled} == set()
+    # Warpgroups wait for loads, not between steps.
+    assert {x.field for x in found.settled if not x.is_settled} <= {"step_cycles"}
 
 
 def test_results_are_kept_with_the_model() -> None:
@@ -201,7 +209,7 @@ def test_trials_fit_the_chip(name: str) -> None:
     """They are plans that the chip can run, few kernels, and short."""
     chip = gpu(name)
     trials = {trial for own in designed(chip).values() for trial in own}
-    assert len({trial.plan.kernel for trial in trials}) <= 32
+    assert len({trial.plan.kernel for trial in trials}) <= 36
     for trial in trials:
         assert trial.bytes < min(chip.dram_bytes / 8, 2 << 30)
         estimate = trial.estimate(chip)

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from ftuner.codegen.triton.attention_arguments import attention_arguments
 from ftuner.codegen.triton.attention_operands import beyond, both, keys, masked, pieces, values
 from ftuner.codegen.triton.functions import Functions
+from ftuner.codegen.triton.product_tiles import PRECISION
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
 from ftuner.codegen.triton.split_k import arrival_lines, departure_line, part_load
 from ftuner.core.dtype import FLOAT32
@@ -36,12 +37,6 @@ BK = tl.constexpr({bk})
 SEARCH = tl.constexpr({search})
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-3.4028234663852886e38)"""
-_PRECISION = {
-    "float32": ', input_precision="ieee"',
-    "tf32": ', input_precision="tf32"',
-    "tf32x3": ', input_precision="tf32x3"',
-}
-"""The precision of float32 products in Triton; other elements need none."""
 
 
 def attention_source(kernel: AttentionKernel) -> Source:
@@ -240,7 +235,7 @@ def _loops(kernel: AttentionKernel, used: Functions) -> list[str]:
 
 def _block(form: AttentionForm, edge: bool, used: Functions) -> list[str]:
     """Lines for one block of keys; `edge`: some keys may not exist, or not be seen by all rows."""
-    precision = _PRECISION.get(form.multiply, "")
+    precision = PRECISION.get(form.multiply, "")
     lines = ["key = start + lane"] if edge or form.mask is not None else []
     product = ""
     for i, _ in pieces(form.depth_blocks):

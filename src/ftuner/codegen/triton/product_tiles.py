@@ -14,7 +14,14 @@ from typing import NamedTuple
 
 from ftuner.codegen.triton.product_arguments import granule, stored_block
 from ftuner.codegen.triton.product_window import window_lines
-from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
+from ftuner.core.gpu.tile import BlockTile, Multiply, Order, ProductKernel
+
+PRECISION: dict[Multiply, str] = {
+    "float32": ', input_precision="ieee"',
+    "tf32": ', input_precision="tf32"',
+    "tf32x3": ', input_precision="tf32x3"',
+}
+"""The precision of float32 products in Triton; other elements need none."""
 
 
 def element_base(kernel: ProductKernel, name: str) -> str:
@@ -72,9 +79,7 @@ def sum_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
             placed, loaded = _pointed(side, tile.bk, kernel)
             before += placed
             inside += loaded
-    precision = ""
-    if kernel.dtype.name == "float32":
-        precision = f', input_precision="{"tf32" if kernel.multiply == "tf32" else "ieee"}"'
+    precision = PRECISION.get(kernel.multiply, "")
     return [
         *before,
         f"sums = tl.zeros(({tile.bm}, {tile.bn}), dtype=tl.float32)",

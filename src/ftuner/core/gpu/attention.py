@@ -20,9 +20,6 @@ Causal = Literal["none", "first", "last"]
 """The keys that a row sees. "none": all. "first": position i sees keys `j <= i + past`. "last":
 counted from the end, position i sees keys `j <= i + keys - rows + past`; this differs from "first"
 where requests are of unequal length."""
-AttentionMultiply = Multiply | Literal["tf32x3"]
-"""`tf32x3` multiplies float32 by three products of leading and trailing tf32 parts, which keeps all
-but the last few bits."""
 MaskSpread = Literal["keys", "scores"]
 """Whether a mask has one number for each key, the same for all rows and all heads that share keys,
 or one for each score."""
@@ -97,7 +94,7 @@ class AttentionForm:
 
     dtype: DType
     """Of q, k, v and the result."""
-    multiply: AttentionMultiply
+    multiply: Multiply
     depth_blocks: tuple[int, ...]
     """Blocks of the elements of a query and of a key."""
     column_blocks: tuple[int, ...]
@@ -122,7 +119,7 @@ class AttentionForm:
 
     @staticmethod
     def over(
-        dtype: DType, multiply: AttentionMultiply, depth: int, columns: int, **others: Any
+        dtype: DType, multiply: Multiply, depth: int, columns: int, **others: Any
     ) -> AttentionForm:
         """Returns the form whose blocks cover `depth` and `columns`; ShapeError if none do."""
         depths, widths = covering_blocks(depth), covering_blocks(columns)

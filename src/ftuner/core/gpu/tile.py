@@ -17,10 +17,13 @@ from ftuner.core.expr import ACCUMULATOR, Expr, operands
 
 Order = Literal["k", "spatial"]
 """The axis along which an operand is contiguous: k, or its spatial axis (m for A, n for B)."""
-Multiply = Literal["float16", "bfloat16", "tf32", "float32"]
+Multiply = Literal["float16", "bfloat16", "tf32", "float32", "tf32x3"]
 """What elements of A and B are rounded to before they are multiplied: their own type, or float32 to
 the 19 bits of tf32. Sums are always float32. The names are those of the rates in `GpuHardware`;
-`float32` runs on the vector units."""
+`float32` runs on the vector units, and `tf32x3` multiplies float32 on the matrix units by three
+products of leading and trailing tf32 parts, which keep all but 2 of its 24 bits."""
+SPLIT_PRODUCTS = 3
+"""Products of tf32 parts that are one product of `tf32x3`."""
 Loads = Literal["pointers", "descriptors"]
 """How tiles of A and B reach shared memory: by a pointer for each load, or by tensor descriptors
 that the chip's copy engine (TMA) reads."""
@@ -142,10 +145,16 @@ class ProductKernel:
         are loaded one by one, for which there is no asynchronous copy."""
         if self.loads == "pointers" and not self.aligned and self.dtype.itemsize < 4:
             return 1
-        tile, whole = self.main, self.multiply != "float32"
+        whole = self.multiply not in ("float32", "tf32x3")
+        if whole and self._by_groups(self.main, architecture):
+            return self.main.stages
+        return max(self.main.stages - 1, 1)
+
+    @staticmethod
+    def _by_groups(tile: BlockTile, architecture: str) -> bool:
+        """Whether warpgroups multiply the tile, from shared memory."""
         groups = tile.bm % _ROWS_OF_GROUP == 0 and tile.warps % _WARPS_OF_GROUP == 0
-        asynchronous = architecture in _ASYNCHRONOUS and whole and groups
-        return tile.stages if asynchronous else max(tile.stages - 1, 1)
+        return architecture in _ASYNCHRONOUS and groups
 
     def shared_bytes(self, architecture: str) -> int:
         """Returns the bytes of shared memory of a block: the stages of A and B, and, where the next
@@ -160,6 +169,9 @@ class ProductKernel:
         itemsize = self.dtype.itemsize
         buffers = self.buffers(architecture)
         loaded = buffers * (tile.bm + tile.bn) * tile.bk * itemsize
+        if self.multiply == "tf32x3" and self._by_groups(tile, architecture):
+            # Both parts of B go back to shared memory; those of A stay in registers.
+            loaded += 2 * tile.bn * tile.bk * itemsize
         slice_bytes = tile.bm * (tile.bn // self.slices) * itemsize
         sums = tile.bm * tile.bn * _SUM_BYTES
         turned = 0

@@ -226,10 +226,8 @@ def attention_tile_cost(
     block_bytes = tile.bk * across * size
 
     # Products.
-    times = 3 if form.multiply == "tf32x3" else 1
-    multiply = "tf32" if form.multiply == "tf32x3" else form.multiply
-    rate = sustained_flops_per_s(hardware, multiply)
-    matrix_s = times * 2.0 * tile.bq * tile.bk * across / (rate * instruction.rate)
+    rate = sustained_flops_per_s(hardware, form.multiply)
+    matrix_s = 2.0 * tile.bq * tile.bk * across / (rate * instruction.rate)
 
     # Powers, and other instructions on scores and sums.
     scores = tile.bq * tile.bk

@@ -142,11 +142,11 @@ def chip_of(hardware: GpuHardware, dtype: DType) -> Chip:
     tuning = hardware.tuning
     return Chip(
         multiprocessors=hardware.multiprocessors,
-        l2_bytes_per_s=hardware.l2_bandwidth_bytes_per_s,
+        l2_bytes_per_s=tuning.l2_rate_ratio * hardware.l2_bandwidth_bytes_per_s,
         dram_bytes_per_s=tuning.sustained_dram_share * hardware.dram_bandwidth_bytes_per_s,
         held_bytes=tuning.l2_share * hardware.l2_bytes,
         reduce_s=tuning.reduce_latencies * hardware.dram_latency_s,
-        launch_s=hardware.launch_s,
+        launch_s=hardware.launch_s + tuning.ramp_latencies * hardware.dram_latency_s,
         itemsize=dtype.itemsize,
         overlap_exponent=tuning.overlap_exponent,
         last_unit_share=tuning.last_unit_share,

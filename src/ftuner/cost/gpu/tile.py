@@ -28,7 +28,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
-from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, ProductKernel
+from ftuner.core.gpu.schedule import LINE_BYTES
+from ftuner.core.gpu.tile import SPLIT_PRODUCTS, BlockTile, Loads, Multiply, ProductKernel
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 
 ADDRESS_REGISTERS = 2
@@ -49,9 +50,9 @@ _VECTOR_NAME, _VECTOR_SIDE = "fma", 2
 MULTIPLIES: dict[DType, tuple[Multiply, ...]] = {
     FLOAT16: ("float16",),
     BFLOAT16: ("bfloat16",),
-    FLOAT32: ("float32", "tf32"),
+    FLOAT32: ("float32", "tf32", "tf32x3"),
 }
-"""The ways to multiply elements of each dtype; the exact one comes first."""
+"""The ways to multiply elements of each dtype; the exact one comes first. See `multiplied_on`."""
 
 
 @lru_cache(maxsize=8)
@@ -112,17 +113,26 @@ def overlapped_seconds(exponent: float, *seconds: float) -> float:
 
 def supports(hardware: GpuHardware, multiply: Multiply) -> bool:
     """Whether the chip multiplies so: on its matrix units, or float32 on its vector units."""
+    if multiply == "tf32x3":
+        return "tf32" in hardware.matrix_flops_per_s
     rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
     return multiply in rates
 
 
 def multiplied_on(hardware: GpuHardware, multiply: Multiply) -> Multiply:
-    """Returns `multiply`, or float32 where the chip has no tf32."""
-    return "float32" if multiply == "tf32" and not supports(hardware, multiply) else multiply
+    """Returns how a chip multiplies what may be rounded to `multiply`: float32 by parts in tf32
+    where it has tf32, and on its vector units where not."""
+    if multiply not in ("float32", "tf32"):
+        return multiply
+    if not supports(hardware, "tf32"):
+        return "float32"
+    return "tf32x3" if multiply == "float32" else multiply
 
 
 def peak_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
     """Returns the datasheet's rate of the whole chip; a multiply-add counts as two."""
+    if multiply == "tf32x3":
+        return hardware.matrix_flops_per_s["tf32"] / SPLIT_PRODUCTS
     rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
     return rates[multiply]
 
@@ -132,6 +142,8 @@ def sustained_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:
     tuning = hardware.tuning
     vector = multiply == "float32"
     share = tuning.sustained_vector_share if vector else tuning.sustained_matrix_share
+    if multiply == "tf32x3":
+        share = tuning.split_matrix_share
     return peak_flops_per_s(hardware, multiply) / hardware.multiprocessors * share
 
 
@@ -216,8 +228,8 @@ def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply:
 
 
 def registers_per_thread(
-    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, itemsize: int,
-    aligned: bool = True,
+    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
+    multiply: Multiply, aligned: bool = True,
 ) -> int:  # fmt: skip
     """Returns the 32-bit registers that a thread needs: accumulators, fragments of A and B for two
     instructions, addresses, and without asynchronous copies also a stage in flight. Unaligned
@@ -229,12 +241,17 @@ def registers_per_thread(
         (down, across), of_warp = warp_grid(tile, instruction), vector_threads(instruction)
         fragment = tile.bm // down / of_warp[0] + tile.bn // across / of_warp[1]
         found += fragment * tile.bk / hardware.tuning.preload_divisor
+    elif multiply == "tf32x3" and instruction.asynchronous:
+        # Both parts of a stage.
+        found += 2 * (tile.bm + tile.bn) * tile.bk / threads
     elif not instruction.asynchronous:
         down, across = warp_grid(tile, instruction)
         fragment_bytes = (tile.bm // down + tile.bn // across) * instruction.k_bytes
-        found += 2 * fragment_bytes / (hardware.warp_threads * REGISTER_BYTES)
-    loaded = stage_bytes(tile, itemsize) / threads
-    found += ADDRESS_REGISTERS * loaded / (COPY_BYTES if aligned else itemsize)
+        # Both parts beside the whole; of a deep stage, those of two lines are cut at once.
+        parts = 3 * max(tile.bk * dtype.itemsize // LINE_BYTES, 1) if multiply == "tf32x3" else 1
+        found += parts * 2 * fragment_bytes / (hardware.warp_threads * REGISTER_BYTES)
+    loaded = stage_bytes(tile, dtype.itemsize) / threads
+    found += ADDRESS_REGISTERS * loaded / (COPY_BYTES if aligned else dtype.itemsize)
     if not hardware.asynchronous_copy:
         found += loaded / REGISTER_BYTES
     return hardware.tuning.base_registers + round(found)
@@ -248,7 +265,7 @@ def fits_unaligned(
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return False
-    needed = registers_per_thread(hardware, tile, instruction, dtype.itemsize, aligned=False)
+    needed = registers_per_thread(hardware, tile, instruction, dtype, multiply, aligned=False)
     needed += window * tile.bm * tile.bk // (tile.warps * hardware.warp_threads)
     return needed <= hardware.registers_per_thread
 
@@ -258,7 +275,7 @@ def resident_blocks(
     multiply: Multiply,
 ) -> int:  # fmt: skip
     """Returns the blocks resident on a multiprocessor at once; 0 if one does not fit."""
-    registers = registers_per_thread(hardware, tile, instruction, dtype.itemsize)
+    registers = registers_per_thread(hardware, tile, instruction, dtype, multiply)
     used = shared_bytes(hardware, tile, dtype, multiply)
     if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
         return 0
@@ -306,8 +323,16 @@ def tile_cost(
     if not blocks:
         return None
     tuning = hardware.tuning
+    waits = multiply == "tf32x3" or not instruction.asynchronous
+    step_cycles = tuning.synchronous_step_cycles if waits else tuning.step_cycles
     rate = sustained_flops_per_s(hardware, multiply)
     issue_s = 2.0 * tile.bm * tile.bn * tile.bk / (rate * instruction.rate)
+    if multiply == "tf32x3":
+        # Each warp cuts what it reads; of warpgroups, only rows of A are cut by each.
+        down, across = (1, 1) if instruction.asynchronous else warp_grid(tile, instruction)
+        lanes = hardware.subpartitions_per_multiprocessor * hardware.warp_threads
+        instructions = (tile.bm * across + tile.bn * down) * tile.bk * tuning.split_instructions
+        issue_s += instructions / (lanes * hardware.clock_hz)
     shared_rate = hardware.shared_bytes_per_clock * hardware.clock_hz
     port_rate = hardware.l2_bytes_per_clock * hardware.clock_hz
     stage = stage_bytes(tile, itemsize)
@@ -321,9 +346,9 @@ def tile_cost(
         busy_s=overlapped_seconds(tuning.overlap_exponent, issue_s, shared_s),
         issue_s=issue_s,
         shared_s=shared_s,
-        step_s=tuning.step_cycles * (1.0 / hardware.clock_hz),
+        step_s=step_cycles * (1.0 / hardware.clock_hz),
         wait_s=tuning.loaded_latency_ratio * hardware.dram_latency_s / max(tile.stages - 1, 1),
         fill_s=hardware.dram_latency_s + stage / port_rate,
         store_s=stored / port_rate + 2 * stored / shared_rate,
-        partial_s=tile.bm * tile.bn * ACCUMULATOR_BYTES / port_rate,
+        partial_s=tile.bm * tile.bn * ACCUMULATOR_BYTES / (port_rate * tuning.part_rate_share),
     )

@@ -46,11 +46,10 @@ def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTil
     Raises:
         HardwareError: the chip does not multiply so, or has no room for the smallest tile.
     """
-    multiply = "tf32" if form.multiply == "tf32x3" else form.multiply
-    if not supports(hardware, multiply):
-        raise HardwareError(f"{hardware.name} does not multiply {multiply}")
+    if not supports(hardware, form.multiply):
+        raise HardwareError(f"{hardware.name} does not multiply {form.multiply}")
     least_rows = ROWS_A_WARP
-    if multiply == "float32":
+    if form.multiply == "float32":
         least_rows = vector_instruction(hardware.warp_threads).rows
     stages = STAGES if hardware.asynchronous_copy else STAGES[:1]
     kept = []

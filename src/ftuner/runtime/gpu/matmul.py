@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ftuner.core.expr import ACCUMULATOR, Expr, Operand
+from ftuner.core.expr import ACCUMULATOR, BEFORE, Expr
 from ftuner.errors import ShapeError
 from ftuner.runtime.gpu.arrays import (
     Tensor,
@@ -17,8 +17,6 @@ from ftuner.runtime.gpu.arrays import (
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.ops.product_operands import check_out, product_shapes
 
-BEFORE = Operand("before", "matrix")
-"""The previous elements of a result, to which a product is added."""
 ACCUMULATED: Expr = ACCUMULATOR + BEFORE
 
 

@@ -123,7 +123,11 @@ def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
         **dict.fromkeys(measured, "probed"),
     }
     name = facts.name.lower().replace(" ", "-")
-    return replace(like, name=name, provenance=provenance, **known, **measured)  # type: ignore[arg-type]
+    # Measured rates are what products and copies sustain.
+    tuning = replace(like.tuning, sustained_matrix_share=1.0, sustained_dram_share=1.0)
+    return replace(
+        like, name=name, provenance=provenance, tuning=tuning, **known, **measured,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def measure(device: torch.device, target: Target, like: GpuHardware) -> Rates:

@@ -36,9 +36,9 @@ def tile_rate(
     """Returns the operations per second of one multiprocessor with `resident` blocks (by default as
     many as it holds), at the reference k, while all multiprocessors read from L2."""
     tile, blocks, tuning = cost.tile, resident or cost.blocks, hardware.tuning
-    share = hardware.l2_bandwidth_bytes_per_s / (hardware.multiprocessors * tuning.l2_headroom)
+    rate = tuning.l2_rate_ratio * hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
     k = tuning.reference_k_bytes // itemsize
-    l2_s = stage_bytes(tile, itemsize) / share
+    l2_s = stage_bytes(tile, itemsize) * tuning.l2_headroom / rate
     step_s = overlapped_seconds(tuning.overlap_exponent, cost.seconds_of_step(blocks), l2_s)
     seconds = k / tile.bk * step_s + (cost.fill_s + cost.store_s) / blocks
     return 2.0 * tile.bm * tile.bn * k / seconds
@@ -80,7 +80,7 @@ def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funn
         "registers",
         "accumulators, fragments and addresses do not fit the registers of a thread",
         lambda t: (
-            registers_per_thread(hardware, t, instructions[t] or vector, size)
+            registers_per_thread(hardware, t, instructions[t] or vector, dtype, multiply)
             <= hardware.registers_per_thread
         ),
     )

@@ -55,7 +55,7 @@ class GpuLibrary:
 
     def _specialises(self, kernel: ProductKernel) -> bool:
         """Whether warps are specialised: where Triton supports it, with descriptors for loads and
-        stores, if the tile fits shared memory in one slice."""
+        stores, if the tile fits shared memory in one slice and is not cut into parts there."""
         architecture = self.hardware.architecture
         return (
             architecture in SPECIALISING
@@ -63,6 +63,7 @@ class GpuLibrary:
             and kernel.c_aligned
             and kernel.main.bm >= LEAST_SPECIALISED
             and not kernel.split
+            and kernel.multiply != "tf32x3"
             and kernel.shared_bytes(architecture) <= self.hardware.shared_bytes_per_block
         )
 

@@ -65,10 +65,10 @@ def _matrix(source: Callable[..., Iterator[Trial]], *arguments: Any) -> Proposal
     return propose
 
 
-def _vector(source: Callable[..., Iterator[Trial]], *arguments: Any) -> Proposal:
+def _single(source: Callable[..., Iterator[Trial]], *arguments: Any) -> Proposal:
     def propose(workload: Workload) -> Iterator[Trial]:
-        if workload.vector is not None:
-            yield from source(workload.vector, *arguments)
+        if workload.single is not None:
+            yield from source(workload.single, *arguments)
 
     return propose
 
@@ -90,31 +90,60 @@ TABLE = (
     Row(
         "sustained_vector_share",
         "the same without matrix units",
-        _all(_vector(full, 1, 2048), _vector(full, 1, 4096)),
+        _all(_single(full, 1, 2048), _single(full, 1, 4096)),
+    ),
+    Row(
+        "split_matrix_share",
+        "the same of float32 by parts on the matrix units",
+        _all(_single(full, 1, 2048), _single(full, 1, 4096)),
     ),
     Row(
         "sustained_dram_share",
         "few rows by a weight of several times L2 take as long as the weight's transfer",
-        _all(_matrix(streamed, 1, 4.0), _matrix(streamed, 1, 8.0), _vector(streamed, 1, 4.0)),
+        _all(_matrix(streamed, 1, 4.0), _matrix(streamed, 1, 8.0), _single(streamed, 1, 4.0)),
+    ),
+    Row(
+        "l2_rate_ratio",
+        "products of many row and column tiles take as long as L2 delivers them",
+        _all(_matrix(full, 2, 4096), _matrix(full, 4, 4096)),
+        trials=6,
     ),
     Row(
         "overlap_exponent",
         "rows for which multiply-adds take about as long as the weight's transfer take longer than "
         "either",
         _all(*(_matrix(streamed, rows, 4.0) for rows in (1, 2, 3, 4, 6)),
-             *(_vector(streamed, rows, 2.0) for rows in (1, 2, 3)),
+             *(_single(streamed, rows, 2.0) for rows in (1, 2, 3)),
              _matrix(full, 2, 4096)),
         trials=8,
     ),
     Row(
         "loaded_latency_ratio",
         "one small tile for each multiprocessor takes a latency for each round of its stages",
-        _all(_matrix(lone, 8192), _matrix(lone, 16384), _vector(lone, 8192)),
+        _all(_matrix(lone, 8192), _matrix(lone, 16384), _single(lone, 8192)),
     ),
     Row(
         "step_cycles",
         "one large tile for each multiprocessor takes longer than its multiply-adds for each step",
-        _all(_matrix(lone, 8192), _vector(lone, 4096)),
+        _all(_matrix(lone, 8192), _single(lone, 4096)),
+        trials=6,
+    ),
+    Row(
+        "synchronous_step_cycles",
+        "the same of low tiles, whose warps wait for their products",
+        _all(_matrix(lone, 4096), _matrix(lone, 8192), _single(lone, 4096)),
+        trials=6,
+    ),
+    Row(
+        "ramp_latencies",
+        "products of few steps take longer than these",
+        _all(_matrix(lone, 256), _matrix(lone, 512)),
+        trials=6,
+    ),
+    Row(
+        "part_rate_share",
+        "products by split-k of large tiles take as long as their parts",
+        _all(_matrix(split, 4), _matrix(split, 8)),
         trials=6,
     ),
     Row(
@@ -153,6 +182,7 @@ HOST_FIELDS = ("host_launch_s", "replay_s")
 KEPT = {
     "l2_headroom": "only compares tiles when a library is made; no estimate depends on it",
     "ample_latencies": "the same",
+    "split_instructions": "changes with `split_matrix_share`",
 }
 """Rates that calibration leaves as they are, and why."""
 

@@ -18,7 +18,7 @@ from ftuner.core.gpu.attention import AttentionForm
 from ftuner.core.gpu.tile import BlockTile
 from ftuner.cost.gpu.attention import AttentionEstimate
 from ftuner.cost.gpu.product import ProductEstimate
-from ftuner.cost.gpu.tile import MULTIPLIES, loads_of, supports
+from ftuner.cost.gpu.tile import MULTIPLIES, loads_of, multiplied_on, supports
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.attention import attention_planner, estimate_attention_plan
 from ftuner.planner.gpu.plan import AttentionPlan, ProductPlan
@@ -26,8 +26,9 @@ from ftuner.planner.gpu.planner import estimate_plan
 from ftuner.planner.gpu.problem import AttentionProblem, ProductProblem
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
-_SWEPT_K = 32
-"""Granule of k where B's size is swept: rows stay aligned, and sizes are close to each other."""
+_SWEPT_K = 64
+"""Granule of k where B's size is swept: rows begin at lines of memory, and sizes are close to each
+other."""
 
 
 class ProductTrial(NamedTuple):
@@ -86,8 +87,8 @@ class Workload:
     hardware: GpuHardware
     matrix: GpuLibrary | None
     """For elements of 16 bits; None if the chip has no matrix units for them."""
-    vector: GpuLibrary | None
-    """For float32 without matrix units."""
+    single: GpuLibrary | None
+    """For float32: by parts on the matrix units, or on the vector units."""
 
 
 @lru_cache(maxsize=64)
@@ -98,10 +99,10 @@ def workload_of(hardware: GpuHardware) -> Workload:
         if supports(hardware, MULTIPLIES[dtype][0]):
             matrix = build_gpu_library(hardware, dtype)
             break
-    vector = None
-    if supports(hardware, "float32"):
-        vector = build_gpu_library(hardware, FLOAT32, "float32")
-    return Workload(hardware, matrix, vector)
+    single, exact = None, multiplied_on(hardware, "float32")
+    if supports(hardware, exact):
+        single = build_gpu_library(hardware, FLOAT32, exact)
+    return Workload(hardware, matrix, single)
 
 
 def planned(
