@@ -27,6 +27,13 @@ def result_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str
     area = tile.bm * tile.bn
     used, counter = ("used + ", "counters + counted + tile") if rest else ("", "counters + tile")
     rows, columns = f"tl.arange(0, {tile.bm})[:, None]", f"tl.arange(0, {tile.bn})[None, :]"
+    loaded = [
+        f"        part{i} = "
+        + part_load(
+            f"slots + (first + {i}) * {area} + within", f"within < (split_k - first - {i}) * {area}"
+        )
+        for i in range(kernel.parts_at_once)
+    ]
     return [
         f"within = {rows} * {tile.bn} + {columns}",
         f"slots = workspace + ({used}(tile * split_k).to(tl.int64) * {area})",
@@ -34,8 +41,9 @@ def result_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str
         *arrival_lines(counter),
         "if arrived == split_k - 1:",
         f"    sums = tl.zeros(({tile.bm}, {tile.bn}), dtype=tl.float32)",
-        "    for other in range(split_k):",
-        f"        sums += {part_load(f'slots + other * {area} + within')}",
+        f"    for first in range(0, split_k, {len(loaded)}):",
+        *loaded,
+        f"        sums = {' + '.join(['sums', *(f'part{i}' for i in range(len(loaded)))])}",
         f"    {departure_line(counter)}",
         *(f"    {line}" for line in finished),
     ]

@@ -48,6 +48,8 @@ _BARRIER_BYTES = 8
 _THREADS_PER_WARP = 32
 """Of NVIDIA's chips. With wider warps a thread holds less than is computed here."""
 _LEAST_SLICE_COLUMNS = 16
+_MOST_PARTS, _PART_REGISTERS = 4, 128
+"""Parts of split-k that are loaded together, and registers of a thread for them: half of all."""
 
 
 class Slicing(NamedTuple):
@@ -189,6 +191,12 @@ class ProductKernel:
             return max(loaded, slice_bytes, turned)
         staged = 1 + any(operand.kind == "matrix" for operand in operands(self.epilogue))
         return loaded + buffers * _BARRIER_BYTES + staged * slice_bytes + turned
+
+    @property
+    def parts_at_once(self) -> int:
+        """Parts of split-k whose sums are loaded together: each waits as long as all of them."""
+        own = self.main.accumulators_per_thread(_THREADS_PER_WARP)
+        return max(1, min(_MOST_PARTS, _PART_REGISTERS // own))
 
     @property
     def symbol(self) -> str:
