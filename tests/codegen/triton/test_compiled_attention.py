@@ -90,13 +90,33 @@ CASES = [
 ]
 
 
+def unaligned(depth: int, columns: int, mask: AttentionMask | None = None) -> AttentionForm:
+    return AttentionForm.over(BFLOAT16, "bfloat16", depth, columns, mask=mask, aligned=False)
+
+
+SCORES = AttentionMask(BFLOAT16, layout="aligned")
+UNALIGNED = [
+    case_of("h200", unaligned(37, 37, SCORES), 128, ()),
+    case_of("h200", unaligned(64, 16), 64, ()),
+    case_of("h200", unaligned(90, 37), 128, ()),
+]
+"""Keys and values that pass through registers, of different widths or of two blocks."""
+DESCRIPTOR = re.compile(r"(?:or\.b64|add\.s64)\s+%rd\d+, (%rd\d+), (-?\d+);")
+"""The descriptor of a matrix in shared memory: an address and a literal. PTX ISA, "Matrix
+descriptor": bits 32 to 45 are the stride of eight rows in units of 16 bytes; bits 62 and 63 the
+swizzle: 128, 64 or 32 bytes."""
+STRIDES = {1: 64, 2: 32, 3: 16}
+"""Of eight rows, by swizzle."""
+
+
 @cache
 def results() -> dict[Case, Compiled]:
+    every = [*CASES, *UNALIGNED]
     pairs = [
         (attention_source(case.kernel), TARGETS[hardware_of(case.chip).architecture])
-        for case in CASES
+        for case in every
     ]
-    return dict(zip(CASES, compile_all(pairs), strict=True))
+    return dict(zip(every, compile_all(pairs), strict=True))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -130,3 +150,17 @@ def test_a_kernel_has_the_instructions_of_its_chip(case: Case) -> None:
     assembly = results()[case].assembly
     for pattern in case.patterns:
         assert re.search(pattern, assembly), pattern
+
+
+@pytest.mark.parametrize("case", UNALIGNED, ids=str)
+def test_operands_of_an_address_in_shared_memory_have_one_swizzle(case: Case) -> None:
+    """Otherwise ptxas 12.8, which Triton 3.6 brings, computes descriptors from a register that no
+    instruction sets, and products read other shared memory than their operands'."""
+    found: dict[str, set[int]] = {}
+    for address, literal in DESCRIPTOR.findall(results()[case].assembly):
+        bits = int(literal) % 2**64
+        swizzle = bits >> 62
+        if STRIDES.get(swizzle) == bits >> 32 & 0x3FFF:
+            found.setdefault(address, set()).add(swizzle)
+    assert len(set.union(*found.values())) > 1
+    assert all(len(swizzles) == 1 for swizzles in found.values())

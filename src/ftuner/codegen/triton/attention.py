@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftuner.codegen.triton.attention_arguments import attention_arguments
-from ftuner.codegen.triton.attention_operands import beyond, both, keys, masked, pieces, values
+from ftuner.codegen.triton.attention_operands import beyond, block_loads, both, masked, pieces
 from ftuner.codegen.triton.functions import Functions
 from ftuner.codegen.triton.product_tiles import PRECISION
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
@@ -237,9 +237,11 @@ def _block(form: AttentionForm, edge: bool, used: Functions) -> list[str]:
     """Lines for one block of keys; `edge`: some keys may not exist, or not be seen by all rows."""
     precision = PRECISION.get(form.multiply, "")
     lines = ["key = start + lane"] if edge or form.mask is not None else []
+    loads, key_blocks, value_blocks = block_loads(form, edge)
+    lines += loads
     product = ""
-    for i, _ in pieces(form.depth_blocks):
-        lines += [f"scores = tl.dot(q_{i}, {keys(form, i, edge)}{product}{precision})"]
+    for i, block in enumerate(key_blocks):
+        lines += [f"scores = tl.dot(q_{i}, {block}{product}{precision})"]
         product = ", scores"
     if form.capped:
         bent = used.apply("tanh", ["scores"], FLOAT32)
@@ -270,9 +272,9 @@ def _block(form: AttentionForm, edge: bool, used: Functions) -> list[str]:
         "largest = after",
         f"powers = powers.to({LANGUAGE_TYPES[form.dtype.name]})",
     ]
-    for i, _ in pieces(form.column_blocks):
+    for i, block in enumerate(value_blocks):
         value = f"value_{i} * fades[:, None]"
-        lines += [f"value_{i} = tl.dot(powers, {values(form, i, edge)}, {value}{precision})"]
+        lines += [f"value_{i} = tl.dot(powers, {block}, {value}{precision})"]
     if form.loads == "pointers":
         lines += ["k += BK * k_row", "v += BK * v_row"]
     return lines

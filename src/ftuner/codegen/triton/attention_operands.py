@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from ftuner.codegen.triton.attention_arguments import array_argument
 from ftuner.core.gpu.attention import AttentionForm
 
+LEAST_COPY_BYTES = 4
+"""Bytes of the smallest asynchronous copy to shared memory (PTX ISA, cp.async)."""
+
 
 def pieces(blocks: Sequence[int]) -> Iterable[tuple[int, tuple[int, int]]]:
     """Returns the number, first element and size of each block."""
@@ -35,7 +38,28 @@ def _load(place: str, condition: str) -> str:
     return f"tl.load({place}" + (f", mask={condition}, other=0.0)" if condition else ")")
 
 
-def keys(form: AttentionForm, block: int, edge: bool) -> str:
+def block_loads(form: AttentionForm, edge: bool) -> tuple[list[str], list[str], list[str]]:
+    """Returns lines that come before the products of a block of keys, and the operands of these
+    products: the blocks of keys, and those of values.
+
+    Elements that are copied to shared memory asynchronously have buffers of their own there, and
+    are loaded where they are used. Smaller ones pass through registers. They are all loaded before
+    the first product, so that their latencies overlap and none reuses the shared memory of another:
+    where two operands of wgmma with different swizzles have one address, ptxas 12.8 computes
+    descriptors from a register that it does not set.
+    """
+    key_blocks = [_keys(form, i, edge) for i, _ in pieces(form.depth_blocks)]
+    value_blocks = [_values(form, i, edge) for i, _ in pieces(form.column_blocks)]
+    if form.aligned or form.dtype.itemsize >= LEAST_COPY_BYTES:
+        return [], key_blocks, value_blocks
+    loads = {f"key_block_{i}": load for i, load in enumerate(key_blocks)}
+    loads |= {f"value_block_{i}": load for i, load in enumerate(value_blocks)}
+    names = list(loads)
+    lines = [f"{name} = {load}" for name, load in loads.items()]
+    return lines, names[: len(key_blocks)], names[len(key_blocks) :]
+
+
+def _keys(form: AttentionForm, block: int, edge: bool) -> str:
     """Returns the load of a block of keys, transposed for the product."""
     if form.loads == "descriptors":
         return f"{_described(form, 'k', block)}.T"
@@ -43,7 +67,7 @@ def keys(form: AttentionForm, block: int, edge: bool) -> str:
     return _load(f"k + k_{block}", both(*there, *beyond(form, block, "depth", "[:, None]")))
 
 
-def values(form: AttentionForm, block: int, edge: bool) -> str:
+def _values(form: AttentionForm, block: int, edge: bool) -> str:
     """Returns the load of a block of values, with zeros where there are no keys: a power of 0 times
     NaN would be NaN."""
     there = ["(key < end)[:, None]"] if edge else []
