@@ -204,7 +204,8 @@ def test_keys_come_by_descriptors_where_they_can(h200: GpuBackend) -> None:
     assert loads == ["descriptors", "descriptors", "pointers", "pointers", "descriptors"]
     q, k, v = operands_of((2,), 4, 2, 5, 19, 8, 8)
     assert_right(attend(q, k, v), q, k, v)
-    assert last_plan(attend).kernel.form.loads == "pointers"
+    # float32 by parts on the matrix units.
+    assert last_plan(attend).kernel.form.loads == "descriptors"
 
 
 def requests_right(

@@ -171,8 +171,9 @@ def test_thorough_calibration_takes_longer_and_knows_more() -> None:
 def test_what_is_known_well_ends_early() -> None:
     found = calibrate(gpu("h200"), SimulatedClock(gpu("h200"), noise=1e-4, outliers=0.0))
     assert found.summary.seconds < 7.0
-    # Warpgroups wait for loads, not between steps.
-    assert {x.field for x in found.settled if not x.is_settled} <= {"step_cycles"}
+    # Warpgroups wait for loads, not between steps; float32 is multiplied on matrix units.
+    unsettled = {x.field for x in found.settled if not x.is_settled}
+    assert unsettled <= {"step_cycles", "sustained_vector_share"}
 
 
 def test_results_are_kept_with_the_model() -> None:
@@ -182,7 +183,8 @@ def test_results_are_kept_with_the_model() -> None:
     assert not gpu("h200").tuning.is_calibrated
     assert tuning.provenance["sustained_matrix_share"] == "fitted"
     assert tuning.provenance["host_launch_s"] == "probed"
-    assert set(tuning.confidence) == set(tuning.provenance)
+    assumed = {name for name, how in tuning.provenance.items() if how == "assumed"}
+    assert set(tuning.confidence) == set(tuning.provenance) - assumed
     assert isinstance(tuning.step_cycles, int)
     again = from_document(to_document(found))
     assert again == found

@@ -45,6 +45,7 @@ WIDEST_INSTRUCTION = 256
 """Most columns of an asynchronous matrix instruction (PTX ISA)."""
 VECTOR_THREADS = {32: (4, 8), 64: (8, 8)}
 """Threads of a warp along m and n, without matrix instructions, by the threads of a warp."""
+_NVIDIA = "sm_"
 _VECTOR_NAME, _VECTOR_SIDE = "fma", 2
 """Rows, and columns, of the tile that a thread multiplies."""
 MULTIPLIES: dict[DType, tuple[Multiply, ...]] = {
@@ -114,19 +115,19 @@ def overlapped_seconds(exponent: float, *seconds: float) -> float:
 def supports(hardware: GpuHardware, multiply: Multiply) -> bool:
     """Whether the chip multiplies so: on its matrix units, or float32 on its vector units."""
     if multiply == "tf32x3":
-        return "tf32" in hardware.matrix_flops_per_s
+        return "tf32" in hardware.matrix_flops_per_s and hardware.architecture.startswith(_NVIDIA)
     rates = hardware.vector_flops_per_s if multiply == "float32" else hardware.matrix_flops_per_s
     return multiply in rates
 
 
 def multiplied_on(hardware: GpuHardware, multiply: Multiply) -> Multiply:
-    """Returns how a chip multiplies what may be rounded to `multiply`: float32 by parts in tf32
-    where it has tf32, and on its vector units where not."""
-    if multiply not in ("float32", "tf32"):
+    """Returns how a chip multiplies what may be rounded to `multiply`: tf32 as float32 where it
+    has none, and float32 by parts in tf32 where that is faster than its vector units."""
+    if multiply == "tf32" and not supports(hardware, "tf32"):
+        multiply = "float32"
+    if multiply != "float32" or not supports(hardware, "tf32x3"):
         return multiply
-    if not supports(hardware, "tf32"):
-        return "float32"
-    return "tf32x3" if multiply == "float32" else multiply
+    return max(("tf32x3", "float32"), key=lambda way: sustained_flops_per_s(hardware, way))
 
 
 def peak_flops_per_s(hardware: GpuHardware, multiply: Multiply) -> float:

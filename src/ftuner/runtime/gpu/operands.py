@@ -39,6 +39,13 @@ def between(matrix: Tensor, order: Order, k_axis: int) -> int:
     return _between(matrix.shape[outer], matrix.shape[-3 - outer], matrix.stride(outer))
 
 
+def _steps_aligned(matrix: Tensor, order: Order | None, k_axis: int) -> bool:
+    """Whether the stride of the other axis is aligned, also where both are 1: for one element of k,
+    the axis that is walked is not the one that lies together."""
+    assert order is not None
+    return between(matrix, order, k_axis) * matrix.element_size() % ALIGNMENT_BYTES == 0
+
+
 def lying(spatial: int, k: int, spatial_stride: int, k_stride: int) -> tuple[Order, int] | None:
     """Returns `order_of` and `between` of a matrix with these extents and strides."""
     if k_stride == 1 or k == 1:
@@ -144,11 +151,15 @@ def arranged(
         a = a.contiguous()
     if order_of(b, -2) is None:
         b = b.contiguous()
-    rest = aligned([c, *(x for x in given.values() if x.dim() > 1)])
+    results = [c, *(x for x in given.values() if x.dim() > 1)]
+    rest = aligned(results) and all(_steps_aligned(x, "k", -1) for x in results)
     dtype = matrix_dtype(a, "a")
     vector = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
     vectors = None if vector == dtype else vector
     both = aligned([a, b]) and (window is None or window.aligned)
+    both = both and all(
+        _steps_aligned(x, order_of(x, axis), axis) for x, axis in ((a, -1), (b, -2))
+    )
     return ProductOperands(a, b, c, given, both, rest, multiply_of(dtype, tf32), vectors, window)
 
 
