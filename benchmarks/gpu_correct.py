@@ -49,7 +49,7 @@ from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.grouped import GroupedProducts
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.ops.layer import layer_epilogue
 from ftuner.ukernels.gpu.library import GpuLibrary
 
@@ -88,8 +88,8 @@ class Thin:
 def thin(backend: GpuBackend) -> GpuBackend:
     """The back end, with products of few uKernels."""
     found = copy.copy(backend)
-    counters = Counters(backend.device)
-    found.products = Products(backend.device, backend.kernels, counters, Thin(backend))
+    scratch = Scratch(backend.device)
+    found.products = Products(backend.device, backend.kernels, scratch, Thin(backend))
     found.grouped = GroupedProducts(backend.device, backend.kernels, Thin(backend))
     return found
 
@@ -239,7 +239,7 @@ def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> floa
 
 
 def _on_stream(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
-    """Work of two streams at once, with k cut, for which each has counters of its own."""
+    """Work of two streams at once, with k cut, for which each has scratch memory of its own."""
     streams = [torch.cuda.Stream(bench.device) for _ in range(2)]
     made = []
     torch.cuda.synchronize(bench.device)

@@ -59,7 +59,6 @@ ONLY_ON_CPU = {
     "runtime.appending": "outputs that append to inputs in place",
     "runtime.output_pool": "torch keeps the memory of freed tensors for later ones",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
-    "runtime.call_cache": "native code that skips Python for calls seen before",
     "runtime.cover_records": "as runtime.covers",
     "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
@@ -88,6 +87,7 @@ ONLY_ON_GPU = {
     "runtime.attention_launches": "one launch of the attention kernel",
     "runtime.attention_layout": "operands as the attention kernel reads them",
     "runtime.cuda_graphs": "recorded launches",
+    "runtime.native_launch": "the C function of Triton's launcher; a CPU's kernels are pointers",
     "runtime.events": "the device's own time; a CPU has the clock of the host",
     "runtime.windows": "arguments of a launch; a CPU's record has slots for dims",
 }

@@ -15,7 +15,6 @@ from tests.recorded_gpus import gpu
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16
-from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.attention import AttentionForm
 from ftuner.cost.gpu.tile import loads_of
 from ftuner.planner.gpu.attention import attention_planner
@@ -70,10 +69,11 @@ def test_products_by_a_given_plan(backend: GpuBackend, split_k: int) -> None:
     m, n, k = trial.plan.problem[:3]
     a, b = torch.randn(m, k).bfloat16(), torch.randn(n, k).bfloat16().mT
     c = torch.empty(m, n, dtype=torch.bfloat16)
-    launches = PlannedProducts(backend, trial.plan).fixed(a, b, c, ACCUMULATOR, {}, tf32=False)
+    launches = PlannedProducts(backend, trial.plan).launch(a, b, c, tf32=False)
     assert launches is not None
-    for launch in launches:
-        launch()
+    c.zero_()
+    for bound in launches:
+        bound.launch()
     torch.testing.assert_close(c, (a.double() @ b.double()).bfloat16())
 
 

@@ -21,6 +21,7 @@ from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.gpu.program import Launch, Program
+from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import Model
 
@@ -258,7 +259,7 @@ def test_recording_must_pay(launches: int, elements: int, expected: bool) -> Non
     device = torch.device("meta")
     x = torch.empty(elements, device=device)
     outputs = [((1,), torch.float32)]
-    program = Program([Idle()] * launches, outputs, device, gpu("h200"))
+    program = Program([Idle()] * launches, outputs, device, gpu("h200"), Scratch(device))
     for _ in range(RECORDED_RUN):
         if program.is_due([x]):
             program.record([x], made)
@@ -269,7 +270,7 @@ def test_recording_must_pay(launches: int, elements: int, expected: bool) -> Non
 def test_a_step_of_many_launches_is_worth_recording() -> None:
     device = torch.device("meta")
     x = torch.empty(1, device=device)
-    program = Program([Idles()], [((1,), torch.float32)], device, gpu("h200"))
+    program = Program([Idles()], [((1,), torch.float32)], device, gpu("h200"), Scratch(device))
     for _ in range(RECORDED_RUN):
         program.run([x])
     assert program.is_due([x])

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.runtime.gpu.arrays import (
     Tensor,
-    allows_tf32,
     as_tensor,
     matrix_dtype,
     overlap,
     same_dtype,
     writable,
 )
-from ftuner.runtime.gpu.attention_launches import MAX_CALLS, Attentions, Direct
+from ftuner.runtime.gpu.attention_launches import Attentions
+from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.ops.attention_operands import (
     Extents,
     check_mask,
@@ -33,21 +29,12 @@ _SIMPLE = (type(None), bool, int, float)
 """Immutable types of options, which may be part of a key."""
 
 
-class _Recipe(NamedTuple):
-    """The launches of calls with one layout of tensors, kept so that further calls skip checks and
-    planning."""
-
-    shape: tuple[int, ...]
-    direct: Direct
-
-
 class Attention:
-    """Attention on one GPU, with recipes for arguments that repeat. Safe to use from several
-    threads."""
+    """Attention on one GPU. Safe to use from several threads."""
 
     def __init__(self, attentions: Attentions) -> None:
         self._attentions = attentions
-        self._recipes: RecentlyUsed[tuple[object, ...], _Recipe] = RecentlyUsed(MAX_CALLS)
+        self._cache = CallCache()
 
     def __call__(
         self, q: object, k: object, v: object, mask: object | None = None, causal: bool = False,
@@ -55,17 +42,13 @@ class Attention:
         k_offsets: object | None = None, out: object | None = None,
     ) -> Tensor:  # fmt: skip
         """As `ftuner.attention`, for tensors on the device of the kernels."""
-        key = None
-        if out is None:
-            given = (q, k, v) if mask is None else (q, k, v, mask)
-            key = self._key(given, (causal, scale, q_offsets, k_offsets))
-            recipe = None if key is None else self._recipes.get(key)
-            if recipe is not None:
-                assert isinstance(q, torch.Tensor)
-                result = torch.empty(recipe.shape, dtype=q.dtype, device=q.device)
-                arrays: Any = (q, k, v, result) if mask is None else (q, k, v, result, mask)
-                self._attentions.again(recipe.direct, arrays)
-                return result
+        key, options = None, (causal, scale, q_offsets, k_offsets)
+        given = [x for x in (q, k, v, mask, out) if x is not None]
+        if all(map(_is_simple, options)):
+            key = call_key((*options, mask is None, out is None), given)
+        found = self._cache.again(key, out)
+        if found is not None:
+            return found
         device = self._attentions.device
         tensors = as_tensor(q, "q", device), as_tensor(k, "k", device), as_tensor(v, "v", device)
         for x, name in zip(tensors, "qkv", strict=True):
@@ -92,34 +75,17 @@ class Attention:
         softmax = AttentionSoftmax(number, safe=True)
         operands = _grouped(tensors, target, extents)
         if requests is not None:
-            direct = self._attentions.run_requests(*operands, requests, softmax, causal)
+            launches = self._attentions.run_requests(*operands, requests, softmax, causal)
         else:
             past = extents.keys - extents.rows if causal else None
             if shown is not None:
                 shown = _apart(shown.expand(extents.scores), extents)
-            direct = self._attentions.run(*operands, shown, softmax, past)
+            launches = self._attentions.run(*operands, shown, softmax, past)
         if target is not result:
             result.copy_(target)
-        elif key is not None and direct is not None:
-            self._recipes.add(key, _Recipe(extents.result, direct))
+        else:
+            self._cache.keep(key, given, result, launches)
         return result
-
-    def _key(
-        self, given: tuple[object, ...], options: tuple[object, ...]
-    ) -> tuple[object, ...] | None:
-        """Returns a key of everything that decides the launches of a call; None for arguments that
-        need checks."""
-        device = self._attentions.device
-        found: list[object] = [allows_tf32(), *options]
-        if not all(map(_is_simple, options)):
-            return None
-        for x in given:
-            if type(x) is not torch.Tensor or x.layout != torch.strided or x.device != device:
-                return None
-            if x.requires_grad or x.is_neg():
-                return None
-            found += (x.shape, x.stride(), x.dtype, x.data_ptr() % ALIGNMENT_BYTES)
-        return tuple(found)
 
 
 def _is_simple(option: object) -> bool:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import Source
@@ -49,14 +47,13 @@ from ftuner.runtime.gpu.attention_layout import (
     readable_mask,
     whole_loads,
 )
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, is_capturing
-from ftuner.runtime.gpu.kernels import Kernel, Kernels
+from ftuner.runtime.gpu.call_cache import MAX_CALLS
+from ftuner.runtime.gpu.cuda_graphs import current_stream, is_capturing
+from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
 from ftuner.runtime.gpu.operands import moved
-from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.ops.attention_operands import Requests
 
-MAX_CALLS = 4096
-"""Layouts of operands whose plans are kept."""
 MAX_UPLOADS = 64
 """Offsets of requests that are kept on the device, because the layers of a model share them."""
 
@@ -82,16 +79,9 @@ class _Call(NamedTuple):
     kernel: Kernel
     plan: AttentionPlan
     numbers: AttentionCall
-    described: Mapping[str, tuple[list[int], list[int], list[int]]]
-    """Extents, strides and block of each descriptor."""
+    described: Mapping[str, Geometry]
+    """Descriptors of keys and values, by argument."""
     offsets: tuple[tuple[int, ...], ...]
-
-
-class Direct(NamedTuple):
-    """Launches that read and write the given tensors in place."""
-
-    call: _Call
-    requests: Requests | None
 
 
 class _Prepared(NamedTuple):
@@ -105,13 +95,14 @@ class Attentions:
     """Attention on one GPU; safe to use from several threads, each on its own stream."""
 
     def __init__(
-        self, device: torch.device, kernels: Kernels, counters: Counters, hardware: GpuHardware
+        self, device: torch.device, kernels: Kernels, scratch: Scratch, hardware: GpuHardware
     ) -> None:
         self.device = device
         self._kernels = kernels
-        self._counters = counters
+        self._scratch = scratch
         self._hardware = hardware
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
+        """By the layout of operands."""
         self._written: dict[tuple[AttentionForm, bool], dict[AttentionKernel, Source]] = {}
         """The sources of a form: a model asks for the same ones at all extents of its
         rehearsals."""
@@ -124,7 +115,7 @@ class Attentions:
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         softmax: AttentionSoftmax, past: int | None, tf32: bool | None = None,
         sinks: Tensor | None = None,
-    ) -> Direct | None:  # fmt: skip
+    ) -> list[BoundKernel] | None:  # fmt: skip
         """`out = softmax(q @ k, mask) @ v`, on the current stream; the result is not empty.
 
         Args:
@@ -136,7 +127,8 @@ class Attentions:
             sinks: `(..., rows, 1)`, numbers, if `softmax.sinks`; strides may be 0.
 
         Returns:
-            The argument of `again` for tensors of the same layout; None if some were copied.
+            The launches, valid for all tensors of the same layout at the same addresses; None if
+            an operand or the result was copied.
 
         Raises:
             ShapeError: queries longer than a kernel takes; or more than `MOST_COUNTED` rows, keys,
@@ -184,7 +176,7 @@ class Attentions:
     def run_requests(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, requests: Requests,
         softmax: AttentionSoftmax, causal: bool,
-    ) -> Direct | None:  # fmt: skip
+    ) -> list[BoundKernel] | None:  # fmt: skip
         """As `run`, in one launch, for requests of unequal length that are concatenated along rows
         and keys.
 
@@ -202,43 +194,23 @@ class Attentions:
         seen = _Seen(limit, 0, requests, allows_tf32())
         return self._cut(q, k.mT, v, out, [], softmax, seen)
 
-    def again(self, direct: Direct, arrays: Sequence[Tensor]) -> None:
-        """Launches for other tensors of the same extents, strides and alignment: q, k, v, the
-        result and the mask if there is one, with the caller's order of axes."""
-        for offsets in direct.call.offsets:
-            values = self._values(direct.call, arrays, offsets)
-            self._launch(direct.call, values, direct.requests)
-
-    def fixed(self, direct: Direct, arrays: Sequence[Tensor]) -> list[FixedLaunch]:
-        """Returns the launches of `again` for these tensors, which can be repeated."""
-        call = direct.call
-        return [
-            partial(self._launch, call, self._values(call, arrays, offsets), direct.requests)
-            for offsets in call.offsets
-        ]
-
     def _cut(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, optional: list[Tensor],
         softmax: AttentionSoftmax, seen: _Seen,
-    ) -> Direct | None:  # fmt: skip
+    ) -> list[BoundKernel] | None:  # fmt: skip
         if v.shape[-2] == 0:
             # The result of attention over no keys is zero.
             out.zero_()
             return None
         given = _given(q, k, v, out, optional)
         arrays = _readable(given, softmax)
-        calls = [self._run(piece, softmax, seen) for piece in _pieces(arrays)]
+        launches = [x for piece in _pieces(arrays) for x in self._bound(piece, softmax, seen)]
+        for bound in launches:
+            bound.launch()
         if arrays[3] is not out:
             out.copy_(arrays[3])
-        direct = len(calls) == 1 and q is arrays[0]
-        direct = direct and all(x is y for x, y in zip(arrays, given, strict=True))
-        return Direct(calls[0], seen.requests) if direct else None
-
-    def _run(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
-        call = self._call(arrays, softmax, seen)
-        for offsets in call.offsets:
-            self._launch(call, self._values(call, arrays, offsets), seen.requests)
-        return call
+        in_place = q is arrays[0] and all(x is y for x, y in zip(arrays, given, strict=True))
+        return launches if in_place else None
 
     def _call(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
@@ -346,36 +318,33 @@ class Attentions:
             found = self._prepared[form, shared] = _Prepared(planner, kernels)
         return found
 
-    def _values(
-        self, call: _Call, arrays: Sequence[Tensor], offsets: tuple[int, ...]
-    ) -> dict[str, Any]:
-        """Returns arrays by name, without those that are allocated for each launch."""
-        form = call.plan.kernel.form
-        names = ["q", "k", "v", "out", *["mask"] * (form.mask is not None)]
-        names += ["sinks"] * (form.sinks is not None)
-        given: dict[str, Any] = dict(zip(names, map(moved, arrays, offsets), strict=True))
-        mask = given.get("mask")
-        if mask is not None and mask.dtype == torch.bool:
-            given["mask"] = mask.view(torch.uint8)
-        if call.described:
-            bases = {name: given[name] for name in ("k", "v")}
-            for name, geometry in call.described.items():
-                given[name] = TensorDescriptor(bases[name[0]], *geometry)
-        return given
+    def _bound(
+        self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen
+    ) -> Iterator[BoundKernel]:
+        call = self._call(arrays, softmax, seen)
+        plan, kernel, argument = call.plan, call.plan.kernel, call.kernel.argument
+        mask, sinks = _optional_numbers(arrays, softmax)
+        names = ["q", "k", "v", "out", *["mask"] * (mask is not None)]
+        names += ["sinks"] * (sinks is not None)
+        scratch = (plan.workspace_floats, plan.arrivals) if kernel.split else (0, 0)
 
-    def _launch(
-        self, call: _Call, values: Mapping[str, Any], requests: Requests | None = None
-    ) -> None:
-        plan, kernel = call.plan, call.plan.kernel
-        given = dict(values)
-        if requests is not None:
-            given["q_offsets"], given["k_offsets"] = self._upload(requests)
-        if kernel.split:
-            given["workspace"] = torch.empty(
-                plan.workspace_floats, dtype=torch.float32, device=self.device
-            )
-            given["arrivals"] = self._counters.zeros(plan.arrivals)
-        call.kernel(plan.programs, *[given[name] for name in kernel.pointers], *call.numbers)
+        def late() -> tuple[Tensor, ...]:
+            uploaded = () if seen.requests is None else self._upload(seen.requests)
+            return (*uploaded, *(self._scratch.take(*scratch) if kernel.split else ()))
+
+        depends = late if kernel.split or seen.requests is not None else None
+        for offsets in call.offsets:
+            moved_to = map(moved, arrays, offsets)
+            # Booleans are read as bytes.
+            whole = {
+                name: x.view(torch.uint8) if x.dtype == torch.bool else x
+                for name, x in zip(names, moved_to, strict=True)
+            }
+            values = {name: argument(x) for name, x in whole.items()}
+            for name, geometry in call.described.items():
+                values[name] = argument(whole[name[0]], geometry)
+            arguments = [*(values.get(name, LATE) for name in kernel.pointers), *call.numbers]
+            yield BoundKernel(call.kernel, plan.programs, arguments, depends, scratch)
 
     def _upload(self, requests: Requests) -> tuple[Tensor, Tensor]:
         """Returns offsets on the device. They are kept by stream, where the copy precedes launches.
@@ -383,14 +352,12 @@ class Attentions:
         Raises:
             UnsupportedKernelError: the stream is captured in a CUDA graph.
         """
-        stream = 0
         if is_capturing(self.device):
             raise UnsupportedKernelError(
                 "requests of unequal length cannot be captured in a CUDA graph: their offsets are "
                 "copied from the host; attend them one by one, or as a batch with a mask"
             )
-        if self.device.type == "cuda":
-            stream = torch.cuda.current_stream(self.device).cuda_stream
+        stream = current_stream(self.device)
         found = self._uploads.get((stream, requests))
         if found is None:
             rows, keys = (

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from triton.runtime import driver
 
 FixedLaunch = Callable[[], None]
 """Launches kernels on the current stream, with the same arguments each time."""
@@ -74,3 +75,8 @@ def is_capturing(device: torch.device) -> bool:
         return torch.cuda.is_current_stream_capturing()
     with torch.cuda.device(device):
         return torch.cuda.is_current_stream_capturing()
+
+
+def current_stream(device: torch.device) -> int:
+    """Returns the handle of the current stream of a device; 0 where kernels are interpreted."""
+    return driver.active.get_current_stream(device.index) if device.type == "cuda" else 0

@@ -274,7 +274,9 @@ class CompiledGraph(Executable):
             word = next(words).unsqueeze(0) if step.checks else None
             launches.append(step.bind(values, memory, word))
         session = self._session
-        return Program(launches, outputs, session.device, session.hardware, arena_bytes)
+        return Program(
+            launches, outputs, session.device, session.hardware, session.scratch, arena_bytes
+        )
 
     def _places(self, values: Sequence[int]) -> tuple[Places, int]:
         """Returns a place for each buffer, and the bytes that all take of the arena. Buffers of the

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.compile import compile_kernel
 from ftuner.codegen.triton.resources import Resources
@@ -18,6 +21,8 @@ from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import HardwareError
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.compile_processes import Request, answers, worthwhile_processes
+from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
+from ftuner.runtime.gpu.native_launch import native_launch
 from ftuner.runtime.shown_progress import Progress, shown
 
 COMPILER_MODULE = "ftuner.codegen.triton.compile"
@@ -26,6 +31,33 @@ WORD_BYTES = 4
 INTERPRETER_VARIABLE = "TRITON_INTERPRET"
 INTERPRETED = os.environ.get(INTERPRETER_VARIABLE, "0") not in ("", "0")
 """Whether Triton's interpreter runs kernels, on tensors in the CPU's memory."""
+
+Geometry = tuple[list[int], list[int], list[int]]
+"""Extents, strides and block of a tensor descriptor."""
+LATE = object()
+"""In the place of an argument that depends on the launch, such as the memory of partial sums."""
+
+
+class _Address(int):
+    """A pointer among the arguments of a launch."""
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """The memory of a tensor, which a descriptor refers to without keeping the tensor."""
+
+    address: int
+    dtype: torch.dtype
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+class _Described(TensorDescriptor):  # type: ignore[misc]
+    """A descriptor of aligned memory. Plans settle what Triton would check for each."""
+
+    def __post_init__(self) -> None:
+        pass
 
 
 class Kernel:
@@ -63,6 +95,27 @@ class Kernel:
                 self._compiled[(programs, 1, 1)](*arguments)
 
     @property
+    def interpreted(self) -> bool:
+        """Whether Triton's interpreter runs it. Arguments are then tensors, else addresses."""
+        return self._function is not None
+
+    def argument(self, x: torch.Tensor, geometry: Geometry | None = None) -> Any:
+        """Returns what a launch is given for a tensor, or for a descriptor of it. The caller keeps
+        the tensor until the launch."""
+        if geometry is not None:
+            if self.interpreted:
+                return TensorDescriptor(x, *geometry)
+            return _Described(_Memory(x.data_ptr(), x.dtype), *geometry)
+        return x if self.interpreted else _Address(x.data_ptr())
+
+    def fixed(self, programs: int, arguments: Sequence[Any]) -> FixedLaunch:
+        """Returns the launch with these arguments."""
+        found = None
+        if not self.interpreted:
+            found = native_launch(self._compiled, self.device, programs, arguments)
+        return partial(self, programs, *arguments) if found is None else found
+
+    @property
     def resources(self) -> Resources | None:
         """The resources that the driver reports; None if the kernel is interpreted."""
         if self._compiled is None:
@@ -70,6 +123,57 @@ class Kernel:
         found, registers = self._compiled, self._compiled.n_regs
         threads = found.metadata.num_warps * found.metadata.target.warp_size
         return Resources(threads, registers, WORD_BYTES * found.n_spills, found.metadata.shared)
+
+
+class BoundKernel:
+    """A kernel with its arguments."""
+
+    launch: FixedLaunch
+    """Launches the kernel on the current stream."""
+
+    def __init__(
+        self, kernel: Kernel, programs: int, arguments: Sequence[Any],
+        late: Callable[[], Sequence[torch.Tensor]] | None = None,
+        scratch: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
+        """`arguments`: of `Kernel.argument`, numbers, and `LATE` in the place of each tensor that
+        `late` returns for a launch. `scratch`: what `late` takes of a `Scratch`."""
+        self.kernel = kernel
+        self.scratch = scratch
+        self._programs = programs
+        self._arguments = arguments
+        self._late = late
+        self._bound: tuple[list[int], FixedLaunch] | None = None
+        self.launch = kernel.fixed(programs, arguments) if late is None else self._launch
+
+    def moved(self, place: Callable[[int], int]) -> BoundKernel:
+        """Returns the launch of the compiled kernel with `place(address)` for each address."""
+
+        def argument(x: Any) -> Any:
+            if isinstance(x, _Address):
+                return _Address(place(x))
+            if isinstance(x, _Described):
+                memory = _Memory(place(x.base.address), x.base.dtype)
+                return _Described(memory, x.shape, x.strides, x.block_shape)
+            return x
+
+        arguments = [*map(argument, self._arguments)]
+        return BoundKernel(self.kernel, self._programs, arguments, self._late, self.scratch)
+
+    def _launch(self) -> None:
+        assert self._late is not None
+        # They are referenced here until the launch; then the stream orders their reuse.
+        tensors = self._late()
+        places = [x.data_ptr() for x in tensors]
+        bound = self._bound
+        if bound is None or bound[0] != places:
+            given = map(self.kernel.argument, tensors)
+            arguments = [next(given) if x is LATE else x for x in self._arguments]
+            bound = places, self.kernel.fixed(self._programs, arguments)
+            if not self.kernel.interpreted:
+                # One value, because another thread may launch on another stream meanwhile.
+                self._bound = bound
+        bound[1]()
 
 
 class Kernels:

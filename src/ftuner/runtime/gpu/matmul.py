@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ftuner.core.expr import ACCUMULATOR, BEFORE, Expr
@@ -14,6 +16,8 @@ from ftuner.runtime.gpu.arrays import (
     same_dtype,
     writable,
 )
+from ftuner.runtime.gpu.call_cache import CallCache, call_key
+from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.ops.product_operands import check_out, product_shapes
 
@@ -25,12 +29,18 @@ class Matmul:
 
     def __init__(self, products: Products) -> None:
         self._products = products
+        self._cache = CallCache()
 
     def __call__(
         self, a_given: object, b_given: object, out: object | None = None,
         accumulate: bool = False,
     ) -> Tensor:  # fmt: skip
         """As `ftuner.matmul`, for tensors on the device of the products."""
+        given = (a_given, b_given) if out is None else (a_given, b_given, out)
+        key = call_key((bool(accumulate), out is None), given)
+        found = self._cache.again(key, out)
+        if found is not None:
+            return found
         device = self._products.device
         a, b = as_tensor(a_given, "a", device), as_tensor(b_given, "b", device)
         matrix_dtype(a, "a")
@@ -50,11 +60,15 @@ class Matmul:
         if a.dim() == 1:
             target = target.unsqueeze(-2)
         if result.numel():
-            self._into(a2, b2, target, accumulate)
+            launches = self._into(a2, b2, target, accumulate)
+            self._cache.keep(key, given, result, launches)
         return result
 
-    def _into(self, a: Tensor, b: Tensor, c: Tensor, accumulate: bool) -> None:
-        """Computes the product of tensors of two axes or more to `c`, of any strides."""
+    def _into(
+        self, a: Tensor, b: Tensor, c: Tensor, accumulate: bool
+    ) -> Sequence[BoundKernel] | None:
+        """Computes the product of tensors of two axes or more to `c`, of any strides; returns the
+        launches as `Products.launch` does."""
         if c.stride(-1) != 1 and c.stride(-2) == 1:
             # C is contiguous along m: the transposed product is computed.
             a, b, c = b.mT, a.mT, c.mT
@@ -64,8 +78,7 @@ class Matmul:
                 whole.copy_(c)
             self._into(a, b, whole, accumulate)
             c.copy_(whole)
-            return
+            return None
         if accumulate:
-            self._products.run(a, b, c, ACCUMULATED, {BEFORE.name: c})
-        else:
-            self._products.run(a, b, c)
+            return self._products.launch(a, b, c, ACCUMULATED, {BEFORE.name: c})
+        return self._products.launch(a, b, c)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple, get_args
 
 import torch
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.product_arguments import (
@@ -43,8 +42,8 @@ from ftuner.runtime.gpu.arrays import (
     matrix_dtype,
     multiply_of,
 )
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
-from ftuner.runtime.gpu.kernels import Kernel, Kernels
+from ftuner.runtime.gpu.call_cache import MAX_CALLS, CallCache, call_key
+from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
 from ftuner.runtime.gpu.operands import (
     ProductOperands,
     arranged,
@@ -54,13 +53,10 @@ from ftuner.runtime.gpu.operands import (
     moved,
     order_of,
 )
-from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.gpu.windows import BoundWindow
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.gpu.library import GpuLibrary
-
-MAX_CALLS = 4096
-"""Layouts of operands whose plans are kept."""
 
 
 class _Like(NamedTuple):
@@ -79,10 +75,6 @@ class _Like(NamedTuple):
     """As in `ProductKernel`."""
 
 
-_Geometry = tuple[list[int], list[int], list[int]]
-"""Extents, strides and block of a tensor descriptor."""
-
-
 class _Prepared(NamedTuple):
     """The planner of such products, and all kernels that a plan may launch."""
 
@@ -98,7 +90,7 @@ class _Call(NamedTuple):
     arguments: tuple[str, ...]
     """Names, in the kernel's order."""
     numbers: Mapping[str, int]
-    described: Mapping[str, _Geometry]
+    described: Mapping[str, Geometry]
     read: tuple[tuple[str, str], ...]
     """Operands of the epilogue, and their argument names."""
     offsets: tuple[tuple[int, ...], ...]
@@ -112,14 +104,16 @@ class Products:
         self,
         device: torch.device,
         kernels: Kernels,
-        counters: Counters,
+        scratch: Scratch,
         library: Callable[[DType, Multiply], GpuLibrary],
     ) -> None:
         self.device = device
         self._kernels = kernels
         self._library = library
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
-        self._counters = counters
+        """By the layout of operands."""
+        self._cache = CallCache()
+        self._scratch = scratch
         self._written: dict[_Like, dict[ProductKernel, Source]] = {}
         """The sources of a key: a model asks for the same ones at all extents of its rehearsals."""
         self._prepared: dict[_Like, _Prepared] = {}
@@ -163,6 +157,19 @@ class Products:
         operands: Mapping[str, Tensor] | None = None, tf32: bool | None = None,
         window: BoundWindow | None = None,
     ) -> None:  # fmt: skip
+        """`c = epilogue(a @ b, **operands)`, on the current stream; arguments as of `launch`."""
+        given = operands or {}
+        tensors = (a, b, *given.values(), c)
+        key = call_key((epilogue, *given, tf32, window), tensors)
+        if self._cache.again(key, c) is None:
+            launches = self.launch(a, b, c, epilogue, given, tf32, window)
+            self._cache.keep(key, tensors, c, launches)
+
+    def launch(
+        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
+        operands: Mapping[str, Tensor] | None = None, tf32: bool | None = None,
+        window: BoundWindow | None = None,
+    ) -> Sequence[BoundKernel] | None:  # fmt: skip
         """`c = epilogue(a @ b, **operands)`, on the current stream.
 
         Args:
@@ -173,29 +180,21 @@ class Products:
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
             window: the window that A is read through, if it is; see `runtime.gpu.windows`.
 
+        Returns:
+            The launches, valid for all tensors of the same layout at the same addresses; None if an
+            operand was copied.
+
         Raises:
             ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, matrices of a
                 batch, tiles, or parts of these.
         """
         found = arranged(a, b, c, operands or {}, tf32, window)
         call = self._call(found, epilogue)
-        for offsets in call.offsets:
-            self._launch(call, self._values(call, found, offsets))
-
-    def fixed(
-        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
-        tf32: bool, window: BoundWindow | None = None,
-    ) -> list[FixedLaunch] | None:  # fmt: skip
-        """Returns the launches of `run` for these tensors, which can be repeated; None if an
-        operand must be copied."""
-        if order_of(a, -1) is None or order_of(b, -2) is None:
-            return None
-        found = arranged(a, b, c, operands, tf32, window)
-        call = self._call(found, epilogue)
-        return [
-            partial(self._launch, call, self._values(call, found, offsets))
-            for offsets in call.offsets
-        ]
+        launches = [self._bound(call, found, offsets) for offsets in call.offsets]
+        for bound in launches:
+            bound.launch()
+        in_place = found.a.data_ptr() == a.data_ptr() and found.b.data_ptr() == b.data_ptr()
+        return launches if in_place else None
 
     @property
     def calls(self) -> Iterator[_Call]:
@@ -313,29 +312,27 @@ class Products:
         plan = plan._replace(kernel=replace(plan.kernel, vectors=like.vectors))
         return plan, prepared.kernels[plan.kernel]
 
-    def _values(
+    def _bound(
         self, call: _Call, operands: ProductOperands, offsets: tuple[int, ...]
-    ) -> dict[str, Any]:
-        """Returns arguments by name, without those that are allocated for each launch."""
+    ) -> BoundKernel:
+        plan, argument = call.plan, call.kernel.argument
         a, b, c, *rest = map(moved, operands.matrices, offsets)
-        values: dict[str, Any] = {**call.numbers, "a": a, "b": b, "c": c}
         bases = {"a": a, "b": b, "c": c}
+        values: dict[str, Any] = {"workspace": LATE, "counters": LATE, **call.numbers}
+        for name in bases.keys() - call.described.keys():
+            values[name] = argument(bases[name])
         for name, geometry in call.described.items():
-            values[name] = TensorDescriptor(bases[name[0]], *geometry)
+            values[name] = argument(bases[name[0]], geometry)
         matrices = iter(rest)
         placed = {n: next(matrices) if x.dim() > 1 else x for n, x in operands.given.items()}
-        for name, argument in call.read:
-            values[argument] = placed[name]
-        return values
-
-    def _launch(self, call: _Call, values: Mapping[str, Any]) -> None:
-        kernel, plan = call.plan.kernel, call.plan
-        if kernel.split:
-            elements = _workspace_elements(plan)
-            workspace = torch.empty(elements, dtype=torch.float32, device=self.device)
-            counters = self._counters.zeros(plan.tiles)
-            values = {**values, "workspace": workspace, "counters": counters}
-        call.kernel(plan.programs, *[values[name] for name in call.arguments])
+        for name, of_kernel in call.read:
+            values[of_kernel] = argument(placed[name])
+        arguments = [values[name] for name in call.arguments]
+        if not plan.kernel.split:
+            return BoundKernel(call.kernel, plan.programs, arguments)
+        scratch = _workspace_elements(plan), plan.tiles
+        late = partial(self._scratch.take, *scratch)
+        return BoundKernel(call.kernel, plan.programs, arguments, late, scratch)
 
 
 def _workspace_elements(plan: ProductPlan) -> int:
@@ -362,7 +359,7 @@ def _like(operands: ProductOperands, epilogue: Expr) -> _Like:
 
 def _geometries(
     plan: ProductPlan, numbers: Mapping[str, int], apart: tuple[int, ...]
-) -> dict[str, _Geometry]:
+) -> dict[str, Geometry]:
     """Returns the geometry of the descriptors of A, B and C, by argument; empty with pointers."""
     kernel, p = plan.kernel, plan.problem
     if kernel.loads == "pointers":
@@ -385,7 +382,7 @@ def _geometries(
 
 def _geometry(
     batch: int, apart: int, extents: tuple[int, int], stride: int, block: tuple[int, int]
-) -> _Geometry:
+) -> Geometry:
     """Returns the geometry of a batch of matrices, or of one matrix for the whole batch."""
     elements, between_elements = (batch, apart) if apart else (1, extents[0] * stride)
     return [elements, *extents], [between_elements, stride, 1], [1, *block]

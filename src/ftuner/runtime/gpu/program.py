@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
@@ -13,11 +13,17 @@ from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor, allocated
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, Recorder
 from ftuner.runtime.gpu.events import device_seconds
+from ftuner.runtime.gpu.kernels import BoundKernel
+from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.memory_use import Memory
 
 HELD_MARGIN = 5.0
 """Times `GpuTuning.host_launch_s` for which the device is held for each launch that is timed.
 Assumed: an event and the step's own Python come on top of a launch."""
+
+MAX_PLACES = 16
+"""Addresses of inputs and outputs for which a step keeps its launches. An allocator gives few in
+turns."""
 
 
 class Launch(ABC):
@@ -31,8 +37,53 @@ class Launch(ABC):
     def __call__(self, arrays: Sequence[Tensor]) -> None: ...
 
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
-        """Bytes that a call allocates on the device and frees: copies of operands, partial sums."""
+        """Bytes of the device that a call needs meanwhile: copies of operands, partial sums."""
         return 0
+
+    @property
+    def scratch(self) -> tuple[int, int]:
+        """What a call takes of a `Scratch`, if it was called before."""
+        return 0, 0
+
+
+class KernelLaunch(Launch):
+    """A step of kernels alone, which it binds to its arguments once for each place of the run's
+    arrays."""
+
+    def __init__(self, memories: Sequence[Tensor | int]) -> None:
+        """`memories`: of operands: tensors that stay, or numbers of arrays of the run."""
+        self._moving = [x for x in memories if isinstance(x, int)]
+        self._bound: dict[tuple[int, ...], Sequence[BoundKernel]] = {}
+
+    @abstractmethod
+    def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel] | None:
+        """Launches the step; returns the launches, or None if they cannot be repeated."""
+
+    def __call__(self, arrays: Sequence[Tensor]) -> None:
+        moving = self._moving
+        places = tuple([arrays[number].data_ptr() for number in moving]) if moving else ()
+        bound = self._bound.get(places)
+        if bound is not None:
+            for each in bound:
+                each.launch()
+            return
+        bound = self.launched(arrays)
+        # Interpreted kernels would keep the arrays of the run.
+        if bound is not None and not (places and any(x.kernel.interpreted for x in bound)):
+            if len(self._bound) >= MAX_PLACES:
+                self._bound.clear()
+            self._bound[places] = bound
+
+    @property
+    def scratch(self) -> tuple[int, int]:
+        taken = [x.scratch for bound in self._bound.values() for x in bound]
+        return largest(taken)
+
+
+def largest(taken: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Returns what suffices for each of some launches that follow each other."""
+    floats, counters = zip((0, 0), *taken, strict=True)
+    return max(floats), max(counters)
 
 
 class _Recorded:
@@ -40,8 +91,10 @@ class _Recorded:
 
     def __init__(
         self, launches: Sequence[Launch], inputs: Sequence[Tensor], outputs: Sequence[Tensor],
-        recorder: Recorder,
+        recorder: Recorder, scratch: Scratch,
     ) -> None:  # fmt: skip
+        # A capture allocates and clears nothing: the launches share memory of this program.
+        self._scratch = scratch.made(*largest(launch.scratch for launch in launches))
         self._inputs = [torch.empty_like(x) for x in inputs]
         self._outputs = list(outputs)
         given = [*self._inputs, *self._outputs]
@@ -50,11 +103,12 @@ class _Recorded:
             for launch in launches:
                 launch(given)
 
-        self._replay: FixedLaunch = recorder.record(work)
+        with scratch.used(self._scratch):
+            self._replay: FixedLaunch = recorder.record(work)
 
     @property
     def memory(self) -> list[Tensor]:
-        return [*self._inputs, *self._outputs]
+        return [*self._inputs, *self._outputs, *self._scratch]
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         for kept, x in zip(self._inputs, inputs, strict=True):
@@ -69,7 +123,7 @@ class Program:
     def __init__(
         self, steps: Sequence[Launch | None],
         outputs: Sequence[tuple[tuple[int, ...], torch.dtype]], device: torch.device,
-        hardware: GpuHardware, arena_bytes: int = 0,
+        hardware: GpuHardware, scratch: Scratch, arena_bytes: int = 0,
     ) -> None:  # fmt: skip
         """`steps`: a launch for each step, None where a step has nothing to do. `outputs`: shapes
         and dtypes. `arena_bytes`: what the buffers of the program take of the arena."""
@@ -82,6 +136,7 @@ class Program:
         queueing_s = HELD_MARGIN * hardware.tuning.host_launch_s * max(len(steps), self.launches)
         self._held_cycles = int(queueing_s * hardware.clock_hz)
         self._tuning = hardware.tuning
+        self._scratch = scratch
         self._recorded: _Recorded | None = None
         self._runs = 0
         self._worth_recording = True
@@ -93,7 +148,7 @@ class Program:
 
     @property
     def memory(self) -> list[Tensor]:
-        """The program's own inputs and outputs on the device; none unless it is recorded."""
+        """The program's own tensors on the device; none unless it is recorded."""
         return [] if self._recorded is None else self._recorded.memory
 
     @property
@@ -154,7 +209,7 @@ class Program:
     def record(self, inputs: Sequence[Tensor], recorder: Recorder) -> None:
         """Records the program. Raises what the recorder raises; the program is then never due."""
         self._worth_recording = False
-        self._recorded = _Recorded(self._launches, inputs, self._made(), recorder)
+        self._recorded = _Recorded(self._launches, inputs, self._made(), recorder, self._scratch)
 
     def forget(self) -> None:
         """Drops the recording. The program may be recorded again after as many runs."""

@@ -30,7 +30,7 @@ from ftuner.runtime.gpu.probe import (
     read_device,
 )
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.known_hardware import keep_model, known_or_probed
 from ftuner.runtime.shown_progress import Progress
@@ -45,10 +45,10 @@ class GpuSession:
         self.device = device
         self._hardware = hardware
         self.kernels = Kernels(device, target, hardware.tuning.sources_per_process)
-        counters = self.counters = Counters(device)
-        self.products = Products(device, self.kernels, counters, self.block_library)
+        scratch = self.scratch = Scratch(device)
+        self.products = Products(device, self.kernels, scratch, self.block_library)
         self.grouped = GroupedProducts(device, self.kernels, self.block_library)
-        self.attentions = Attentions(device, self.kernels, counters, hardware)
+        self.attentions = Attentions(device, self.kernels, scratch, hardware)
 
     def recorder(self) -> Recorder:
         """Returns a recorder for programs that never run at the same time."""

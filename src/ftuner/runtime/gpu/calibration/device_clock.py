@@ -24,7 +24,6 @@ from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import DType
-from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.errors import AllocationError, HardwareError
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
@@ -33,6 +32,7 @@ from ftuner.runtime.gpu.calibration.given_plans import PlannedAttentions, Planne
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial
 from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.events import device_seconds
+from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.shown_progress import Progress
 
@@ -49,6 +49,10 @@ HOST_LAUNCHES = 32
 """Launches of one sample of the host's time."""
 
 
+_Launch = tuple[FixedLaunch, Sequence[Tensor]]
+"""A launch and its operands."""
+
+
 class _Prepared(NamedTuple):
     """A trial that can be launched."""
 
@@ -56,6 +60,8 @@ class _Prepared(NamedTuple):
     """One for each copy of the operands."""
     calls: int
     """Launches of a burst."""
+    operands: tuple[Sequence[Tensor], ...]
+    """Kept for the launches, which refer to memory alone."""
 
 
 class _Pool:
@@ -115,7 +121,7 @@ class DeviceClock:
         return failed
 
     def seconds(self, trial: Trial) -> float:
-        launches, calls = self._prepared[trial]
+        launches, calls, _ = self._prepared[trial]
         burst = islice(cycle(launches), calls)
         return self._timed(partial(_run_all, burst), calls) / calls
 
@@ -162,42 +168,37 @@ class DeviceClock:
         copies = min(max(len(pool) * itemsize // trial.bytes, 1), MAX_COPIES)
         estimated_s = trial.estimate(self._session.hardware).seconds
         calls = min(max(math.ceil(BURST_S / estimated_s), LEAST_LAUNCHES), MOST_LAUNCHES)
-        launches = make(trial, pool, results, min(copies, calls))  # type: ignore[arg-type]
+        made = make(trial, pool, results, min(copies, calls))  # type: ignore[arg-type]
+        launches, operands = zip(*made, strict=True)
         # The first launch loads the code.
         device_seconds(self._session.device, launches, 0)
-        return _Prepared(tuple(launches), calls)
+        return _Prepared(launches, calls, operands)
 
     def _product(
         self, trial: ProductTrial, pool: _Pool, results: _Pool, copies: int
-    ) -> list[FixedLaunch]:
+    ) -> list[_Launch]:
         m, n, k = trial.plan.problem[:3]
         products = PlannedProducts(self._session, trial.plan)
-        found: list[FixedLaunch] = []
+        found: list[_Launch] = []
         for _ in range(copies):
             a, b, c = pool.take(m, k), pool.take(n, k).mT, results.take(m, n)
-            launches = products.fixed(a, b, c, ACCUMULATOR, {}, tf32=False)
-            assert launches is not None
-            assert len(launches) == 1
-            found += launches
+            found.append(_only(products.launch(a, b, c, tf32=False), (a, b, c)))
         return found
 
     def _attention(
         self, trial: AttentionTrial, pool: _Pool, results: _Pool, copies: int
-    ) -> list[FixedLaunch]:
+    ) -> list[_Launch]:
         p = trial.plan.problem
         attentions = PlannedAttentions(self._session, trial.plan)
         softmax = AttentionSoftmax(1.0 / math.sqrt(p.depth), safe=True)
         past = None if trial.plan.kernel.form.causal == "none" else p.past
-        found: list[FixedLaunch] = []
+        found: list[_Launch] = []
         for _ in range(copies):
             q, k = pool.take(p.heads, p.rows, p.depth), pool.take(p.heads, p.keys, p.depth).mT
             v = pool.take(p.heads, p.keys, p.columns)
             out = results.take(p.heads, p.rows, p.columns)
-            direct = attentions.run(q, k, v, out, None, softmax, past, tf32=False)
-            assert direct is not None
-            launches = attentions.fixed(direct, (q, k, v, out))
-            assert len(launches) == 1
-            found += launches
+            launches = attentions.run(q, k, v, out, None, softmax, past, tf32=False)
+            found.append(_only(launches, (q, k, v, out)))
         return found
 
     def _pools(self, trial: Trial) -> tuple[_Pool, _Pool]:
@@ -218,6 +219,12 @@ class DeviceClock:
 def _run_all(launches: Any) -> None:
     for launch in launches:
         launch()
+
+
+def _only(launches: Sequence[BoundKernel] | None, operands: Sequence[Tensor]) -> _Launch:
+    assert launches is not None
+    (bound,) = launches
+    return bound.launch, operands
 
 
 def _source(trial: Trial) -> Source:

@@ -10,15 +10,15 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.graph.steps import AttentionStep
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention_launches import Attentions
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
+from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import (
     BoundOperand,
     Operands,
     Places,
+    are_read_in_place,
     exist,
     reversed_bytes,
-    stay,
 )
 from ftuner.runtime.step_kinds import MatrixKind
 
@@ -32,22 +32,15 @@ class BoundAttention(Rehearsal):
     ) -> None:  # fmt: skip
         """`operands`: q, k, v, the mask and the sinks if there are any, and the result; `past`: the
         value of `softmax.causal`."""
+        super().__init__([x.memory for x in operands])
         self._attentions = attentions
         self._how = softmax, past, tf32
         self._operands = operands
-        self._stays = stay(operands)
-        self._fixed: list[FixedLaunch] | None = None
 
-    def __call__(self, arrays: Sequence[Tensor]) -> None:
-        if self._fixed is not None:
-            for launch in self._fixed:
-                launch()
-            return
+    def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel] | None:
         q, k, v, out, mask, sinks = self._tensors(arrays)
-        direct = self._attentions.run(q, k, v, out, mask, *self._how, sinks)
-        if self._stays and direct is not None:
-            given = (q, k.mT, v, out, *(x for x in (mask, sinks) if x is not None))
-            self._fixed = self._attentions.fixed(direct, given)
+        found = self._attentions.run(q, k, v, out, mask, *self._how, sinks)
+        return found if are_read_in_place(self._operands) else None
 
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
         q, k, v, out, mask, sinks = self._tensors(arrays)

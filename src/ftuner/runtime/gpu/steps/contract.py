@@ -11,7 +11,7 @@ from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.program import Launch
+from ftuner.runtime.gpu.program import KernelLaunch, Launch
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
     layouts: Layouts
 
 
-class Rehearsal(Launch):
+class Rehearsal(KernelLaunch):
     """A launch whose kernels depend on the strides of its operands. It may be asked for them at
     extents that stand for others, of operands without data."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,9 +21,9 @@ from ftuner.core.gpu.schedule import (
 )
 from ftuner.graph.steps import NestStep
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.kernels import Kernel
-from ftuner.runtime.gpu.program import Launch
-from ftuner.runtime.gpu.scratch import Counters
+from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Kernel
+from ftuner.runtime.gpu.program import KernelLaunch, Launch
+from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import Places
@@ -52,46 +53,34 @@ class _Made(NamedTuple):
     even_parameters: tuple[int, ...]
 
 
-class BoundNest(Launch):
+class BoundNest(KernelLaunch):
     """A nest at known extents."""
 
     def __init__(
         self, kernel: Kernel, programs: int, buffers: Sequence[Tensor | int],
-        rest: Sequence[Tensor | int],
+        rest: Sequence[Any], scratch: Scratch | None = None,
+        taken: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
-        """`buffers`: tensors, or the numbers of arrays of the run. `rest`: the other arguments."""
+        """`buffers`: tensors, or the numbers of arrays of the run. `rest`: the other arguments.
+        `scratch`: for a nest whose tiles several programs share, with what they take of it."""
+        super().__init__(buffers)
         self._kernel = kernel
         self._programs = programs
         self._buffers = buffers
         self._rest = rest
+        self._late = None if scratch is None else partial(scratch.take, *taken)
+        self._taken = taken
 
-    def __call__(self, arrays: Sequence[Tensor]) -> None:
-        given = [_bytes(arrays[x]) if isinstance(x, int) else x for x in self._buffers]
-        self._kernel(self._programs, *given, *self._rest, *self._extra())
-
-    def _extra(self) -> list[Tensor | int]:
-        """Arguments that each launch makes anew."""
-        return []
-
-
-class BoundSplitNest(BoundNest):
-    """A nest whose tiles several programs share."""
-
-    def __init__(
-        self, kernel: Kernel, tiles: int, parts: int, part_elements: int,
-        buffers: Sequence[Tensor | int], rest: Sequence[Tensor | int], counters: Counters,
-    ) -> None:  # fmt: skip
-        super().__init__(kernel, tiles * parts, buffers, rest)
-        self._parts, self._tiles = parts, tiles
-        self._elements = tiles * parts * part_elements
-        self._counters, self._device = counters, kernel.device
-
-    def _extra(self) -> list[Tensor | int]:
-        workspace = torch.empty(self._elements, dtype=torch.float32, device=self._device)
-        return [workspace, self._counters.zeros(self._tiles), self._parts]
+    def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel]:
+        tensors = [arrays[x] if isinstance(x, int) else x for x in self._buffers]
+        given = [*map(_bytes, tensors), *self._rest]
+        found = [self._kernel.argument(x) if isinstance(x, Tensor) else x for x in given]
+        bound = BoundKernel(self._kernel, self._programs, found, self._late, self._taken)
+        bound.launch()
+        return [bound]
 
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
-        return self._elements * FLOAT32.itemsize
+        return self._taken[0] * FLOAT32.itemsize
 
 
 class CompiledNest(CompiledStep):
@@ -136,20 +125,19 @@ class CompiledNest(CompiledStep):
             return None
         is_even = all(values[n] % EVEN == 0 for n in made.even_parameters)
         places = [memory(buffer) for buffer in (*self._step.reads, *self._step.writes)]
-        rest: list[Tensor | int] = [] if status is None else [status]
+        rest: list[Any] = [] if status is None else [status]
         rest += [values[n] for n in made.parameters]
-        # What stays where it is becomes an argument once.
-        known = [place if isinstance(place, int) else _bytes(place) for place in places]
         parts = self._parts(made, tiles, values[self._reduced])
         if parts > 1:
             assert made.split is not None
             nest = made.split[is_even]
-            return BoundSplitNest(
-                self._kernels.kernel(nest.source), tiles, parts, nest.part_elements, known, rest,
-                self._session.counters,
+            programs = tiles * parts
+            return BoundNest(
+                self._kernels.kernel(nest.source), programs, places, [*rest, LATE, LATE, parts],
+                self._session.scratch, (programs * nest.part_elements, tiles),
             )  # fmt: skip
         kernel = self._kernels.kernel((made.even if is_even else made.whatever).source)
-        return BoundNest(kernel, min(tiles, MAX_LAUNCHED), known, rest)
+        return BoundNest(kernel, min(tiles, MAX_LAUNCHED), places, rest)
 
     def _parts(self, made: _Made, tiles: int, reduced: int) -> int:
         """The parts of a tile: one program for each multiprocessor, if each has some blocks."""

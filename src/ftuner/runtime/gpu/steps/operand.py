@@ -51,9 +51,9 @@ def reversed_bytes(operands: Sequence[BoundOperand], arrays: Sequence[Tensor]) -
     return sum(x.tensor(arrays).nbytes for x in operands if x.backwards)
 
 
-def stay(operands: Sequence[BoundOperand]) -> bool:
-    """Whether all of them are where they were in the run before: arguments are then made once."""
-    return not any(isinstance(x.memory, int) or x.backwards for x in operands)
+def are_read_in_place(operands: Sequence[BoundOperand]) -> bool:
+    """Whether none has negative strides, for which a call copies it."""
+    return not any(x.backwards for x in operands)
 
 
 class Operands(NamedTuple):

@@ -10,17 +10,17 @@ from ftuner.codegen.triton.source import Source
 from ftuner.core.expr import Expr
 from ftuner.core.expr import operands as operands_of
 from ftuner.graph.steps import ProductStep
-from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
+from ftuner.runtime.gpu.arrays import Tensor, copied_bytes
+from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
 from ftuner.runtime.gpu.steps.operand import (
     BoundOperand,
     Operands,
     Places,
+    are_read_in_place,
     exist,
     reversed_bytes,
-    stay,
 )
 from ftuner.runtime.step_kinds import MatrixKind
 
@@ -33,23 +33,18 @@ class BoundProduct(Rehearsal):
     ) -> None:
         """`operands`: A, B, C, and what the epilogue reads; `tf32`: whether float32 may be
         multiplied so."""
+        super().__init__([x.memory for x in operands])
         self._products = products
         self._epilogue = epilogue
         self._tf32 = tf32
         self._operands = operands
-        self._stays = stay(operands)
-        self._fixed: list[FixedLaunch] | None = None
 
-    def __call__(self, arrays: Sequence[Tensor]) -> None:
-        if self._fixed is None:
-            given = self._arguments(arrays)
-            if self._stays:
-                self._fixed = self._products.fixed(*given)
-            if self._fixed is None:
-                self._products.run(*given)
-                return
-        for launch in self._fixed:
-            launch()
+    def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel] | None:
+        a, b, c, epilogue, given, *rest = self._arguments(arrays)
+        found = self._products.launch(a, b, c, epilogue, given, *rest)
+        read = [x.tensor(arrays) for x in self._operands[3:]]
+        in_place = are_read_in_place(self._operands) and not copied_bytes([*given.values()], read)
+        return found if in_place else None
 
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
         needed = self._products.workspace_bytes(*self._arguments(arrays))
