@@ -94,7 +94,7 @@ NESTS: dict[str, dict[str, int]] = {
     "efficientnet-b0": {"pad": 1, "reduce + divide": 8, "multiply": 7},
     "convnext-tiny": {"pad": 1, "norm": 11, **POOLED},
     "unet": {"pad": 1, "copy": 5},
-    "yolo": {"pad": 7, "copy": 12, "resample": 2, "softmax": 1, "sigmoid": 1},
+    "yolo": {"pad": 7, "copy": 12, "repeat": 2, "softmax": 1, "sigmoid": 1},
     "segformer-b0": {"pad": 1, "norm": 19, "copy": 1, "resample": 3},
     "vit-tiny": {"pad": 1, "norm": 9, "copy": 1, "add": 1, "gather": 1, "resample": 1},
     "swin-tiny": {

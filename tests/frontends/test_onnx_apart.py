@@ -155,6 +155,7 @@ def outcome(source: Any) -> Any:
         return type(error)
 
 
+@pytest.mark.full
 def test_damaged_files_are_what_the_parser_says(
     monkeypatch: pytest.MonkeyPatch, stored: Callable[[bytes], Path]
 ) -> None:

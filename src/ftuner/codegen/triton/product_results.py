@@ -30,7 +30,8 @@ def result_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str
     loaded = [
         f"        part{i} = "
         + part_load(
-            f"slots + (first + {i}) * {area} + within", f"within < (split_k - first - {i}) * {area}"
+            f"slots + (first + {i}) * {area} + within",
+            f"within < (split_k - first - {i}) * {area}" if i else None,
         )
         for i in range(kernel.parts_at_once)
     ]
