@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests import long_tests
 
 from ftuner.core import functions
 from ftuner.graph import operators
@@ -60,9 +61,13 @@ class _FailuresAtOnce:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files marked `long` first, and mark as `full` the cases of a test marked `each_value`
-    that the core does not need."""
+    """Put files marked `long` first, and mark as `full` what takes longest, and the cases of a test
+    marked `each_value` that the core does not need."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    longest = long_tests.listed()
+    for item in items:
+        if long_tests.name_of(item.nodeid) in longest:
+            item.add_marker("full")
     groups = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("each_value"):

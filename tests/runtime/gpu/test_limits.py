@@ -5,6 +5,7 @@ Operands are tensors without data, as large as one likes; nothing is launched.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,8 +31,15 @@ def given(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
 def launched(backend: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a back end launches; nothing is."""
     found: list[Any] = []
-    for part in (backend.products, backend.grouped, backend.attentions):
-        monkeypatch.setattr(part, "_launch", lambda call, *_: found.append(call))
+    interpreted = SimpleNamespace(interpreted=True)
+
+    def bound(call: Any, *_: object) -> SimpleNamespace:
+        return SimpleNamespace(kernel=interpreted, launch=lambda: found.append(call))
+
+    monkeypatch.setattr(backend.products, "_bound", bound)
+    attentions = backend.attentions
+    monkeypatch.setattr(attentions, "_bound", lambda *given: [bound(attentions._call(*given))])
+    monkeypatch.setattr(backend.grouped, "_launch", lambda call, *_: found.append(call))
     return found
 
 
