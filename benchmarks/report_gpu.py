@@ -106,8 +106,8 @@ def _products(document: Document) -> Iterator[str]:
         )
     made = [case for case in document["cases"] if case["compiled"]]
     yield (
-        f"Kernels were compiled for {len(made)} of {len(document['cases'])} cases: the first of "
-        "their kind; how many rows or keys there are is no part of a kind."
+        f"Kernels were compiled for {len(made)} of {len(document['cases'])} cases, the first of "
+        "each kind. Another number of rows or keys compiles nothing."
     )
     yield ""
     yield from _padding(document["cases"])

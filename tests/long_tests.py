@@ -9,14 +9,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 LISTED = Path(__file__).parent / "long_tests.txt"
+ROOT = f"{LISTED.parent.parent}/"
 LONGEST_S = 0.5
 """Of a test of the core."""
 _ISA = re.compile(r"\b(sse2|avx2|avx512|neon)\b")
 
 
 def name_of(node: str) -> str:
-    """The name of a test by pytest's identifier, the same for each ISA."""
-    file, _, test = node.partition("::")
+    """The name of a test by pytest's identifier, the same for each ISA and in each folder."""
+    file, _, test = node.replace(ROOT, "").partition("::")
     return f"{file.removesuffix('.py').replace('/', '.')}::{_ISA.sub('ISA', test)}"
 
 

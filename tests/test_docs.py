@@ -153,7 +153,6 @@ def test_unknown_shell_lines_are_refused() -> None:
         snippets.commands("rm x\n")
 
 
-@pytest.mark.full
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="the extra docs is not installed")
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -60,7 +60,6 @@ def test_embed(cache_folder: Path) -> None:
             for at, row in enumerate(similarities)] == [1, 0, 3, 2]  # fmt: skip
 
 
-@pytest.mark.full
 def test_ocr(cache_folder: Path) -> None:
     needed = ("onnx", "onnxruntime", "rapidocr", "scikit-image")
     first, second, *text, verdict = output_of("ocr.py", cache_folder, *needed)
@@ -71,7 +70,6 @@ def test_ocr(cache_folder: Path) -> None:
     assert verdict == f"the same {len(text)} lines with both"
 
 
-@pytest.mark.full
 def test_packages(cache_folder: Path) -> None:
     """Those that are installed."""
     lines = output_of("packages.py", cache_folder, "onnx", "onnxruntime")

@@ -39,7 +39,6 @@ def test_the_extra_has_all_that_is_imported() -> None:
     assert listed == {"onnx", "blingfire", ENCODER, "rapidocr", "scikit-image"}
 
 
-@pytest.mark.full
 @needs_extra
 def test_document() -> None:
     found = document("demo", "--query", "delete a folder and everything in it")
@@ -54,7 +53,6 @@ def test_document() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.full
 @needs_extra
 def test_shown() -> None:
     shown = run("demo")

@@ -46,7 +46,6 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, what: str) ->
         needs()
 
 
-@pytest.mark.full
 @needs_extra
 def test_the_rest_runs_without(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "silero-vad")

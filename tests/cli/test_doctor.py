@@ -180,7 +180,6 @@ def test_calibration() -> None:
                 cache.drop(entry.kind, entry.key)
 
 
-@pytest.mark.full
 def test_tuning_keeps_when_it_calibrated(folder: Path) -> None:
     backend = CpuBackend()
     backend.calibrate(0.2)

@@ -32,7 +32,6 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("isa", CORE_ISAS)
 def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
     def fill(note: Note) -> None:

@@ -155,7 +155,6 @@ def outcome(source: Any) -> Any:
         return type(error)
 
 
-@pytest.mark.full
 def test_damaged_files_are_what_the_parser_says(
     monkeypatch: pytest.MonkeyPatch, stored: Callable[[bytes], Path]
 ) -> None:

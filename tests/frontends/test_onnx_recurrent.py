@@ -33,7 +33,6 @@ OPTIONAL = {
     "GRU": ("B", "sequence_lens", "initial_h"),
     "RNN": ("B", "sequence_lens", "initial_h"),
 }
-CORE_GATES = ["LSTM", *(pytest.param(op, marks=pytest.mark.full) for op in GATES if op != "LSTM")]
 EXTENTS = (
     # Length, batch, width, hidden.
     (1, 1, 1, 1), (5, 2, 3, 3), (33, 7, 4, 5), (33, 1, 70, 64), (5, 7, 64, 100), (0, 2, 3, 5),
@@ -64,7 +63,7 @@ def assert_right(layer: Layer, backend: CpuBackend) -> None:
 
 
 @pytest.mark.parametrize("isa", CORE_ISAS)
-@pytest.mark.parametrize("op", CORE_GATES)
+@pytest.mark.parametrize("op", GATES)
 def test_extents_and_directions(op: str, isa: str, backend_of: Any) -> None:
     backend = backend_of(isa)
     for number, (length, batch, width, hidden) in enumerate(EXTENTS):
@@ -77,7 +76,7 @@ def test_extents_and_directions(op: str, isa: str, backend_of: Any) -> None:
         assert_right(apart, backend)
 
 
-@pytest.mark.parametrize("op", CORE_GATES)
+@pytest.mark.parametrize("op", GATES)
 def test_attributes(op: str, widest: CpuBackend) -> None:
     for attributes in VARIANTS[op]:
         for given in ((), OPTIONAL[op]):

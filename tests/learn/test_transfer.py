@@ -62,7 +62,6 @@ def mean_error(method: str, measurements: int, how: str = "random") -> float:
     return float(np.mean(found))
 
 
-@pytest.mark.full
 def test_measurements_and_other_machines_help() -> None:
     for method in ("tuned", "scratch"):
         for how in ("random", "informative"):

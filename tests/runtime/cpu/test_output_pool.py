@@ -75,10 +75,7 @@ class Interface:
         self.__array_interface__ = x.__array_interface__
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "itself" else pytest.param(name, marks=pytest.mark.full)
-             for name in VIEWS]
-)  # fmt: skip
+@pytest.mark.parametrize("name", VIEWS)
 def test_what_refers_to_an_output_keeps_it(pool: OutputPool, name: str) -> None:
     first = pool.array((LARGE,), FLOAT32)
     first[:] = 7

@@ -128,7 +128,6 @@ def pretending(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[Any]:
     return kept
 
 
-@pytest.mark.full
 def test_the_first_tuning_calibrates(pretending: list[Any]) -> None:
     first = Pretending(None, gpu("h200"), None)
     assert first.calibrated("none") is first

@@ -36,12 +36,12 @@ class _Layout(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    """Of the result."""
+    """Shape, dtype and device are those of the result."""
     sizes: tuple[int, ...]
     """Bytes from the first to the last of each tensor, the result last."""
     places: _Places
     launches: Sequence[BoundKernel]
-    """Those of one call, at `places`."""
+    """The launches of a call whose tensors were at `places`."""
 
 
 class CallCache:

@@ -40,8 +40,8 @@ def between(matrix: Tensor, order: Order, k_axis: int) -> int:
 
 
 def _steps_aligned(matrix: Tensor, order: Order | None, k_axis: int) -> bool:
-    """Whether the stride of the other axis is aligned, also where both are 1: for one element of k,
-    the axis that is walked is not the one that lies together."""
+    """Whether `between` is a multiple of `ALIGNMENT_BYTES`. With one element of k, both strides of
+    a matrix may be 1, and `aligned` then takes either axis for the contiguous one."""
     assert order is not None
     return between(matrix, order, k_axis) * matrix.element_size() % ALIGNMENT_BYTES == 0
 

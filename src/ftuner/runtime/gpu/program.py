@@ -42,7 +42,8 @@ class Launch(ABC):
 
     @property
     def scratch(self) -> tuple[int, int]:
-        """What a call takes of a `Scratch`, if it was called before."""
+        """Returns the float32 values and the counters that a call takes of a `Scratch`; none before
+        the first call."""
         return 0, 0
 
 
