@@ -90,37 +90,38 @@ def _flat(document: Document) -> Document:
 
 def performance(machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]]) -> Iterator[str]:
     """The lines of docs/performance.md between its markers: a table and pictures for each machine,
-    and links to the pages of machines that only an earlier version was measured on.
+    and links to the pages of GPUs and of machines that only an earlier version was measured on.
 
     `pictures` are the paths of pictures below docs/performance, with their texts.
     """
+    listed = []
     for machine in machines:
-        if machine.state:
+        found = rows(machine)
+        if machine.state or not found:
+            listed.append(machine)
             continue
         yield f"## {machine.title}"
         yield ""
-        found = rows(machine)
-        if found:
-            head = ("workload", "shapes", "1 thread", "2 threads", "slower at", "lowest ratio")
-            yield from table(
-                head,
-                (
-                    (r.workload, str(r.shapes()), r.ratio(1), r.ratio(2), r.slower(), r.lowest())
-                    for r in found
-                ),
-            )
+        head = ("workload", "shapes", "1 thread", "2 threads", "slower at", "lowest ratio")
+        yield from table(
+            head,
+            (
+                (r.workload, str(r.shapes()), r.ratio(1), r.ratio(2), r.slower(), r.lowest())
+                for r in found
+            ),
+        )
         for path, text in pictures:
             if path.startswith(f"{machine.page}-"):
                 yield f"![{text}](performance/{path})"
                 yield ""
         yield f"Measured {machine.newest[:10]}. [All tables](performance/{machine.page}.md)."
         yield ""
-    earlier = [machine for machine in machines if machine.state]
-    if earlier:
-        yield "## Earlier versions"
+    if listed:
+        yield "## GPUs, and earlier versions"
         yield ""
-        for machine in earlier:
-            yield f"- [{machine.title}](performance/{machine.page}.md): {machine.state}"
+        for machine in listed:
+            said = machine.state or f"Measured {machine.newest[:10]}."
+            yield f"- [{machine.title}](performance/{machine.page}.md): {said}"
         yield ""
 
 

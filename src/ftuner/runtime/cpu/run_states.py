@@ -17,9 +17,9 @@ from ftuner.core.recently_used import RecentlyUsed
 from ftuner.runtime.cpu.memory import Arena
 from ftuner.runtime.cpu.program import BoundProgram
 
-MAX_PROGRAM_BYTES = 64 << 20
+MAX_PROGRAM_BYTES = 72 << 20
 """Limit on all programs that a graph keeps, divided evenly among its states. Derived: a program of
-a sentence encoder of six layers has 31 KiB, so that each of two callers keeps 1,000 shapes."""
+a sentence encoder of six layers has 33 KiB, so that each of two callers keeps 1,000 shapes."""
 LOOK_AGAIN_S = 1.0
 """Wait for a free state before checking whether one was lost."""
 _TURNS = count()
