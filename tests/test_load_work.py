@@ -3,6 +3,7 @@ the number of kernels do not grow."""
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -170,11 +171,15 @@ def work_of(model: Any, backend: CpuBackend) -> Work:
             active -= 1
 
     before = sys.getprofile()
+    # What a collection finds depends on what ran before.
+    gc.collect()
+    gc.disable()
     sys.setprofile(note)
     try:
         loaded = load(model, threads=1)
     finally:
         sys.setprofile(before)
+        gc.enable()
     hardware, isa = backend.hardware, backend.kernels.isa
     kernels = {kind_of(step).bundle(step, hardware, isa) for step in loaded.steps}
     return Work(calls, depth, len(kernels))
