@@ -18,6 +18,8 @@ class MemberKernel:
     rows."""
     constants: int = 0
     """Buffers of a kernel between x and the operands of the epilogue."""
+    places: tuple[int, ...] = ()
+    """Of a product, the places of the operands in its uKernels' epilogue."""
 
 
 @dataclass(frozen=True)

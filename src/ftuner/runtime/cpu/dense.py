@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
 
+from ftuner.core.cpu.common_epilogue import LIMITS, shared
 from ftuner.core.cpu.tile import COLUMN
 from ftuner.core.expr import operands
 from ftuner.core.integers import checked_integer
@@ -20,7 +22,7 @@ from ftuner.runtime.cpu.memory import allocated
 from ftuner.runtime.cpu.operands import a_layout, overlaps_itself, unit_columns
 from ftuner.runtime.cpu.packed_weights import pack, unpacked
 from ftuner.runtime.cpu.plan_records import Strides
-from ftuner.runtime.cpu.products import NO_WORDS, Products, Ready, words
+from ftuner.runtime.cpu.products import Products, Ready, Words, words
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.tensors import any_tensor, given_back
 from ftuner.runtime.ops.layer import Activation, Layer
@@ -52,7 +54,11 @@ class Dense(Layer):
             self._bias = np.array(given, copy=True)
         self._describe(w, None if self._bias is None else self._bias.shape, activation, residual)
         self._names = tuple(operand.name for operand in operands(self.epilogue))
-        self.products: Products = session.products(product_types(dtype), self.epilogue)
+        self._shared = shared(self.epilogue)
+        limits = [np.full(1, limit, w.dtype) for limit in self._shared.limits]
+        self._limits = dict(enumerate(limits, LIMITS))
+        """By their places."""
+        self.products: Products = session.products(product_types(dtype), self._shared.epilogue)
         known = self.products.compiled.library.widths
         if width is not None:
             expected = f"one of this machine's library, {known}"
@@ -63,8 +69,8 @@ class Dense(Layer):
             n, k = w.shape
             width = best_width(self.products.planner, n, k, session.threads)
         self.panels = pack(self.products, w, width)
-        self.bias_words = NO_WORDS if self._bias is None else words([self._bias])
-        owner = (self._bias, self.bias_words)
+        self.bias_words = self._words([] if self._bias is None else [self._bias])
+        owner = (self._bias, self._limits, self.bias_words)
         self._constant = Constant(self.panels.packed, self.bias_words.address, owner)
         self._known = KnownCalls(session, inputs=1)
 
@@ -92,6 +98,10 @@ class Dense(Layer):
             result = self(as_array(x, "x"), added, None if out is None else writable(out))
             return given_back(result, out, x, residual)
         return self._general(x, residual, out, found is False)
+
+    def _words(self, arrays: Sequence[Array]) -> Words:
+        """Those of the limits and of the operands' arrays, as far as they are given."""
+        return words(self._limits | dict(zip(self._shared.places, arrays, strict=False)))
 
     def _general(
         self, x_given: object, residual_given: object | None, out: object | None, remember: bool
@@ -155,9 +165,10 @@ class Dense(Layer):
         problem = self.panels.problem(
             rows.shape[0], self._session.threads, layout.layout, layout.must_pack
         )
-        strides = Strides(a_row, a_k, 0, 0, target.strides[0], (), tuple(steps), False)
+        placed = self._shared.placed(steps)
+        strides = Strides(a_row, a_k, 0, 0, target.strides[0], (), placed, False)
         ready = self.products.ready(problem, strides)
-        given = words(arrays) if arrays else NO_WORDS
+        given = self._words(arrays)
         self.products.run(ready, rows, self.panels.packed, target, given.address)
         return ready if rows.ctypes.data == x.ctypes.data else None
 

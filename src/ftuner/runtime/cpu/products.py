@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -34,13 +34,13 @@ class Words(NamedTuple):
     address: int | None
 
 
-NO_WORDS = Words(None, None)
-
-
-def words(arrays: Sequence[Array]) -> Words:
-    """The words of arrays; the arrays must outlive them."""
+def words(arrays: Mapping[int, Array]) -> Words:
+    """The words of arrays, by the places of the operands; the arrays must outlive them."""
+    if not arrays:
+        return Words(None, None)
     memory = np.zeros(MAX_OPERANDS, dtype=np.uint64)
-    memory[: len(arrays)] = [id(x) + DATA_WORD for x in arrays]
+    for place, array in arrays.items():
+        memory[place] = id(array) + DATA_WORD
     return Words(memory, memory.ctypes.data)
 
 

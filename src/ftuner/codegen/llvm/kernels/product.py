@@ -11,7 +11,9 @@ Accumulators are SSA values from the first multiply-add to the last store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 import llvmlite.ir as ir
 
@@ -36,8 +38,9 @@ from ftuner.codegen.llvm.ir.row_copy import copy_rows
 from ftuner.codegen.llvm.kernels.k_loop import emit_k_loop
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
+from ftuner.core.cpu.common_epilogue import stages
 from ftuner.core.cpu.tile import WINDOW, UKernel
-from ftuner.core.expr import ACCUMULATOR, operands
+from ftuner.core.expr import ACCUMULATOR, Expr, operands
 from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning
 
@@ -166,16 +169,11 @@ def finish_tile(
     if kernel.epilogue != ACCUMULATOR:
         last = builder.icmp_signed("!=", slot(builder, context, Context.FINISH), const(0))
         given = sums
-        operand_slots = slot_address(builder, context, Context.OPERANDS)
-        sums = _if(
-            builder,
-            last,
-            given,
-            lambda: _apply_epilogue(
-                builder, kernel, fused, operand_slots, given, row, column, access,
-                None if masked else valid
-            ),
+        place = _Place(
+            slot_address(builder, context, Context.OPERANDS), row, column, access,
+            None if masked else valid,
         )  # fmt: skip
+        sums = _if(builder, last, given, lambda: _finished(builder, kernel, fused, place, given))
     for values, pointers in zip(sums, addresses, strict=True):
         for v, (value, pointer) in enumerate(zip(values, pointers, strict=True)):
             access.store(value, pointer, v)
@@ -207,26 +205,53 @@ class _Access:
         return self._mask if v == self._last else None
 
 
-def _apply_epilogue(
+class _Place(NamedTuple):
+    """Where a tile is in C, and how it reads the operands of the epilogue."""
+
+    operand_slots: ir.Value
+    """The address and the stride of each."""
+    row: ir.Value
+    column: ir.Value
+    access: _Access
+    valid: ir.Value | None
+    """Columns that exist, for tails that read operands through scratch."""
+
+
+def _finished(
+    builder: ir.IRBuilder, kernel: UKernel, fused: bool, place: _Place, sums: list[list[ir.Value]]
+) -> list[list[ir.Value]]:
+    """The epilogue of every vector of a tile; of stages, those whose first operand is there."""
+    numbers = {operand.name: i for i, operand in enumerate(operands(kernel.epilogue))}
+    for stage in stages(kernel.epilogue):
+        given, first = sums, min(numbers[operand.name] for operand in operands(stage))
+        pointer = pointer_slot(builder, place.operand_slots, 2 * first)
+        sums = _if(
+            builder, builder.icmp_unsigned("!=", pointer, ir.Constant(PTR, None)), given,
+            partial(_applied, builder, kernel, stage, numbers, fused, place, given),
+        )  # fmt: skip
+    if stages(kernel.epilogue):
+        return sums
+    return _applied(builder, kernel, kernel.epilogue, numbers, fused, place, sums)
+
+
+def _applied(
     builder: ir.IRBuilder,
     kernel: UKernel,
+    expr: Expr,
+    numbers: Mapping[str, int],
     fused: bool,
-    operand_slots: ir.Value,
+    place: _Place,
     sums: list[list[ir.Value]],
-    row: ir.Value,
-    column: ir.Value,
-    access: _Access,
-    valid: ir.Value | None,
 ) -> list[list[ir.Value]]:
-    """The epilogue of every vector of a tile. `operand_slots`: address and stride of each; `valid`:
-    columns that exist, for tails that read operands through scratch."""
+    """An expression of every vector of a tile. `numbers`: of the operands, by name."""
     dtype, lanes = kernel.types.c, kernel.lanes
     size, element = dtype.itemsize, scalar_type(dtype)
+    operand_slots, row, column, access, valid = place
     column_bytes = builder.mul(column, const(size))
     sources = {}
-    for index, operand in enumerate(operands(kernel.epilogue)):
-        base = pointer_slot(builder, operand_slots, 2 * index)
-        stride = slot(builder, operand_slots, 2 * index + 1)
+    for operand in operands(expr):
+        base = pointer_slot(builder, operand_slots, 2 * numbers[operand.name])
+        stride = slot(builder, operand_slots, 2 * numbers[operand.name] + 1)
         if operand.kind in ("row", "matrix"):
             base = at(builder, base, builder.mul(row, stride))
         if operand.kind in ("column", "matrix"):
@@ -262,9 +287,8 @@ def _apply_epilogue(
                 if kind == "row":
                     env[name] = splat(builder, _load(builder, at_row, element, size), lanes)
                 else:
-                    place = at(builder, at_row, v * lanes * size)
-                    env[name] = access.load(place, v)
-            results.append(emit(builder, kernel.epilogue, env, fused))
+                    env[name] = access.load(at(builder, at_row, v * lanes * size), v)
+            results.append(emit(builder, expr, env, fused))
         done.append(results)
     return done
 

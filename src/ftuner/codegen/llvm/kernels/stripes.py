@@ -32,6 +32,7 @@ from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import StripeMember, Stripes
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.cpu.stripes import StripesKernel
+from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.cpu.windows import BLOCK
 
 MOVED = 64
@@ -223,10 +224,14 @@ class _Emission:
         set_slot(builder, context, Context.A_STRIDE, a_row)
         set_slot(builder, context, Context.C_ROW_STRIDE, c_row)
         set_slot(builder, context, Context.WINDOW, self._dim(member, StripeMember.WINDOW))
-        for i, operand in enumerate(self._operands[member]):
+        for place in range(MAX_OPERANDS):
+            # Another member has other operands.
+            set_slot(builder, context, Context.OPERANDS + 2 * place, const(0))
+        places = self._kernel.members[member].places
+        for i, (place, operand) in enumerate(zip(places, self._operands[member], strict=True)):
             distance = self._dim(member, StripeMember.OPERANDS + i)
-            set_slot(builder, context, Context.OPERANDS + 2 * i, operand)
-            set_slot(builder, context, Context.OPERANDS + 2 * i + 1, distance)
+            set_slot(builder, context, Context.OPERANDS + 2 * place, operand)
+            set_slot(builder, context, Context.OPERANDS + 2 * place + 1, distance)
         k, panel = self._dim(member, StripeMember.K), self._dim(member, StripeMember.PANEL)
         b, full = self._pointer(member, StripeMember.B), self._dim(member, StripeMember.PANELS)
         step_bytes = builder.mul(k, size)

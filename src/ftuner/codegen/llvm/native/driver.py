@@ -102,6 +102,8 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Fun
     for index, word in zip((Call.A, Call.B, Call.C), (a, b, c), strict=True):
         set_slot(builder, call, index, builder.load(word, typ=PTR))
     null = ir.Constant(PTR, None)
+    for i in range(MAX_OPERANDS):
+        set_slot(builder, call, Call.OPERANDS + i, const(0))
     with builder.if_then(builder.icmp_unsigned("!=", operands, null)):
         for i in range(MAX_OPERANDS):
             word = pointer_slot(builder, operands, i)

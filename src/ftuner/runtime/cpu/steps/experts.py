@@ -10,9 +10,9 @@ from ftuner.codegen.llvm.native.kernel_records import Experts
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.evaluation import evaluate
-from ftuner.core.expr import ACCUMULATOR, Operand
 from ftuner.core.product import product_types
 from ftuner.core.units import count
 from ftuner.cost.cpu.experts import ExpertsProblem, experts_cost
@@ -47,7 +47,6 @@ BOUND_SLOTS = (
     Experts.WORKER_BYTES, Experts.ENDS_OFFSET, Experts.A_OFFSET, Experts.C_OFFSET,
 )  # fmt: skip
 """The slots that depend on extents, in the order in which binding gives their values."""
-BIASED = ACCUMULATOR + Operand("bias", "column")
 
 
 @dataclass(frozen=True)
@@ -148,8 +147,7 @@ class CompiledExperts(CompiledStep):
 
 
 def _library(step: ExpertsStep) -> LibraryName:
-    epilogue = ACCUMULATOR if step.bias is None else BIASED
-    return LibraryName(product_types(step.x.layout.dtype), epilogue)
+    return LibraryName(product_types(step.x.layout.dtype), COMMON)
 
 
 class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.cpu.common_epilogue import LIMITS, Shared, shared, unshared
+from ftuner.core.dtype import DType
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
@@ -20,6 +23,7 @@ from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
+from ftuner.runtime.cpu.numpy_types import numpy_dtype
 from ftuner.runtime.cpu.operands import (
     ProblemOf,
     row_distances,
@@ -59,6 +63,7 @@ class ProductTask(Task):
     """Vectors of a panel of its packed weight; 0 if it has none."""
     layouts: tuple[int, ...]
     """The numbers of the layouts of A, B, C and the operands of the epilogue."""
+    epilogue: Shared
     problem_of: ProblemOf
     footprint_bytes: int
     """As in `Panels`; 0 without a weight."""
@@ -71,6 +76,7 @@ class ProductTask(Task):
             return nothing_to_do(workers, 1)
         problem, strides = self.problem_of(a, b, c, operands, self.width, workers, hardware)
         problem = problem._replace(b_footprint_bytes=self.footprint_bytes)
+        strides = strides._replace(operands=self.epilogue.placed(strides.operands))
         return _bound(self.products.ready(problem, strides), workers)
 
     def likeness(self, layouts: Layouts) -> Likeness:
@@ -144,13 +150,15 @@ class CompiledProduct(CompiledStep, Generic[P]):
         records.workspace(call + Call.WORKSPACE)
         records.pool(call + Call.POOL)
         records.dim(call + Call.ROWS, records.dims.number(step.c.shape[-2]))
-        assert len(step.operands) <= MAX_OPERANDS
-        slots = (Call.A, Call.B, Call.C, *range(Call.OPERANDS, Call.SIZE))
-        for slot, view in zip(slots, step.views, strict=False):
+        epilogue = shared_epilogue(step)
+        slots = (Call.A, Call.B, Call.C, *(Call.OPERANDS + place for place in epilogue.places))
+        for slot, view in zip(slots, step.views, strict=True):
             if panels is not None and slot == Call.B:
                 records.constant(call + slot, int(panels.packed.ctypes.data))
             else:
                 records.address(call + slot, view.buffer, view.layout.offset)
+        for i, limit in enumerate(lay_out_limits(records, epilogue, step.c.layout.dtype)):
+            records.point(call + Call.OPERANDS + LIMITS + i, limit)
         records.planned_tasks(self.task(records), (call + Call.PLAN,))
         window = self.lay_out_window(records)
         if window is not None:
@@ -170,7 +178,9 @@ class CompiledProduct(CompiledStep, Generic[P]):
         width, footprint_bytes = 0, 0
         if panels is not None:
             width, footprint_bytes = panels.width, panels.footprint_bytes
-        return ProductTask(self.products, width, layouts, self.problem_of, footprint_bytes)
+        return ProductTask(
+            self.products, width, layouts, shared_epilogue(step), self.problem_of, footprint_bytes
+        )
 
     def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
         """The problem of one row and one worker, and its strides; None unless the number of rows
@@ -180,8 +190,25 @@ class CompiledProduct(CompiledStep, Generic[P]):
         if a.strides[-1] != 1 or distances is None:
             return None
         a_row, c_row, *operands = distances
-        strides = Strides(a_row, a.dtype.itemsize, 0, 0, c_row, (), tuple(operands), False)
+        placed = shared_epilogue(self.step).placed(operands)
+        strides = Strides(a_row, a.dtype.itemsize, 0, 0, c_row, (), placed, False)
         return panels.problem(1, 1), strides
+
+
+def shared_epilogue(step: ProductStep) -> Shared:
+    """The epilogue of a step in its library: products with a weight share one if they can."""
+    return shared(step.epilogue) if step.by_weight else unshared(step.epilogue)
+
+
+def lay_out_limits(records: RecordLayout, epilogue: Shared, dtype: DType) -> list[int]:
+    """Lay out the limits of an epilogue; returns their slots."""
+    slots = []
+    for limit in epilogue.limits:
+        word = np.zeros(1, np.int64)
+        word.view(numpy_dtype(dtype))[0] = limit
+        slots.append(records.reserve(1))
+        records.constant(slots[-1], int(word[0]))
+    return slots
 
 
 class ProductKind(MatrixKind, StepKind[P]):
@@ -200,7 +227,7 @@ class ProductKind(MatrixKind, StepKind[P]):
     def required_families(
         self, step: P, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
-        name = LibraryName(step_types(step), step.epilogue)
+        name = LibraryName(step_types(step), shared_epilogue(step).epilogue)
         library = build_library(hardware, isa, *name)
         operands = self.operands(step)
         k, n = (extent if isinstance(extent, int) else None for extent in step.b.shape[-2:])

@@ -10,6 +10,7 @@ from ftuner.codegen.llvm.native.kernel_records import StripeMember as MemberSlot
 from ftuner.codegen.llvm.native.kernel_records import Stripes as StripesSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.common_epilogue import LIMITS
 from ftuner.core.cpu.stripes import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
@@ -47,7 +48,11 @@ from ftuner.runtime.cpu.steps.contract import (
 )
 from ftuner.runtime.cpu.steps.depthwise import kernel_of
 from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.cpu.steps.product import CompiledProduct
+from ftuner.runtime.cpu.steps.product import (
+    CompiledProduct,
+    lay_out_limits,
+    shared_epilogue,
+)
 from ftuner.runtime.cpu.steps.views import touched
 from ftuner.runtime.cpu.tasks import (
     BoundTask,
@@ -118,7 +123,8 @@ def _work(member: StripeMember, hardware: CpuHardware, isa: Isa) -> Work:
         channels = step.out.shape[-1]
         assert isinstance(channels, int)
         return kernel_work(kernel_of(step), channels, hardware, isa)
-    planner = planner_for(build_library(hardware, isa.name, step_types(step), step.epilogue))
+    epilogue = shared_epilogue(step).epilogue
+    planner = planner_for(build_library(hardware, isa.name, step_types(step), epilogue))
     k, n = (extent for extent in step.b.shape if isinstance(extent, int))
     window = step.read_window
     layout = ROW if window is None else WINDOW
@@ -247,7 +253,7 @@ class CompiledStripes(CompiledStep):
 
     def _lay_out_arrays(self, records: RecordLayout) -> int:
         """The addresses of arrays, in the order of the kernel's buffers."""
-        views: list[tuple[View, bool]] = []
+        views: list[tuple[View, bool] | int] = []
         members = self.step.members
         for number, member in enumerate(members):
             step = member.step
@@ -259,11 +265,17 @@ class CompiledStripes(CompiledStep):
             else:
                 views += [(step.a, True)] if number == 0 else []
                 views += [(view, True) for view in step.operands]
+                dtype = step.c.layout.dtype
+                views += lay_out_limits(records, shared_epilogue(step), dtype)
         last = members[-1]
         views.append((last.result, not isinstance(last.step, DepthwiseStep)))
         first = records.reserve(len(views))
-        for slot, (view, at_offset) in enumerate(views, first):
-            records.address(slot, view.buffer, view.layout.offset if at_offset else 0)
+        for slot, given in enumerate(views, first):
+            if isinstance(given, int):
+                records.point(slot, given)
+            else:
+                view, at_offset = given
+                records.address(slot, view.buffer, view.layout.offset if at_offset else 0)
         return first
 
     def _lay_out_product(
@@ -371,7 +383,11 @@ def _read(step: StripesStep) -> list[View]:
 def _member_kernel(step: ProductStep | DepthwiseStep) -> MemberKernel:
     if isinstance(step, DepthwiseStep):
         return MemberKernel(len(step.operands), False, int(step.weight is not None))
-    return MemberKernel(len(step.operands), True)
+    epilogue = shared_epilogue(step)
+    limits = range(LIMITS, LIMITS + len(epilogue.limits))
+    return MemberKernel(
+        len(step.operands) + len(limits), True, places=(*epilogue.places, *limits)
+    )
 
 
 def _covers(compiled: CompiledProduct[Any]) -> tuple[array[int], array[int]]:
