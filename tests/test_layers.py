@@ -39,6 +39,7 @@ ONLY_ON_CPU = {
     "cost.correction": "a GPU's estimates are not corrected by a learned model",
     "cost.correction_features": "the same",
     "runtime.correction": "the same",
+    "core.common_epilogue": "a GPU's kernels are compiled when a shape first needs them",
     "core.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "cost.stripes": "the same",
     "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",

@@ -147,7 +147,7 @@ def _run_layer(products: Products, a_layout: str, n: int, width: int) -> None:
     for plan in _candidates(products, _panel_problem(a_layout, n, width)):
         c = _result(products, ROWS, n)
         strides = _panel_strides(a, a_layout, c, (0, residual.strides[0]))
-        given = words([bias, residual])
+        given = words({0: bias, 1: residual})
         products.launch(products.encode(plan, strides), a, panels.packed, c, given.address)
         expected = np.maximum(a.astype(np.float64) @ weight.T + bias, 0) + residual
         roundoff = products.compiled.library.types.a.unit_roundoff

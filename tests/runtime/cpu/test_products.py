@@ -163,7 +163,7 @@ def test_reduction_cut_with_an_epilogue(backend: CpuBackend, parts_m: int) -> No
     y = np.full((m, n), np.nan, "float32")
     strides = Strides(*x.strides, 0, 0, y.strides[0], (), (0, residual.strides[0]), False)
     encoded = products.encode(plan, strides)
-    given = words([bias, residual])
+    given = words({0: bias, 1: residual})
     products.launch(encoded, x, layer.panels.packed, y, given.address)
     sums, bound = product_bound(x, weight.T, extra=4)
     expected = evaluate(epilogue, {"acc": sums, "bias": bias, "residual": residual})

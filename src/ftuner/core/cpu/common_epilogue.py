@@ -12,9 +12,18 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ftuner.core.expr import ACCUMULATOR, Apply, Constant, Expr, Operand, applied, operands
+from ftuner.core.expr import (
+    ACCUMULATOR,
+    Apply,
+    Constant,
+    Expr,
+    Operand,
+    OperandKind,
+    applied,
+    operands,
+)
 
-_KINDS = ("column", "matrix", "row", "row")
+_KINDS: tuple[OperandKind, ...] = ("column", "matrix", "row", "row")
 _ADDED, _RESIDUAL, _LOWER, _UPPER = (Operand(f"x{i}", kind) for i, kind in enumerate(_KINDS, 1))
 
 

@@ -39,8 +39,8 @@ def words(arrays: Mapping[int, Array]) -> Words:
     if not arrays:
         return Words(None, None)
     memory = np.zeros(MAX_OPERANDS, dtype=np.uint64)
-    for place, array in arrays.items():
-        memory[place] = id(array) + DATA_WORD
+    for place, operand in arrays.items():
+        memory[place] = id(operand) + DATA_WORD
     return Words(memory, memory.ctypes.data)
 
 

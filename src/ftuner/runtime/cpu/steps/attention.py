@@ -14,10 +14,10 @@ import numpy as np
 from ftuner.codegen.llvm.native.kernel_records import Attention
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.cpu.tile import PACKED, ROW
 from ftuner.core.dim import ceil_quotient, maximum, minimum, remainder
 from ftuner.core.evaluation import evaluate
-from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.core.units import count
 from ftuner.cost.cpu.attention import AttentionLayout, AttentionProblem
@@ -300,7 +300,7 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
     def required_families(
         self, step: AttentionStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
-        name = LibraryName(product_types(step.q.layout.dtype), ACCUMULATOR)
+        name = LibraryName(product_types(step.q.layout.dtype), COMMON)
         library = build_library(hardware, isa, *name)
         full = library.family(library.widths[0], False, ROW, PACKED)
         # The number of keys is known at run time only, so that any tail may be met.

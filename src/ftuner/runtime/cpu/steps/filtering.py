@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ftuner.codegen.llvm.native.kernel_records import Filtering
+from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
-from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.expr import Expr
 from ftuner.core.product import product_types
 from ftuner.cost.step import Machine, StepCost
 from ftuner.cost.terms import Estimate
@@ -68,11 +69,11 @@ class Planners(NamedTuple):
 
 def planners_of(x: View, epilogue: Expr, hardware: CpuHardware, isa: str) -> Planners:
     """The planners of a convolution of x."""
-    names = (library_of(x, expr) for expr in (ACCUMULATOR, epilogue))
+    names = (library_of(x, expr) for expr in (COMMON, epilogue))
     return Planners(*(planner_for(build_library(hardware, isa, *name)) for name in names))
 
 
-def library_of(x: View, epilogue: Expr = ACCUMULATOR) -> LibraryName:
+def library_of(x: View, epilogue: Expr = COMMON) -> LibraryName:
     """The library of the products of x: without an epilogue those of transformed inputs."""
     return LibraryName(product_types(x.layout.dtype), epilogue)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.dtype import INT8
-from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.core.recurrence import Cell
 from ftuner.core.units import count
@@ -158,7 +158,7 @@ def _of_levels(step: RecurrenceStep) -> bool:
 
 
 def _library(step: RecurrenceStep) -> LibraryName:
-    return LibraryName(product_types(step.x.layout.dtype), ACCUMULATOR)
+    return LibraryName(product_types(step.x.layout.dtype), COMMON)
 
 
 def _planner(step: RecurrenceStep, hardware: CpuHardware, isa: str) -> tuple[Planner, int]:

@@ -385,9 +385,7 @@ def _member_kernel(step: ProductStep | DepthwiseStep) -> MemberKernel:
         return MemberKernel(len(step.operands), False, int(step.weight is not None))
     epilogue = shared_epilogue(step)
     limits = range(LIMITS, LIMITS + len(epilogue.limits))
-    return MemberKernel(
-        len(step.operands) + len(limits), True, places=(*epilogue.places, *limits)
-    )
+    return MemberKernel(len(step.operands) + len(limits), True, places=(*epilogue.places, *limits))
 
 
 def _covers(compiled: CompiledProduct[Any]) -> tuple[array[int], array[int]]:

@@ -1,0 +1,95 @@
+"""Products with a weight share uKernels whose epilogue is a sum, limited or not: its results are to
+the bit those of the expression."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from tests.reference import Array, uniform
+
+from ftuner.core.cpu.common_epilogue import COMMON, LIMITS, shared
+from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.expr import ACCUMULATOR, Expr, Operand, applied, clip, evaluate, operands, relu
+from ftuner.core.product import product_types
+from ftuner.planner.cpu.plan import Choice, Grid
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.packed_weights import pack
+from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.products import words
+from ftuner.ukernels.cpu.library import LAYERS
+
+BIAS, ADDED = Operand("bias", "column"), Operand("added", "matrix")
+SUMS: dict[str, Expr] = {
+    "sum": ACCUMULATOR,
+    "bias": ACCUMULATOR + BIAS,
+    "bias first": BIAS + ACCUMULATOR,
+    "matrix": ADDED + ACCUMULATOR,
+    "both": ACCUMULATOR + BIAS + ADDED,
+    "both, matrix first": ADDED + (BIAS + ACCUMULATOR),
+}
+LIMITED = {
+    "free": lambda x: x,
+    "relu": relu,
+    "clip": lambda x: clip(x, -0.25, 0.5),
+    "below": lambda x: applied("minimum", x, 0.125),
+}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("m", [1, 2, 5, 23])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_to_the_bit_what_the_expression_gives(
+    backend: CpuBackend, dtype: DType, m: int, parts: int
+) -> None:
+    """`parts`: of k, whose sums are added up before the epilogue."""
+    n, k, name = 37, 50, dtype.name
+    types = product_types(dtype)
+    library = backend.kernels.library(types, COMMON)
+    width = library.widths[0]
+    products = backend.products(types, COMMON, library.families(LAYERS, n, width))
+    x, weight = uniform(1, (m, k), name), uniform(2, (n, k), name)
+    arrays = {"bias": uniform(3, (n,), name), "added": uniform(4, (m, n), name)}
+    x[-1, 0], arrays["added"][0, -1] = np.nan, np.inf
+    panels = pack(products, weight, width)
+    choice = Choice(Grid(1, 1, 1, parts), width, 25, False, False, False)
+    problem = panels.problem(m, parts)
+    plan = products.planner.lay_out(problem, products.planner.candidate(problem, choice))
+
+    def result(expr: Expr) -> Array:
+        epilogue, read = shared(expr), [arrays[operand.name] for operand in operands(expr)]
+        assert epilogue.epilogue == COMMON
+        given = dict(zip(epilogue.places, read, strict=True))
+        given |= enumerate(np.array(epilogue.limits, name)[:, None], LIMITS)
+        placed = epilogue.placed([0 if one.ndim == 1 else one.strides[0] for one in read])
+        y, table = np.full((m, n), 99, name), words(given)
+        strides = Strides(*x.strides, 0, 0, y.strides[0], (), placed, False)
+        products.launch(products.encode(plan, strides), x, panels.packed, y, table.address)
+        return y
+
+    sums = result(ACCUMULATOR)
+    for expr, limited in product(SUMS.values(), LIMITED.values()):
+        wanted = limited(expr)
+        expected = evaluate(wanted, {"acc": sums, **arrays})
+        np.testing.assert_array_equal(result(wanted), expected)
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        ACCUMULATOR * BIAS,
+        ACCUMULATOR + ADDED + BIAS,
+        ACCUMULATOR + BIAS + Operand("other", "column"),
+        relu(ACCUMULATOR + BIAS) + ADDED,
+        applied("maximum", 0.0, ACCUMULATOR),
+        applied("maximum", applied("minimum", ACCUMULATOR, 1.0), 0.0),
+        ACCUMULATOR + Operand("rows", "row"),
+        ACCUMULATOR + 1.0,
+        BIAS + ADDED,
+        applied("gelu", ACCUMULATOR + BIAS),
+    ],
+    ids=str,
+)
+def test_others_have_ukernels_of_their_own(expr: Expr) -> None:
+    assert shared(expr).epilogue == expr
