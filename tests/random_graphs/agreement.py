@@ -89,8 +89,8 @@ class Agreement:
 
     @property
     def draws(self) -> bool:
-        """Whether the graph draws random numbers, which are others in peers."""
-        return any(isinstance(v, RandomKey) for v in self.graph.inputs)
+        """Whether a run draws random numbers, which are others in peers."""
+        return any(isinstance(v, RandomKey) for graph in self.graphs for v in graph.inputs)
 
     def is_wild(self, number: int) -> bool:
         return number >= len(self.case.runs) - self.case.wild
