@@ -81,9 +81,15 @@ class PlannerTables:
             l2_bytes_per_cycle = self.tuning.l2_share * self.machine.l2_bytes_per_cycle
             row_of_b = 0.0 if in_l1 else row_of_b_bytes / l2_bytes_per_cycle
             typical = 3 << max(magnitude - 2, 0)
-            panel = None if far is None else self.machine.far_panel(row_of_b_bytes, *far)
+            panel = farther = None
+            if far is not None:
+                panel = self.machine.far_panel(row_of_b_bytes, *far)
+                if not far.from_dram:
+                    dram = far._replace(from_dram=True)
+                    farther = self.machine.far_panel(row_of_b_bytes, *dram)
             found = CoverTable(
                 family, self.library.isa, self.tuning, typical, row_of_b, panel, ways, correction,
+                farther,
             )  # fmt: skip
             self._covers[key] = found
         return found

@@ -64,13 +64,16 @@ class CoverTable:
     to fetch one k step of the panel from L2, 0 where it stays in L1. `far`: where the panel comes
     from before, if that is after L2. `ways`: rows that L1 holds side by side, if rows of A are
     apart by multiples of its ways; 0 if they are not. `correction`: what was learned of the errors
-    of estimates.
+    of estimates. `farther`: where the panel may come from besides, in other programs: a short cover
+    is the one that loses least in the worse case of both.
     """
 
     def __init__(
         self, family: Family, isa: Isa, tuning: CpuTuning, steps: int, row_of_b_cycles: float,
         far: FarPanel | None = None, ways: int = 0, correction: Correction | None = None,
+        farther: FarPanel | None = None,
     ) -> None:  # fmt: skip
+        self._farther = farther
         self._family, self._isa, self._tuning = family, isa, tuning
         self._steps, self._in_l1, self._far = steps, row_of_b_cycles == 0.0, far
         # Nothing is learned of panels that are at hand, and of tails.
@@ -116,14 +119,14 @@ class CoverTable:
         self._rests[:], self._solved[:] = rests, rests
         for mr in self._tiles:
             known = [c for (rows, _), c in zip(tiles, covers, strict=True) if rows == mr]
-            self._solved[mr] = min(known, key=self._cycles)
+            self._solved[mr] = self._best(known)
 
     def _listed(self, rows: int) -> Cover:
         """The cover of at most `_limit` rows."""
         found = self._solved[rows]
         if found is None:
             if rows in self._tiles:
-                found = min([self._cover(used) for used in self._ways(rows)], key=self._cycles)
+                found = self._best([self._cover(used) for used in self._ways(rows)])
             else:
                 found = self._rest(rows)
             self._solved[rows] = found
@@ -138,6 +141,18 @@ class CoverTable:
 
     def _cycles(self, cover: Cover) -> float:
         return cover.cycles(self._steps) * (cover.factor or 1.0)
+
+    def _best(self, covers: Sequence[Cover]) -> Cover:
+        """The cover that loses least, wherever the panel comes from."""
+        sources = [covers]
+        if self._farther is not None:
+            sources.append([self._waiting(cover, self._farther) for cover in covers])
+        cycles = [[self._cycles(cover) for cover in found] for found in sources]
+        losses = [
+            max(x / min(c) for x, c in zip(some, cycles, strict=True))
+            for some in zip(*cycles, strict=True)
+        ]
+        return covers[losses.index(min(losses))]
 
     def _ways(self, mr: int) -> list[tuple[int, ...]]:
         """The heights of covers of as many rows as a tile has, which one tile and several wait for
@@ -159,7 +174,7 @@ class CoverTable:
         issue = sum(self._tiles[mr].issue for mr in heights)
         fixed = sum(self._tiles[mr].fixed for mr in heights)
         cover = Cover(segments, len(heights), step, issue, fixed, 0.0, AT_HAND, self.kind(segments))
-        return self._waiting(cover)
+        return self._waiting(cover, self._far)
 
     def kind(self, segments: Segments) -> int:
         """The kind of a cover by some row tiles."""
@@ -194,9 +209,8 @@ class CoverTable:
         factors = iter(self._correction.cover_factors([self._features(c) for c in known]))
         return [c._replace(factor=next(factors)) if c.tiles else c for c in covers]
 
-    def _waiting(self, cover: Cover) -> Cover:
+    def _waiting(self, cover: Cover, far: FarPanel | None) -> Cover:
         """A cover with what it waits for a far panel, and how that is read."""
-        far = self._far
         if far is None or not cover.tiles:
             return cover
         first = self._family.kernels[cover.segments[0][0] - 1].tile
@@ -243,7 +257,8 @@ class CoverTable:
                 AT_HAND,
                 SEVERAL,
                 rest.factor,
-            )
+            ),
+            self._far,
         )
         self._last = (rows, cover)
         return cover
