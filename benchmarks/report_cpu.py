@@ -216,6 +216,28 @@ def _first(documents: Sequence[Document]) -> Iterator[str]:
     yield from table(("network", "picture", "ratio", "longer by"), rows)
 
 
+def _unseen(documents: Sequence[Document]) -> Iterator[str]:
+    yield "## Streams of shapes that never repeat"
+    yield ""
+    yield (
+        "Each engine runs all shapes of a stream, none twice, and then the same ones again. "
+        "Seconds of the stream, and in brackets of the same shapes again; then what a new shape "
+        f"takes longer with {SUBJECT}: the median, and the worst after the largest was seen."
+    )
+    yield ""
+    names = list(dict.fromkeys(case["label"] for d in documents for case in d["cases"]))
+    rows = []
+    for document in documents:
+        found = {case["label"]: case for case in document["cases"]}
+        times = [f"{found[n]['first_s']:.2f} ({found[n]['again_s']:.2f})" for n in names]
+        extra = (found[SUBJECT][f"extra_{key}_s"] for key in ("median", "worst_after_largest"))
+        rows.append(
+            (f"{document['set']}, {_threads(document)}", str(document["shapes"]), *times,
+             *(f"{1e3 * seconds:.1f} ms" for seconds in extra))
+        )  # fmt: skip
+    yield from table(("stream", "shapes", *names, "median", "worst"), rows)
+
+
 def _starts(documents: Sequence[Document]) -> Iterator[str]:
     yield "## Loading the sentence encoder"
     yield ""
@@ -300,6 +322,7 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
         lines += [*_overview(runs), *_per_peer(runs), *_models(by_kind["model"]), *_by_rows(runs)]
         lines += [*_speech(by_kind["speech"]), *_by_layer(by_kind["conv"])]
     for kind, section in (
+        ("unseen", _unseen),
         ("start", _starts),
         ("int8", _int8),
         ("metaschedule", _tuning),

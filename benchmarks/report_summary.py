@@ -13,6 +13,7 @@ from benchmarks.recorded import Recorded
 from benchmarks.results import Document, Summary, geomean, summarise
 
 WORKLOADS = (
+    ("streams of shapes that never repeat", "unseen", ()),
     ("sentence encoder, by length", "model", ("minilm",)),
     ("vision networks, by resolution", "vision", ()),
     ("published architectures, hidden 192", report_zoo.KIND, ("small",)),
@@ -26,7 +27,7 @@ WORKLOADS = (
     ("batched products", "bmm", ()),
 )
 """What a row is called, its kind of document, and its sets: all of the kind if none is named."""
-FRONT = ("model", "vision", report_zoo.KIND, report_decoding.KIND, "gemm")
+FRONT = ("unseen", "model", "vision", report_zoo.KIND, report_decoding.KIND, "gemm")
 """Kinds of the rows that README.md shows."""
 SUBJECTS = {report_decoding.KIND: IN_PLACE}
 """What is compared with the peers, where it is not `SUBJECT`."""
@@ -73,6 +74,19 @@ def rows(machine: Recorded) -> list[Row]:
     return found
 
 
+def stream(document: Document) -> Document:
+    """The times of a stream of new shapes as a case of other documents."""
+    seconds = {case["label"]: case["first_s"] for case in document["cases"]}
+    own = seconds.pop(SUBJECT)
+    best = min(seconds, key=lambda name: seconds[name])
+    engines = {SUBJECT: {"min_s": own}} | {name: {"min_s": s} for name, s in seconds.items()}
+    ratio = seconds[best] / own
+    return {
+        "label": document["set"], "engines": engines, "best_peer": best, "ratio": ratio,
+        "ratio_median": ratio,
+    }  # fmt: skip
+
+
 def _summaries(documents: Sequence[Document], threads: int) -> tuple[Summary, ...]:
     own = [document for document in documents if document["threads"] == threads]
     found = (summarise(_flat(d), SUBJECTS.get(d["kind"], SUBJECT)) for d in own)
@@ -80,7 +94,10 @@ def _summaries(documents: Sequence[Document], threads: int) -> tuple[Summary, ..
 
 
 def _flat(document: Document) -> Document:
-    """A document of architectures with the cases of all that its rows count."""
+    """A document of architectures with the cases of all that its rows count; that of a stream with
+    the stream as one case."""
+    if document["kind"] == "unseen":
+        return document | {"cases": [stream(document)]}
     if "results" not in document:
         return document
     counted = [result for result in document["results"] if not result.get("held_out")]
