@@ -36,10 +36,12 @@ def interpolation(axes: tuple[int, ...], sizes: tuple[Dim, ...], weighted: bool 
     ("graph", "parts"),
     [
         (pool((9, 9), (1, 1)), 2),
+        (pool((3, 3), (1, 1)), 2),
         (pool((5, 5), (1, 1), "maximum"), 2),
         (pool((9, 4), (3, 2), "minimum"), 2),
         # Reading a small window is less than a result in between; argmax numbers all elements.
-        (pool((3, 3), (1, 1)), 1),
+        (pool((2, 2), (1, 1)), 1),
+        (pool((3, 3), (2, 2)), 1),
         (pool((8, 8), (8, 8)), 1),
         (pool((9,), (1,)), 1),
         (pool((9, 9), (1, 1), "argmax"), 1),

@@ -14,10 +14,9 @@ from ftuner.graph.ir import Graph, Node, TensorType
 from ftuner.graph.ops.windows import ARGMAX
 from ftuner.graph.rewriting import made, rewritten
 
-PASS_ELEMENTS = 10
-"""Elements of a window that take as long as writing and reading a result in between. Assumed; on
-AMD Zen 3 windows of 5 x 5 of one channel take a third of the time so, and those of 9 x 9 a
-sixth."""
+PASS_ELEMENTS = 2
+"""Elements of a window that take as long as writing and reading a result in between. Derived: a
+store and a load."""
 
 
 def separate_axes(graph: Graph) -> Graph:

@@ -111,10 +111,12 @@ def load_lanes(
 
 
 def load_apart(
-    builder: ir.IRBuilder, address: ir.Value, vector: ir.VectorType, align: int, step: int
-) -> ir.Value:
+    builder: ir.IRBuilder, address: ir.Value, vector: ir.VectorType, align: int, step: int,
+    mask: ir.Value | None = None,
+) -> ir.Value:  # fmt: skip
     """Load a vector whose lanes are `step` elements of memory apart, which may be negative, the
-    first at `address`. Only memory from the first to the last lane is touched."""
+    first at `address`. Only memory from the first to the last lane is touched, and of lanes that
+    are not of `mask`, if it is given, none."""
     lanes, distance = vector.count, abs(step)
     reach = (lanes - 1) * distance
     lowest = address if step > 0 else at(builder, address, -reach * align)
@@ -123,7 +125,12 @@ def load_apart(
     value: ir.Value = ir.Constant(vector, ir.Undefined)
     done = 0
     for begin in begins:
-        loaded = builder.load(at(builder, lowest, begin * align), typ=vector, align=align)
+        part = None
+        if mask is not None:
+            lane_of = [begin + i if step > 0 else reach - begin - i for i in range(lanes)]
+            known = [x // distance if x % distance == 0 else lanes for x in lane_of]
+            part = shuffle(builder, mask, ir.Constant(mask.type, None), known)
+        loaded = load_lanes(builder, at(builder, lowest, begin * align), vector, align, part)
         until = sum(place < begin + lanes for place in places)
         taken = [
             lanes + place - begin if done <= lane < until else lane

@@ -49,6 +49,9 @@ def emit(module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fus
         _Emission(function, kernel, schedule, fused).emit()
 
 
+MOST_SINGLE = 2
+"""Most elements beside whole vectors that are computed one by one. Derived: a vector under a mask
+takes as long as some elements."""
 MOST_WRITTEN_OUT = 16
 """Most elements of a reduction whose loop is written out. Derived: their code is shorter than the
 rest of a kernel's, and a round of a loop takes as long as several elements."""
@@ -127,27 +130,28 @@ class _Emission(Frame):
         self, task: Place, along: frozenset[int], first: ir.Value, last: ir.Value
     ) -> None:
         """Emit whole vectors where all conditions `along` the vector axis hold. What is before and
-        after these are vectors, too, or single elements if they are less than a vector."""
+        after these are vectors under a mask, or single elements if they are few."""
         builder, lanes, vector = self.builder, self.schedule.lanes, self.schedule.vector
         assert vector is not None
 
-        def at(base: ir.Value, holds: frozenset[int] = frozenset()) -> Place:
-            return replace(task, lanes=Lanes(base, None, None), holds=holds)
+        def inside(base: ir.Value) -> None:
+            place = replace(task, lanes=Lanes(base, None, None), holds=along)
+            self._by_inside(place, self._element)
 
         low, high = self._inner(task, along, first, last)
         enough = builder.icmp_signed(">=", builder.sub(high, low), const(lanes))
         low, high = (builder.select(enough, x, first) for x in (low, high))
         with builder.if_then(enough, likely=True):
-            by_whole_vectors(
-                builder, low, high, lanes, lambda b: self._by_inside(at(b, along), self._element)
-            )
+            by_whole_vectors(builder, low, high, lanes, inside)
         with counted_loop(builder, 0, 2) as side:
             before = builder.icmp_signed("==", side, const(0))
             begin, end = builder.select(before, first, high), builder.select(before, low, last)
-            enough = builder.icmp_signed(">=", builder.sub(end, begin), const(lanes))
+            enough = builder.icmp_signed(">", builder.sub(end, begin), const(MOST_SINGLE))
             with builder.if_else(enough, likely=False) as (many, few):
-                with many:
-                    by_whole_vectors(builder, begin, end, lanes, lambda b: self._element(at(b)))
+                with many, counted_loop(builder, begin, end, lanes) as base:
+                    count = minimum(builder, builder.sub(end, base), const(lanes))
+                    part = Lanes(base, mask_of(builder, count, lanes), count)
+                    self._element(replace(task, lanes=part))
                 with few, counted_loop(builder, begin, end) as i:
                     self._element(replace(task, index={**task.index, vector: i}))
 
@@ -266,7 +270,8 @@ class _Emission(Frame):
         inner = [a for a in range(len(kernel.kept), len(kernel.axes)) if a != vector]
         checked = not place.holds.issuperset(self.slopes)
         # Single elements are those of borders, of which each row has some.
-        written = [] if checked and place.lanes is not None else self._written_out(inner)
+        whole = place.lanes is not None and place.lanes.mask is None
+        written = [] if checked and whole else self._written_out(inner)
         with ExitStack() as loops:
             index = dict(place.index)
             for axis in inner[: len(inner) - len(written)]:

@@ -288,11 +288,20 @@ class Values:
                 mask = own if mask is None else builder.and_(mask, own)
             value = load_lanes(builder, address, type_, dtype.itemsize, mask)
             return elements.from_memory(builder, value, dtype)
-        reaches = step is not None and (step > 0 or needed is None) and own is None
-        if apart is None and reaches and lanes and not lanes.mask:
-            assert step is not None
-            address = self._chosen(needed, address)
-            value = load_apart(builder, address, type_, dtype.itemsize, step)
+        mask = own
+        if lanes is not None and lanes.mask is not None:
+            mask = lanes.mask if own is None else builder.and_(lanes.mask, own)
+        reaches = own is not None or needed is None or (step is not None and step > 0)
+        # Narrower elements are not loaded under a mask by all instruction sets.
+        if (
+            apart is None
+            and step is not None
+            and lanes
+            and reaches
+            and (mask is None or dtype.itemsize >= 4)
+        ):
+            address = address if own is not None else self._chosen(needed, address)
+            value = load_apart(builder, address, type_, dtype.itemsize, step, mask)
             return elements.from_memory(builder, value, dtype)
         # Large strides, or data-dependent positions: compute from positions, which stay in range.
         offset, apart = self._offset(access, base=False)
