@@ -97,9 +97,15 @@ def _misread(node: onnx.NodeProto, version: int) -> bool:
     """Whether ONNX's evaluator is known to be wrong on a node: see `MENDED`; and where a pool
     rounds its extents up, it counts windows that begin in the padding. What Unique gives it sorts
     if that is all, and takes from the first axis if it is not to be sorted. It ignores the lengths
-    of sequences, runs no loop without a condition, has lists in the place of optional tensors, and
+    of sequences, limits and coupled gates of recurrences, has other probabilities of support
+    vectors, runs no loop without a condition, has lists in the place of optional tensors, and
     places of maxima of its own."""
-    if node.op_type in ("RNN", "GRU", "LSTM") and any(node.input[4:5]):
+    named = {a.name for a in node.attribute}
+    if node.op_type in ("RNN", "GRU", "LSTM") and (
+        any(node.input[4:5]) or named & {"clip", "input_forget"}
+    ):
+        return True
+    if node.op_type == "SVMClassifier" and "prob_a" in named:
         return True
     if node.op_type == "Loop" and not node.input[1]:
         return True
