@@ -131,7 +131,7 @@ class CompiledGraph(Executable):
 
     def trim(self) -> None:
         self.states.trim()
-        self._writer.forget_drafts()
+        self._writer.forget()
 
     def compiled(self) -> Compiled:
         return self._steps.compiled(self.lowered)
@@ -409,13 +409,13 @@ class CompiledGraph(Executable):
             except MemoryLimitError:
                 # The arena may have been made for larger shapes, and places for longer inputs.
                 state.forget()
-                self._writer.forget_drafts()
+                self._writer.forget()
                 if last:
                     raise
         room = limit - found.kept_bytes
         if not self._kept.fit(room):
             state.programs.clear()
-            self._writer.forget_drafts()
+            self._writer.forget()
             self._kept.crowded = not self._kept.fit(room)
         return found
 

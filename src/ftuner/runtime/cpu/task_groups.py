@@ -143,6 +143,11 @@ class TaskGroups:
             found.append(known)
         return found
 
+    def forget(self) -> None:
+        """Forget the groups that are bound; programs keep theirs."""
+        self._known.clear()
+        self._held.clear()
+
     def fields(self, variants: Sequence[int]) -> list[tuple[Field, ...]]:
         """Of each task the values that are no part of its plan."""
         return [
