@@ -18,7 +18,7 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.packed_weights import pack
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import words
-from ftuner.ukernels.cpu.library import LAYERS
+from ftuner.ukernels.cpu.library import LAYERS, families_of_calls
 
 BIAS, ADDED = Operand("bias", "column"), Operand("added", "matrix")
 SUMS: dict[str, Expr] = {
@@ -73,6 +73,16 @@ def test_to_the_bit_what_the_expression_gives(
         wanted = limited(expr)
         expected = evaluate(wanted, {"acc": sums, **arrays})
         np.testing.assert_array_equal(result(wanted), expected)
+
+
+def test_calls_have_the_ukernels_of_layers(backend: CpuBackend) -> None:
+    """What `tune` compiles for `matmul` serves layers and models, too."""
+    types = product_types(DTYPES["float32"])
+    own, common = (
+        {kernel.symbol for family in families_of_calls(library) for kernel in family.kernels}
+        for library in (backend.kernels.library(types, e) for e in (ACCUMULATOR, COMMON))
+    )
+    assert common < own
 
 
 @pytest.mark.parametrize(

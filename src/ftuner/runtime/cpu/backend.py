@@ -7,8 +7,9 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from ftuner.core.cpu.common_epilogue import shared
 from ftuner.core.dtype import DTYPES, DType
-from ftuner.core.expr import Expr
+from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Tuned
@@ -68,7 +69,13 @@ class CpuBackend(CpuSession, Backend):
         return self.kernels.library(product_types(dtype), epilogue)
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
-        return self.kernels.tune(product_types(dtype), epilogue, progress)
+        types = product_types(dtype)
+        tuned = self.kernels.tune(types, shared(epilogue).epilogue, progress)
+        if epilogue != ACCUMULATOR:
+            return tuned
+        # Layers have a bias or none; calls have none.
+        calls = self.kernels.tune(types, ACCUMULATOR, progress)
+        return Tuned(tuned.compiled + calls.compiled, tuned.cached + calls.cached)
 
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.cpu.tile import (
     COLUMN,
     DOT,
@@ -159,8 +160,12 @@ class Library:
         tiles = sorted(known, key=lambda t: t.mr)
         assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
         types = replace(self.types, b=b or self.types.b)
+        epilogue = self.epilogue
+        if epilogue == ACCUMULATOR and b_layout == PACKED:
+            # Those of layers, without operands: they are compiled once.
+            epilogue = COMMON
         kernels = tuple(
-            UKernel(t, types, self.isa.name, self.lanes, a_layout, b_layout, tail, self.epilogue)
+            UKernel(t, types, self.isa.name, self.lanes, a_layout, b_layout, tail, epilogue)
             for t in tiles
         )
         return Family(vectors, tail, a_layout, b_layout, kernels)
