@@ -177,7 +177,10 @@ def _for_isa(model: Model, isa: str) -> Model:
             "it for its own ISA, or load it from an ONNX file"
         )
     options = {n: x for n, x in model.made_by.keywords.items() if n != "warm"}
-    return compile_file(partial(read_model, *model.made_by.args), isa=isa, **options)
+    (path,) = model.made_by.args
+    if is_saved(path):
+        return _saved_model(path, isa=isa, **options)
+    return compile_file(partial(read_model, path), isa=isa, **options)
 
 
 @contextmanager
@@ -196,9 +199,9 @@ def _without_collections() -> Iterator[None]:
 def _saved_model(
     path: str | PathLike[str], threads: SupportsIndex | None, device: str,
     dtype: ElementType | None, append_in_place: bool, random_seed: SupportsIndex | None,
-    memory_limit: SupportsIndex | None,
+    memory_limit: SupportsIndex | None, isa: str | None = None,
 ) -> Model:  # fmt: skip
-    """`load` of a file that `save` has written.
+    """`load` of a file that `save` has written. `isa`: as of `compile_file`.
 
     Raises:
         ParseError: it is malformed.
@@ -207,7 +210,7 @@ def _saved_model(
         raise ConfigurationError(
             f"{path} is compiled for a CPU; for another device or dtype load the ONNX model"
         )
-    saved = read_saved(path)
+    saved = read_saved(path, isa)
     if append_in_place and not saved.append_in_place:
         raise ConfigurationError(
             f"{path} was saved without append_in_place; leave it out, or save the model with it"
@@ -231,7 +234,8 @@ def _saved_model(
         raise
     # What steps raise that are made of values of wrong types.
     except (
-        ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
+        ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, SyntaxError,
+        TypeError, ValueError,
     ) as error:  # fmt: skip
         raise ParseError(f"{path} is malformed: {type(error).__name__}: {error}") from error
 

@@ -31,7 +31,7 @@ from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.step_compilation import StepCompiler
 from ftuner.runtime.cpu.steps.contract import CompiledStep
-from ftuner.runtime.cpu.steps.kinds import runs
+from ftuner.runtime.cpu.steps.kinds import KINDS, runs
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
@@ -40,6 +40,9 @@ from ftuner.runtime.shown_progress import Progress
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the inputs."""
+# Most models have these: loading one, perhaps by several threads or beside a fork, imports no more.
+for _kind in ("nest", "product", "convolution", "depthwise", "stripes", "whole", "attention"):
+    KINDS.named(_kind)
 
 
 class CompiledGraph(Executable):

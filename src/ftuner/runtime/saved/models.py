@@ -129,15 +129,17 @@ def encoded(entries: object) -> bytes:
     return json.dumps(entries, separators=(",", ":")).encode()
 
 
-def read(path: str | os.PathLike[str]) -> Saved:
-    """The model of a file for the widest ISA of this machine, or that of `FTUNER_ISA`. Where the
-    file has no machine code for it, it is compiled again if there is a compiler, with a warning.
+def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
+    """The model of a file for an ISA of this machine: by default that of `FTUNER_ISA`, or the
+    widest in the file. Where the file has no machine code for it, it is compiled again if there is
+    a compiler, with a warning.
 
     Raises:
         MissingFileError: there is no such file.
         ParseError: it is damaged, or no saved model.
         SavedModelError: another version of ftuner has written it.
         HardwareError: it has no machine code for this machine.
+        ConfigurationError: the machine does not have the ISA.
     """
     facts = _facts()
     content, sections = container.read(Path(path), facts.cores)
@@ -149,9 +151,9 @@ def read(path: str | os.PathLike[str]) -> Saved:
 
     try:
         try:
-            body = _fitting(content, facts, str(path))
+            body = _fitting(content, facts, str(path), isa or os.environ.get(ISA_VARIABLE))
         except (HardwareError, SavedModelError) as refused:
-            body, backend = _compiled_again(content, refused)
+            body, backend = _compiled_again(content, refused, isa)
         else:
             code = Image(**{**body["code"], "data": section(body["code"]["data"])})
             backend = backend_for(body["hardware"], body["isa"], code)
@@ -165,7 +167,7 @@ def read(path: str | os.PathLike[str]) -> Saved:
         if not isinstance(graph, SplitGraph | SavedLate):
             raise ParseError("its last entry is no graph")
         return Saved(graph, backend, bool(body["append_in_place"]))
-    except SavedModelError:
+    except (ConfigurationError, SavedModelError):
         raise
     except (
         ArithmeticError, AttributeError, DatasetError, LookupError, ParseError, RecursionError,
@@ -178,8 +180,8 @@ def _facts() -> SystemFacts:
     return default_backend().facts
 
 
-def _fitting(content: Any, facts: SystemFacts, path: str) -> Any:
-    """The part of a file that runs on this machine.
+def _fitting(content: Any, facts: SystemFacts, path: str, asked: str | None) -> Any:
+    """The part of a file that runs on this machine. `asked`: the only ISA that is wanted.
 
     Raises:
         SavedModelError: another version of ftuner has written it.
@@ -191,7 +193,6 @@ def _fitting(content: Any, facts: SystemFacts, path: str) -> Any:
             f"{path} was saved by ftuner {written}; this is {interface()}: save the model "
             "again with this version"
         )
-    asked = os.environ.get(ISA_VARIABLE)
     reasons = []
     found = None
     for body in content["bodies"]:
@@ -203,7 +204,7 @@ def _fitting(content: Any, facts: SystemFacts, path: str) -> Any:
         elif missing:
             reasons.append(f"{isa}: this machine lacks {', '.join(sorted(missing))}")
         elif asked and asked != isa:
-            reasons.append(f"{isa}: {ISA_VARIABLE} is {asked!r}")
+            reasons.append(f"{isa}: {asked!r} is asked for")
         elif found is None or row.vector_bytes > instruction_set(found["isa"]).vector_bytes:
             found = body
     if found is None:
@@ -220,9 +221,9 @@ def _fitting(content: Any, facts: SystemFacts, path: str) -> Any:
     return found
 
 
-def _compiled_again(content: Any, refused: FTunerError) -> tuple[Any, CpuBackend]:
+def _compiled_again(content: Any, refused: FTunerError, isa: str | None) -> tuple[Any, CpuBackend]:
     """The part of a file that is compiled again for this machine, and its back end. `refused`: why
-    the machine code of the file cannot be used.
+    the machine code of the file cannot be used. `isa`: if it is not that of the process.
 
     Raises:
         HardwareError, SavedModelError: `refused`, as there is no compiler, or this version cannot
@@ -233,7 +234,7 @@ def _compiled_again(content: Any, refused: FTunerError) -> tuple[Any, CpuBackend
     if find_spec(_COMPILER) is None:
         raise type(refused)(f"{refused}. Where {_COMPILER} is installed, it is compiled again")
     _warn(f"{refused}. It is compiled again for this machine")
-    backend = default_backend()
+    backend = default_backend() if isa is None else CpuBackend(isa=isa)
     alike = (body for body in content["bodies"] if body["isa"] == backend.target)
     return next(alike, content["bodies"][0]), backend
 

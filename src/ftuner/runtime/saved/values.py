@@ -198,8 +198,6 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
                 continue
             head, *numbers = entry
             own = numbers.pop() if head == "array" else 0
-            if numbers and min(numbers) < 0:
-                raise IndexError("a negative number")
             parts = [made[number] for number in numbers]
             if head == "array":
                 made.append(stored(parts, own))

@@ -75,6 +75,10 @@ class Loaded:
         left of it, so that it can stand for the array when they are compiled again."""
         buffer = view.buffer
         assert buffer.array is not None
+        if buffer.packed:
+            # Of a saved model: nothing is left of it.
+            self.hollows[id(buffer.array)] = buffer.array
+            return view
         left = self.hollows.get(id(buffer.array))
         if left is None:
             left = self.hollows[id(buffer.array)] = hollow(buffer.array.dtype, buffer.array.shape)

@@ -121,13 +121,15 @@ def _strides(c_row: int, *operands: int) -> Strides:
 
 def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> FilterChoice:
     window, x, columns = step.window, step.a, step.b.shape[-1]
-    # Most networks have no such convolutions.
-    room = import_module(f"ftuner.runtime.cpu.steps.{step.winograd}")
     shape: Shape = (window.run, columns)
     how: Shape = window.extents
+    name = "winograd"
     if step.winograd != WinogradStep.kind:
         shape = (*window.whole_kernel(x.shape[-1]), x.shape[-1], columns)
         how = window.strides[:2]
+        name = "line_winograd"
+    # Most networks have no such convolutions.
+    room = import_module(f"ftuner.runtime.cpu.steps.{name}")
     found: FilterChoice = room.choice_of(x, shape, how, step.epilogue, hardware, isa.name)
     return found
 
