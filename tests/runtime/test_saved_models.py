@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import pickle
@@ -553,3 +554,27 @@ def test_models_of_one_machine_share_workers(saved: Path, tmp_path: Path) -> Non
     ftuner.save(ftuner.load(recurrent()[0]), path)
     first, second = (next(iter(ftuner.load(p).all_executables())) for p in (saved, path))
     assert first.session is second.session  # type: ignore[attr-defined]
+
+
+def test_a_file_that_is_loaded_again_keeps_nothing_more(saved: Path) -> None:
+    kept = ftuner.load(saved)
+    (executable,) = kept.all_executables()
+    kernels = executable.session.kernels  # type: ignore[attr-defined]
+    before = len(kernels._images), len(kernels._code._others)
+    for _ in range(3):
+        ftuner.load(saved)
+    assert (len(kernels._images), len(kernels._code._others)) == before
+
+
+def test_collections_go_on_after_a_load(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.ftuner"
+    path.write_bytes(b"")
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            ftuner.load(saved)
+            with pytest.raises(ftuner.ParseError):
+                ftuner.load(path)
+            assert gc.isenabled() == enabled
+        finally:
+            gc.enable()

@@ -83,10 +83,14 @@ class SavedKernels(Kernels):
         Raises:
             ObjectFileError: it is damaged.
         """
+        names = image.entries.keys()
         with self._lock:
-            self._images.append(image)
-            if not image.entries.keys() <= self._code.addresses.keys():
+            if not names <= self._code.addresses.keys():
                 self._code.add(LoadedObject.of_image(image))
+            if not any(names <= known.entries.keys() for known in self._images):
+                self._images.append(image)
+            if self._runtime is None:
+                self._runtime = NativeRuntime(self._code)
 
     def image(self, bundles: Sequence[Bundle]) -> Image:
         """The smallest of the files' images that has the bundles."""
@@ -101,15 +105,12 @@ class SavedKernels(Kernels):
         """Everything is there."""
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
-        wanted = bundles if self._runtime else [self._runtime_bundle(), *bundles]
         known = self._code.addresses
-        missing = [name for bundle in wanted for name in bundle.symbols if name not in known]
+        missing = [name for bundle in bundles for name in bundle.symbols if name not in known]
         if missing:
             raise SavedModelError(
                 f"the file lacks the machine code of {', '.join(missing)}; save the model again"
             )
-        if self._runtime is None:
-            self._runtime = NativeRuntime(self._code)
         return self._code
 
 
