@@ -23,6 +23,7 @@ import pytest
 pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper
+from tests.at_once import at_once
 from tests.conftest import HOST_ISAS
 
 import ftuner
@@ -578,3 +579,19 @@ def test_collections_go_on_after_a_load(saved: Path, tmp_path: Path) -> None:
             assert gc.isenabled() == enabled
         finally:
             gc.enable()
+
+
+def test_first_runs_at_once(tmp_path: Path) -> None:
+    """Models of several threads share the tables that plans point to."""
+    made, feeds = pictures()
+    path = tmp_path / "model.ftuner"
+    ftuner.save(ftuner.load(made), path)
+    found: list[Any] = []
+    for _ in range(3):
+        own = [ftuner.load(path, threads=1) for _ in range(2)] * 2
+        at_once(*[lambda model=model: found.append(model.run(feeds)[0]) for model in own])
+        del own
+        gc.collect()
+    assert len(found) == 12
+    for result in found:
+        np.testing.assert_array_equal(result, found[0])

@@ -38,7 +38,7 @@ def panel_covers(
         found = products.of_panels.get(key)
         if found is None:
             table = products.planner.cover(vectors, tail, panels.k, layout)
-            found = products.of_panels[key] = products.all_covers(*table)
+            found = products.of_panels.setdefault(key, products.all_covers(*table))
         library = products.compiled.library
         used[LibraryName(library.types, library.epilogue), key] = found
         return found

@@ -116,7 +116,9 @@ class Products:
         found = self._covers.get((family.name, table))
         if found is None:
             addresses = self.compiled.kernels[family.name]
-            found = self._covers[family.name, table] = encoded_covers(table, addresses)
+            made = encoded_covers(table, addresses)
+            # Plans have its address alone: that of another thread must not replace it.
+            found = self._covers.setdefault((family.name, table), made)
         return found
 
     def seconds(self, ready: Ready) -> float:
