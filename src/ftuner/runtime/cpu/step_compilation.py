@@ -12,7 +12,7 @@ from ftuner.planner.cpu.panel_width import know_width
 from ftuner.planner.cpu.planner import PanelWidth, Planner, planner_for
 from ftuner.runtime.cpu.cover_records import kept_covers
 from ftuner.runtime.cpu.covers import know_covers
-from ftuner.runtime.cpu.products import CoverKey, Products
+from ftuner.runtime.cpu.products import CoverKey
 from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
@@ -58,11 +58,9 @@ class StepCompiler:
         kernels.prepare(families, wanted, progress)
         self._loaded = kernels.loaded(wanted, progress)
 
-        def products(name: LibraryName) -> Products:
-            return session.products(*name, families[name])
-
+        products = {name: session.products(*name, some) for name, some in families.items()}
         for types, epilogue, *key, covers in known:
-            know_covers(products(LibraryName(types, epilogue)), CoverKey(*key), covers)
+            know_covers(products[LibraryName(types, epilogue)], CoverKey(*key), covers)
 
         def kernel(bundle: Bundle) -> int:
             return self._loaded.addresses[bundle.symbol]
@@ -70,7 +68,14 @@ class StepCompiler:
         sizes = {id(b.array): b.array.nbytes for s in steps for b in s.reads if b.array is not None}
         weights_bytes = sum(sizes.values())
         loaded = Loaded(
-            hardware, isa, products, kernel, self._workers, weights_bytes, shared, made=made
+            hardware,
+            isa,
+            products.__getitem__,
+            kernel,
+            self._workers,
+            weights_bytes,
+            shared,
+            made=made,
         )
         addresses = [self._loaded.addresses[name] if name else 0 for name in symbols]
         steps.reverse()
