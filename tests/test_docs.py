@@ -119,10 +119,11 @@ def test_the_picture_of_a_plan_is_that_of_the_planner() -> None:
     assert plan_picture.PATH.read_text(encoding="utf-8") == plan_picture.picture()
 
 
-def test_the_container_is_that_of_the_example() -> None:
+def test_the_containers_are_those_of_the_examples() -> None:
     text = (ROOT / "docs" / "server.md").read_text()
-    (shown,) = re.findall(r"```dockerfile\n(.*?)```", text, re.DOTALL)
-    assert shown == (ROOT / "examples" / "container" / "Dockerfile").read_text()
+    shown = re.findall(r"```dockerfile\n(.*?)```", text, re.DOTALL)
+    folders = (ROOT / "examples" / name for name in ("container", "small_container"))
+    assert shown == [(folder / "Dockerfile").read_text() for folder in folders]
 
 
 @needs_onnx

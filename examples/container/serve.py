@@ -1,9 +1,11 @@
-"""An HTTP server around a sentence encoder: POST token ids as JSON, get the sentence's vector.
+"""An HTTP server around a sentence encoder: POST token ids as JSON, get the sentence's vector. The
+argument is its file, `encoder.onnx` by default.
 
 Each request runs at its own length, in its own thread: nothing is padded or batched.
 """
 
 import json
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -44,5 +46,6 @@ def handler(model: ftuner.Model) -> type[BaseHTTPRequestHandler]:
 
 
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(("", PORT), handler(ftuner.load("encoder.onnx")))
+    path = sys.argv[1] if len(sys.argv) > 1 else "encoder.onnx"
+    server = ThreadingHTTPServer(("", PORT), handler(ftuner.load(path)))
     server.serve_forever()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from os import PathLike
 from typing import Any, SupportsIndex
@@ -17,6 +19,7 @@ from ftuner.errors import (
     FTunerError,
     GraphError,
     IndexRangeError,
+    ParseError,
     ShapeError,
 )
 from ftuner.frontends.onnx.importer import import_record, read_model
@@ -116,7 +119,8 @@ def load(
         memory_limit=memory_limit,
     )
     if isinstance(model, str | PathLike) and is_saved(model):
-        found = _saved_model(model, **again)
+        with _without_collections():
+            found = _saved_model(model, **again)
         if warm:
             found.prepare(warm)
         found.made_by = partial(load, os.path.abspath(model), **again, warm=warm)
@@ -139,7 +143,8 @@ def save(model: Model, path: str | PathLike[str], *, isas: Sequence[str] = ()) -
     model has the same bits. Processes that load it share the memory of its weights.
 
     The file is machine code: load no file that you would not run. It is for machines that have all
-    instructions that this one was compiled for, and for this version of ftuner; others refuse it.
+    instructions that this one was compiled for, and for this version of ftuner; others compile it
+    again, with a warning, if llvmlite is installed, and refuse it otherwise.
 
     Args:
         model: on a CPU. Variants for other shapes than its file declares are not saved. Where the
@@ -172,20 +177,40 @@ def _for_isa(model: Model, isa: str) -> Model:
             "it for its own ISA, or load it from an ONNX file"
         )
     options = {n: x for n, x in model.made_by.keywords.items() if n != "warm"}
-    return compile_file(partial(read_model, *model.made_by.args), isa=isa, **options)
+    (path,) = model.made_by.args
+    if is_saved(path):
+        return _saved_model(path, isa=isa, **options)
+    return compile_file(partial(read_model, path), isa=isa, **options)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Loading makes objects that are all kept: a search for cycles among them, and among those of
+    the program, takes a quarter of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _saved_model(
     path: str | PathLike[str], threads: SupportsIndex | None, device: str,
     dtype: ElementType | None, append_in_place: bool, random_seed: SupportsIndex | None,
-    memory_limit: SupportsIndex | None,
+    memory_limit: SupportsIndex | None, isa: str | None = None,
 ) -> Model:  # fmt: skip
-    """`load` of a file that `save` has written."""
+    """`load` of a file that `save` has written. `isa`: as of `compile_file`.
+
+    Raises:
+        ParseError: it is malformed.
+    """
     if device != CPU or dtype is not None:
         raise ConfigurationError(
             f"{path} is compiled for a CPU; for another device or dtype load the ONNX model"
         )
-    saved = read_saved(path)
+    saved = read_saved(path, isa)
     if append_in_place and not saved.append_in_place:
         raise ConfigurationError(
             f"{path} was saved without append_in_place; leave it out, or save the model with it"
@@ -199,11 +224,20 @@ def _saved_model(
             random_seed=random_seed, kept=kept,
         )  # fmt: skip
 
-    if isinstance(saved.graph, SplitGraph):
-        return compiled(saved.graph)
-    found = LateModel.from_saved(saved.graph, compiled, random_seed)
-    assert isinstance(found, LateModel)
-    return found
+    try:
+        if isinstance(saved.graph, SplitGraph):
+            return compiled(saved.graph)
+        found = LateModel.from_saved(saved.graph, compiled, random_seed)
+        assert isinstance(found, LateModel)
+        return found
+    except FTunerError:
+        raise
+    # What steps raise that are made of values of wrong types.
+    except (
+        ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, SyntaxError,
+        TypeError, ValueError,
+    ) as error:  # fmt: skip
+        raise ParseError(f"{path} is malformed: {type(error).__name__}: {error}") from error
 
 
 def compile_file(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import gc
+import hashlib
+import json
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -19,13 +23,15 @@ import pytest
 pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper
+from tests.at_once import at_once
 from tests.conftest import HOST_ISAS
 
 import ftuner
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.system import read_system
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.session import ISA_VARIABLE
-from ftuner.runtime.saved import code, container, models
+from ftuner.runtime.saved import code, container, models, values
 
 RNG = np.random.default_rng(3)
 NODE = helper.make_node
@@ -222,17 +228,14 @@ def test_several_isas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(again.run(feeds)[0], ftuner.load(made).run(feeds)[0], 1e-4, 1e-4)
     with pytest.raises(ftuner.ConfigurationError, match="was not loaded from a path"):
         ftuner.save(ftuner.load(made), path, isas=["other"])
-    with pytest.raises(ftuner.ConfigurationError, match="this machine has"):
-        ftuner.save(ftuner.load(source), path, isas=["avx1024"])
+    for file in (source, path):
+        with pytest.raises(ftuner.ConfigurationError, match="this machine has"):
+            ftuner.save(ftuner.load(file), tmp_path / "other.ftuner", isas=["avx1024"])
 
 
 ALONE = """
 import sys
-class Refused:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("onnx", "llvmlite", "torch", "triton"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Refused())
+sys.path.insert(0, sys.argv[2])
 import numpy as np
 import ftuner
 found = ftuner.load(sys.argv[1])(x=np.ones((5, 48), np.float32))
@@ -240,13 +243,19 @@ sys.stdout.write(found["y"].tobytes().hex())
 """
 
 
-def test_without_onnx_and_compiler(saved: Path, tmp_path: Path) -> None:
-    """Nor with a cache folder, or a model of the machine."""
-    environment = {**os.environ, "FTUNER_CACHE_DIR": str(tmp_path / "empty")}
+def test_with_numpy_alone(saved: Path, tmp_path: Path) -> None:
+    """No other package, cache folder or model of the machine."""
+    for package in (np, ftuner):
+        assert package.__file__
+        folder = Path(package.__file__).parent
+        for name in (folder.name, f"{folder.name}.libs"):
+            (tmp_path / name).symlink_to(folder.with_name(name))
+    environment = {"FTUNER_CACHE_DIR": str(tmp_path / "empty")}
     found = subprocess.run(
-        [sys.executable, "-c", ALONE, str(saved)], env=environment, capture_output=True, text=True,
-        timeout=120, check=True,
+        [sys.executable, "-I", "-S", "-c", ALONE, str(saved), str(tmp_path)], env=environment,
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+    assert not found.stderr
     assert found.stdout == ftuner.load(saved)(**ONES)["y"].tobytes().hex()
     assert not (tmp_path / "empty").exists()
 
@@ -340,20 +349,32 @@ def test_damage_is_found(seed: int, saved: Path, tmp_path: Path) -> None:
                 ftuner.load(path)
 
 
-def test_hostile_documents(saved: Path, tmp_path: Path) -> None:
+def test_hostile_documents(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files whose checksums are right, with content that nothing has written."""
+    # No other model has the code by now.
+    monkeypatch.setattr(code, "_backends", WeakValueDictionary())
     opened = container.read(saved, 1)
     path = tmp_path / "model.ftuner"
     (body,) = opened.content["bodies"]
     own = {**opened.content}
     sections = [memoryview(bytes(section)) for section in opened.sections]
+    entry = next(iter(body["code"]["entries"]))
+    codes = [
+        {**body["code"], **changed} for changed in (
+            {"data": 1 << 40}, {"data": -1}, {"data": body["entries"]}, {"machine": "other"},
+            {"code_bytes": 1}, {"code_bytes": 1 << 40}, {"code_bytes": -4096}, {"code_bytes": "a"},
+            {"entries": {}}, {"entries": {entry: -8}}, {"entries": {entry: 1 << 40}},
+            {"entries": 3}, {"functions": {"memset": 1 << 40}}, {"functions": {"no_such": 0}},
+            {"functions": {"memset": "0"}}, {"more": 0},
+        )
+    ]  # fmt: skip
     for content in (
-        None, [], {}, {**own, "bodies": None}, {**own, "bodies": [None]},
-        {**own, "bodies": [{}]}, {**own, "bodies": [{**body, "objects": {"a": 1 << 40}}]},
+        None, [], {}, {**own, "bodies": None}, {**own, "bodies": [None]}, {**own, "bodies": [{}]},
+        *({**own, "bodies": [{**body, "code": found}]} for found in (None, {}, *codes)),
         {**own, "bodies": [{**body, "entries": -1}]},
         {**own, "bodies": [{**body, "hardware": {}}]},
         {**own, "bodies": [{**body, "flags": 3}]},
-        {**own, "bodies": []}, {**own, "bodies": [{**body, "isa": "none"}]},
+        {**own, "bodies": []}, {**own, "schema": None, "bodies": [{**body, "isa": "none"}]},
     ):  # fmt: skip
         container.write(path, content, sections)
         with pytest.raises(ftuner.FTunerError):
@@ -374,11 +395,88 @@ def test_hostile_documents(saved: Path, tmp_path: Path) -> None:
             ftuner.load(path)
 
 
-def test_another_version(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def forged(document: bytes, rest: bytes = b"", **header: int) -> bytes:
+    """A file with right checksums of its header and document."""
+    first = container._first(len(document))
+    fields = {"format": container.FORMAT, "total": first + len(rest), "size": len(document)}
+    begin = container._HEADER.pack(container.MAGIC, *(fields | header).values())
+    data = begin + hashlib.sha256(begin + document).digest() + document
+    return data.ljust(first, b"\0") + rest
+
+
+def test_hostile_headers_and_sections(tmp_path: Path) -> None:
+    path, good = tmp_path / "model.ftuner", b'{"sections":[],"chunks":[],"content":0}'
+    many = b",".join([b"[0,0]"] * (container.MAX_SECTIONS + 1))
+    files = [
+        forged(good), forged(good, b"1"), forged(good, total=(1 << 64) - 1),
+        forged(good, size=(1 << 64) - 1), forged(good, size=1 << 40), forged(good, size=0),
+        forged(b""), forged(b"[]"), forged(b"[" * 100_000), forged(b"\xff"), forged(b"9" * 10_000),
+        forged(b'{"sections":[],"chunks":[]}'),
+        forged(b'{"sections":[],"chunks":null,"content":0}'),
+        forged(b'{"sections":[],"chunks":["0"],"content":0}', bytes(4096)),
+        forged(b'{"sections":[' + many + b'],"chunks":[],"content":0}'),
+    ]  # fmt: skip
+    for section in (
+        "[0,1e999]", "[0,NaN]", '["a",1]', "[0]", "[0,1,2]", "3", "null", "[-64,8]", "[3,8]",
+        "[0,-1]", "[0,4097]", "[4096,1]", "[4611686018427387904,1]", "[0,4611686018427387904]",
+        "[0,36893488147419103232]",
+    ):  # fmt: skip
+        document = f'{{"sections":[{section}],"chunks":[],"content":0}}'
+        files.append(forged(document.encode(), bytes(4096)))
+    for data in files:
+        path.write_bytes(data)
+        with pytest.raises(ftuner.ParseError):
+            ftuner.load(path)
+    path.write_bytes(forged(good, format=9))
+    with pytest.raises(ftuner.SavedModelError, match="has the format 9"):
+        ftuner.load(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hostile_tables(seed: int, saved: Path, tmp_path: Path) -> None:
+    """Changed values in files whose checksums are right: some load, others have a named error."""
+    random, path = Random(seed), tmp_path / "model.ftuner"
+    opened = container.read(saved, 1)
+    (body,) = opened.content["bodies"]
+    sections = [memoryview(bytes(section)) for section in opened.sections]
+    entries = json.loads(bytes(sections[body["entries"]]))
+    refused = 0
+    for _ in range(40):
+        table = [[*entry] if isinstance(entry, list) else entry for entry in entries]
+        at = random.randrange(len(table))
+        value = random.choice((-1, 0, 1, 7, 1 << 31, 1 << 70, 0.5, None, True, "x", "float32"))
+        if isinstance(table[at], list) and len(table[at]) > 1:
+            table[at][random.randrange(1, len(table[at]))] = random.randrange(at)
+        else:
+            table[at] = value
+        sections[body["entries"]] = memoryview(models.encoded(table))
+        container.write(path, opened.content, sections)
+        try:
+            ftuner.load(path)
+        except ftuner.FTunerError:
+            refused += 1
+    assert refused
+
+
+def test_another_version(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its steps are compiled again if this version can read them."""
     with monkeypatch.context() as patch:
         patch.setattr(models, "interface", lambda: "0.0.1-0")
+        same(ftuner.load(saved), ftuner.load(saved), ONES)
+        (record,) = caplog.records
+        assert "saved by ftuner" in record.message
+        assert record.message.endswith("compiled again for this machine")
+        with patch.context() as inner:
+            inner.setattr(models, "find_spec", lambda name: None)
+            with pytest.raises(ftuner.SavedModelError, match=r"save the model again.* llvmlite is"):
+                ftuner.load(saved)
+        patch.setattr(values, "MEANING", 0)
+        values.schema.cache_clear()
         with pytest.raises(ftuner.SavedModelError, match="save the model again"):
             ftuner.load(saved)
+    values.schema.cache_clear()
     path = tmp_path / "model.ftuner"
     with monkeypatch.context() as patch:
         patch.setattr(container, "FORMAT", 2)
@@ -387,23 +485,69 @@ def test_another_version(saved: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         ftuner.load(path)
 
 
-def test_another_machine(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_machine(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     facts = read_system()
     needed = code.needed_flags(instruction_set(HOST_ISAS[-1]), facts)
+    machines = {"this is other": replace(facts, architecture="other")}
     if needed:
         poorer = replace(facts, features=facts.features - {needed[0]})
+        machines[f"lacks {needed[0]}.*ftuner save"] = poorer
+    for text, machine in machines.items():
         with monkeypatch.context() as patch:
-            patch.setattr(models, "read_system", lambda: poorer)
-            with pytest.raises(ftuner.HardwareError, match=f"lacks {needed[0]}.*ftuner save"):
+            patch.setattr(models, "_facts", lambda machine=machine: machine)
+            again = ftuner.load(saved)
+            assert re.search(text, caplog.records[-1].message)
+            np.testing.assert_allclose(again(**ONES)["y"], ftuner.load(saved)(**ONES)["y"], 1e-4)
+            patch.setattr(models, "find_spec", lambda name: None)
+            with pytest.raises(ftuner.HardwareError, match=text):
                 ftuner.load(saved)
-    with monkeypatch.context() as patch:
-        patch.setattr(models, "read_system", lambda: replace(facts, architecture="other"))
-        with pytest.raises(ftuner.HardwareError, match="this is other"):
-            ftuner.load(saved)
     # Caches, cores and clocks decide nothing: the plans are those of the machine that saved it.
     with monkeypatch.context() as patch:
-        patch.setattr(models, "read_system", lambda: replace(facts, cores=96, caches=()))
+        patch.setattr(models, "_facts", lambda: replace(facts, cores=96, caches=()))
         ftuner.load(saved)(**ONES)
+
+
+@pytest.mark.skipif(len(HOST_ISAS) < 2, reason="this machine has one ISA")
+@pytest.mark.parametrize("make", MODELS)
+def test_compiled_again_for_another_isa(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights are packed again, from the panels of the file."""
+    made, feeds = make()
+    source, path = tmp_path / "model.onnx", tmp_path / "model.ftuner"
+    source.write_bytes(made.SerializeToString())
+    own, (first, *_, last) = ftuner.load(source), HOST_ISAS
+    for isa, other in ((first, last), (last, first)):
+        ftuner.save(own, path, isas=[isa])
+        with monkeypatch.context() as patch:
+            patch.setenv(ISA_VARIABLE, other)
+            patch.setattr(models, "default_backend", lambda other=other: CpuBackend(isa=other))
+            again = ftuner.load(path)
+        assert {x.isa for x in again.all_executables()} == {other}
+        for one, two in zip(own.run(feeds), again.run(feeds), strict=True):
+            if one.dtype.kind == "f":
+                np.testing.assert_allclose(one, two, 1e-3, 1e-3)
+            else:
+                np.testing.assert_array_equal(one, two)
+        ftuner.save(again, tmp_path / "again.ftuner", isas=[isa])
+        same(ftuner.load(path), ftuner.load(tmp_path / "again.ftuner"), feeds)
+
+
+@pytest.mark.skipif(len(HOST_ISAS) < 2, reason="this machine has one ISA")
+def test_a_narrower_isa_is_used_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(ISA_VARIABLE, raising=False)
+    source, path = tmp_path / "model.onnx", tmp_path / "model.ftuner"
+    source.write_bytes(dense()[0].SerializeToString())
+    ftuner.save(ftuner.load(source), path, isas=HOST_ISAS[:1])
+    for _ in range(2):
+        again = ftuner.load(path)
+        assert {x.isa for x in again.all_executables()} == {HOST_ISAS[0]}
+    (record,) = caplog.records
+    assert f"no machine code for {HOST_ISAS[-1]}" in record.message
 
 
 def test_models_of_one_machine_share_workers(saved: Path, tmp_path: Path) -> None:
@@ -411,3 +555,43 @@ def test_models_of_one_machine_share_workers(saved: Path, tmp_path: Path) -> Non
     ftuner.save(ftuner.load(recurrent()[0]), path)
     first, second = (next(iter(ftuner.load(p).all_executables())) for p in (saved, path))
     assert first.session is second.session  # type: ignore[attr-defined]
+
+
+def test_a_file_that_is_loaded_again_keeps_nothing_more(saved: Path) -> None:
+    kept = ftuner.load(saved)
+    (executable,) = kept.all_executables()
+    kernels = executable.session.kernels  # type: ignore[attr-defined]
+    before = len(kernels._images), len(kernels._code._others)
+    for _ in range(3):
+        ftuner.load(saved)
+    assert (len(kernels._images), len(kernels._code._others)) == before
+
+
+def test_collections_go_on_after_a_load(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.ftuner"
+    path.write_bytes(b"")
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            ftuner.load(saved)
+            with pytest.raises(ftuner.ParseError):
+                ftuner.load(path)
+            assert gc.isenabled() == enabled
+        finally:
+            gc.enable()
+
+
+def test_first_runs_at_once(tmp_path: Path) -> None:
+    """Models of several threads share the tables that plans point to."""
+    made, feeds = pictures()
+    path = tmp_path / "model.ftuner"
+    ftuner.save(ftuner.load(made), path)
+    found: list[Any] = []
+    for _ in range(3):
+        own = [ftuner.load(path, threads=1) for _ in range(2)] * 2
+        at_once(*[lambda model=model: found.append(model.run(feeds)[0]) for model in own])
+        del own
+        gc.collect()
+    assert len(found) == 12
+    for result in found:
+        np.testing.assert_array_equal(result, found[0])

@@ -9,7 +9,8 @@ OPTIONAL = ("torch", "triton", "ray", "sklearn", "scipy", "matplotlib", "onnxrun
 """Packages that a program has only if it imports them itself."""
 BY_NAME = (
     "llvmlite.binding", "llvmlite.ir", "ml_dtypes", "onnx.defs", "onnx.helper", "onnx.inliner",
-    "onnx.numpy_helper", "onnx.version_converter", "rich.console", "rich.progress",
+    "onnx.numpy_helper", "onnx.version_converter", "platformdirs", "rich.console",
+    "rich.progress",
 )  # fmt: skip
 """Modules of other packages that ftuner imports by name."""
 

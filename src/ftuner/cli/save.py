@@ -35,8 +35,8 @@ def save(
     """Compile an ONNX model to one file.
 
     It loads without onnx and without a compiler, in a fraction of the time. It is machine code, for
-    machines with all instructions of this one and this version of ftuner: treat it as you treat a
-    program.
+    machines with all instructions of this one and this version of ftuner; others compile it again
+    if llvmlite is installed. Treat it as you treat a program.
     """
     from ftuner import inference
     from ftuner.core.units import capacity

@@ -42,6 +42,10 @@ class Compiled(NamedTuple):
     """Workers that the widths of packed weights and the uKernels were chosen for."""
     widths: tuple[tuple[Any, ...], ...]
     """The chosen widths of packed weights, so that nothing is estimated again."""
+    symbols: tuple[str, ...]
+    """The kernel of each step; empty if it has none."""
+    covers: tuple[tuple[Any, ...], ...]
+    """Covers of rows that steps read, which take long to find."""
 
 
 @dataclass(frozen=True)

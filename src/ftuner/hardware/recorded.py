@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_h
 from ftuner.core.numbers import expected_range, to_float
 from ftuner.errors import HardwareError, MissingMachineError
 from ftuner.hardware.constants import Constant
+from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.isa import FIXED, instruction_sets
 from ftuner.hardware.model import APART, CpuHardware
 from ftuner.hardware.provenance import is_taken
@@ -39,6 +40,12 @@ _PROVENANCES = frozenset({"system", "probed", "datasheet", "fitted", "assumed"})
 _MAY_BE_ZERO = frozenset({"associativity", "launch_s", "accumulator_bytes"})
 _SURE = "confidence"
 _MAY_BE_EMPTY = frozenset({"provenance", _SURE, "matrix_flops_per_s", "matrix_instructions"})
+
+_HINTS: Mapping[str, Any] = {
+    "bool": bool, "float": float, "int": int, "str": str, "Intake": Intake,
+    "Mapping[str, float]": Mapping[str, float], "Mapping[str, str]": Mapping[str, str],
+}  # fmt: skip
+"""By how annotations are written: evaluating them takes milliseconds."""
 
 _T = TypeVar("_T")
 
@@ -172,7 +179,9 @@ def _check_isas(hardware: CpuHardware) -> None:
 def _decode_dataclass(cls: type[_T], document: Any, where: str) -> _T:
     table = _expect(document, Mapping, "a table", where)
     assert is_dataclass(cls)
-    hints = get_type_hints(cls)
+    hints = {f.name: _HINTS.get(str(f.type)) for f in fields(cls)}
+    if None in hints.values():
+        hints = get_type_hints(cls)
     known_names = [f.name for f in fields(cls) if APART not in f.metadata]
     unknown = [key for key in table if key not in known_names]
     if unknown:

@@ -8,7 +8,8 @@ from pathlib import Path
 def read_text(path: Path) -> str | None:
     """The text of a file without surrounding space; None if it cannot be read."""
     try:
-        return path.read_text(errors="replace").strip()
+        with open(path, "rb", buffering=0) as file:
+            return file.read().decode(errors="replace").strip()
     except OSError:
         return None
 

@@ -19,10 +19,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
-
-import platformdirs
 
 from ftuner.errors import CacheWarning, ConfigurationError, FTunerError
 from ftuner.runtime.private_files import (
@@ -299,11 +298,19 @@ def default_cache() -> Cache:
         ConfigurationError: `FTUNER_CACHE_MAX_BYTES` is not a number of bytes.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
-    folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("ftuner"))
+    folder = Path(chosen) if chosen else _users_folder()
     text = os.environ.get(MAX_BYTES_VARIABLE, "").strip()
     if text and not (text.isascii() and text.isdigit()):
         raise ConfigurationError(f"{MAX_BYTES_VARIABLE} is {text!r}; expected a number of bytes")
     return Cache(folder, int(text) if text else MAX_BYTES)
+
+
+def _users_folder() -> Path:
+    try:
+        return Path(import_module("platformdirs").user_cache_dir("ftuner"))
+    except ModuleNotFoundError:
+        # Saved models need NumPy alone, and use no cache.
+        return Path(os.path.expanduser("~/.cache/ftuner"))
 
 
 def _entries(folder: Path, kind: str) -> Iterator[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Generic, TypeVar
 
 from ftuner.core.shown import Shown
@@ -60,8 +61,9 @@ class Sieve(Generic[Tile]):
 
     def keep(self, name: str, reason: str, passes: Callable[[Tile], bool]) -> None:
         """Take out the tiles that do not pass."""
-        out = tuple(t for t in self.left if not passes(t))
-        self.left = [t for t in self.left if passes(t)]
+        passing = [passes(t) for t in self.left]
+        out = tuple(t for t, passed in zip(self.left, passing, strict=True) if not passed)
+        self.left = list(compress(self.left, passing))
         self._pruned.append(Pruned(name, reason, out))
 
     def keep_above(self, name: str, reason: str, measure: Callable[[Tile], float]) -> None:

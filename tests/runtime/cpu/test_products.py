@@ -20,6 +20,7 @@ from ftuner.planner.cpu.plan import Choice, Grid
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.cover_records import encoded_covers
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.kernels import CompiledLibrary, Kernels
 from ftuner.runtime.cpu.matmul import Matmul
@@ -241,3 +242,24 @@ def test_plans_are_forgotten(backend: CpuBackend, monkeypatch: pytest.MonkeyPatc
             a, b = uniform(m, (m, 9), "float32"), uniform(2, (9, 5), "float32")
             assert_product(matmul(a, b), a, b)
     assert 4 <= len(products._ready) <= 8
+
+
+def test_covers_that_two_threads_make_at_once_are_one(
+    backend: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans have their address alone."""
+    real = backend.products(product_types(FLOAT32))
+    products = Products(real.kernels, real.compiled)
+    library = products.compiled.library
+    family, table = products.planner.cover(library.widths[0], False, 64)
+    other: list[object] = []
+
+    def encoded(*given: Any) -> Any:
+        if not other:
+            other.append(None)
+            # Another thread is as far, and faster.
+            other[0] = products.all_covers(family, table)
+        return encoded_covers(*given)
+
+    monkeypatch.setattr("ftuner.runtime.cpu.products.encoded_covers", encoded)
+    assert products.all_covers(family, table) is other[0]

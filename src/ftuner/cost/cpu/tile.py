@@ -15,7 +15,7 @@ from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.isa import instruction_set
-from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
+from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel, MultiplyAddRate
 from ftuner.hardware.tuning import CpuTuning
 
 WIDEN_OPERATIONS: Mapping[DType, int] = {INT8: 2, FLOAT16: 1, BFLOAT16: 2}
@@ -40,7 +40,11 @@ class StepCycles:
 
 def step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles:
     """One k step of a tile whose operands are in L1."""
-    rate = isa.multiply_add(types)
+    return step_cycles_at(isa.multiply_add(types), tile, isa)
+
+
+def step_cycles_at(rate: MultiplyAddRate, tile: RegisterTile, isa: Isa) -> StepCycles:
+    """The same, for many tiles."""
     parts = tile.parts / rate.k_steps
     return StepCycles(
         issue=parts * tile.mr * tile.vectors / rate.per_cycle,

@@ -160,7 +160,10 @@ class CoverTable:
         heights = self._heights
         ways = [heights[mr], (mr,)]
         ways += [(*heights[low], *heights[mr - low]) for low in range(1, mr // 2 + 1)]
-        return [used for used in ways if len(set(used)) <= MAX_SEGMENTS]
+        found: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for used in ways:
+            found.setdefault(tuple(sorted(used)), used)
+        return [used for used in found.values() if len(set(used)) <= MAX_SEGMENTS]
 
     def cover(self, heights: tuple[int, ...]) -> Cover:
         """The cover by tiles of some heights, whether or not it is the cheapest."""
@@ -169,10 +172,9 @@ class CoverTable:
     def _cover(self, heights: tuple[int, ...]) -> Cover:
         """The same, without its factor of the correction."""
         distinct = sorted(set(heights), key=lambda mr: (mr != self._main, -mr))
-        segments = tuple((mr, heights.count(mr)) for mr in distinct)
-        step = sum(self._tiles[mr].step for mr in heights)
-        issue = sum(self._tiles[mr].issue for mr in heights)
-        fixed = sum(self._tiles[mr].fixed for mr in heights)
+        segments = tuple([(mr, heights.count(mr)) for mr in distinct])
+        tiles = [self._tiles[mr] for mr in heights]
+        step, issue, fixed = map(sum, zip(*tiles, strict=True)) if tiles else (0.0, 0.0, 0.0)
         cover = Cover(segments, len(heights), step, issue, fixed, 0.0, AT_HAND, self.kind(segments))
         return self._waiting(cover, self._far)
 

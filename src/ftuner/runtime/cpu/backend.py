@@ -12,6 +12,7 @@ from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.system import SystemFacts
 from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.dense import Dense
@@ -45,8 +46,10 @@ class CpuBackend(CpuSession, Backend):
     appends_in_place = limits_memory = True
     held_dtypes: dict[str, DType] = {}  # noqa: RUF012, as of the contract
 
-    def __init__(self, cache: Cache | None = None, isa: str | None = None) -> None:
-        super().__init__(cache, isa)
+    def __init__(
+        self, cache: Cache | None = None, isa: str | None = None, facts: SystemFacts | None = None
+    ) -> None:
+        super().__init__(cache, isa, facts)
         self.matmul = Matmul(self)
         self.grouped_matmul = GroupedMatmul(self.matmul)
         self._attention: Any = None

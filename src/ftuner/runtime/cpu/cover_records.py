@@ -5,10 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
+import numpy as np
+
 from ftuner.codegen.llvm.native.kernel_records import AllCovers
 from ftuner.codegen.llvm.native.records import Segment
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.planner.cpu.cover import CoverTable, Segments
+from ftuner.runtime.cpu.arrays import Array
 
 COVER_SLOTS = MAX_SEGMENTS * Segment.SIZE
 
@@ -27,6 +30,23 @@ def encoded_covers(table: CoverTable, addresses: Sequence[int]) -> array[int]:
             segments = ((main, 0), *segments)
         slots += segment_slots(segments, addresses)
     return array("q", slots)
+
+
+def kept_covers(covers: array[int]) -> Array:
+    """An `AllCovers` without addresses, which are those of one process."""
+    slots = np.array(covers)
+    slots[AllCovers.KERNEL] = 0
+    slots[AllCovers.TABLES + Segment.KERNEL :: Segment.SIZE] = 0
+    return slots.astype(np.int32)
+
+
+def known_covers(kept: Array, addresses: Sequence[int]) -> array[int]:
+    """The inverse of `kept_covers`. `addresses`: of uKernels by height."""
+    slots, by_height = kept.astype(np.int64), np.array([0, *addresses])
+    slots[AllCovers.KERNEL] = by_height[slots[AllCovers.MAIN]]
+    heights = slots[AllCovers.TABLES + Segment.MR :: Segment.SIZE]
+    slots[AllCovers.TABLES + Segment.KERNEL :: Segment.SIZE] = by_height[heights]
+    return array("q", slots.tobytes())
 
 
 def segment_slots(segments: Segments, addresses: Sequence[int]) -> list[int]:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from array import array
 
-from ftuner.runtime.cpu.cover_records import segment_slots
+from ftuner.core.cpu.tile import PACKED
+from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.cover_records import known_covers, segment_slots
 from ftuner.runtime.cpu.packed_weights import Panels
-from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.products import CoverKey, Products
+from ftuner.ukernels.cpu.library import LibraryName
+
+UsedCovers = dict[tuple[LibraryName, CoverKey], "array[int]"]
+"""An `AllCovers` by library and what else decides it."""
 
 
 def cover_slots(products: Products, vectors: int, tail: bool, k: int, rows: int) -> list[int]:
@@ -21,21 +27,34 @@ def cover_slots(products: Products, vectors: int, tail: bool, k: int, rows: int)
     return found
 
 
-def all_cover_slots(
-    products: Products, vectors: int, tail: bool, k: int, layout: str
-) -> array[int]:
-    """An `AllCovers`, of rows of A in a layout: one for each table of covers."""
-    return products.all_covers(*products.planner.cover(vectors, tail, k, layout))
-
-
-def panel_covers(products: Products, panels: Panels, layout: str) -> tuple[array[int], array[int]]:
+def panel_covers(
+    products: Products, panels: Panels, layout: str, used: UsedCovers
+) -> tuple[array[int], array[int]]:
     """An `AllCovers` for the full panels of a weight and one for its last panel; empty ones for
-    panels that there are not."""
+    panels that there are not. Rows of A are in a layout. Adds them to `used`."""
+
+    def covers(vectors: int, tail: bool) -> array[int]:
+        key = CoverKey(vectors, tail, panels.k.bit_length(), layout)
+        found = products.of_panels.get(key)
+        if found is None:
+            table = products.planner.cover(vectors, tail, panels.k, layout)
+            found = products.of_panels.setdefault(key, products.all_covers(*table))
+        library = products.compiled.library
+        used[LibraryName(library.types, library.epilogue), key] = found
+        return found
+
     lanes = products.compiled.library.lanes
     left = panels.n % (panels.width * lanes)
     full = tail = array("q", ())
     if panels.n > left:
-        full = all_cover_slots(products, panels.width, False, panels.k, layout)
+        full = covers(panels.width, False)
     if left:
-        tail = all_cover_slots(products, -(-left // lanes), True, panels.k, layout)
+        tail = covers(-(-left // lanes), True)
     return full, tail
+
+
+def know_covers(products: Products, key: CoverKey, kept: Array) -> None:
+    """Have `panel_covers` return covers that were kept."""
+    family = products.compiled.library.family(key.vectors, key.tail, key.layout, PACKED)
+    addresses = products.compiled.kernels[family.name]
+    products.of_panels.setdefault(key, known_covers(kept, addresses))

@@ -31,7 +31,7 @@ from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.step_compilation import StepCompiler
 from ftuner.runtime.cpu.steps.contract import CompiledStep
-from ftuner.runtime.cpu.steps.kinds import runs
+from ftuner.runtime.cpu.steps.kinds import KINDS, runs
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.memory_use import Memory
 from ftuner.runtime.shapes.binding import Binding
@@ -40,6 +40,9 @@ from ftuner.runtime.shown_progress import Progress
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the inputs."""
+# Most models have these: loading one, perhaps by several threads or beside a fork, imports no more.
+for _kind in ("nest", "product", "convolution", "depthwise", "stripes", "whole", "attention"):
+    KINDS.named(_kind)
 
 
 class CompiledGraph(Executable):
@@ -70,19 +73,16 @@ class CompiledGraph(Executable):
         self._binding = Binding(graph)
         if used_up:
             graph = graph.moved()
-        made = None
         if compiled is None:
             lowered = lower(graph, runs=runs, appended=appended)
             self._steps = StepCompiler(session, self.threads)
         else:
             lowered = compiled.lowered
             self._steps = StepCompiler(session, compiled.workers)
-            self._steps.know(compiled.widths)
-            made = {(id(w.of), w.form): w.packed for w in compiled.weights}
         # The original of a weight is freed when the last step that reads it has been packed.
         graph, steps = replace(graph, nodes=()), list(lowered.steps)
         lowered = replace(lowered, graph=graph, steps=())
-        compiled_steps = self._steps.compile(steps, progress, shared, made)
+        compiled_steps = self._steps.compile(steps, progress, shared, compiled)
         self.lowered = replace(lowered, steps=tuple(step.step for step in compiled_steps))
         self._pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
@@ -136,13 +136,9 @@ class CompiledGraph(Executable):
     def compiled(self) -> Compiled:
         return self._steps.compiled(self.lowered)
 
-    def objects(self) -> dict[Bundle, bytes]:
-        """The machine code that the graph needs.
-
-        Raises:
-            CompileError: the compiler failed.
-        """
-        return self._steps.objects(self.lowered)
+    def bundles(self) -> list[Bundle]:
+        """All that the graph needs machine code of."""
+        return self._steps.bundles(self.lowered)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for one array per input, of its dtype and rank, aligned and contiguous;

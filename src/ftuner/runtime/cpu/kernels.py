@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import mmap
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,9 @@ from ftuner.codegen.llvm.objects.bundle import (
     reduce_bundle,
     runtime_bundle,
 )
+from ftuner.codegen.llvm.objects.elf import parse
 from ftuner.codegen.llvm.objects.jit import Target
+from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.cpu.tile import PACKED, ROW, UKernel
@@ -179,16 +182,25 @@ class Kernels:
                 self._load(library, missing, progress)
             return self._compiled[library]
 
-    def objects(
+    def bundles(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle]
-    ) -> dict[Bundle, bytes]:
-        """The machine code of families of libraries, of bundles, and of what they need."""
+    ) -> list[Bundle]:
+        """Those of families of libraries, some more, and what they need."""
         wanted = dict.fromkeys([self._runtime_bundle(), *bundles])
         for name, families in libraries.items():
             library = build_library(self.hardware, self.isa.name, *name)
             wanted.update(dict.fromkeys(self._bundles(library, families, reduces=True)))
-        found = self._compiled_objects(list(wanted), None)
-        return {bundle: found[bundle].data for bundle in wanted}
+        return list(wanted)
+
+    def image(self, bundles: Sequence[Bundle]) -> Image:
+        """The machine code of bundles as it is saved.
+
+        Raises:
+            CompileError: the compiler failed.
+            ObjectFileError: the system has objects of another format than ELF.
+        """
+        found = self._compiled_objects(bundles, None)
+        return Linked([parse(found[bundle].data) for bundle in bundles], mmap.PAGESIZE).image()
 
     def prepare(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],

@@ -26,6 +26,17 @@ MAX_PLANS = 8192
 """Plans kept by one library. Derived: a plan is some 2 KiB, so at most 16 MiB."""
 
 
+class CoverKey(NamedTuple):
+    """What decides the covers of rows by panels that stay in L2."""
+
+    vectors: int
+    tail: bool
+    magnitude: int
+    """Bits of the length of k."""
+    layout: str
+    """Of A."""
+
+
 class Words(NamedTuple):
     """The table in which native code finds the arrays of an epilogue."""
 
@@ -69,6 +80,8 @@ class Products:
         """Segments by vectors of a panel, whether it is a tail, bits of the length of k, and rows:
         see `covers.cover_slots`."""
         self._covers: dict[tuple[str, CoverTable], array[int]] = {}
+        self.of_panels: dict[CoverKey, array[int]] = {}
+        """An `AllCovers` for each kind of panels."""
 
     def ready(self, problem: Problem, strides: Strides) -> Ready:
         """The written plans of a problem, made if it is new."""
@@ -103,7 +116,9 @@ class Products:
         found = self._covers.get((family.name, table))
         if found is None:
             addresses = self.compiled.kernels[family.name]
-            found = self._covers[family.name, table] = encoded_covers(table, addresses)
+            made = encoded_covers(table, addresses)
+            # Plans have its address alone: that of another thread must not replace it.
+            found = self._covers.setdefault((family.name, table), made)
         return found
 
     def seconds(self, ready: Ready) -> float:

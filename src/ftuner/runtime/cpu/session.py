@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -53,8 +53,15 @@ class CpuSession:
     """The state that the operators and compiled graphs of one back end share. Probing and
     compilation happen on first use. Safe to use from several threads."""
 
-    def __init__(self, cache: Cache | None = None, isa: str | None = None) -> None:
-        """`cache`: by default the user's. `isa`: by default `FTUNER_ISA`, or the widest ISA."""
+    is_saved: ClassVar[bool] = False
+    """Whether hardware model and machine code are those of saved models, and so the widths of their
+    packed weights."""
+
+    def __init__(
+        self, cache: Cache | None = None, isa: str | None = None, facts: SystemFacts | None = None
+    ) -> None:
+        """`cache`: by default the user's. `isa`: by default `FTUNER_ISA`, or the widest ISA.
+        `facts`: of the system, if they were read."""
         self.cache = cache or default_cache()
         self._isa = isa
         self._lock = fork_safe_lock()
@@ -63,7 +70,8 @@ class CpuSession:
         self._products: dict[tuple[ProductTypes, Expr], Products] = {}
         self._for_calls: set[tuple[ProductTypes, Expr]] = set()
         """Keys of products whose families of calls are all compiled."""
-        self.cores = read_system().cores
+        self.facts = read_system() if facts is None else facts
+        self.cores = self.facts.cores
         """CPUs that this process may use."""
         self.thread_word = np.array([usable_threads(self.cores)], np.int64)
         """Holds `threads`; native code reads it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
@@ -10,8 +10,9 @@ from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered, Step
 from ftuner.planner.cpu.panel_width import know_width
 from ftuner.planner.cpu.planner import PanelWidth, Planner, planner_for
-from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.cover_records import kept_covers
+from ftuner.runtime.cpu.covers import know_covers
+from ftuner.runtime.cpu.products import CoverKey
 from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
@@ -28,28 +29,38 @@ class StepCompiler:
         """`workers`: those that the widths of packed weights and the uKernels are chosen for."""
         self._session, self._workers = session, workers
 
-    def know(self, widths: Sequence[tuple[Any, ...]]) -> None:
+    def _know(self, widths: Sequence[tuple[Any, ...]]) -> None:
         """Take over the widths of packed weights, as `Compiled` has them."""
         for types, epilogue, *width in widths:
             know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
 
     def compile(
         self, steps: list[Step], progress: Progress | None, shared: SharedWeights | None,
-        made: Mapping[tuple[int, Hashable], Array] | None,
+        saved: Compiled | None,
     ) -> list[CompiledStep]:  # fmt: skip
-        """Returns all steps, with what is compiled for them and with packed weights: those of
-        `made`, if it is given. Takes the steps out of their list."""
+        """Returns all steps, with what is compiled for them and with packed weights: those of a
+        saved model, if it is given. Takes the steps out of their list."""
         session = self._session
         kernels, hardware = session.kernels, session.hardware
         isa, kinds = kernels.isa, [kind_of(step) for step in steps]
-        bundles, required = self._needed(steps)
-        wanted = list(dict.fromkeys(bundle for bundle in bundles if bundle is not None))
+        made = None if saved is None else {(id(w.of), w.form): w.packed for w in saved.weights}
+        wanted: list[Bundle] = []
+        known: tuple[tuple[Any, ...], ...] = ()
+        if saved is not None and session.is_saved:
+            self._know(saved.widths)
+            symbols, known = saved.symbols, saved.covers
+        else:
+            bundles = self._bundles(steps)
+            symbols = _symbols(bundles)
+            wanted += dict.fromkeys(bundle for bundle in bundles if bundle is not None)
+        required = self._required(steps)
         families = by_library(required)
         kernels.prepare(families, wanted, progress)
         self._loaded = kernels.loaded(wanted, progress)
 
-        def products(name: LibraryName) -> Products:
-            return session.products(*name, families[name])
+        products = {name: session.products(*name, some) for name, some in families.items()}
+        for types, epilogue, *key, covers in known:
+            know_covers(products[LibraryName(types, epilogue)], CoverKey(*key), covers)
 
         def kernel(bundle: Bundle) -> int:
             return self._loaded.addresses[bundle.symbol]
@@ -57,54 +68,61 @@ class StepCompiler:
         sizes = {id(b.array): b.array.nbytes for s in steps for b in s.reads if b.array is not None}
         weights_bytes = sum(sizes.values())
         loaded = Loaded(
-            hardware, isa, products, kernel, self._workers, weights_bytes, shared, made=made
+            hardware,
+            isa,
+            products.__getitem__,
+            kernel,
+            self._workers,
+            weights_bytes,
+            shared,
+            made=made,
         )
-        addresses = [0 if bundle is None else kernel(bundle) for bundle in bundles]
+        addresses = [self._loaded.addresses[name] if name else 0 for name in symbols]
         steps.reverse()
         found = [
             kind.compiled(steps.pop(), needed, address, loaded)
             for kind, needed, address in zip(kinds, required, addresses, strict=True)
         ]
-        self._packed = loaded.packed_weights()
+        self._packed, self._covers = loaded.packed_weights(), loaded.covers
         self._extents = {(panels.n, panels.k) for panels in loaded.packed.values()}
         """Columns and k steps of packed weights."""
         return found
 
     def compiled(self, lowered: Lowered) -> Compiled:
         """What was compiled, for the steps that `compile` has returned."""
-        _, required = self._needed(lowered.steps)
+        required = self._required(lowered.steps)
         widths = tuple(
             (*name, *width)
             for name in by_library(required)
             for width in self._planner(name).widths.values()
             if (width.n, width.k) in self._extents
         )
-        return Compiled(lowered, self._packed, self._workers, widths)
+        symbols = _symbols(self._bundles(lowered.steps))
+        covers = tuple(
+            (*name, *key, kept_covers(slots)) for (name, key), slots in self._covers.items()
+        )
+        return Compiled(lowered, self._packed, self._workers, widths, symbols, covers)
 
-    def objects(self, lowered: Lowered) -> dict[Bundle, bytes]:
-        """The machine code that the steps need.
-
-        Raises:
-            CompileError: the compiler failed.
-        """
-        bundles, required = self._needed(lowered.steps)
-        wanted = [bundle for bundle in bundles if bundle is not None]
-        return self._session.kernels.objects(by_library(required), wanted)
+    def bundles(self, lowered: Lowered) -> list[Bundle]:
+        """All that the steps need machine code of."""
+        wanted = [bundle for bundle in self._bundles(lowered.steps) if bundle is not None]
+        families = by_library(self._required(lowered.steps))
+        return self._session.kernels.bundles(families, wanted)
 
     def _planner(self, name: LibraryName) -> Planner:
         session = self._session
         return planner_for(build_library(session.hardware, session.kernels.isa.name, *name))
 
-    def _needed(
-        self, steps: Sequence[Step]
-    ) -> tuple[list[Bundle | None], list[RequiredFamilies | None]]:
-        """The kernel of each step, and the families that it may run."""
+    def _bundles(self, steps: Sequence[Step]) -> list[Bundle | None]:
+        """The kernel of each step."""
         hardware, isa = self._session.hardware, self._session.kernels.isa
-        kinds = [kind_of(step) for step in steps]
-        return (
-            [kind.bundle(s, hardware, isa) for kind, s in zip(kinds, steps, strict=True)],
-            [
-                kind.required_families(step, hardware, isa.name, self._workers)
-                for kind, step in zip(kinds, steps, strict=True)
-            ],
-        )
+        return [kind_of(step).bundle(step, hardware, isa) for step in steps]
+
+    def _required(self, steps: Sequence[Step]) -> list[RequiredFamilies | None]:
+        """The families that each step may run."""
+        hardware, isa = self._session.hardware, self._session.kernels.isa.name
+        return [kind_of(s).required_families(s, hardware, isa, self._workers) for s in steps]
+
+
+def _symbols(bundles: Sequence[Bundle | None]) -> tuple[str, ...]:
+    return tuple("" if bundle is None else bundle.symbol for bundle in bundles)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from ftuner.codegen.llvm.native import kernel_records, records
 from ftuner.codegen.llvm.objects.bundle import Bundle
+from ftuner.codegen.llvm.objects.linking import Image
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.version import VERSION
@@ -21,11 +22,11 @@ from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.hardware.system import SystemFacts
-from ftuner.runtime.cache import default_cache
+from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
-from ftuner.runtime.cpu.compilation import Object
-from ftuner.runtime.cpu.kernels import Kernels
+from ftuner.runtime.cpu.kernels import Kernels, NativeRuntime
 from ftuner.runtime.shown_progress import Progress
+from ftuner.ukernels.cpu.library import Family, LibraryName
 
 _USED_FLAGS = (
     "abm", "adx", "avx", "bmi", "cx16", "f16c", "fma", "gfni", "lahf_lm", "movbe", "pni", "popcnt",
@@ -67,57 +68,77 @@ def hardware_document(hardware: CpuHardware) -> dict[str, Any]:
     }
 
 
-def key_of(bundle: Bundle) -> str:
-    """Names the object of a bundle in a file."""
-    return hashlib.sha256("\0".join(bundle.symbols).encode()).hexdigest()[:32]
-
-
 class SavedKernels(Kernels):
     """Machine code from files alone: nothing is compiled."""
 
-    def __init__(self, hardware: CpuHardware, isa: str) -> None:
-        super().__init__(hardware, isa, default_cache())
-        self.data: dict[str, bytes] = {}
-        """Objects by `key_of`."""
+    def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
+        super().__init__(hardware, isa, cache)
+        self._images: list[Image] = []
+        self._code = LoadedObject((), ())
+        """All that is loaded."""
 
-    def _compiled_objects(
-        self, bundles: Sequence[Bundle], progress: Progress | None
-    ) -> dict[Bundle, Object]:
-        missing = [b.symbols[0] for b in bundles if key_of(b) not in self.data]
+    def add(self, image: Image) -> None:
+        """Load the code of a file, unless other files have all of it.
+
+        Raises:
+            ObjectFileError: it is damaged.
+        """
+        names = image.entries.keys()
+        with self._lock:
+            if not names <= self._code.addresses.keys():
+                self._code.add(LoadedObject.of_image(image))
+            if not any(names <= known.entries.keys() for known in self._images):
+                self._images.append(image)
+            if self._runtime is None:
+                self._runtime = NativeRuntime(self._code)
+
+    def image(self, bundles: Sequence[Bundle]) -> Image:
+        """The smallest of the files' images that has the bundles."""
+        names = {symbol for bundle in bundles for symbol in bundle.symbols}
+        found = [image for image in self._images if names <= image.entries.keys()]
+        return min(found, key=lambda image: len(image.data))
+
+    def prepare(
+        self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],
+        progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        """Everything is there."""
+
+    def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
+        known = self._code.addresses
+        missing = [name for bundle in bundles for name in bundle.symbols if name not in known]
         if missing:
             raise SavedModelError(
                 f"the file lacks the machine code of {', '.join(missing)}; save the model again"
             )
-        return {bundle: Object(self.data[key_of(bundle)], was_kept=False) for bundle in bundles}
-
-    def _loaded_objects(
-        self, bundles: Sequence[Bundle], objects: Mapping[Bundle, Object]
-    ) -> LoadedObject:
-        symbols = [symbol for bundle in bundles for symbol in bundle.symbols]
-        return LoadedObject([objects[bundle].data for bundle in bundles], symbols)
+        return self._code
 
 
 class SavedBackend(CpuBackend):
     """A CPU whose hardware model and machine code are those of files. It has as many threads as
     the process says."""
 
+    is_saved = True
+
     def __init__(self, hardware: CpuHardware, isa: str) -> None:
-        super().__init__(isa=isa)
+        process = default_backend()
+        super().__init__(process.cache, isa, process.facts)
         self._hardware = hardware
-        self._kernels = self.saved = SavedKernels(hardware, isa)
-        self.thread_word = default_backend().thread_word
+        self._kernels = self.saved = SavedKernels(hardware, isa, process.cache)
+        self.thread_word = process.thread_word
 
 
 _backends: WeakValueDictionary[str, SavedBackend] = WeakValueDictionary()
 _lock = fork_safe_lock()
 
 
-def backend_for(document: Any, isa: str, objects: Mapping[str, bytes]) -> SavedBackend:
-    """The back end of the hardware model in a document; models that were saved on one machine share
-    it, and with it the workers.
+def backend_for(document: Any, isa: str, image: Image) -> SavedBackend:
+    """The back end of the hardware model in a document, which has the code of an image; models that
+    were saved on one machine share it, and with it the workers.
 
     Raises:
         DatasetError, HardwareError: the document is malformed.
+        ObjectFileError: the image is.
     """
     key = hashlib.sha256(json.dumps([document, isa]).encode()).hexdigest()
     with _lock:
@@ -130,5 +151,5 @@ def backend_for(document: Any, isa: str, objects: Mapping[str, bytes]) -> SavedB
                 learned = correction.from_document(document["correction"])
                 hardware = replace(hardware, correction=learned)
             found = _backends[key] = SavedBackend(hardware, isa)
-        found.saved.data.update(objects)
+    found.saved.add(image)
     return found

@@ -168,7 +168,7 @@ def _checked(data: memoryview, threads: int) -> Opened:
         document = json.loads(bytes(encoded))
         table, chunks, content = document["sections"], document["chunks"], document["content"]
         sections = [(int(at), int(size)) for at, size in table]
-    except (LookupError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ParseError(f"its document is malformed: {error}") from error
     rest = data[first:]
     if len(sections) > MAX_SECTIONS or any(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ftuner.codegen.llvm.objects.linking import Image
 from ftuner.errors import (
     ConfigurationError,
     DatasetError,
+    FTunerError,
     HardwareError,
     ParseError,
     SavedModelError,
@@ -21,27 +26,30 @@ from ftuner.errors import (
 from ftuner.graph.ir import Array
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware.isa import instruction_set
-from ftuner.hardware.system import SystemFacts, read_system
+from ftuner.hardware.system import SystemFacts, promised_isas
+from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.late_model import LateModel, SavedLate
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
 from ftuner.runtime.saved.code import (
-    SavedBackend,
     backend_for,
     hardware_document,
     interface,
-    key_of,
     needed_flags,
 )
+
+_LOG = logging.getLogger(__name__)
+_COMPILER = "llvmlite"
 
 
 class Saved(NamedTuple):
     """What a file holds for this machine."""
 
     graph: SplitGraph | SavedLate
-    backend: SavedBackend
+    backend: CpuBackend
+    """That of the file's machine code, or the process's own, which compiles the steps again."""
     append_in_place: bool
 
 
@@ -92,7 +100,8 @@ def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
         raise SavedModelError(
             f"models for {', '.join(isas) or 'no ISA'}; expected one for each ISA"
         )
-    container.write(target, {"ftuner": interface(), "bodies": bodies}, sections.views)
+    content = {"ftuner": interface(), "schema": values.schema(), "bodies": bodies}
+    container.write(target, content, sections.views)
 
 
 def _body(model: Model, sections: _Sections) -> dict[str, Any]:
@@ -101,16 +110,16 @@ def _body(model: Model, sections: _Sections) -> dict[str, Any]:
     table = values.Table(sections.array)
     table.add(saved)
     executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
-    objects = {b: data for x in executables for b, data in x.objects().items()}
     kernels = executables[0].session.kernels
+    code = kernels.image(list(dict.fromkeys(b for x in executables for b in x.bundles())))
     row = instruction_set(kernels.isa.name)
     return {
         "isa": row.name,
         "architecture": row.architecture,
-        "flags": needed_flags(row, read_system()),
+        "flags": needed_flags(row, _facts()),
         "hardware": hardware_document(kernels.hardware),
         "append_in_place": model.append_in_place,
-        "objects": {key_of(b): sections.bytes(data) for b, data in objects.items()},
+        "code": {**code._asdict(), "data": sections.bytes(code.data)},
         "entries": sections.bytes(encoded(table.entries)),
     }
 
@@ -120,16 +129,19 @@ def encoded(entries: object) -> bytes:
     return json.dumps(entries, separators=(",", ":")).encode()
 
 
-def read(path: str | os.PathLike[str]) -> Saved:
-    """The model of a file for the widest ISA of this machine, or that of `FTUNER_ISA`.
+def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
+    """The model of a file for an ISA of this machine: by default that of `FTUNER_ISA`, or the
+    widest in the file. Where the file has no machine code for it, it is compiled again if there is
+    a compiler, with a warning.
 
     Raises:
         MissingFileError: there is no such file.
         ParseError: it is damaged, or no saved model.
         SavedModelError: another version of ftuner has written it.
         HardwareError: it has no machine code for this machine.
+        ConfigurationError: the machine does not have the ISA.
     """
-    facts = read_system()
+    facts = _facts()
     content, sections = container.read(Path(path), facts.cores)
 
     def section(number: int) -> memoryview:
@@ -138,15 +150,13 @@ def read(path: str | os.PathLike[str]) -> Saved:
         return sections[number]
 
     try:
-        written, bodies = content["ftuner"], content["bodies"]
-        if written != interface():
-            raise SavedModelError(
-                f"{path} was saved by ftuner {written}; this is {interface()}: save the model "
-                "again with this version"
-            )
-        body = _fitting(bodies, facts, str(path))
-        objects = {key: bytes(section(number)) for key, number in body["objects"].items()}
-        backend = backend_for(body["hardware"], body["isa"], objects)
+        try:
+            body = _fitting(content, facts, str(path), isa or os.environ.get(ISA_VARIABLE))
+        except (HardwareError, SavedModelError) as refused:
+            body, backend = _compiled_again(content, refused, isa)
+        else:
+            code = Image(**{**body["code"], "data": section(body["code"]["data"])})
+            backend = backend_for(body["hardware"], body["isa"], code)
 
         def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
             if 0 in shape:
@@ -157,7 +167,7 @@ def read(path: str | os.PathLike[str]) -> Saved:
         if not isinstance(graph, SplitGraph | SavedLate):
             raise ParseError("its last entry is no graph")
         return Saved(graph, backend, bool(body["append_in_place"]))
-    except SavedModelError:
+    except (ConfigurationError, SavedModelError):
         raise
     except (
         ArithmeticError, AttributeError, DatasetError, LookupError, ParseError, RecursionError,
@@ -166,16 +176,26 @@ def read(path: str | os.PathLike[str]) -> Saved:
         raise ParseError(f"{path} is malformed: {error}") from error
 
 
-def _fitting(bodies: Sequence[Any], facts: SystemFacts, path: str) -> Any:
-    """The part of a file that runs on this machine.
+def _facts() -> SystemFacts:
+    return default_backend().facts
+
+
+def _fitting(content: Any, facts: SystemFacts, path: str, asked: str | None) -> Any:
+    """The part of a file that runs on this machine. `asked`: the only ISA that is wanted.
 
     Raises:
+        SavedModelError: another version of ftuner has written it.
         HardwareError: there is none.
     """
-    asked = os.environ.get(ISA_VARIABLE)
+    written = content["ftuner"]
+    if written != interface():
+        raise SavedModelError(
+            f"{path} was saved by ftuner {written}; this is {interface()}: save the model "
+            "again with this version"
+        )
     reasons = []
     found = None
-    for body in bodies:
+    for body in content["bodies"]:
         isa = body["isa"]
         row = instruction_set(isa)
         missing = set(body["flags"]) - facts.features if facts.features else set()
@@ -184,7 +204,7 @@ def _fitting(bodies: Sequence[Any], facts: SystemFacts, path: str) -> Any:
         elif missing:
             reasons.append(f"{isa}: this machine lacks {', '.join(sorted(missing))}")
         elif asked and asked != isa:
-            reasons.append(f"{isa}: {ISA_VARIABLE} is {asked!r}")
+            reasons.append(f"{isa}: {asked!r} is asked for")
         elif found is None or row.vector_bytes > instruction_set(found["isa"]).vector_bytes:
             found = body
     if found is None:
@@ -192,4 +212,34 @@ def _fitting(bodies: Sequence[Any], facts: SystemFacts, path: str) -> Any:
             f"{path} has no machine code for this machine ({'; '.join(reasons)}). Save the model "
             "on a machine like this one, or for an ISA that both have: ftuner save MODEL --isa ISA"
         )
+    widest = promised_isas(facts)[-1]
+    if facts.features and not asked and found["isa"] != widest:
+        _warn(
+            f"{path} has no machine code for {widest}, so that its code for {found['isa']} is "
+            f"used; for full speed add it: ftuner save MODEL --isa {found['isa']},{widest}"
+        )
     return found
+
+
+def _compiled_again(content: Any, refused: FTunerError, isa: str | None) -> tuple[Any, CpuBackend]:
+    """The part of a file that is compiled again for this machine, and its back end. `refused`: why
+    the machine code of the file cannot be used. `isa`: if it is not that of the process.
+
+    Raises:
+        HardwareError, SavedModelError: `refused`, as there is no compiler, or this version cannot
+            read the steps.
+    """
+    if content.get("schema") != values.schema() or not content["bodies"]:
+        raise refused
+    if find_spec(_COMPILER) is None:
+        raise type(refused)(f"{refused}. Where {_COMPILER} is installed, it is compiled again")
+    _warn(f"{refused}. It is compiled again for this machine")
+    backend = default_backend() if isa is None else CpuBackend(isa=isa)
+    alike = (body for body in content["bodies"] if body["isa"] == backend.target)
+    return next(alike, content["bodies"][0]), backend
+
+
+@lru_cache(maxsize=256)
+def _warn(text: str) -> None:
+    """Log a warning once."""
+    _LOG.warning(text)

@@ -8,6 +8,7 @@ thousands deep.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -33,6 +34,9 @@ _KEPT_APART = (
 )  # fmt: skip
 """Classes whose values equal themselves alone; equal values of others are one entry."""
 _SCALARS = (str, bool, int, float, type(None))
+MEANING = 1
+"""Changes when the steps or the packed weights of files mean something else, though the fields of
+their classes are the same."""
 MOST_BYTES = 1 << 48
 """Of an array."""
 
@@ -55,6 +59,13 @@ def _names(cls: type) -> tuple[str, ...]:
     if is_dataclass(cls):
         return tuple(field.name for field in fields(cls) if field.init)
     return tuple(getattr(cls, "_fields", ())) if issubclass(cls, tuple) else ()
+
+
+@cache
+def schema() -> str:
+    """Names what tables may hold: versions of ftuner with the same name read each other's."""
+    names = [(name, _names(cls)) for name, cls in sorted(_classes().items())]
+    return f"{MEANING}-{hashlib.sha256(repr(names).encode()).hexdigest()[:12]}"
 
 
 class Table:
@@ -187,8 +198,6 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
                 continue
             head, *numbers = entry
             own = numbers.pop() if head == "array" else 0
-            if numbers and min(numbers) < 0:
-                raise IndexError("a negative number")
             parts = [made[number] for number in numbers]
             if head == "array":
                 made.append(stored(parts, own))

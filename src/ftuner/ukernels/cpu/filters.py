@@ -6,13 +6,19 @@ something is left, so that no machine ends with an empty library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.product import ProductTypes
-from ftuner.cost.cpu.tile import StepCycles, efficiency, panel_intensity, step_cycles, tile_cycles
+from ftuner.cost.cpu.tile import (
+    StepCycles,
+    efficiency,
+    panel_intensity,
+    step_cycles_at,
+    tile_cycles,
+)
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Funnel, Sieve
@@ -42,13 +48,14 @@ def run_filters(
 
     The result holds exactly one tile for each height and width that it covers.
     """
-    tuning, fused = hardware.tuning, isa.multiply_add(types).fused
+    tuning, rate = hardware.tuning, isa.multiply_add(types)
+    fused = rate.fused
     sieve = Sieve(tiles)
     keep = sieve.keep
 
     @cache
     def step(tile: RegisterTile) -> StepCycles:
-        return step_cycles(tile, isa, types)
+        return step_cycles_at(rate, tile, isa)
 
     keep(
         "registers",
@@ -86,9 +93,9 @@ def run_filters(
         lambda t: t.parts == 1 or t.mr in in_parts[t.width],
     )
     by_width = {v: [t for t in whole if t.vectors == v] for v in range(1, max(widths) + 1)}
-    heights = {v: _tail_height(tiles, isa, types, tuning, 0) for v, tiles in by_width.items()}
+    heights = {v: _tail_height(tiles, step, tuning, 0) for v, tiles in by_width.items()}
     of_windows = {
-        v: _tail_height(tiles, isa, types, tuning, tuning.short_window_elements)
+        v: _tail_height(tiles, step, tuning, tuning.short_window_elements)
         for v, tiles in by_width.items()
     }
     keep(
@@ -153,14 +160,16 @@ def _heights_in_parts(
 
 
 def _tail_height(
-    tiles: list[RegisterTile], isa: Isa, types: ProductTypes, tuning: CpuTuning, elements: int
-) -> int:
+    tiles: list[RegisterTile], step: Callable[[RegisterTile], StepCycles], tuning: CpuTuning,
+    elements: int,
+) -> int:  # fmt: skip
     """Of the lowest tile that comes within the threshold of the best of its width at short k, or
-    `tuning.max_tail_rows`. `elements`: of the window that A is read through; 0 if there is none."""
+    `tuning.max_tail_rows`. `step`: cycles of a k step. `elements`: of the window that A is read
+    through; 0 if there is none."""
     steps = tuning.short_window_steps if elements else tuning.short_k_steps
 
     def rate(tile: RegisterTile) -> float:
-        of_steps = steps * step_cycles(tile, isa, types).cycles
+        of_steps = steps * step(tile).cycles
         of_window = elements * tuning.window_element_cycles
         return tile.mr / (of_steps + of_window + tile_cycles(tile, tuning))
 

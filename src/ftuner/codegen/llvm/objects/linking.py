@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from ftuner.codegen.llvm.objects.elf import ObjectFile, Symbol
 from ftuner.errors import ObjectFileError
@@ -108,6 +109,19 @@ MACHINES: Mapping[int, Machine] = {
 """By `e_machine`, with the numbers of their supplements to the System V ABI."""
 
 
+class Image(NamedTuple):
+    """A linked block for any page-aligned address, in which the addresses of library functions are
+    missing: relocations are relative."""
+
+    machine: str
+    data: bytes | memoryview
+    code_bytes: int
+    functions: Mapping[str, int]
+    """Library functions, with the offsets of their addresses."""
+    entries: Mapping[str, int]
+    """Global symbols of code, with their offsets."""
+
+
 class Linked:
     """Objects of one architecture, laid out in a block."""
 
@@ -179,6 +193,21 @@ class Linked:
                     target = base + self._target(places, symbol) + addend
                     write(block, begin + offset, base + begin + offset, target)
         return block
+
+    def image(self) -> Image:
+        """The block as it can be kept.
+
+        Raises:
+            ObjectFileError: as `block`.
+        """
+        jump = len(self.machine.jump)
+        return Image(
+            self.machine.name,
+            bytes(self.block(0, dict.fromkeys(self._stubs, 0))),
+            self.code_bytes,
+            {name: begin + jump for name, begin in self._stubs.items()},
+            {name: self.symbols[name] for name in sorted(self.entries)},
+        )
 
     def _undefined(self) -> Iterator[str]:
         """The names that relocations refer to and no object defines."""

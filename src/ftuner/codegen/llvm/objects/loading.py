@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import platform
+import struct
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from ftuner.codegen.llvm.objects.elf import MAGIC, parse
-from ftuner.codegen.llvm.objects.linking import Linked
+from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.errors import ObjectFileError
 from ftuner.hardware.system import ARCHITECTURES
 
@@ -27,6 +28,8 @@ _FORMAT: tuple[bytes, ...] | None = {
     "win32": (b"\x64\x86", b"\x64\xaa"),
 }.get(sys.platform)
 """Magic bytes of objects other than ELF: 64-bit Mach-O, COFF for x86-64 and for AArch64."""
+
+_ADDRESS = struct.Struct("<Q")
 
 
 class LoadedObject:
@@ -41,6 +44,7 @@ class LoadedObject:
             MemoryError: the system refuses memory, or refuses to make it executable.
         """
         self.addresses: dict[str, int] = {}
+        self._others: list[LoadedObject] = []
         if not objects:
             pass
         elif _FORMAT is not None:
@@ -50,10 +54,26 @@ class LoadedObject:
                 parse(data)
             self._let_llvm_place(objects, symbols, (MAGIC,))
         else:
-            self._place(objects)
+            self._place(Linked([parse(data) for data in objects], mmap.PAGESIZE).image())
         missing = [s for s in symbols if s not in self.addresses]
         if missing:
             raise ObjectFileError(f"no object defines {', '.join(missing)}")
+
+    @classmethod
+    def of_image(cls, image: Image) -> LoadedObject:
+        """Load a block that was linked before.
+
+        Raises:
+            ObjectFileError, MemoryError: as of objects.
+        """
+        found = cls((), ())
+        found._place(image)
+        return found
+
+    def add(self, other: LoadedObject) -> None:
+        """Take over the symbols that this one lacks, with their code."""
+        self._others.append(other)
+        self.addresses = {**other.addresses, **self.addresses}
 
     def _let_llvm_place(
         self, objects: Sequence[bytes], symbols: Sequence[str], magic: tuple[bytes, ...]
@@ -68,23 +88,27 @@ class LoadedObject:
         except RuntimeError as error:
             raise ObjectFileError(f"LLVM cannot load an object: {error}") from error
 
-    def _place(self, objects: Sequence[bytes]) -> None:
-        """Load ELF objects without LLVM."""
-        linked = Linked([parse(data) for data in objects], mmap.PAGESIZE)
-        if linked.machine.name != _machine():
-            raise ObjectFileError(f"an object for {linked.machine.name}: another machine")
-        functions = {name: _function(name) for name in linked.functions}
-        base = _map(linked.size)
-        # Not unmapped at exit: a daemon thread may still run this code.
-        weakref.finalize(self, _libc().munmap, base, linked.size).atexit = False
-        block = linked.block(base, functions)
-        ctypes.memmove(base, bytes(block), linked.size)
-        _protect(base, linked.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC)
-        _protect(base + linked.code_bytes, linked.size - linked.code_bytes, mmap.PROT_READ)
+    def _place(self, image: Image) -> None:
+        """Load an image without LLVM."""
+        machine, data, code_bytes, functions, entries = image
         flush = _instruction_flush()
-        assert flush is not None
-        flush(base, base + linked.code_bytes)
-        self.addresses = {name: base + linked.symbols[name] for name in linked.entries}
+        if machine != _machine() or flush is None:
+            raise ObjectFileError(f"an object for {machine}: another machine")
+        size, last = len(data), code_bytes - _ADDRESS.size
+        places = *functions.values(), *entries.values()
+        if code_bytes % mmap.PAGESIZE or not all(0 <= at <= last for at in places) or last >= size:
+            raise ObjectFileError(f"a block of {size} bytes, {code_bytes} of them code")
+        addresses = {at: _ADDRESS.pack(_function(name)) for name, at in functions.items()}
+        base = _map(size)
+        # Not unmapped at exit: a daemon thread may still run this code.
+        weakref.finalize(self, _libc().munmap, base, size).atexit = False
+        ctypes.memmove(base, bytes(data), size)
+        for at, address in addresses.items():
+            ctypes.memmove(base + at, address, len(address))
+        _protect(base, code_bytes, mmap.PROT_READ | mmap.PROT_EXEC)
+        _protect(base + code_bytes, size - code_bytes, mmap.PROT_READ)
+        flush(base, base + code_bytes)
+        self.addresses = {name: base + at for name, at in entries.items()}
 
 
 def _machine() -> str | None:

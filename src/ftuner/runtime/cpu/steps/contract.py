@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.dim import Shape
@@ -19,7 +21,8 @@ from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.packed_weights import Panels, pack_several
+from ftuner.runtime.cpu.covers import UsedCovers
+from ftuner.runtime.cpu.packed_weights import Panels, pack_several, unpacked
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
@@ -50,8 +53,11 @@ class Loaded:
     packed: dict[tuple[int, Hashable], Panels] = field(default_factory=dict)
     """Packed weights by identity of the array, what is packed of it, and how. Steps that read one
     weight with one width share them."""
-    made: Mapping[tuple[int, Hashable], Array] | None = None
-    """Packed weights of a saved model, by the keys of `packed`; None if weights are packed now."""
+    made: dict[tuple[int, Hashable], Array] | None = None
+    """Packed weights of a saved model, by the keys of `packed`, also those that are packed again
+    for this machine; None if weights are packed now."""
+    covers: UsedCovers = field(default_factory=dict)
+    """Covers that steps read."""
     chains: dict[int, tuple[Step, object]] = field(default_factory=dict)
     """Of chains of steps, by their identity: the chain without packed weights, and its planner."""
     hollows: dict[int, Array] = field(default_factory=dict)
@@ -69,6 +75,10 @@ class Loaded:
         left of it, so that it can stand for the array when they are compiled again."""
         buffer = view.buffer
         assert buffer.array is not None
+        if buffer.packed:
+            # Of a saved model: nothing is left of it.
+            self.hollows[id(buffer.array)] = buffer.array
+            return view
         left = self.hollows.get(id(buffer.array))
         if left is None:
             left = self.hollows[id(buffer.array)] = hollow(buffer.array.dtype, buffer.array.shape)
@@ -92,11 +102,34 @@ def packed_as(
     """Matrices that are made of an array, in panels of `width` vectors, one matrix after the other;
     steps that make the same matrices share them. `form`: names what is made of the array, for equal
     `extents`. `extents`: n and k of each matrix. `matrices`: makes them, of (count, n, k)."""
-    library = products.compiled.library
+    library, made = products.compiled.library, loaded.made
+    key = (form, *extents, width, library.lanes, library.types.b)
+    if made is not None and (id(array), key) not in made:
+        given = _unpacked(array, key, extents, made)
+        made[id(array), key] = pack_several(products, given, width).packed
     return kept_panels(
-        array, (form, *extents, width, library.lanes, library.types.b), extents,
-        lambda: pack_several(products, matrices(), width).packed, width, loaded,
-    )  # fmt: skip
+        array, key, extents, lambda: pack_several(products, matrices(), width).packed, width, loaded
+    )
+
+
+def _unpacked(
+    array: Array, wanted: tuple[Any, ...], extents: tuple[int, int],
+    made: Mapping[tuple[int, Hashable], Array],
+) -> Array:  # fmt: skip
+    """The matrices of a saved model that are packed for panels or vectors of other widths than
+    `wanted` says.
+
+    Raises:
+        SavedModelError: it has no such matrices.
+    """
+    n, k = extents
+    for (of, form), packed in made.items():
+        if of == id(array) and isinstance(form, tuple) and len(form) == len(wanted):
+            *head, width, lanes, dtype = form
+            if (*head, dtype) == (*wanted[:-3], wanted[-1]):
+                each = packed.reshape(-1, -(-n // lanes) * lanes * k)
+                return np.stack([unpacked(Panels(x, width, n, k), lanes) for x in each])
+    raise SavedModelError(f"the file lacks a packed weight, {wanted}; save it again")
 
 
 def kept_panels(

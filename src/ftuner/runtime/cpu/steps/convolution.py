@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import WINDOW_AXES
 from ftuner.codegen.llvm.native.records import Window as WindowSlot
 from ftuner.core.cpu.tile import WINDOW
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, Shape
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ReadWindow
 from ftuner.cost.step import Machine
@@ -26,14 +28,15 @@ from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps import line_winograd, winograd
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
-from ftuner.runtime.cpu.steps.filtering import FilterChoice
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
 from ftuner.runtime.cpu.tasks import Condition, Likeness, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import Operands
+
+if TYPE_CHECKING:
+    from ftuner.runtime.cpu.steps.filtering import FilterChoice
 
 
 @dataclass(frozen=True)
@@ -118,12 +121,17 @@ def _strides(c_row: int, *operands: int) -> Strides:
 
 def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> FilterChoice:
     window, x, columns = step.window, step.a, step.b.shape[-1]
-    if step.winograd == WinogradStep.kind:
-        weight = (window.run, columns)
-        return winograd.choice_of(x, weight, window.extents, step.epilogue, hardware, isa.name)
-    shape = (*window.whole_kernel(x.shape[-1]), x.shape[-1], columns)
-    strides = (window.strides[0], window.strides[1])
-    return line_winograd.choice_of(x, shape, strides, step.epilogue, hardware, isa.name)
+    shape: Shape = (window.run, columns)
+    how: Shape = window.extents
+    name = "winograd"
+    if step.winograd != WinogradStep.kind:
+        shape = (*window.whole_kernel(x.shape[-1]), x.shape[-1], columns)
+        how = window.strides[:2]
+        name = "line_winograd"
+    # Most networks have no such convolutions.
+    room = import_module(f"ftuner.runtime.cpu.steps.{name}")
+    found: FilterChoice = room.choice_of(x, shape, how, step.epilogue, hardware, isa.name)
+    return found
 
 
 class ConvolutionKind(ProductKind[ConvolutionStep]):

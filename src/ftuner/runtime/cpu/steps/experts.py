@@ -182,7 +182,7 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
             given, ("experts", experts, step.transposed), (n, k), lambda: weights,
             products, required.width, loaded,
         )  # fmt: skip
-        covers = panel_covers(products, panels, ROW)
+        covers = panel_covers(products, panels, ROW, loaded.covers)
         return CompiledExperts(
             replace(step, weight=loaded.emptied(step.weight)), kernel, products, covers, panels
         )

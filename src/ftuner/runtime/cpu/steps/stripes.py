@@ -346,7 +346,7 @@ class StripesKind(MatrixKind, StepKind[StripesStep]):
             compiled = kind.compiled(own, needed, 0, loaded)
             assert isinstance(compiled, CompiledProduct)
             members.append(compiled)
-            covers.append(_covers(compiled))
+            covers.append(_covers(compiled, loaded))
         step, planner = compiled_chain(step, loaded)
         return CompiledStripes(step, kernel, planner, tuple(members), tuple(covers))
 
@@ -388,12 +388,12 @@ def _member_kernel(step: ProductStep | DepthwiseStep) -> MemberKernel:
     return MemberKernel(len(step.operands) + len(limits), True, places=(*epilogue.places, *limits))
 
 
-def _covers(compiled: CompiledProduct[Any]) -> tuple[array[int], array[int]]:
+def _covers(compiled: CompiledProduct[Any], loaded: Loaded) -> tuple[array[int], array[int]]:
     """The covers of full panels, and of the last one."""
     panels, products = compiled.panels, compiled.products
     assert panels is not None
     layout = ROW if compiled.step.read_window is None else WINDOW
-    return panel_covers(products, panels, layout)
+    return panel_covers(products, panels, layout, loaded.covers)
 
 
 KIND = StripesKind()
