@@ -386,6 +386,63 @@ def test_a_carried_value_that_changes_its_type(model: Any) -> None:
         import_model(model)
 
 
+def beginning_with_scalars(first: Any = True) -> Any:
+    """A loop as PaddlePaddle exports them: what is carried begins as a scalar, a flag has an axis
+    or none, and the rows up to the last iteration are left."""
+    done = helper.make_graph([], "done", [], [value("yes", None, BOOL)], [stored("yes", True)])
+    nodes = [
+        NODE("Cast", ["flag"], ["as_before"], to=INT64), NODE("Add", ["as_before", "z"], ["sum"]),
+        NODE("Cast", ["sum"], ["kept"], to=BOOL),
+    ]  # fmt: skip
+    going = helper.make_graph(nodes, "going", [], [value("kept", None, BOOL)])
+    nodes = [
+        NODE("MatMul", ["x", "w"], ["x_next"]), NODE("ReduceMax", ["x_next"], ["most"], keepdims=0),
+        NODE("Reshape", ["i", "one"], ["at"]), NODE("Reshape", ["most", "one"], ["new"]),
+        NODE("ScatterElements", ["rows", "at", "new"], ["rows_next"]),
+        NODE("Identity", ["rows_next"], ["out_next"]), NODE("Greater", ["most", "far"], ["is_far"]),
+        NODE("If", ["is_far"], ["flag_now"], then_branch=done, else_branch=going),
+        NODE("Cast", ["flag_now"], ["number"], to=INT64), NODE("Add", ["number", "z"], ["numbers"]),
+        NODE("Cast", ["numbers"], ["flag_next"], to=BOOL), NODE("Not", ["flag_next"], ["go_next"]),
+        NODE("Add", ["at", "one"], ["count_next"]),
+    ]  # fmt: skip
+    names = ("x", "rows", "out", "flag", "count")
+    types = (FLOAT, FLOAT, FLOAT, BOOL, INT64)
+    body = body_of(
+        nodes, [value(n, None, t) for n, t in zip(names, types, strict=True)],
+        [value("go_next", None, BOOL),
+         *(value(f"{n}_next", None, t) for n, t in zip(names, types, strict=True)),
+         value("most", [])],
+    )  # fmt: skip
+    constants = {
+        "w": np.full((4, 4), 0.4, np.float32), "z": [0], "one": [1], "far": np.float32(50),
+        "empty": np.zeros(9, np.float32), "zero": np.float32(0), "no": False, "none": 0,
+        "trips": 9, "first": first,
+    }  # fmt: skip
+    loop = NODE(
+        "Loop", ["trips", "first", "given", "empty", "zero", "no", "none"],
+        ["x_last", "rows_last", "out_last", "flag_last", "count_last", "all"], body=body,
+    )  # fmt: skip
+    return model_of(
+        [loop, NODE("Slice", ["out_last", "z", "count_last", "z"], ["y"])],
+        [value("given", ["n", 4])], [value("y", ["m"]), value("all", ["k"])],
+        [stored(name, x) for name, x in constants.items()],
+    )  # fmt: skip
+
+
+def test_the_first_iteration_may_change_types(widest: CpuBackend, compiled: list[Any]) -> None:
+    model = expect_agreement(
+        beginning_with_scalars(),
+        *({"given": np.full((n, 4), x, np.float32)} for n, x in ((2, 1), (3, 40), (1, 0), (5, 9))),
+    )
+    count = len(compiled)
+    for n, x in ((4, 2), (6, 30)):
+        model.run({"given": np.full((n, 4), x, np.float32)})
+    assert len(compiled) == count
+    # Of no iteration there would be other types.
+    with pytest.raises(GraphError, match="carried value"):
+        import_model(beginning_with_scalars(first=False))
+
+
 def test_extents_that_do_not_fit(widest: CpuBackend) -> None:
     nodes = [
         NODE("Concat", ["c", "c"], ["c_next"], axis=0),

@@ -242,6 +242,18 @@ def test_extents_that_inputs_decide_are_prepared(compiled: list[Any]) -> None:
     assert len(compiled) == count + 1
 
 
+def test_squeezing_any_axes_of_one_element(compiled: list[Any]) -> None:
+    """Whether an axis has one element makes another model, compiled with the first; other extents
+    do not."""
+    data = model_of([node("Squeeze", "x", y="y")], {"x": ["a", 1, "b"]}, None)
+    model = load(data)
+    count = len(compiled)
+    for a, b in ((3, 4), (1, 4), (7, 1), (1, 1), (9, 2), (1, 6)):
+        x = np.arange(a * b, dtype=np.float32).reshape(a, 1, b)
+        np.testing.assert_array_equal(model(x=x)["y"], x.squeeze())
+    assert len(compiled) == count
+
+
 def test_axes_make_models_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_late("axes")
     compiled: list[Model] = []

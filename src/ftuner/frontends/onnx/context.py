@@ -27,6 +27,10 @@ class CarriedNumberError(UnsupportedOperatorError):
     """Numbers that must be known depend on what a loop carries."""
 
 
+class CarriedTypeError(GraphError):
+    """An iteration changes the element type or the number of axes of what a loop carries."""
+
+
 @dataclass(frozen=True)
 class Items:
     """A sequence of tensors whose length is known."""
@@ -239,6 +243,11 @@ class Context(Composer):
         count = value.shape[0] if value.rank == 1 else 0
         some = isinstance(count, int) and count >= 1 and value.dtype.kind == "int"
         return some and not self.has_dims(value)
+
+    def follows_a_loop(self, value: Value) -> bool:
+        """Whether a loop computes what a value depends on. Asking for such numbers would run it
+        once more for each question."""
+        return any(node.op == "loop" for node in self.builder.graph((), [("", value)]).nodes)
 
     def extents_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of a vector of integers as extents. Those that data decides have symbols of

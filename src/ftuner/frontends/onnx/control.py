@@ -19,6 +19,7 @@ import numpy as np
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import (
     CarriedNumberError,
+    CarriedTypeError,
     Context,
     NodeView,
     Operand,
@@ -156,7 +157,42 @@ def _repeated(
     optional: int, nodes: int,
 ) -> Sequence[Operand]:  # fmt: skip
     """The results of a loop, without the `optional` first carried values. `nodes`: how many nodes
-    an iteration has."""
+    an iteration has.
+
+    The first iteration may change the types of what is carried, as where PaddlePaddle's loops
+    begin with scalars in the place of tensors. If it surely runs, it precedes the loop.
+    """
+    try:
+        return _iterated(context, trips, going, initial, step, optional, nodes)
+    except CarriedTypeError:
+        at_least_one = trips.constant is not None and trips.constant.item() > 0
+        if not at_least_one or going.constant is None or not going.constant.item():
+            raise
+    first = step(replace(context, nested=True), initial)
+    goes_on = going if first.condition is None else first.condition
+    assert isinstance(goes_on, Value)
+    left = context.add_to(trips, -1)
+    found = _iterated(context, left, goes_on, first.carried, step, optional, nodes)
+    last = len(initial) - optional
+    stacked = zip(first.stacked, found[last:], strict=True)
+    return [*found[:last], *(_stacked_before(context, x, others) for x, others in stacked)]
+
+
+def _stacked_before(context: Context, first: Operand, others: Operand) -> Value:
+    assert isinstance(first, Value)
+    assert isinstance(others, Value)
+    return context.concat([context.unsqueeze(first, [0]), others], 0)
+
+
+def _iterated(
+    context: Context, trips: Value, going: Value, initial: Sequence[Operand], step: Body,
+    optional: int, nodes: int,
+) -> Sequence[Operand]:  # fmt: skip
+    """The results of a loop; see `_repeated`.
+
+    Raises:
+        CarriedTypeError: an iteration changes the type of a carried value.
+    """
     loop = context.builder.random_number()
 
     def body(inner: Context, values: Sequence[Operand]) -> Step:

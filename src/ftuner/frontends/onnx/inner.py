@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Symbolic, maximum, symbol
+from ftuner.core.dim import Dim, Symbolic, maximum, product, symbol
 from ftuner.core.dim_symbols import UsedSymbols, symbols_of
 from ftuner.core.dtype import BOOL, INT64, DType
 from ftuner.errors import IndexRangeError, ShapeError
 from ftuner.frontends.onnx.context import (
     CarriedNumberError,
+    CarriedTypeError,
     Context,
     Growing,
     Items,
@@ -58,7 +59,7 @@ def looped(
 
     Raises:
         CarriedNumberError: the graph differs from iteration to iteration.
-        GraphError: a carried value changes its element type or its number of axes.
+        CarriedTypeError: a carried value changes its element type or its number of axes.
     """
     types, varying = [v.type for v in initial], set[str]()
     while True:
@@ -233,6 +234,8 @@ def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> li
         results.append([v for v in outputs if isinstance(v, Value)])
         if len(results[-1]) < len(outputs):
             return None
+    if context.nested:
+        _match_scalars(inners, results)
     kinds = [[(v.dtype, v.rank) for v in found] for found in results]
     if kinds[0] != kinds[1]:
         return None
@@ -250,6 +253,15 @@ def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> li
         types=tuple(types), counts=tuple(outer.symbols),
     )  # fmt: skip
     return list(made)
+
+
+def _match_scalars(inners: Sequence[Context], results: Sequence[list[Value]]) -> None:
+    """Take a result of one element for a scalar where it has axes after one branch alone, as flags
+    that PaddlePaddle's loops carry do: such values are broadcast alike."""
+    for i, pair in enumerate(zip(*results, strict=False)):
+        if pair[0].rank != pair[1].rank and all(product(v.shape) == 1 for v in pair):
+            for inner, found in zip(inners, results, strict=True):
+                found[i] = inner.reshape(found[i], ())
 
 
 class _Results:
@@ -292,9 +304,9 @@ def _widened(
     found = []
     for number, (before, after) in enumerate(zip(types, carried, strict=True)):
         if (before.dtype, before.rank) != (after.dtype, after.rank):
-            raise context.malformed(
-                f"carried value {number} is {before} before an iteration and {after.type} after it;"
-                " expected one element type and number of axes"
+            raise CarriedTypeError(
+                f"{context.builder.where}: carried value {number} is {before} before an iteration "
+                f"and {after.type} after it; expected one element type and number of axes"
             )
         dims: list[Dim] = []
         for m, n in zip(before.shape, after.shape, strict=True):

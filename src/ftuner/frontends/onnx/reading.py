@@ -315,7 +315,7 @@ class _Reader:
             if kind == "STRING":
                 return attribute.s.decode()
             if kind == "STRINGS":
-                return tuple(text.decode() for text in attribute.strings)
+                return tuple(map(bytes.decode, attribute.strings))
         except UnicodeDecodeError as error:
             raise GraphError(f"{what} is not text: {error}") from None
         if kind == "TENSOR":

@@ -183,7 +183,8 @@ def _is_of(value: Attribute, kind: str) -> bool:
     member = _MEMBERS.get(kind)
     if member is None:
         return isinstance(value, _KINDS.get(kind, object))
-    return isinstance(value, tuple) and all(isinstance(x, member) for x in value)
+    # Trees have millions of elements, of few types.
+    return isinstance(value, tuple) and all(issubclass(x, member) for x in set(map(type, value)))
 
 
 @cache

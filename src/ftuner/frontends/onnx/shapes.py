@@ -90,7 +90,7 @@ def _flatten(context: Context, node: NodeView) -> Sequence[Value]:
     return [context.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))]
 
 
-def _given_axes(context: Context, node: NodeView) -> tuple[int, ...] | None:
+def _given_axes(context: Context, node: NodeView) -> Sequence[int] | None:
     """The axes of Squeeze and Unsqueeze, as the file has them."""
     if node.opset < 13:
         return node.integers("axes") if node.has("axes") else None
@@ -105,10 +105,19 @@ def _given_axes(context: Context, node: NodeView) -> tuple[int, ...] | None:
 
 def _squeeze(context: Context, node: NodeView) -> Sequence[Value]:
     x, given = node.input(0), _given_axes(context, node)
-    if given is not None:
-        return [context.squeeze(x, context.axes(given, x.rank))]
-    shape = context.known(x.shape, f"which axes of {x.type} have one element")
-    return [context.squeeze(x, [i for i, n in enumerate(shape) if n == 1])]
+    if given is None:
+        given = [i for i, extent in enumerate(x.shape) if _asked_one(context, extent, x)]
+    return [context.squeeze(x, context.axes(given, x.rank))]
+
+
+def _asked_one(context: Context, extent: Dim, x: Value) -> bool:
+    """Whether an extent is one. Where it is known only at run time this asks for a condition, which
+    is the same for all other extents."""
+    if isinstance(extent, int):
+        return extent == 1
+    one = context.scalar(1, INT64)
+    found = context.add("equal", context.builder.dims([extent], ()), one)
+    return bool(context.array_of(found, f"which axes of {x.type} have one element").item())
 
 
 def _unsqueeze(context: Context, node: NodeView) -> Sequence[Value]:

@@ -64,7 +64,9 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         steps: Sequence[int] = [1] * len(starts)
     else:
         bounds = _of_one_length(context, node)
-        if context.counted and _come_as_data(context, *bounds):
+        if _come_as_data(context, *bounds) and (
+            context.counted or any(map(context.follows_a_loop, bounds))
+        ):
             return [_sliced_by_data(context, node, *bounds)]
         starts = context.dims_of(bounds[0], "the start")
         ends = context.dims_of(bounds[1], "the end")
