@@ -74,12 +74,12 @@ class Bundle:
         return (self.emitter, *outside)
 
 
-def kernel_bundle(emitter: str, name: str, *arguments: Any) -> Bundle:
+def kernel_bundle(emitter: str, name: str, *arguments: Any, inlines: bool = True) -> Bundle:
     """The kernel of a step, which `emit(module, symbol, *arguments)` adds. The symbol is the name
-    and a hash of the arguments."""
+    and a hash of the arguments. `inlines`: as in `Bundle`."""
     digest = hashlib.sha256(repr((emitter, arguments)).encode()).hexdigest()[:24]
     symbol = f"{name}_{digest}"
-    return Bundle(emitter, (symbol, *arguments), (symbol,))
+    return Bundle(emitter, (symbol, *arguments), (symbol,), inlines)
 
 
 def family_bundle(

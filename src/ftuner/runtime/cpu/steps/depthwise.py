@@ -37,7 +37,9 @@ class DepthwiseKind(StepKind[DepthwiseStep]):
         kernel = kernel_of(step)
         emitter = "ftuner.codegen.llvm.kernels.depthwise"
         lanes = isa.lanes(kernel.dtype)
-        return kernel_bundle(emitter, "depthwise", kernel, lanes, isa.vector_registers, isa.fused)
+        return kernel_bundle(
+            emitter, "depthwise", kernel, lanes, isa.vector_registers, isa.fused, inlines=False
+        )
 
     def compiled(
         self, step: DepthwiseStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded

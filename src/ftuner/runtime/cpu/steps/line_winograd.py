@@ -176,6 +176,7 @@ class LineWinogradKind(FilterKind[LineWinogradStep, LineChoice]):
         return kernel_bundle(
             "ftuner.codegen.llvm.kernels.line_winograd", "line_winograd",
             dtype, choice.taps, step.epilogue, isa.lanes(dtype), isa.fused,
+            inlines=False,
         )  # fmt: skip
 
     def compiled(

@@ -325,7 +325,7 @@ class StripesKind(MatrixKind, StepKind[StripesStep]):
         dtype = step.members[-1].result.layout.dtype
         members = tuple(_member_kernel(member.step) for member in step.members)
         emitter = "ftuner.codegen.llvm.kernels.stripes"
-        return kernel_bundle(emitter, "stripes", StripesKernel(dtype, members))
+        return kernel_bundle(emitter, "stripes", StripesKernel(dtype, members), inlines=False)
 
     def compiled(
         self, step: StripesStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded

@@ -149,6 +149,7 @@ class WinogradKind(FilterKind[WinogradStep, WinogradChoice]):
         return kernel_bundle(
             "ftuner.codegen.llvm.kernels.winograd", "winograd",
             dtype, choice.outputs, step.epilogue, isa.lanes(dtype), isa.fused,
+            inlines=False,
         )  # fmt: skip
 
     def compiled(
