@@ -324,11 +324,11 @@ def on_host() -> Graph:
         pairs = maker.given(f"pairs_{name}", A, 3, dtype=dtype)
         found.append(maker.add("coupled_probabilities", pairs))
         scores = maker.given(f"scores_{name}", A, 2, C, dtype=dtype)
-        corners = maker.given(f"corners_{name}", A, 4, C, dtype=dtype)
-        attributes = {"iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
+        boxes = maker.given(f"boxes_{name}", A, C, 4, dtype=dtype)
+        attributes = {"centred": False, "iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
         count = f"boxes_{name}_kept"
-        found.append(maker.add("non_max_suppression", scores, corners, count=count, **attributes))
+        found.append(maker.add("non_max_suppression", scores, boxes, count=count, **attributes))
     found.append(maker.add("n_grams", maker.given("tokens", A, C, dtype=INT64), grams=GRAMS))
-    kept = maker.given("kept", A, C, 3, dtype=INT64)
+    kept = maker.given("kept", A, B, C, 3, dtype=INT64)
     found.append(maker.add("kept_boxes", kept, count="kept_count"))
     return maker.made(*found)

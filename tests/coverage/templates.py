@@ -50,6 +50,7 @@ VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "top_k": {"largest": FLAGS},
     "attention": {"safe": FLAGS},
     "expert_matmul": {"transposed": FLAGS},
+    "suppress": {"centred": FLAGS},
     "window_reduce": {"kind": (*_REDUCED, ARGMAX)},
 }
 """Attributes that choose what code is made, and their values."""
@@ -164,12 +165,15 @@ def _others() -> Iterator[Template]:
     yield Template((Case("determinant", (("float32", (A, B, B)),), {}, (), 8.0, _large),))
     yield Template((Case("coupled_probabilities", (("float32", (A, 3)),), {}),))
     yield Template((Case("n_grams", (("int64", (B, C)),), {"grams": GRAMS}),))
-    attributes = {"iou_threshold": 0.2, "score_threshold": None, "limit": 3}
-    boxes = (("float32", (A, 2, C)), ("float32", (A, 4, C)))
-    yield Template((Case("suppress", boxes, attributes),))
+    boxes = (("float32", (A, 2, C)), ("float32", (A, C, 4)))
+    for centred in FLAGS:
+        attributes = {
+            "centred": centred, "iou_threshold": 0.2, "score_threshold": None, "limit": 3,
+        }  # fmt: skip
+        yield Template((Case("suppress", boxes, attributes),))
     attributes = {**attributes, "count": "kept"}
     yield Template((Case("non_max_suppression", boxes, attributes),))
-    yield Template((Case("kept_boxes", (("int64", (A, B, C)),), {"count": "kept"}),))
+    yield Template((Case("kept_boxes", (("int64", (A, B, C, 3)),), {"count": "kept"}),))
     yield Template(
         (
             Case(

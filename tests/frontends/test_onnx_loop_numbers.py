@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 from tests.frontends.control_models import (
     BOOL,
     FLOAT,
@@ -275,66 +274,3 @@ def test_ranges_with_steps_of_an_extent(widest: CpuBackend) -> None:
     assert type(loaded) is Model
     with pytest.raises(ShapeError, match=r"Range node .* steps of 0"):
         loaded.run({"x": floats(3, 0)})
-
-
-def embedding_bag(weighted: bool) -> Any:
-    """Sums of the rows of a table, of bags of indices that begin at `offsets`: as PyTorch's older
-    exporter writes `nn.EmbeddingBag`."""
-    weighing = [
-        NODE("Slice", ["weights", "from", "to", "zero"], ["own"]),
-        NODE("Unsqueeze", ["own", "one"], ["column"]),
-        NODE("Mul", ["rows", "column"], ["weighted"]),
-    ]
-    body = helper.make_graph(
-        [
-            NODE("Gather", ["begins", "i"], ["begin"], axis=0),
-            NODE("Gather", ["ends", "i"], ["end"], axis=0),
-            NODE("Unsqueeze", ["begin", "zero"], ["from"]),
-            NODE("Unsqueeze", ["end", "zero"], ["to"]),
-            NODE("Slice", ["ids", "from", "to", "zero"], ["bag"]),
-            NODE("Gather", ["table", "bag"], ["rows"], axis=0),
-            *(weighing if weighted else []),
-            NODE("ReduceSum", ["weighted" if weighted else "rows", "zero"], ["sum"], keepdims=0),
-            NODE("Cast", ["always"], ["go_next"], to=BOOL),
-        ],
-        "body", [value("i", [], INT64), value("go", [], BOOL)],
-        [value("go_next", [], BOOL), value("sum", ["d"])],
-    )  # fmt: skip
-    return model_of(
-        [
-            NODE("Shape", ["ids"], ["count"]),
-            NODE("Concat", ["offsets", "count"], ["begins"], axis=0),
-            NODE("Slice", ["begins", "one", "far", "zero", "one"], ["ends"]),
-            NODE("Shape", ["ends"], ["bags"]),
-            NODE("Gather", ["bags", "first"], ["trips"], axis=0),
-            NODE("Loop", ["trips", "always"], ["y"], body=body),
-        ],
-        [
-            value("ids", ["n"], INT64), value("offsets", ["bags"], INT64),
-            *([value("weights", ["n"])] if weighted else []),
-        ],
-        [value("y", ["bags", "d"])],
-        [
-            stored("zero", np.array([0])), stored("one", np.array([1])),
-            stored("far", np.array([2**63 - 1])), stored("first", np.int64(0)),
-            stored("always", np.array(True)), stored("table", floats(50, 8)),
-        ],
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_bags_of_rows(widest: CpuBackend, compiled: list[Any], weighted: bool) -> None:
-    feeds = [
-        {
-            "ids": RNG.integers(0, 50, n), "offsets": np.array(offsets),
-            **({"weights": floats(n)} if weighted else {}),
-        }
-        for n, offsets in ((9, [0, 4, 5]), (20, [0, 0, 7, 19, 20]), (3, [0]), (30, [*range(30)]))
-    ]  # fmt: skip
-    model = embedding_bag(weighted)
-    loaded = expect_agreement(model, *feeds)
-    assert type(loaded) is Model
-    # Another load compiles as much as the load and the calls so far.
-    count = len(compiled)
-    load(model)
-    assert len(compiled) == 2 * count

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from tests.random_graphs.drawing import DeclinedError
-from tests.random_graphs.extents import BINDINGS, static
+from tests.random_graphs.extents import BINDINGS, elements, static
+from tests.random_graphs.indexing_rows import indices
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import dtypes_of, row
 from tests.random_graphs.tensors import FLOATS, Fill, Tensor
@@ -161,6 +162,53 @@ def _joined(maker: Maker, sequence: str, x: Tensor, count: int, bound: float) ->
 
 def sizes(x: Tensor) -> tuple[int, ...]:
     return tuple(int(np.prod([e.at[i] for e in x.shape])) for i in range(BINDINGS))
+
+
+@row("loop over bags", 0.4, since=13, idiom=True)
+def _bags(maker: Maker) -> None:
+    """Sums the rows from one position to another, which are data: of a tensor, or those of it that
+    indices choose. Each may have a weight."""
+    x = maker.operand(dtypes_of(maker, "ReduceSum", FLOATS), (1, 2, 3))
+    count = maker.extent(zero=0.0, large=0.0)
+    if min(count.at) < 1:
+        raise DeclinedError("of no iteration, onnxruntime has other extents")
+    rows = x.shape[0] if maker.draws.chance(0.5) else maker.extent()
+    ids = None if rows is x.shape[0] else indices(maker, (rows,), x.shape[0])
+    fill = Fill("uniform", (-2.0,) * BINDINGS, tuple(n + 2.0 for n in rows.at))
+    bounds = [maker.input((count,), "int64", fill) for _ in range(2)]
+    number, go, begun, total = (maker.name("b") for _ in range(4))
+    zero, last = maker.integers([0]).name, [*range(1, x.rank)]
+    nodes = [helper.make_node("Identity", [go], [begun])]
+
+    def made(op: str, *inputs: str, result: str = "", **attributes: int) -> str:
+        nodes.append(helper.make_node(op, inputs, [result or maker.name("b")], **attributes))
+        return str(nodes[-1].output[0])
+
+    at = [made("Unsqueeze", made("Gather", bound.name, number), zero) for bound in bounds]
+    if ids is None:
+        part = made("Slice", x.name, *at, zero)
+    else:
+        part = made("Gather", x.name, made("Slice", ids.name, *at, zero))
+    size = x.size
+    if maker.draws.chance(0.5):
+        weights = maker.shaped((rows,), x.dtype)
+        own = made("Slice", weights.name, *at, zero)
+        column = made("Unsqueeze", own, maker.integers(last).name) if last else own
+        part, size = made("Mul", part, column), size * weights.size
+    made("ReduceSum", part, zero, result=total, keepdims=0)
+    size *= max(rows.most, 1)
+    stacked = maker.new((count, *x.shape[1:]), x.dtype, -size, size)
+    element = Tensor(total, x.dtype, x.shape[1:], -size, size)
+    inputs = [
+        helper.make_tensor_value_info(number, TensorProto.INT64, []),
+        helper.make_tensor_value_info(go, TensorProto.BOOL, []),
+    ]
+    outputs = [helper.make_tensor_value_info(begun, TensorProto.BOOL, []), info(total, element)]
+    body = helper.make_graph(nodes, "body", inputs, outputs)
+    each = zip(elements(x.shape[1:]), rows.at, count.at, strict=True)
+    maker.spend(tuple(n * m * k for n, m, k in each))
+    trips = maker.add("Size", [bounds[0]], (), "int64", 0, count.most)
+    maker.node("Loop", [trips, maker.constant(np.array(True))], [stacked], body=body)
 
 
 @row("Scan", 0.4, since=9)

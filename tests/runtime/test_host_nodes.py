@@ -47,6 +47,20 @@ def test_results_have_the_inferred_dtype(
         np.testing.assert_array_equal(twice, 2 * found)
 
 
+@pytest.mark.parametrize("outputs", [(2,), (0, 2), (2, 0), (1, 2), (0, 1, 2), (2, 1), (2, 2)])
+def test_a_program_and_the_host_node_after_it(outputs: tuple[int, ...], widest: CpuBackend) -> None:
+    """Results of the program are read by the node, outputs, or both."""
+    g = Maker()
+    x = g.given("x", B, S, T)
+    given, other = g.add("add", x, x), g.add("negative", x)
+    values = given, other, g.add("non_zero", given, count="N")
+    graph = g.made(*(values[i] for i in outputs))
+    array = (np.arange(24, dtype=np.float32) % 3).reshape(2, 3, 4)
+    results = Model(graph, widest).run({"x": array})
+    for found, expected in zip(results, run_reference(graph, [array]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_results_that_are_only_handed_on(widest: CpuBackend) -> None:
     """Nothing runs after the host node; outputs that show one value, and an input, are arrays of
     their own."""

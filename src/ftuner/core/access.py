@@ -14,8 +14,6 @@ from ftuner.core.dim import Dim, Shape, symbol
 from ftuner.core.index_expr import Nest, Operand, Stage, Step
 
 AxisCoefficients = tuple[Dim, ...]
-POSITIONAL = frozenset({"argmax", "argmin", "scan"})
-"""Reductions in which the order of the elements counts."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,7 @@ def live_steps(kernel: Kernel) -> list[bool]:
     """Which steps are computed: those that results or stages need, beside what accesses say."""
     live = [False] * len(kernel.steps)
     written = [step for t in kernel.targets for step, _ in t.rest]
-    for value in (*kernel.values, *written, *(s.value for s in kernel.stages)):
+    for value in (*kernel.values, *written, *(n for s in kernel.stages for n in s.needed)):
         live[value] = True
     for number in reversed(range(len(kernel.steps))):
         if not live[number]:
@@ -216,7 +214,7 @@ def without_unused(kernel: Kernel) -> Kernel:
             steps.append(step._replace(arguments=()))
             rest = tuple((went[s], m) for s, m in access.rest)
             accesses.append(Access(access.constant, access.coefficients, rest))
-    stages = tuple(replace(s, value=went[s.value]) for s in kernel.stages)
+    stages = tuple(stage.moved(went) for stage in kernel.stages)
     targets = tuple(replace(t, rest=tuple((went[s], m) for s, m in t.rest)) for t in kernel.targets)
     return Kernel(
         kernel.kept, kernel.reduced, tuple(steps), tuple(accesses), stages,
@@ -228,7 +226,7 @@ def _merged(kernel: Kernel) -> Kernel:
     """Neighbouring axes that every access walks as one become one; axes of one element go."""
     used = {s.payload for s in kernel.steps if s.op == "index"}
     # The position along a reduced axis is what argmax and argmin are about.
-    positions = any(s.kind in POSITIONAL for s in kernel.stages)
+    positions = any(stage.positional for stage in kernel.stages)
     accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
     groups: list[list[int]] = []
     axes, split = kernel.axes, len(kernel.kept)

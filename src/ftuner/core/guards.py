@@ -79,7 +79,7 @@ def guards(kernel: Kernel, necessary: bool = False) -> list[Guard]:
     for number, step in enumerate(kernel.steps):
         unknown = step.op in ("load", "stage", "checked")
         known[number] = not unknown and all(known[a] for a in step.arguments)
-    roots = {*kernel.values, *(s.value for s in kernel.stages)}
+    roots = {*kernel.values, *(n for stage in kernel.stages for n in stage.needed)}
     roots |= {step for target in kernel.targets for step, _ in target.rest}
     found: list[Guard | None] = [frozenset() if n in roots else None for n in range(count)]
     for number in reversed(range(count)):

@@ -12,7 +12,7 @@ Expressions are sequences of typed `Step`s whose arguments are earlier steps: eq
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ftuner.core.dim import Dim, Shape
@@ -23,6 +23,8 @@ Payload = int | float | bool | str | Dim | None
 
 ABSENT = "absent"
 """Payload of a `where`."""
+POSITIONAL = frozenset({"argmax", "argmin", "scan"})
+"""Reductions in which the order of the elements counts."""
 
 
 class Step(NamedTuple):
@@ -70,6 +72,24 @@ class Stage:
     """For `argmax` and `argmin`: the last such index. For `scan`: the index itself counts."""
     combine: str = "sum"
     """For `scan`: the reduction, `sum` or `product`."""
+    count: int | None = None
+    """The step that is the number of the first indices along the one reduced axis that are
+    reduced; None for all. It is computed once for each kept index."""
+
+    @property
+    def needed(self) -> tuple[int, ...]:
+        """The steps that it is computed from."""
+        return (self.value,) if self.count is None else (self.value, self.count)
+
+    @property
+    def positional(self) -> bool:
+        """Whether it depends on the positions of elements along the reduced axis."""
+        return self.kind in POSITIONAL or self.count is not None
+
+    def moved(self, went: Sequence[int] | Mapping[int, int]) -> Stage:
+        """The same of steps that went elsewhere."""
+        count = None if self.count is None else went[self.count]
+        return replace(self, value=went[self.value], count=count)
 
 
 @dataclass(frozen=True)

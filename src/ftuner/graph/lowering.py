@@ -13,7 +13,7 @@ definitions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
@@ -141,7 +141,7 @@ class PendingNest(Pending):
             else:
                 loads["load", i] = placement.loaded(joiner, operand, own)
         result = writer.copy(own.steps, loads, [at[axis] for axis in store.axes])
-        stages = tuple(replace(s, value=went[s.value]) for s in nest.stages)
+        stages = tuple(stage.moved(went) for stage in nest.stages)
         stores = (Store(result[own.stores[0].value], store.axes),)
         joined = Nest(nest.kept, nest.reduced, (), (), stages, stores)
         return PendingNest(joiner.joined(joined, f"{form.title} + {node.op}"))

@@ -85,6 +85,9 @@ class Operator:
     """The first of the operands, the last ones, that rounding to half precision would spoil."""
     widened: int | None = None
     """The operand, of 8-bit integers, that a GPU's memory holds in the dtype of the result."""
+    plain: bool = False
+    """Whether the reference gives row-major arrays of the inferred dtypes, and computes nothing
+    that NumPy warns of."""
     moves: bool = False
     """Whether the reference only moves elements, so that it also takes arrays of dims."""
 
@@ -216,6 +219,9 @@ def prepared_reference(
     of the inferred one, so all callers of references go through here.
     """
     run = partial(operator.reference, **attributes)
+    if operator.plain:
+        several = len(types) > 1
+        return lambda arrays: [*run(*arrays)] if several else [run(*arrays)]
     halves = any(dtype.name in HALF_DTYPES for dtype in operands)
     forms = [(type_, held_in(type_.dtype), type_.rank) for type_ in types]
 

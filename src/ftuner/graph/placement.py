@@ -238,7 +238,7 @@ class Placement:
         writer = joiner.writer
         at = [writer.index(axis) for axis in range(len(definition.axes))]
         went = writer.copy(definition.steps, loads, at)
-        stages = tuple(replace(s, value=went[s.value]) for s in definition.stages)
+        stages = tuple(stage.moved(went) for stage in definition.stages)
         stores = tuple(
             Store(went[s.value], s.axes, tuple(went[a] for a in s.at), s.combine)
             for s in definition.stores

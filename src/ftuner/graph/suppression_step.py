@@ -22,39 +22,42 @@ class SuppressionStep:
     title: str
     scores: View
     """(images, labels, boxes), in row-major order, but for an offset."""
-    corners: View
-    """(images, 4, boxes): the lowest and the highest corner, in the same order."""
-    kept: Buffer
-    """(images, labels, limit) of int64; -1 after the last box that is kept."""
+    boxes: View
+    """(images, boxes, 4), in the same order."""
+    rows: Buffer
+    """(images, labels, 1 + limit, 3) of int64: for each label the number of boxes that are kept,
+    three times, then image, label and box of each, and -1 after the last one."""
     candidates: Buffer
-    """Memory for a key of each score while the step runs."""
-    boxes: Buffer
+    """Memory for a key of each score, and one more, while the step runs."""
+    kept: Buffer
     """Memory for the coordinates and areas of kept boxes while the step runs: for each label 5
     rows of `limit + LANES` elements."""
     limit: Dim
     thresholds: tuple[int, int, int]
     """Bits of the threshold of overlaps and of that of scores, and whether there is the latter."""
+    centred: bool
+    """Whether boxes are centres and extents, not two corners."""
 
     @property
     def dtype(self) -> DType:
         return self.scores.layout.dtype
 
     @property
-    def rows(self) -> Dim:
+    def tasks(self) -> Dim:
         return product(self.scores.shape[:2])
 
     @property
     def reads(self) -> tuple[Buffer, ...]:
-        return (self.scores.buffer, self.corners.buffer)
+        return (self.scores.buffer, self.boxes.buffer)
 
     @property
     def writes(self) -> tuple[Buffer, ...]:
-        return (self.kept, self.candidates, self.boxes)
+        return (self.rows, self.candidates, self.kept)
 
     def parameters(self) -> tuple[Dim, ...]:
         """What the kernel reads at run time."""
         _, labels, count = self.scores.shape
-        offsets = (self.scores.layout.offset, self.corners.layout.offset)
+        offsets = (self.scores.layout.offset, self.boxes.layout.offset)
         return (count, labels, self.limit, *offsets, *self.thresholds)
 
     @property

@@ -99,9 +99,12 @@ class Chain:
                 evaluate = _evaluation(node, boundary, chains)
                 between = _Between(node.op, tuple(map(places.of, node.inputs)), evaluate)
                 places.add(node.outputs)
-                # Other results have extents that are known already.
-                checked = not node.binds and not runs_graphs(node)
-            self._links.append(_Link(None if part.is_empty else executable, checks, between))
+                # Other results have extents that are known already, or that nothing is asked of.
+                asked = symbols_of(n for c in graph.constraints for n in (c.x, c.y))
+                checked = not runs_graphs(node) and set(node.binds).isdisjoint(asked)
+            link = _Link(None if part.is_empty else executable, checks, between)
+            if any(found is not None for found in link):
+                self._links.append(link)
             if node is not None and chains:
                 # Graphs have weights.
                 rest = {n: x for n, x in node.attributes.items() if n not in chains}
@@ -118,6 +121,15 @@ class Chain:
         """The executable that gives all outputs, if there is one."""
         if len(parts) == 1 and len(made) == len(graph.outputs):
             self._alone = self._links[0].executable
+        self._in_turn: tuple[Executable, Evaluate] | None = None
+        """The executable, and how a host node makes all outputs of its results, if that is all."""
+        executable, checks, between = self._links[0]
+        first = parts[0].node
+        if len(self._links) == 1 and executable and between and first and not checks:
+            given = places.count - len(first.outputs)
+            read = (*range(len(self._inputs), given),)
+            if (between.read, self._outputs) == (read, [*range(given, places.count)]):
+                self._in_turn = executable, between.evaluate
 
     def split_graph(self) -> SplitGraph:
         """The graph with what was compiled of its parts.
@@ -157,6 +169,9 @@ class Chain:
             return self.through(operands, partial(_noted, note), note)
         if self._alone is not None:
             return self._alone.run(operands)
+        if self._in_turn is not None:
+            executable, evaluate = self._in_turn
+            return [*evaluate(executable.run(operands), {})]
         return self.through(operands, lambda executable, given: executable.run(given))
 
     def repeat(
@@ -245,15 +260,15 @@ class _Places:
     def __init__(self, inputs: Sequence[Value], boundary: Boundary) -> None:
         self._boundary = boundary
         self._known = {value: place for place, value in enumerate(inputs)}
-        self._count = len(inputs)
+        self.count = len(inputs)
         self.constants: list[Any] = []
         """Those on the device."""
 
     def add(self, values: Sequence[Value]) -> range:
         """The places of the next values."""
-        places = range(self._count, self._count + len(values))
+        places = range(self.count, self.count + len(values))
         self._known.update(zip(values, places, strict=True))
-        self._count = places.stop
+        self.count = places.stop
         return places
 
     def of(self, value: Value) -> int:

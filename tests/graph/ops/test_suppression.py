@@ -15,6 +15,11 @@ from ftuner.runtime.model import Model
 SUPPRESS = SUPPRESSION[0]
 
 
+def operands(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores, and boxes by rows."""
+    return x[:, :-4], np.ascontiguousarray(x[:, -4:].swapaxes(1, 2))
+
+
 def by_definition(
     x: np.ndarray, iou_threshold: float, score_threshold: float | None, limit: int
 ) -> list[tuple[int, int, int]]:
@@ -70,7 +75,7 @@ def test_boxes_are_kept_as_by_definition(
 ) -> None:
     x = table(count, size, seed=count)
     found = SUPPRESS.reference(
-        x[:, :-4], x[:, -4:], iou_threshold=iou_threshold, score_threshold=score_threshold,
+        *operands(x), centred=False, iou_threshold=iou_threshold, score_threshold=score_threshold,
         limit=limit, count="n",
     )  # fmt: skip
     assert found.dtype == np.int64
@@ -83,7 +88,7 @@ def test_boxes_that_are_no_numbers_overlap_nothing() -> None:
     x[0, -4:, 3] = np.nan
     x[1, -2:, 5] = np.inf
     found = SUPPRESS.reference(
-        x[:, :-4], x[:, -4:], iou_threshold=0.5, score_threshold=None, limit=1000, count="n"
+        *operands(x), centred=False, iou_threshold=0.5, score_threshold=None, limit=1000, count="n"
     ).tolist()
     assert [0, 0, 3] in found
     assert [0, 1, 3] in found
@@ -93,16 +98,17 @@ def test_boxes_that_are_no_numbers_overlap_nothing() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("threshold", [None, 0.3, 0.0, -np.inf, np.inf, np.nan])
 @pytest.mark.parametrize("limit", [-1, 0, 5, 40, 1000])
+@pytest.mark.parametrize("centred", [False, True])
 def test_the_kernel_keeps_the_same_boxes(
-    threshold: float | None, limit: int, dtype: type, widest: CpuBackend
+    centred: bool, threshold: float | None, limit: int, dtype: type, widest: CpuBackend
 ) -> None:
     """With equal scores, zeros of both signs, infinite scores, NaN, and boxes without area."""
     g = Maker()
     of = DTYPES[np.dtype(dtype).name]
-    operands = g.given("scores", B, 2, S, dtype=of), g.given("corners", B, 4, S, dtype=of)
-    attributes = {"score_threshold": threshold, "limit": limit}
+    given = g.given("scores", B, 2, S, dtype=of), g.given("boxes", B, S, 4, dtype=of)
+    attributes = {"centred": centred, "score_threshold": threshold, "limit": limit}
     outputs = [
-        g.add("non_max_suppression", *operands, iou_threshold=t, count=f"n{i}", **attributes)
+        g.add("non_max_suppression", *given, iou_threshold=t, count=f"n{i}", **attributes)
         for i, t in enumerate((0.5, 0.0, 1.0, np.inf))
     ]
     model = Model(optimised(g.made(*outputs), halves=False), widest)
@@ -112,7 +118,7 @@ def test_the_kernel_keeps_the_same_boxes(
         x[:, 0, ::7], x[:, 0, 1::7] = 0.0, -0.0
         x[0, 1, 2::9], x[1, 1, 3::9], x[1, 0, 4::9] = np.nan, np.inf, -np.inf
         x[0, -1, 5::11], x[1, -2, 6::11] = np.nan, np.inf
-        feeds = {"scores": x[:, :-4], "corners": x[:, -4:]}
+        feeds = dict(zip(("scores", "boxes"), operands(x), strict=True))
         for found, t in zip(model.run(feeds), (0.5, 0.0, 1.0, np.inf), strict=True):
             expected = SUPPRESS.reference(*feeds.values(), iou_threshold=t, count="n", **attributes)
             np.testing.assert_array_equal(found, expected)

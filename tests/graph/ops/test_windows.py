@@ -133,12 +133,14 @@ def test_tables_that_are_refused() -> None:
 
 def test_boxes_that_are_refused() -> None:
     g = Maker()
-    attributes = {"iou_threshold": 0.5, "score_threshold": None, "limit": 1, "count": "n"}
+    attributes = {
+        "centred": False, "iou_threshold": 0.5, "score_threshold": None, "limit": 1, "count": "n",
+    }  # fmt: skip
     scores = g.given("scores", 2, 1, 5, dtype=FLOAT64)
-    for shape, dtype, error in (((2, 5), FLOAT64, ShapeError), ((2, 3, 5), FLOAT64, ShapeError),
-                                ((2, 4, 5), INT64, GraphError)):  # fmt: skip
-        corners = g.given("corners", *shape, dtype=dtype)
+    for shape, dtype, error in (((2, 5), FLOAT64, ShapeError), ((2, 5, 3), FLOAT64, ShapeError),
+                                ((2, 5, 4), INT64, GraphError)):  # fmt: skip
+        boxes = g.given("boxes", *shape, dtype=dtype)
         with pytest.raises(error):
-            g.add("non_max_suppression", scores, corners, **attributes)
+            g.add("non_max_suppression", scores, boxes, **attributes)
     with pytest.raises(GraphError):
         g.add("kept_boxes", scores, count="n")

@@ -58,8 +58,9 @@ def best(g: Maker) -> Value:
 
 
 def suppressed(g: Maker) -> Value:
-    operands = g.given("scores", B, 2, S), g.given("corners", B, 4, S)
-    return g.add("suppress", *operands, iou_threshold=0.5, score_threshold=0.1, limit=5)
+    operands = g.given("scores", B, 2, S), g.given("boxes", B, S, 4)
+    attributes = {"centred": False, "iou_threshold": 0.5, "score_threshold": 0.1, "limit": 5}
+    return g.add("suppress", *operands, **attributes)
 
 
 def recurrent(g: Maker) -> Value:

@@ -19,12 +19,13 @@ from ftuner.codegen.triton.nest_positions import Positions
 from ftuner.codegen.triton.nest_reductions import Reductions
 from ftuner.codegen.triton.nest_values import Frame, Values
 from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
-from ftuner.core.access import POSITIONAL, Kernel
+from ftuner.core.access import Kernel
 from ftuner.core.cached_attribute import cached_attribute
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
 from ftuner.core.gpu.schedule import Schedule, schedules_of
+from ftuner.core.index_expr import POSITIONAL
 from ftuner.errors import UnsupportedKernelError
 from ftuner.hardware.gpu_tuning import GpuTuning
 

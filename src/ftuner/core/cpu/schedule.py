@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ftuner.core.access import POSITIONAL, Access, Kernel, without_unused
+from ftuner.core.access import Access, Kernel, without_unused
 from ftuner.core.dim import Dim, ceil_quotient, product, quotient
 from ftuner.core.guards import differing, needs
 
@@ -104,9 +104,13 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
     if kept and isinstance(last, int) and last < lanes:
         # A short reduced axis would leave most of each vector empty.
         candidates = candidates[:1]
-    positions = any(s.kind in POSITIONAL for s in kernel.stages)
+    positions = any(stage.positional for stage in kernel.stages)
     if positions:
-        candidates = [a for a in candidates if a < kept]
+        # Lanes have one number of indices that are reduced.
+        counts = {stage.count for stage in kernel.stages}
+        candidates = [
+            a for a in candidates if a < kept and counts.isdisjoint(differing(kernel, (a,)))
+        ]
 
     def contiguous(axis: int) -> tuple[int, int]:
         return sum(1 for a in accesses if a.coefficients[axis] == 1), axis

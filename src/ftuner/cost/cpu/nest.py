@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ftuner.core.access import POSITIONAL, Access, Kernel
+from ftuner.core.access import Access, Kernel
 from ftuner.core.cpu.schedule import operand_numbers, schedule_of
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.core.index_expr import Stage
+from ftuner.core.guards import differing
+from ftuner.core.index_expr import POSITIONAL, Stage
 from ftuner.core.scaled_product import is_scaled
 from ftuner.cost.functions import operation_cycles
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
@@ -57,13 +58,24 @@ class _Pass(NamedTuple):
     fixed: float
 
 
+def _extents(kernel: Kernel, bindings: Mapping[str, int]) -> tuple[int, ...]:
+    """The extents of the axes. Parts of a reduced one are taken to add up to all of it."""
+    found = [evaluate(n, bindings) for n in kernel.axes]
+    counts = {stage.count for stage in kernel.stages if stage.count is not None}
+    kept = range(len(kernel.kept)) if counts else ()
+    for axis in kept:
+        if not counts.isdisjoint(differing(kernel, (axis,))):
+            found[-1] = -(-found[-1] // max(found[axis], 1))
+    return tuple(found)
+
+
 class NestCost:
     """A kernel at known extents, and the loops of its schedule."""
 
     def __init__(self, kernel: Kernel, extents: Mapping[str, int], machine: Machine) -> None:
         self.kernel = kernel
         self.machine = machine
-        self.extents = tuple(evaluate(n, extents) for n in kernel.axes)
+        self.extents = _extents(kernel, extents)
         self._tuning = machine.hardware.tuning
         self.schedule = schedule_of(
             kernel, machine.isa.vector_bytes, self._tuning.nest_block_elements
@@ -211,7 +223,7 @@ class NestCost:
         if any(stage.kind == "scan" for stage in kernel.stages):
             (stage,) = kernel.stages
             return [self._pass([stage.value], range(len(kernel.values)), everywhere, stage)]
-        found = [self._pass([stage.value], (), everywhere, stage) for stage in kernel.stages]
+        found = [self._pass(stage.needed, (), everywhere, stage) for stage in kernel.stages]
         wide = [i for i, w in enumerate(kernel.wide) if w]
         narrow = [i for i, w in enumerate(kernel.wide) if not w]
         reduced = set(range(self._kept, len(self.extents)))

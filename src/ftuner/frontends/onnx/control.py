@@ -11,6 +11,7 @@ same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -204,9 +205,11 @@ def _iterated(
     known = None if trips.constant is None else int(trips.constant.item())
     sequences = not all(isinstance(v, Value) for v in initial)
     if known is not None and known <= min(FEW_TRIPS, FEW_NODES // (nodes + 1)):
-        found = unrolled(context, known, going, initial, body, optional, asks=sequences)
-        if found is not None:
-            return found
+        # A number that comes at run time would be asked for, and its signs would make other models.
+        with suppress(*(() if sequences else (RunTimeNumberError,))):
+            found = unrolled(context, known, going, initial, body, optional, asks=sequences)
+            if found is not None:
+                return found
     few = known is not None and known <= MOST_TRIPS
     tensors = [v for v in initial if isinstance(v, Value)]
     for counted, presumes_ones in ((False, False), (True, False), (True, True)):

@@ -19,21 +19,6 @@ def _number(context: Context, value: Value | None, what: str) -> float | None:
     return float(array.item())
 
 
-def _corners(context: Context, boxes: Value, centred: bool) -> Value:
-    """The lowest and the highest corner of boxes, (images, 4, boxes)."""
-    turned = context.swapped(boxes)
-    first, second = context.slice(turned, 1, 0, 2), context.slice(turned, 1, 2, 2)
-    if centred:
-        # The centre and the extents, x before y, which does not matter to overlaps.
-        half = context.scaled(second, 0.5)
-        return context.concat(
-            [context.add("subtract", first, half), context.add("add", first, half)], 1
-        )
-    return context.concat(
-        [context.add("minimum", first, second), context.add("maximum", first, second)], 1
-    )
-
-
 def _non_max_suppression(context: Context, node: NodeView) -> Sequence[Value]:
     boxes, scores = node.input(0), node.input(1)
     what = f"boxes {boxes.type} with scores {scores.type}"
@@ -42,15 +27,15 @@ def _non_max_suppression(context: Context, node: NodeView) -> Sequence[Value]:
     for have, wanted in ((boxes.shape[2], 4), (boxes.shape[0], scores.shape[0]),
                          (boxes.shape[1], scores.shape[2])):  # fmt: skip
         context.builder.require(have, wanted, what)
-    centred = node.flag("center_point_box")
     limit = _number(context, node.optional(2), "the most boxes of a class")
     overlap = _number(context, node.optional(3), "the threshold of overlaps")
     least = _number(context, node.optional(4), "the threshold of scores")
     count = context.names.fresh(f"{next(iter(node.record.outputs), 'boxes')}_count")
     return [
         context.add(
-            "non_max_suppression", scores, _corners(context, boxes, centred), limit=int(limit or 0),
-            iou_threshold=overlap or 0.0, score_threshold=least, count=str(count),
+            "non_max_suppression", scores, boxes, centred=node.flag("center_point_box"),
+            limit=int(limit or 0), iou_threshold=overlap or 0.0, score_threshold=least,
+            count=str(count),
         )
     ]  # fmt: skip
 

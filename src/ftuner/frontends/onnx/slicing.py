@@ -134,23 +134,27 @@ def _sliced_by_data(context: Context, node: NodeView, start: Value, end: Value) 
         raise context.malformed(f"{count} starts and {len(axes)} axes")
     context.axes(axes, x.rank)
     axes = tuple(context.axis(axis, x.rank) for axis in axes)
-    forward = context.builder.constant(np.array([step > 0 for step in steps]), BOOL)
-    extents = context.builder.dims([x.shape[axis] for axis in axes])
+    along = [x.shape[axis] for axis in axes]
+    extents = context.builder.dims(along)
+    if len(along) == 1 and isinstance(along[0], int):
+        # One constant for all slices, so that those between the same bounds have one extent.
+        extents = context.scalar(along[0], INT64)
     zero, one = context.scalar(0, INT64), context.scalar(1, INT64)
-    last = context.add("subtract", extents, one)
+    high, forward = extents, None
+    if any(step < 0 for step in steps):
+        forward = context.builder.constant(np.array([step > 0 for step in steps]), BOOL)
+        high = context.add("where", forward, extents, context.add("subtract", extents, one))
 
     def between(position: Value, least: Value) -> Value:
         """A position, counted from the front and clamped, where steps go back to `least`."""
         back = context.add("less", position, zero)
         position = context.add("where", back, context.add("add", position, extents), position)
-        low = context.add("where", forward, zero, least)
-        high = context.add("where", forward, extents, last)
+        low = zero if forward is None else context.add("where", forward, zero, least)
         return context.add("minimum", context.add("maximum", position, low), high)
 
     first, stop = between(bounds[0], zero), between(bounds[1], context.scalar(-1, INT64))
-    found = context.concat(
-        [context.at_least(first, 0), context.count_between(first, stop, steps)], 0
-    )
+    length = context.count_between(first, stop, steps)
+    found = context.concat([first if forward is None else context.at_least(first, 0), length], 0)
     numbers = context.extents_of(found, "the bounds of a slice")
     lengths: list[Dim] = list(numbers[count:])
     ones = all(step == 1 for step in steps) and _ends_one_after(context, *bounds)

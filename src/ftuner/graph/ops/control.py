@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from ftuner.core.index_expr import Nest
 from ftuner.errors import GraphError, IterationLimitError, ShapeError
 from ftuner.graph.ir import Graph, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
@@ -118,6 +119,26 @@ def _reference_loop(
     return results if len(results) > 1 else results[0]
 
 
+def _infer_independent(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType, ...]:
+    operands, constants = attributes["nest"].operands, attributes["constants"]
+    if [(x.dtype, x.shape) for x in operands] != [(t.dtype, t.shape) for t in types]:
+        raise GraphError(f"independent_loop of {', '.join(map(str, types))}")
+    return _infer_loop(types[: len(types) - constants], attributes, require)[-1:]
+
+
+def _reference_independent(
+    *operands: Any, nest: Nest, constants: int, body: Run, carried: int, conditional: bool,
+    types: Types,
+) -> Any:  # fmt: skip
+    results = _reference_loop(
+        *operands[: len(operands) - constants], body=body, carried=carried, conditional=conditional,
+        types=types, counts=(),
+    )  # fmt: skip
+    return results[-1] if carried else results
+
+
 def _infer_choose(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
     for branch in ("then", "otherwise"):
         _expect_operands("choose", attributes[branch], types[1:])
@@ -136,14 +157,19 @@ def _reference_choose(
 
 CONTROL = (
     Operator("loop", _infer_loop, _reference_loop),
+    Operator("independent_loop", _infer_independent, _reference_independent,
+             lambda types, attributes, results: cast(Nest, attributes["nest"])),
     Operator("choose", _infer_choose, _reference_choose),
-)
+)  # fmt: skip
 """`loop` takes a number of iterations, whether to begin, the first carried values (`carried` of
 them), values that every iteration reads, and an empty array for each stacked result. The graph
 `body` takes carried values and the values that every iteration reads. It gives, if the loop is
 `conditional`, whether to go on, then carried values, then an element of each stacked result. The
 results are the last carried values and the stacked ones; these are the empty arrays if there is no
 iteration.
+
+`independent_loop` gives one stacked result of a loop whose iterations depend on their number alone,
+which `nest` computes, for the operands of the loop, then as many as `constants` of the body.
 
 `choose` takes a condition and the operands of both graphs, `then` and `otherwise`, and gives what
 the chosen one gives. `types` are the types of the results; `counts` names the symbols of their

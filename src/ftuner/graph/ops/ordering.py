@@ -210,7 +210,7 @@ ORDERING = (
     ),
     Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
     Operator("non_zero", _infer_non_zero, _reference_non_zero),
-    Operator("extents", _infer_extents, _reference_extents),
+    Operator("extents", _infer_extents, _reference_extents, plain=True),
     Operator("unique", _infer_unique, _reference_unique),
 )
 """A `cumulative_product` is rounded, and may overflow, at each element.

@@ -18,74 +18,83 @@ from ftuner.graph.suppression_step import LANES, SuppressionStep
 
 Types = Sequence[TensorType]
 COORDINATES = 4
+COLUMNS = 3
+"""Image, label and box."""
 BLOCK = 128
 """Boxes that are compared with as many others at once. The matrices of a block, 64 KiB each, stay
 in the L2 cache, and NumPy's overhead for each call is paid once for 16384 pairs."""
 
 
 def _infer_suppress(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    scores, corners = types
-    what = f"suppression of {scores} with {corners}"
-    if scores.dtype.name not in DTYPES or scores.dtype != corners.dtype:
+    scores, boxes = types
+    what = f"suppression of {scores} with {boxes}"
+    if scores.dtype.name not in DTYPES or scores.dtype != boxes.dtype:
         raise GraphError(what)
-    if scores.rank != 3 or corners.rank != 3:
-        raise ShapeError(f"{what}: expected (images, labels, boxes) and (images, 4, boxes)")
-    images, _, boxes = scores.shape
-    for have, wanted in zip(corners.shape, (images, COORDINATES, boxes), strict=True):
+    if scores.rank != 3 or boxes.rank != 3:
+        raise ShapeError(f"{what}: expected (images, labels, boxes) and (images, boxes, 4)")
+    images, _, count = scores.shape
+    for have, wanted in zip(boxes.shape, (images, count, COORDINATES), strict=True):
         require(have, wanted, what)
-    limit = minimum(max(attributes["limit"], 0), boxes)
-    return (TensorType(INT64, (*scores.shape[:2], limit)),)
+    limit = minimum(max(attributes["limit"], 0), count)
+    return (TensorType(INT64, (*scores.shape[:2], 1 + limit, COLUMNS)),)
 
 
 def _reference_suppress(
-    scores: Any, corners: Any, iou_threshold: float, score_threshold: float | None, limit: int
-) -> Any:
+    scores: Any, boxes: Any, centred: bool, iou_threshold: float, score_threshold: float | None,
+    limit: int,
+) -> Any:  # fmt: skip
     limit = min(max(limit, 0), scores.shape[2])
-    found = np.full((*scores.shape[:2], limit), -1, np.int64)
+    found = np.full((*scores.shape[:2], 1 + limit, COLUMNS), -1, np.int64)
     for image, label in np.ndindex(scores.shape[:2]):
-        kept = _kept(scores[image, label], corners[image], iou_threshold, score_threshold, limit)
-        found[image, label, : len(kept)] = kept
+        corners = _corners(boxes[image], centred)
+        kept = _kept(scores[image, label], corners, iou_threshold, score_threshold, limit)
+        rows = [(len(kept),) * COLUMNS, *((image, label, box) for box in kept)]
+        found[image, label, : len(rows)] = rows
     return found
 
 
+@np.errstate(all="ignore")
+def _corners(boxes: Array, centred: bool) -> Array:
+    """The lowest and the highest corner of boxes, by columns."""
+    first, second = boxes[:, :2].T, boxes[:, 2:].T
+    if centred:
+        half = second * boxes.dtype.type(0.5)
+        return np.concatenate([first - half, first + half])
+    return np.concatenate([np.minimum(first, second), np.maximum(first, second)])
+
+
 def _lower_suppress(node: Node, placement: Placement) -> list[View] | None:
-    scores, corners = node.inputs
+    scores, boxes = node.inputs
     dtype = scores.dtype
     place = placement.alone(node.output)
-    images, labels, boxes = scores.shape
-    limit = node.output.shape[2]
+    images, labels, count = scores.shape
+    limit = node.output.shape[2] - 1
     # A key has twice the bits of a score.
-    keys = TensorType(dtype, (images, labels, boxes, 2))
+    keys = TensorType(dtype, (images, labels, count + 1, 2))
     kept = TensorType(dtype, (images, labels, COORDINATES + 1, limit + LANES))
     overlap, least = node.attributes["iou_threshold"], node.attributes["score_threshold"]
     bits = np.array([overlap, least or 0.0], dtype.name).view(f"int{dtype.bits}")
     placement.add(
         SuppressionStep(
-            "suppress", placement.contiguous(scores), placement.contiguous(corners), place.buffer,
+            "suppress", placement.contiguous(scores), placement.contiguous(boxes), place.buffer,
             placement.apart(keys).buffer, placement.apart(kept).buffer, limit,
-            (int(bits[0]), int(bits[1]), int(least is not None)),
+            (int(bits[0]), int(bits[1]), int(least is not None)), node.attributes["centred"],
         )
     )  # fmt: skip
     return [place]
 
 
 def _infer_kept(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    (x,) = types
-    if x.dtype != INT64 or x.rank != 3:
-        raise GraphError(f"kept_boxes of {x}; expected what suppress gives")
-    return (TensorType(INT64, (symbol(attributes["count"]), 3)),)
+    (rows,) = types
+    if rows.dtype != INT64 or rows.rank != 4 or rows.shape[3] != COLUMNS:
+        raise GraphError(f"kept_boxes of {rows}; expected what suppress gives")
+    return (TensorType(INT64, (symbol(attributes["count"]), COLUMNS)),)
 
 
-def _reference_kept(kept: Any, count: str) -> Any:
-    _, labels, limit = kept.shape
-    boxes = kept.ravel()
-    (places,) = (boxes >= 0).nonzero()
-    found = np.zeros((len(places), 3), np.int64)
-    if len(kept) * labels > 1:
-        rows = places // limit
-        found[:, 0], found[:, 1] = rows // labels, rows % labels
-    found[:, 2] = boxes[places]
-    return found
+def _reference_kept(rows: Any, count: str) -> Any:
+    if len(rows) == rows.shape[1] == 1:
+        return rows[0, 0, 1 : 1 + rows[0, 0, 0, 0]].copy()
+    return rows[:, :, 1:][np.arange(rows.shape[2] - 1) < rows[:, :, 0, :1]]
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -93,10 +102,10 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
 
 
 def _reference(
-    scores: Any, corners: Any, iou_threshold: float, score_threshold: float | None, limit: int,
-    count: str,
+    scores: Any, boxes: Any, centred: bool, iou_threshold: float, score_threshold: float | None,
+    limit: int, count: str,
 ) -> Any:  # fmt: skip
-    kept = _reference_suppress(scores, corners, iou_threshold, score_threshold, limit)
+    kept = _reference_suppress(scores, boxes, centred, iou_threshold, score_threshold, limit)
     return _reference_kept(kept, count)
 
 
@@ -168,14 +177,14 @@ class _Boxes:
 SUPPRESSION = (
     Operator("non_max_suppression", _infer, _reference),
     Operator("suppress", _infer_suppress, _reference_suppress, lower=_lower_suppress),
-    Operator("kept_boxes", _infer_kept, _reference_kept),
+    Operator("kept_boxes", _infer_kept, _reference_kept, plain=True),
 )
-"""`non_max_suppression` takes scores, (images, labels, boxes), and corners, (images, 4, boxes): the
-lowest and the highest one of each box, two coordinates each. The result has a row of image, label
-and box for each box that is kept, by image and label, the highest score first. A box is kept unless
-its intersection over union with one of the same label that is kept is above `iou_threshold`;
-`limit` is the most boxes of a label. The attribute `count` names the symbol of their number. NaN is
-below all scores.
+"""`non_max_suppression` takes scores, (images, labels, boxes), and boxes, (images, boxes, 4): two
+opposite corners of each or, if `centred`, its centre and its extents. The result has a row of
+image, label and box for each box that is kept, by image and label, the highest score first. A box
+is kept unless its intersection over union with one of the same label that is kept is above
+`iou_threshold`; `limit` is the most boxes of a label. The attribute `count` names the symbol of
+their number. NaN is below all scores.
 
-`suppress` gives (images, labels, limit) instead: the numbers of the boxes that are kept, and -1
-after the last one. `kept_boxes` makes of it what `non_max_suppression` gives."""
+`suppress` gives (images, labels, 1 + limit, 3) instead: for each label their number, the rows, and
+-1 after the last one. `kept_boxes` makes of it what `non_max_suppression` gives."""

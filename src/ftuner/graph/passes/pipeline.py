@@ -19,6 +19,7 @@ from ftuner.graph.passes.group_norm import separate_groups
 from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
 from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.hard_swish import recognise_hard_swish
+from ftuner.graph.passes.independent_loops import write_loops_as_nests
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.joined_halves import join_halves
 from ftuner.graph.passes.merged_axes import undo_merged_axes
@@ -89,8 +90,11 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
         graph = halves_in_float32(graph)
         verify(graph, typed)
         # A GPU multiplies the gathered weights as a batch, reads windows from L1, and has the host
-        # choose boxes.
-        passes = (*passes, join_halves, recognise_experts, separate_axes, suppress_in_steps)
+        # choose boxes and run loops.
+        passes = (
+            *passes, join_halves, recognise_experts, separate_axes, suppress_in_steps,
+            write_loops_as_nests,
+        )  # fmt: skip
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     free = free_symbols(graph) if any(node.binds for node in graph.nodes) else None
     for apply in passes:

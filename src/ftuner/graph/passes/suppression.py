@@ -5,6 +5,7 @@ from __future__ import annotations
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import INT64
 from ftuner.graph.ir import Graph, Node, TensorType
+from ftuner.graph.ops.suppression import COLUMNS
 from ftuner.graph.rewriting import made, rewritten
 
 
@@ -17,7 +18,7 @@ def suppress_in_steps(graph: Graph) -> Graph:
             count = attributes.pop("count")
             scores, result = node.inputs[0], node.output
             limit = minimum(max(attributes["limit"], 0), scores.shape[2])
-            type_ = TensorType(INT64, (*scores.shape[:2], limit))
+            type_ = TensorType(INT64, (*scores.shape[:2], 1 + limit, COLUMNS))
             kept = made("suppress", node.inputs, type_, f"{result.name}_kept", **attributes)
             boxes = Node("kept_boxes", kept.outputs, node.outputs, {"count": count})
             places[node] = [kept, boxes]

@@ -27,6 +27,7 @@ class CpuBoundary(Boundary):
 
     def __init__(self, graph: Graph, appended: Sequence[Appended]) -> None:
         self._names = [v.name for v in graph.inputs]
+        self._set_of_names = frozenset(self._names)
         any_strides = {pair.input for pair in appended}
         self._forms = [
             _Form(
@@ -39,7 +40,9 @@ class CpuBoundary(Boundary):
         """The outputs that are lists of maps."""
 
     def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
-        check_names(feeds, self._names)
+        # Comparing sets takes a third of the time of looking for each name.
+        if type(feeds) is not dict or feeds.keys() != self._set_of_names:
+            check_names(feeds, self._names)
         arrays = []
         for form in self._forms:
             name, quick, rank, any_strides, _ = form

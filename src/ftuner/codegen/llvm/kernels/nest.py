@@ -264,18 +264,22 @@ class _Emission(Frame):
 
             self._over_reduced(place, store)
 
-    def _over_reduced(self, place: Place, body: Callable[[Place], None]) -> None:
-        """Emit `body` for each index along the reduced axes, by vectors along the vector axis."""
+    def _over_reduced(
+        self, place: Place, body: Callable[[Place], None], count: ir.Value | None = None
+    ) -> None:
+        """Emit `body` for each index along the reduced axes, by vectors along the vector axis; for
+        the first `count` ones along the only one, if it is given."""
         kernel, vector = self.kernel, self.schedule.vector
         inner = [a for a in range(len(kernel.kept), len(kernel.axes)) if a != vector]
         checked = not place.holds.issuperset(self.slopes)
         # Single elements are those of borders, of which each row has some.
         whole = place.lanes is not None and place.lanes.mask is None
-        written = [] if checked and whole else self._written_out(inner)
+        looped = count is not None or (checked and whole)
+        written = [] if looped else self._written_out(inner)
         with ExitStack() as loops:
             index = dict(place.index)
             for axis in inner[: len(inner) - len(written)]:
-                extent = self.dim(kernel.axes[axis])
+                extent = self.dim(kernel.axes[axis]) if count is None else count
                 index[axis] = loops.enter_context(counted_loop(self.builder, 0, extent))
             last = inner[len(inner) - len(written) :]
             for numbers in itertools.product(*map(range, written)):
@@ -330,7 +334,13 @@ class _Emission(Frame):
             for part, total in zip(after, totals, strict=True):
                 builder.store(part, total)
 
-        self._over_reduced(place, gather)
+        count = None
+        if stage.count is not None:
+            values = Values(self, place)
+            count = values.value(stage.count)
+            # Where the indices begin, which is data as well, is not computed in each round.
+            place = replace(place, known=values.known)
+        self._over_reduced(place, gather, count)
         parts = reduced_lanes(builder, accumulator, loaded()) if across else loaded()
         return accumulator.result(builder, parts)
 

@@ -110,12 +110,13 @@ class Values:
         self._builder = frame.builder
         self._kernel = frame.kernel
         self._place = place
-        self._known = dict(place.known)
+        self.known = dict(place.known)
+        """Those that have been computed."""
 
     def value(self, number: int) -> ir.Value:
-        found = self._known.get(number)
+        found = self.known.get(number)
         if found is None:
-            found = self._known[number] = self._compute(number)
+            found = self.known[number] = self._compute(number)
         return found
 
     def _compute(self, number: int) -> ir.Value:

@@ -5,8 +5,8 @@ threshold, so that no more of them are sorted than are looked at. A candidate is
 order of its score in the upper half of the bits, and the complement of its number in the lower
 half, so that the first of equal scores is the largest. Each is compared with vectors of kept boxes.
 
-`dims` holds `SuppressionStep.parameters()`; `buffers` scores, corners, the numbers of kept boxes,
-memory for candidates, and memory for kept boxes.
+`dims` holds `SuppressionStep.parameters()`; `buffers` scores, boxes, the rows of kept boxes, memory
+for candidates, and memory for kept boxes.
 """
 
 from __future__ import annotations
@@ -20,40 +20,47 @@ from ftuner.codegen.llvm.ir.builder import (
     VOID,
     any_lane,
     const,
+    interleave,
     pointer_slot,
     reserve,
     scalar_type,
     slot,
     splat,
 )
-from ftuner.codegen.llvm.ir.functions import number
+from ftuner.codegen.llvm.ir.functions import number, zero
+from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType
 
 _AREA = 4
 """The row of areas, after those of coordinates."""
+_COLUMNS = 3
+"""Image, label and box."""
 
 
-def emit(module: ir.Module, symbol: str, dtype: DType, lanes: int) -> None:
+def emit(module: ir.Module, symbol: str, dtype: DType, lanes: int, centred: bool) -> None:
     """Add the kernel to a module. `lanes`: kept boxes that a candidate is compared with at once."""
-    _Suppression(module, symbol, dtype, lanes)
+    _Suppression(module, symbol, dtype, lanes, centred)
 
 
 class _Suppression:
-    def __init__(self, module: ir.Module, symbol: str, dtype: DType, lanes: int) -> None:
+    def __init__(
+        self, module: ir.Module, symbol: str, dtype: DType, lanes: int, centred: bool
+    ) -> None:
         self._element = scalar_type(dtype)
         self._vector = ir.VectorType(self._element, lanes)
         self._align = dtype.itemsize
         self._bits = ir.IntType(dtype.bits)
         self._key = ir.IntType(2 * dtype.bits)
         self._lanes = lanes
+        self._centred = centred
         self._place = self._emit_place(module, f"{symbol}_place")
         function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
         buffers, dims, _, _, begin, end = function.args
         self._b = b = ir.IRBuilder(function.append_basic_block("entry"))
-        scores, corners, kept, keys, boxes = (pointer_slot(b, buffers, i) for i in range(5))
-        self._count, labels, self._limit, first_score, first_corner, *thresholds = (
+        scores, given, rows, keys, boxes = (pointer_slot(b, buffers, i) for i in range(5))
+        self._count, labels, self._limit, first_score, first_box, *thresholds = (
             slot(b, dims, i) for i in range(8)
         )
         self._iou, self._least = (
@@ -63,20 +70,29 @@ class _Suppression:
         self._stride = b.add(self._limit, const(lanes))
         self._left, self._found = reserve(b, I64), reserve(b, I64)
         scores = self._at(scores, first_score, self._element)
-        corners = self._at(corners, first_corner, self._element)
+        given = self._at(given, first_box, self._element)
         with counted_loop(b, begin, end) as task:
             skipped = b.mul(task, self._count)
-            self._keys = self._at(keys, skipped, self._key)
-            image = b.mul(b.udiv(task, labels), b.mul(self._count, const(_AREA)))
-            self._corners = self._at(corners, image, self._element)
+            # One more is stored than there may be.
+            room = b.mul(task, b.add(self._count, const(1)))
+            self._keys = self._at(keys, room, self._key)
+            image = b.udiv(task, labels)
+            before = b.mul(image, b.mul(self._count, const(_AREA)))
+            self._given = self._at(given, before, self._element)
             room = b.mul(task, b.mul(self._stride, const(_AREA + 1)))
             self._boxes = self._at(boxes, room, self._element)
-            self._kept = self._at(kept, b.mul(task, self._limit), I64)
+            own = b.mul(b.add(self._limit, const(1)), const(_COLUMNS))
+            head = self._at(rows, b.mul(task, own), I64)
+            rows_of = self._at(head, const(_COLUMNS), I64)
             self._collect(self._at(scores, skipped, self._element))
             self._order()
-            self._choose()
-            with counted_loop(b, b.load(self._found, typ=I64), self._limit) as rest:
-                b.store(const(-1), self._at(self._kept, rest, I64))
+            self._choose(rows_of, image, b.urem(task, labels))
+            found = b.load(self._found, typ=I64)
+            for column in range(_COLUMNS):
+                b.store(found, self._at(head, const(column), I64))
+            ends = (b.mul(n, const(_COLUMNS)) for n in (found, self._limit))
+            with counted_loop(b, *ends) as rest:
+                b.store(const(-1), self._at(rows_of, rest, I64))
         b.ret_void()
 
     def _at(self, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
@@ -117,37 +133,43 @@ class _Suppression:
 
     def _collect(self, scores: ir.Value) -> None:
         """Store the keys of candidates. Vectors of scores without one are passed over."""
-        b, lanes = self._b, self._lanes
+        b, lanes, half = self._b, self._lanes, self._bits.width
         b.store(const(0), self._left)
         b.store(const(0), self._found)
         some = b.icmp_signed(">", self._limit, const(0))
         count = b.select(some, self._count, const(0))
         least = splat(b, self._least, lanes)
-        whole = b.and_(count, const(-lanes))
-        with counted_loop(b, 0, whole, lanes) as first:
-            address = self._at(scores, first, self._element)
-            several = b.load(address, align=self._align, typ=self._vector)
-            above = any_lane(b, b.fcmp_ordered(">", several, least))
-            with b.if_then(b.or_(self._all, above)):
-                self._collect_each(scores, first, b.add(first, const(lanes)))
-        self._collect_each(scores, whole, count)
+        every = splat(b, self._all, lanes)
+        numbers = ir.Constant(ir.VectorType(self._bits, lanes), list(range(lanes)))
+        top = ir.Constant(numbers.type, [1 << half - 1] * lanes)
+        several = reserve(b, ir.VectorType(self._bits, 2 * lanes))
 
-    def _collect_each(self, scores: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        b, half = self._b, self._bits.width
-        with counted_loop(b, begin, end) as index:
-            score = b.load(self._at(scores, index, self._element), typ=self._element)
-            # Minus zero becomes zero. The integers are in the order of the floats; NaN is last.
-            bits = b.bitcast(b.fadd(score, number(self._element, 0.0)), self._bits)
-            top = ir.Constant(self._bits, 1 << half - 1)
-            mask = b.or_(b.ashr(bits, ir.Constant(self._bits, half - 1)), top)
-            ordered = b.fcmp_ordered("ord", score, score)
-            order = b.select(ordered, b.xor(bits, mask), number(self._bits, 0))
-            low = b.not_(b.trunc(index, self._bits))
-            high = b.shl(b.zext(order, self._key), ir.Constant(self._key, half))
-            left = b.load(self._left, typ=I64)
-            b.store(b.or_(high, b.zext(low, self._key)), self._at(self._keys, left, self._key))
-            taken = b.or_(self._all, b.fcmp_ordered(">", score, self._least))
-            b.store(b.add(left, b.zext(taken, I64)), self._left)
+        def collect(base: ir.Value, exist: ir.Value | None) -> None:
+            mask = mask_of(b, exist, lanes)
+            address = self._at(scores, base, self._element)
+            score = load_lanes(b, address, self._vector, self._align, mask)
+            taken = b.or_(every, b.fcmp_ordered(">", score, least))
+            taken = taken if mask is None else b.and_(taken, mask)
+            with b.if_then(any_lane(b, taken)):
+                # Minus zero becomes zero. The integers are in the order of the floats; NaN is last.
+                bits = b.bitcast(b.fadd(score, number(self._vector, 0.0)), numbers.type)
+                sign = b.ashr(bits, ir.Constant(numbers.type, [half - 1] * lanes))
+                order = b.select(b.fcmp_ordered("ord", score, score),
+                                 b.xor(bits, b.or_(sign, top)), zero(numbers.type))  # fmt: skip
+                number_of = b.add(splat(b, b.trunc(base, self._bits), lanes), numbers)
+                pairs = interleave(b, [b.not_(number_of), order])
+                for part, pair in enumerate(pairs):
+                    b.store(pair, self._at(several, const(part * lanes), self._bits))
+                chosen = b.zext(b.bitcast(taken, ir.IntType(lanes)), I64)
+                left = b.load(self._left, typ=I64)
+                for lane in range(lanes):
+                    # Stored without a branch, whether it is taken or replaced by the next one.
+                    key = b.load(self._at(several, const(lane), self._key), typ=self._key)
+                    b.store(key, self._at(self._keys, left, self._key))
+                    left = b.add(left, b.and_(b.lshr(chosen, const(lane)), const(1)))
+                b.store(left, self._left)
+
+        by_vectors(b, const(0), count, lanes, collect)
 
     def _order(self) -> None:
         """Make a heap of the candidates."""
@@ -159,7 +181,7 @@ class _Suppression:
             key = b.load(self._at(self._keys, at, self._key), typ=self._key)
             b.call(self._place, [self._keys, at, count, key])
 
-    def _choose(self) -> None:
+    def _choose(self, rows: ir.Value, image: ir.Value, label: ir.Value) -> None:
         """Take candidates, the highest score first, until there are no more or enough are kept."""
         b = self._b
         look = b.append_basic_block("choose.look")
@@ -177,16 +199,29 @@ class _Suppression:
         moved = b.load(self._at(self._keys, last, self._key), typ=self._key)
         b.call(self._place, [self._keys, const(0), last, moved])
         box = b.zext(b.not_(b.trunc(key, self._bits)), I64)
-        rows = [self._at(self._corners, b.mul(self._count, const(i)), self._element)
-                for i in range(_AREA)]  # fmt: skip
-        sides = [b.load(self._at(row, box, self._element), typ=self._element) for row in rows]
+        sides = self._sides(box)
         area = b.fmul(b.fsub(sides[2], sides[0]), b.fsub(sides[3], sides[1]))
         with b.if_then(b.not_(self._overlaps([*sides, area], found))):
             self._keep([*sides, area], found)
-            b.store(box, self._at(self._kept, found, I64))
+            row = b.mul(found, const(_COLUMNS))
+            for column, value in enumerate((image, label, box)):
+                b.store(value, self._at(rows, b.add(row, const(column)), I64))
             b.store(b.add(found, const(1)), self._found)
         b.branch(look)
         b.position_at_end(done)
+
+    def _sides(self, box: ir.Value) -> list[ir.Value]:
+        """The lowest and the highest corner of a box."""
+        b, element = self._b, self._element
+        at = self._at(self._given, b.mul(box, const(_AREA)), element)
+        given = [b.load(self._at(at, const(i), element), typ=element) for i in range(_AREA)]
+        first, second = given[:2], given[2:]
+        if self._centred:
+            half = [b.fmul(x, number(element, 0.5)) for x in second]
+            return [apply(x, y) for apply in (b.fsub, b.fadd)
+                    for x, y in zip(first, half, strict=True)]  # fmt: skip
+        return [self._bound(order, x, y) for order in "<>"
+                for x, y in zip(first, second, strict=True)]  # fmt: skip
 
     def _row(self, row: int, index: ir.Value) -> ir.Value:
         """The address of an element of a row of kept boxes."""

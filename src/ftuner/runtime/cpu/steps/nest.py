@@ -28,7 +28,9 @@ class NestKind(StepKind[NestStep]):
     """A nest is one kernel, whose tasks are iterations of its outer loops."""
 
     def loops(self, step: NestStep) -> Shape:
-        return step.kernel.axes
+        # Data says how much is reduced: mostly parts of an axis that add up to all of it.
+        counted = any(stage.count is not None for stage in step.kernel.stages)
+        return step.kernel.kept if counted else step.kernel.axes
 
     def bundle(self, step: NestStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         emitter = "ftuner.codegen.llvm.kernels.nest"

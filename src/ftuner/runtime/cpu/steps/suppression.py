@@ -25,19 +25,19 @@ class SuppressionKind(StepKind[SuppressionStep]):
 
     def bundle(self, step: SuppressionStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         emitter = "ftuner.codegen.llvm.kernels.suppression"
-        return kernel_bundle(emitter, "suppression", step.dtype, LANES)
+        return kernel_bundle(emitter, "suppression", step.dtype, LANES, step.centred)
 
     def compiled(
         self, step: SuppressionStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledStep:
-        return CompiledKernel(step, kernel, step.parameters(), step.rows)
+        return CompiledKernel(step, kernel, step.parameters(), step.tasks)
 
     def report(
         self, step: SuppressionStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         """Priced as finding the highest scores, as if few of these boxes overlapped."""
         _, _, boxes = (evaluate(d, extents) for d in step.scores.shape)
-        rows, limit = evaluate(step.rows, extents), evaluate(step.limit, extents)
+        rows, limit = evaluate(step.tasks, extents), evaluate(step.limit, extents)
         problem = TopKProblem(rows, boxes, limit, step.dtype.itemsize)
         return StepReport(count(rows, "task"), top_k_cost(problem, machine))
 

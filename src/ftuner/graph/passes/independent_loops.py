@@ -1,0 +1,237 @@
+"""Has iterations that do not depend on each other, and reduce what data bounds, computed by a nest.
+
+A loop over the bags of an embedding takes the rows from one offset to the next, and reduces them.
+Their number, an extent, is data, so that a host would bind a program for each iteration. A nest has
+an axis of iterations instead, and each iteration reduces the first elements of its own part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftuner.core.dim import Dim, symbol
+from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dtype import INT64
+from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
+from ftuner.core.symbolic import Atom, Symbol, Symbolic
+from ftuner.graph.fused_nest import MAX_INLINED_STEPS
+from ftuner.graph.ir import Graph, Node, Value, producers
+from ftuner.graph.operator import contiguous, definition
+from ftuner.graph.operators import OPERATORS
+from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar
+
+
+class _NoNestError(Exception):
+    """No nest computes the iterations."""
+
+
+def write_loops_as_nests(graph: Graph) -> Graph:
+    """Replace each stacked result of such loops by a node of its own, `independent_loop`."""
+    around = Surroundings(graph)
+    places: dict[Node, list[Node]] = {}
+    same: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if node.op == "loop" and _is_independent(node, around):
+            try:
+                nodes = [_written(node, value) for value in node.outputs[_carried(node) :]]
+            except (_NoNestError, RecursionError):
+                # Dims, and chains of nodes, may be nested deeper than calls of Python.
+                continue
+            places[node] = nodes
+            same.update(zip(node.outputs[_carried(node) :], (n.output for n in nodes), strict=True))
+    return rewritten(graph, places, same)
+
+
+def _carried(node: Node) -> int:
+    return int(node.attributes["carried"])
+
+
+def _is_independent(node: Node, around: Surroundings) -> bool:
+    """Whether iterations read nothing of other ones but their number, and data decides extents in
+    them, but none of the results."""
+    body, carried = node.attributes["body"], _carried(node)
+    if node.attributes["conditional"] or node.attributes["counts"] or carried > 1:
+        return False
+    if not any(inner.op == "extents" for inner in body.nodes):
+        return False
+    if carried and (around.read(node.outputs[0]) or scalar(node.inputs[2]) != 0):
+        return False
+    return len(node.outputs) > carried and (not carried or _counts(body))
+
+
+def _counts(body: Graph) -> bool:
+    """Whether the first result is one more than the first input."""
+    step = producers(body).get(body.outputs[0][1])
+    if step is None or step.op != "add":
+        return False
+    return sorted(scalar(v) == 1 for v in step.inputs if v is not body.inputs[0]) == [True]
+
+
+def _written(node: Node, result: Value) -> Node:
+    """The node that computes a stacked result of a loop.
+
+    Raises:
+        _NoNestError: no nest computes it.
+    """
+    number, carried = node.outputs.index(result), _carried(node)
+    attributes = {n: x for n, x in node.attributes.items() if n != "counts"}
+    body = attributes["body"]
+    outputs = (*body.outputs[:carried], body.outputs[number])
+    attributes["body"] = replace(body, outputs=outputs)
+    attributes["types"] = (*attributes["types"][:carried], result.type)
+    stacked = len(node.outputs) - carried
+    empty = len(node.inputs) - stacked + number - carried
+    inputs = (*node.inputs[: len(node.inputs) - stacked], node.inputs[empty])
+    writer = _Iterations(replace(node, inputs=inputs), attributes["body"])
+    nest = writer.nest(outputs[-1][1], result)
+    return made("independent_loop", writer.operands, result.type, f"{result.name}_nest",
+                **attributes, nest=nest, constants=len(writer.operands) - len(inputs))  # fmt: skip
+
+
+class _Iterations:
+    """Writes elements of values of the body of a loop, whose iteration is the first axis."""
+
+    def __init__(self, node: Node, body: Graph) -> None:
+        self.operands = [*node.inputs]
+        """Those of the loop, then constants of its body."""
+        self._body = body
+        self._producers = producers(body)
+        # After the number of iterations and whether to begin.
+        self._operand_of = {value: i for i, value in enumerate(body.inputs, 2)}
+        self._number = body.inputs[0] if _carried(node) else None
+        self._counts = {
+            name: (inner.inputs[0], place)
+            for inner in body.nodes
+            if inner.op == "extents"
+            for place, name in enumerate(inner.binds)
+        }
+        """The vector, and the place in it, of each extent that data decides."""
+        self._writer = Writer()
+        self._found: dict[tuple[Value, tuple[int, ...]], int] = {}
+        self._dims: dict[Dim, int] = {}
+        self._reduced: tuple[Dim, ...] = ()
+        self._stages: tuple[Stage, ...] = ()
+        self._rank = 0
+
+    def nest(self, value: Value, result: Value) -> Nest:
+        """The nest of a result that stacks a value of the body."""
+        writer, self._rank = self._writer, result.rank
+        element = self._element(value, [writer.index(axis) for axis in range(1, result.rank)])
+        if len(writer.steps) > MAX_INLINED_STEPS or not self._stages:
+            raise _NoNestError
+        store = Store(element, tuple(range(result.rank)))
+        operands = contiguous([v.type for v in self.operands])
+        steps = tuple(writer.steps)
+        return Nest(result.shape, self._reduced, operands, steps, self._stages, (store,))
+
+    def _element(self, value: Value, index: Index) -> int:
+        key = (value, tuple(index))
+        if key not in self._found:
+            self._found[key] = self._computed(value, index)
+        return self._found[key]
+
+    def _computed(self, value: Value, index: Index) -> int:
+        writer, node = self._writer, self._producers.get(value)
+        if value is self._number:
+            return writer.index(0)
+        if value.constant is not None and value.constant.size == 1 and not value.dtype.on_host:
+            return writer.constant(value.constant.item(), value.dtype)
+        if node is None:
+            if value not in self._operand_of:
+                self._operand_of[value] = len(self.operands)
+                self.operands.append(value)
+            return writer.step("load", value.dtype, *index, payload=self._operand_of[value])
+        if node.op == "reduce":
+            return self._reduction(node, index)
+        if node.op == "reshape":
+            return self._element(node.inputs[0], self._unreshaped(node, index))
+        define = OPERATORS[node.op].define
+        if define is None:
+            raise _NoNestError
+        nest = definition(node, define)
+        if nest.stages or len(nest.stores) != 1 or nest.stores[0].axes != (*range(len(nest.kept)),):
+            raise _NoNestError
+        replaced: dict[tuple[str, object], Body] = {
+            ("load", i): self._loaded(v) for i, v in enumerate(node.inputs)
+        }
+        for step in nest.steps:
+            if isinstance(step.payload, Symbolic):
+                replaced["dim", step.payload] = self._constant(self._dim(step.payload))
+        return writer.copy(nest.steps, replaced, index)[nest.stores[0].value]
+
+    def _loaded(self, value: Value) -> Body:
+        return lambda _, index: self._element(value, index)
+
+    def _constant(self, step: int) -> Body:
+        return lambda *_: step
+
+    def _unreshaped(self, node: Node, index: Index) -> list[int]:
+        """The index into what is reshaped, to which axes of one element may be added."""
+        old, new = node.inputs[0].shape, node.output.shape
+        left = [at for at, n in zip(index, new, strict=True) if n != 1]
+        if [n for n in old if n != 1] != [n for n in new if n != 1]:
+            raise _NoNestError
+        return [self._writer.integer(0) if n == 1 else left.pop(0) for n in old]
+
+    def _reduction(self, node: Node, index: Index) -> int:
+        """The stage that reduces as much of an axis as its extent is. What the body demands of
+        extents is checked there, since data decides them."""
+        writer, (x,), axes = self._writer, node.inputs, node.attributes["axes"]
+        one = writer.integer(1)
+        if self._reduced or len(axes) != 1:
+            raise _NoNestError
+        extent = x.shape[axes[0]]
+        self._reduced = (self._bound(extent),)
+        at = [*index]
+        at.insert(axes[0], writer.index(self._rank))
+        value = self._element(x, at)
+        count = writer.step("minimum", INT64, self._dim(extent), self._dim(self._reduced[0]))
+        for constraint in self._body.constraints:
+            if constraint.or_one:
+                raise _NoNestError
+            holds = writer.compare("equal", self._dim(constraint.x), self._dim(constraint.y))
+            wrong = writer.subtract(one, writer.cast(holds, INT64))
+            # An index of an axis of one element, which is 0 if it is right.
+            count = writer.add(
+                count, writer.step("checked", INT64, wrong, one, payload=constraint.what)
+            )
+        self._stages = (Stage(node.attributes["kind"], value, count=count),)
+        return writer.step("stage", x.dtype, payload=0)
+
+    def _bound(self, extent: Dim) -> Dim:
+        """The extent of an axis whose part an extent is that data decides."""
+        for node in self._body.nodes:
+            if node.op == "slice" and extent in node.output.shape:
+                whole = node.inputs[0].shape[node.output.shape.index(extent)]
+                if self._counts.keys().isdisjoint(symbols_of([whole])):
+                    return whole
+        raise _NoNestError
+
+    def _dim(self, dim: Dim) -> int:
+        """A dim as a step."""
+        if dim not in self._dims:
+            self._dims[dim] = self._written(dim)
+        return self._dims[dim]
+
+    def _written(self, dim: Dim) -> int:
+        writer = self._writer
+        if isinstance(dim, int) or self._counts.keys().isdisjoint(symbols_of([dim])):
+            return writer.integer(dim)
+        total = writer.integer(0)
+        for atoms, factor in dim.terms:
+            term = writer.integer(factor)
+            for atom in atoms:
+                term = writer.multiply(term, self._atom(atom))
+            total = writer.add(total, term)
+        return total
+
+    def _atom(self, atom: Atom | Symbol) -> int:
+        if isinstance(atom, Symbol):
+            if atom.name not in self._counts:
+                return self._writer.step("dim", INT64, payload=symbol(atom.name))
+            vector, place = self._counts[atom.name]
+            element = self._element(vector, [self._writer.integer(place)])
+            return self._writer.cast(element, INT64)
+        if atom.kind not in ("minimum", "maximum"):
+            raise _NoNestError
+        return self._writer.step(atom.kind, INT64, *(self._dim(n) for n in (atom.x, atom.y)))
