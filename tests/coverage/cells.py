@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ftuner.core.access import Access, Kernel
+from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.cpu.schedule import schedule_of
 from ftuner.core.cpu.tile import COLUMN
 from ftuner.core.dim_symbols import symbols_of
@@ -108,7 +109,9 @@ def operands_cell(problem: Problem, types: ProductTypes) -> Cell:
 
 
 def family_cell(dtype: DType, epilogue: Expr, name: str) -> Cell:
-    return "family", str(dtype), "plain" if epilogue == ACCUMULATOR else "with epilogue", name
+    # Plain products have the uKernels of the common epilogue, without operands.
+    plain = epilogue in (ACCUMULATOR, COMMON)
+    return "family", str(dtype), "plain" if plain else "with epilogue", name
 
 
 def plan_cells(plan: Plan, types: ProductTypes, epilogue: Expr) -> Iterator[Cell]:

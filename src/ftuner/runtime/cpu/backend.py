@@ -72,13 +72,10 @@ class CpuBackend(CpuSession, Backend):
         return self.kernels.library(product_types(dtype), epilogue)
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
-        types = product_types(dtype)
-        tuned = self.kernels.tune(types, shared(epilogue).epilogue, progress)
         if epilogue != ACCUMULATOR:
-            return tuned
-        # Layers have a bias or none; calls have none.
-        calls = self.kernels.tune(types, ACCUMULATOR, progress)
-        return Tuned(tuned.compiled + calls.compiled, tuned.cached + calls.cached)
+            # What is compiled for calls serves layers, too.
+            epilogue = shared(epilogue).epilogue
+        return self.kernels.tune(product_types(dtype), epilogue, progress)
 
     def dense(
         self, weight: object, bias: object | None, activation: Activation, residual: bool,
