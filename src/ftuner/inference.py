@@ -38,6 +38,7 @@ from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import ANY_RANK, TensorSpec
 from ftuner.runtime.preparing import Extents
 from ftuner.runtime.saved.container import is_saved
+from ftuner.runtime.saved.models import MALFORMED
 from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
 from ftuner.runtime.shared_weights import SharedWeights
@@ -232,11 +233,7 @@ def _saved_model(
         return found
     except FTunerError:
         raise
-    # What steps raise that are made of values of wrong types.
-    except (
-        ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, SyntaxError,
-        TypeError, ValueError,
-    ) as error:  # fmt: skip
+    except MALFORMED as error:
         raise ParseError(f"{path} is malformed: {type(error).__name__}: {error}") from error
 
 

@@ -48,7 +48,7 @@ class Shared(NamedTuple):
     """An epilogue as one that others share."""
 
     epilogue: Expr
-    """Of the uKernels: `COMMON`, or the epilogue itself."""
+    """What the uKernels apply: `COMMON`, or the epilogue itself."""
     places: tuple[int, ...]
     """For each operand, in the order of its first use, its place among the operands of
     `epilogue`."""

@@ -19,7 +19,7 @@ class MemberKernel:
     constants: int = 0
     """Buffers of a kernel between x and the operands of the epilogue."""
     places: tuple[int, ...] = ()
-    """Of a product, the places of the operands in its uKernels' epilogue."""
+    """Where the operands of a product stand in the epilogue of its uKernels."""
 
 
 @dataclass(frozen=True)

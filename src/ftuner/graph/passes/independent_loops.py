@@ -93,7 +93,7 @@ class _Iterations:
 
     def __init__(self, node: Node, body: Graph) -> None:
         self.operands = [*node.inputs]
-        """Those of the loop, then constants of its body."""
+        """What the nest reads: the operands of the loop, then constants of its body."""
         self._body = body
         self._producers = producers(body)
         # After the number of iterations and whether to begin.

@@ -100,7 +100,7 @@ class Dense(Layer):
         return self._general(x, residual, out, found is False)
 
     def _words(self, arrays: Sequence[Array]) -> Words:
-        """Those of the limits and of the operands' arrays, as far as they are given."""
+        """Returns the words of the limits and of the arrays that are given for operands."""
         return words(self._limits | dict(zip(self._shared.places, arrays, strict=False)))
 
     def _general(

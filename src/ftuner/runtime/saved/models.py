@@ -42,6 +42,11 @@ from ftuner.runtime.saved.code import (
 
 _LOG = logging.getLogger(__name__)
 _COMPILER = "llvmlite"
+MALFORMED = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, SyntaxError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""What is raised by code that reads values of wrong types."""
 
 
 class Saved(NamedTuple):
@@ -169,10 +174,7 @@ def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
         return Saved(graph, backend, bool(body["append_in_place"]))
     except (ConfigurationError, SavedModelError):
         raise
-    except (
-        ArithmeticError, AttributeError, DatasetError, LookupError, ParseError, RecursionError,
-        TypeError, ValueError,
-    ) as error:  # fmt: skip
+    except (DatasetError, ParseError, *MALFORMED) as error:
         raise ParseError(f"{path} is malformed: {error}") from error
 
 
@@ -226,8 +228,8 @@ def _compiled_again(content: Any, refused: FTunerError, isa: str | None) -> tupl
     the machine code of the file cannot be used. `isa`: if it is not that of the process.
 
     Raises:
-        HardwareError, SavedModelError: `refused`, as there is no compiler, or this version cannot
-            read the steps.
+        HardwareError, SavedModelError: there is no compiler, or this version cannot read the
+            steps: `refused` is raised again.
     """
     if content.get("schema") != values.schema() or not content["bodies"]:
         raise refused

@@ -222,16 +222,17 @@ def _finished(
 ) -> list[list[ir.Value]]:
     """The epilogue of every vector of a tile; of stages, those whose first operand is there."""
     numbers = {operand.name: i for i, operand in enumerate(operands(kernel.epilogue))}
-    for stage in stages(kernel.epilogue):
+    of_common = stages(kernel.epilogue)
+    if not of_common:
+        return _applied(builder, kernel, kernel.epilogue, numbers, fused, place, sums)
+    for stage in of_common:
         given, first = sums, min(numbers[operand.name] for operand in operands(stage))
         pointer = pointer_slot(builder, place.operand_slots, 2 * first)
         sums = _if(
             builder, builder.icmp_unsigned("!=", pointer, ir.Constant(PTR, None)), given,
             partial(_applied, builder, kernel, stage, numbers, fused, place, given),
         )  # fmt: skip
-    if stages(kernel.epilogue):
-        return sums
-    return _applied(builder, kernel, kernel.epilogue, numbers, fused, place, sums)
+    return sums
 
 
 def _applied(

@@ -384,8 +384,8 @@ def _member_kernel(step: ProductStep | DepthwiseStep) -> MemberKernel:
     if isinstance(step, DepthwiseStep):
         return MemberKernel(len(step.operands), False, int(step.weight is not None))
     epilogue = shared_epilogue(step)
-    limits = range(LIMITS, LIMITS + len(epilogue.limits))
-    return MemberKernel(len(step.operands) + len(limits), True, places=(*epilogue.places, *limits))
+    places = (*epilogue.places, *range(LIMITS, LIMITS + len(epilogue.limits)))
+    return MemberKernel(len(places), True, places=places)
 
 
 def _covers(compiled: CompiledProduct[Any], loaded: Loaded) -> tuple[array[int], array[int]]:
