@@ -15,7 +15,7 @@ import pkgutil
 import sys
 import weakref
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from importlib import import_module
@@ -38,7 +38,7 @@ from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.scratch import Workspaces
-from ftuner.runtime.shapes.growing import Places
+from ftuner.runtime.cpu.work_distribution import WorkDistribution
 
 Array = npt.NDArray[Any]
 Side = Literal["begin", "end"]
@@ -174,13 +174,6 @@ class _Image:
         return guarded(self._image, self._at)
 
 
-class _Addresses(Places):
-    """Offsets in an arena that are addresses, wherever the arena begins."""
-
-    def addresses(self, base: int) -> npt.NDArray[np.int64]:
-        return np.array(self.offsets, np.int64)
-
-
 def _guards_what_is_new(make: Callable[..., Array], at: Side) -> Callable[..., Array]:
     """A function that gives a new array, or a view of one that it was given."""
 
@@ -228,8 +221,8 @@ def _allocates(allocated: Callable[..., Array], at: Side) -> Callable[..., Array
     return allocates
 
 
-def _records(code: str, words: Sequence[int], at: Side) -> Array:
-    return guarded(np.array(words, code), at).view(_Records)
+def _records(code: str, words: Iterable[int], at: Side) -> Array:
+    return guarded(np.array([*words], code), at).view(_Records)
 
 
 def _packs(pack: Callable[..., Panels], at: Side) -> Callable[..., Panels]:
@@ -249,7 +242,7 @@ def _packs(pack: Callable[..., Panels], at: Side) -> Callable[..., Panels]:
 
 def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     """What stands in for methods."""
-    bind = ProgramWriter.bind
+    bind, distribute = ProgramWriter.bind, WorkDistribution.__call__
     init, address, finished = (
         getattr(RecordLayout, name) for name in ("__init__", "address", "finished")
     )
@@ -273,13 +266,16 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
             buffer = kept[buffer]
         address(self, slot, buffer, offset)
 
-    def guarded_places(self: Any, *_: object) -> Places:
+    def without_arena(self: WorkDistribution, *arguments: Any) -> tuple[Array, int, Array]:
+        offsets, _, later = distribute(self, *arguments)
+        return offsets, 0, later
+
+    def guarded_places(self: Any, *_: object) -> npt.NDArray[np.int64]:
         self.guarded_buffers = [
             Guard((self.guarded_values[number] * itemsize,), np.uint8, None, at)
-            for number, itemsize in (self._sizes[size] for size in self._size_of)
+            for number, itemsize in self._sizes
         ]
-        # No other shape fits.
-        return _Addresses([-1], [guard.address for guard in self.guarded_buffers], 0)
+        return np.array([guard.address for guard in self.guarded_buffers], np.int64)
 
     def guarded_kept(self: Any, *_: object) -> Array:
         # The guarded places live as long as the program.
@@ -313,7 +309,8 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     yield RecordLayout, "__init__", guarded_init
     yield RecordLayout, "address", guarded_address
     yield RecordLayout, "finished", guarded_finished
-    yield ProgramWriter, "_arena_places", guarded_places
+    yield WorkDistribution, "__call__", without_arena
+    yield ProgramWriter, "_placed", guarded_places
     yield ProgramWriter, "_place_kept", guarded_kept
     yield ProgramWriter, "bind", guarded_bind
     yield OutputPool, "array", lambda self, shape, dtype: Guard(shape, dtype, None, at).array

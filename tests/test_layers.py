@@ -74,7 +74,7 @@ ONLY_ON_CPU = {
     "runtime.step_compilation": "on a GPU, programs compile the kernels of their steps",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
     "runtime.task_groups": "the same",
-    "runtime.dealing": "the same",
+    "runtime.work_distribution": "the same",
     "runtime.tensors": "tensors among arrays; on a GPU all operands are tensors",
     "runtime.threads": "the thread pool",
     "runtime.trials": "a GPU's trials are launches, timed by events",

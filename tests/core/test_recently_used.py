@@ -89,3 +89,19 @@ def test_several_threads() -> None:
     seeds = (1, 7, 11, 13)
     at_once(*(partial(work, seed) for seed in seeds))
     assert len(table) <= 64 + len(seeds)
+
+
+def test_sizes_count_each_entry_once() -> None:
+    table: RecentlyUsed[int, int] = RecentlyUsed(20, size=lambda value: value)
+    table.add(0, 4)
+    table.add(1, 5)
+    table.add(0, 3)
+    assert table.size == 8
+    table.age()
+    assert table.get(0) == 3
+    assert table.size == 8
+    table.add(1, 6)
+    assert table.size == 9
+    table.age()
+    table.age()
+    assert table.size == 0

@@ -7,9 +7,6 @@ first: what is run does not depend on what ran before.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 EXACT = 32
 """Extents below are fine ranges of their own: each number of rows within a row tile has its own
 plan."""
@@ -17,8 +14,6 @@ FINE_BITS, COARSE_BITS = 3, 1
 """Binary logarithms of the ranges in an octave. Assumed: estimates differ less within a range of an
 eighth of an octave than they err. Coarse ranges are for decisions by several extents at once, which
 halves of an octave keep few."""
-_CUT_BITS = 52 - FINE_BITS
-"""Bits of a float64 that tell extents of one fine range apart."""
 
 
 def fine_start(extent: int) -> int:
@@ -32,14 +27,6 @@ def fine_start(extent: int) -> int:
 def after_fine(start: int) -> int:
     """The first extent of the next fine range."""
     return start + 1 if start < EXACT else start + (1 << start.bit_length() - 1 - FINE_BITS)
-
-
-def fine_starts(extents: npt.NDArray[np.int64]) -> list[int]:
-    """`fine_start` of each."""
-    words = extents.astype(np.float64).view(np.int64)
-    starts = (words >> _CUT_BITS << _CUT_BITS).view(np.float64).astype(np.int64)
-    found: list[int] = np.where(extents < EXACT, extents, starts).tolist()
-    return found
 
 
 def coarse_middle(extent: int) -> int:

@@ -30,7 +30,7 @@ class RecentlyUsed(Generic[K, V]):
         self._young: dict[K, V] = {}
         self._old: dict[K, V] = {}
         self._filled = self._left = 0
-        """What the younger generation has, and the older one had when it was younger."""
+        """The sizes of both generations."""
 
     def get(self, key: K) -> V | None:
         found = self._young.get(key)
@@ -42,15 +42,21 @@ class RecentlyUsed(Generic[K, V]):
 
     def add(self, key: K, value: V) -> None:
         """Keep a value, in place of the one before."""
-        size = 1 if self._size is None else self._size(value)
+        size = self._size_of(value)
+        before, older = self._young.pop(key, None), self._old.pop(key, None)
+        self._filled -= 0 if before is None else self._size_of(before)
+        self._left -= 0 if older is None else self._size_of(older)
         if 2 * (self._filled + size) > self.limit and self._young:
             self.age(key)
         self._filled += size
         self._young[key] = value
 
+    def _size_of(self, value: V) -> int:
+        return 1 if self._size is None else self._size(value)
+
     @property
     def size(self) -> int:
-        """An upper bound on the size of all entries: some may be counted in both generations."""
+        """Of all entries."""
         return self._filled + self._left
 
     def age(self, but: K | None = None) -> None:
@@ -58,7 +64,7 @@ class RecentlyUsed(Generic[K, V]):
         left, self._old, self._young = self._old, self._young, {}
         self._left, self._filled = self._filled, 0
         if self._forgotten is not None:
-            for other, entry in left.items():
+            for other, entry in list(left.items()):
                 if other not in self._old and other != but:
                     self._forgotten(entry)
 

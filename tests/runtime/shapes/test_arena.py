@@ -1,15 +1,13 @@
-"""Places of buffers: apart while they live, and the same by native code."""
+"""Places of buffers: apart while they live."""
 
 from __future__ import annotations
 
 from itertools import combinations
 from operator import add
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.program import placer
 from ftuner.runtime.shapes.arena import Lifetime, first_fit
 
 Layer = list[tuple[int, int, int]]
@@ -47,16 +45,5 @@ def test_buffers_that_live_together_are_apart(
             assert begin + size <= other or other + other_size <= begin
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(layers, layers, st.integers(1, 12), layers)
-def test_native_code_places_as_python_does(
-    widest: CpuBackend, before: Layer, layer: Layer, times: int, after: Layer
-) -> None:
-    lifetimes, sizes = network(before, layer, times, after)
-    offsets, total = placer(lifetimes, widest.kernels.runtime)(sizes)
-    assert ([*offsets], total) == first_fit(lifetimes, sizes)
-
-
-def test_no_buffers(widest: CpuBackend) -> None:
+def test_no_buffers() -> None:
     assert first_fit([], []) == ([], 0)
-    assert placer([], widest.kernels.runtime)([])[1] == 0

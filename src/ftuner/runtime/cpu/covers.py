@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from ftuner.core.cpu.tile import PACKED
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.cover_records import known_covers, segment_slots
+from ftuner.runtime.cpu.cover_records import COVER_SLOTS, known_covers, segment_slots
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import CoverKey, Products
 from ftuner.ukernels.cpu.library import LibraryName
@@ -24,6 +25,22 @@ def cover_slots(products: Products, vectors: int, tail: bool, k: int, rows: int)
         family, table = products.planner.cover(vectors, tail, k)
         found = segment_slots(table[rows].segments, products.compiled.kernels[family.name])
         products.segments.add(key, found)
+    return found
+
+
+def block_slots(
+    products: Products, columns: int, width: int, k: int, blocks: Sequence[int]
+) -> list[int]:
+    """For each of some blocks of rows, the segments that cover it by the full panels of a weight,
+    and by its last panel if that is not full. `width`: vectors of a panel."""
+    lanes = products.compiled.library.lanes
+    full, left = divmod(columns, width * lanes)
+    panels = (width if full else 0, False), (-(-left // lanes), True)
+    found: list[int] = []
+    for rows in blocks:
+        for vectors, tail in panels:
+            missing = [0] * COVER_SLOTS
+            found += cover_slots(products, vectors, tail, k, rows) if vectors else missing
     return found
 
 

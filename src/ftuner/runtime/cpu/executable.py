@@ -116,7 +116,7 @@ class CompiledGraph(Executable):
 
     @property
     def kept_bytes(self) -> int:
-        return self.states.kept_bytes + self._writer.drafts_bytes
+        return self.states.kept_bytes
 
     @property
     def idle_since(self) -> int | None:

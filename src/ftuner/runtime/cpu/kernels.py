@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ftuner.codegen.llvm.native.symbols import (
+    DECIDE_SYMBOL,
     FILL_SYMBOL,
-    PLACE_SYMBOL,
     call_symbol,
     pack_symbol,
     reduce_symbol,
@@ -93,10 +93,10 @@ class NativeRuntime:
         self.pack_addresses = {t: addresses[pack_symbol(t)] for t in DTYPES.values()}
         self.packs: dict[DType, Any] = {t: pack(a) for t, a in self.pack_addresses.items()}
         """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
-        self.place = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4)(
-            addresses[PLACE_SYMBOL]
+        self.decide = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
+            addresses[DECIDE_SYMBOL]
         )
-        """`place(count, lifetimes, sizes, offsets, living)`: see `codegen.llvm.native.binding`."""
+        """`decide(sharing, extents)`: see `codegen.llvm.native.binding`."""
         self.fill = ctypes.PYFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
         )(addresses[FILL_SYMBOL])

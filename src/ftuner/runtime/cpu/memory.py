@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES
 from ftuner.core.forks import fork_safe_lock, renew_after_fork
 from ftuner.errors import AllocationError
 from ftuner.runtime.cpu.arrays import Array
@@ -34,7 +35,6 @@ HUGE_PAGE_BYTES = 2 << 20
 alignment of blocks."""
 BLOCK_BYTES = 16 << 20
 """Pieces up to a quarter of this share a block; larger ones have their own."""
-ALIGNMENT_BYTES = 64
 LENGTHS_TRIED = 3
 """Lengths of freed pages that are given out for a size: the least, and those up to a quarter
 longer."""
@@ -264,8 +264,10 @@ class Arena:
                     raise AllocationError
                 self._memory = Pages.new(reserved, _NO_RESERVE).array(reserved)
             except AllocationError:
-                # More than expected, or the system counts reserved addresses as memory.
-                self._memory = Pages.new(size).array(size)
+                # More than expected, or the system counts reserved addresses as memory. An arena
+                # that grows again and again, as that of a text does, has room for more.
+                room = size + min(self._memory.nbytes // 4, BLOCK_BYTES)
+                self._memory = Pages.new(room).array(room)
             self.address = int(self._memory.ctypes.data)
         self.size = max(self.size, size)
         return self.address

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ftuner.codegen.llvm.native.kernel_records import LevelPanel
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.product import ReadWindow
 from ftuner.graph.arrays import words
@@ -14,7 +15,6 @@ from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import Array, readable
 from ftuner.runtime.cpu.memory import long_lived
-from ftuner.runtime.cpu.plan_records import SLACK_BYTES
 from ftuner.runtime.cpu.products import Products
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, WIDENED_KINDS
+from ftuner.codegen.llvm.native.records import (
+    ALIGNMENT_BYTES,
+    SLACK_BYTES,
+    SLOT_BYTES,
+    WIDENED_KINDS,
+)
 from ftuner.codegen.llvm.native.records import Band as BandSlot
 from ftuner.codegen.llvm.native.records import Pack as PackSlot
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
@@ -17,14 +22,9 @@ from ftuner.core.dtype import DType
 from ftuner.core.mapping import bounds
 from ftuner.core.product import ProductTypes
 from ftuner.planner.cpu.plan import Band, Plan, Share
+from ftuner.runtime.shapes.arena import Words
 
-ALIGNMENT_BYTES = 64
-"""Alignment of packed panels: a cache line. Derived: where a line has 128 bytes, the longest known,
-two panels may share one, but no written data."""
-SLACK_BYTES = 256
-"""Padding after packed operands and partial products: packing and reduction access up to a vector
-beyond their end."""
-
+Size = TypeVar("Size", int, Words)
 
 ALL_ROWS = 1 << 62
 """Rows of a cache block that has all."""
@@ -265,8 +265,8 @@ def _header(plan: Plan, strides: Strides, reduce_address: int, axes_at: int) -> 
     return header
 
 
-def aligned(size: int) -> int:
-    """A size rounded up to `ALIGNMENT_BYTES`."""
+def aligned(size: Size) -> Size:
+    """A size, or each of some, rounded up to `ALIGNMENT_BYTES`."""
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

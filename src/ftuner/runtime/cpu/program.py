@@ -8,15 +8,19 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Living, Program
+from ftuner.codegen.llvm.native.records import (
+    ALIGNMENT_BYTES,
+    SLACK_BYTES,
+    SLOT_BYTES,
+    Program,
+)
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.ranges import after_fine
 from ftuner.core.recently_used import RecentlyUsed
@@ -26,21 +30,19 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
-from ftuner.runtime.cpu.dealing import StepDealing
 from ftuner.runtime.cpu.kernels import NativeRuntime
-from ftuner.runtime.cpu.memory import ALIGNMENT_BYTES, NO_MEMORY, allocated
+from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
-from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
-from ftuner.runtime.cpu.products import Ready
+from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep
 from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
 from ftuner.runtime.cpu.tasks import Unless, most_chunks
-from ftuner.runtime.shapes.arena import Lifetime, Place
+from ftuner.runtime.cpu.work_distribution import NO_SHARES, WorkDistribution
+from ftuner.runtime.shapes.arena import Lifetime, Words
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
-    DimValues,
     Outputs,
     addressable,
     check_arena,
@@ -48,16 +50,12 @@ from ftuner.runtime.shapes.evaluation import (
     loops_of,
     picked,
 )
-from ftuner.runtime.shapes.growing import GrowingPlaces, Places
 
 MAX_INVARIANT_BYTES = 4 << 20
 """Most bytes of results that a bound program keeps, so that a graph keeps many shapes. Less where
 the last cache is small: half of it. Beyond that, they would come from DRAM in each run, and evict
 weights."""
 
-MAX_DRAFT_BYTES = 4 << 20
-"""Drafts that a graph keeps. Derived: one is some 5 KiB for each layer of a decoder with the plans
-that it points to, so that a graph of twelve layers has 70."""
 OBJECTS_BYTES = 600
 """What Python's objects of a program take beside its records. Measured with CPython 3.11."""
 MAX_FILLS = 8
@@ -70,8 +68,8 @@ class KeptResults:
     """What a bound program computes in its first run and keeps for later ones."""
 
     memory: Array
-    slots: npt.NDArray[np.int64]
-    values: npt.NDArray[np.int64]
+    slots: Words
+    values: Words
     """What `slots` of the records hold in runs that find the results computed."""
     computed: bool = False
 
@@ -79,7 +77,7 @@ class KeptResults:
 class BoundProgram(NamedTuple):
     """Records ready to run, with everything that they point to."""
 
-    records: npt.NDArray[np.int64]
+    records: Words
     address: int
     outputs: Outputs
     makes: tuple[Make, ...]
@@ -92,8 +90,8 @@ class BoundProgram(NamedTuple):
     """The slot of each status, and the texts of status 1, 2 and so on."""
     arena: int
     """The address of the arena when the records were written."""
-    kept: tuple[Ready, ...]
-    """The plans that the records point to."""
+    groups: Sequence[BoundGroup]
+    """With the plans that the records point to."""
     arena_bytes: int
     """Bytes of intermediate results; the workspace follows them."""
     workspace_bytes: int
@@ -135,30 +133,7 @@ class BoundProgram(NamedTuple):
 
     @property
     def records_bytes(self) -> int:
-        return int(self.records.nbytes) + SLOT_BYTES * _words_of(self.kept)
-
-
-class Draft(NamedTuple):
-    """What programs have in common whose extents lead to the same decisions: plans, shares of
-    workers, places. A text that grows by a token mostly keeps its draft."""
-
-    decided: npt.NDArray[np.int64]
-    """What the slots hold that no extents or addresses are written to."""
-    later: npt.NDArray[np.int64]
-    """As in `Dealt`."""
-    fills: npt.NDArray[np.int64]
-    """The slots that extents and addresses are written to, as `RecordLayout.finished` has them.
-    Most drafts share them."""
-    places: Places
-    plans: tuple[Ready, ...]
-    workspace_bytes: int
-    worker_bytes: int
-
-    @property
-    def kept_bytes(self) -> int:
-        """The bytes that it takes, without what it shares with other drafts."""
-        words = _words_of(self.plans) + 3 * len(self.places.offsets)
-        return int(self.decided.nbytes + self.later.nbytes) + SLOT_BYTES * words
+        return int(self.records.nbytes) + sum([group.plans_bytes for group in self.groups])
 
 
 class ProgramWriter:
@@ -184,73 +159,77 @@ class ProgramWriter:
         """Constants and packed weights, whose addresses are in records."""
         numbered = stages(lowered.steps)
         arena = arena_buffers(lowered, numbered)
-        buffers = [b for b, _, _ in arena]
-        records = RecordLayout(len(compiled), len(lowered.inputs), buffers, binding.equal)
+        places = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
+        records = RecordLayout(len(compiled), len(lowered.inputs), [*places], binding.equal)
         dims = records.dims
-        sizes = [(dims.number(b.elements), b.dtype.itemsize) for b, _, _ in arena]
-        self._sizes = list(dict.fromkeys(sizes))
-        """The sizes of the arena's buffers: the number of the dim that counts elements, and the
-        bytes of one."""
-        self._size_of = [self._sizes.index(size) for size in sizes]
-        """The number of each buffer's size."""
-        place = placer([Lifetime(first, last) for _, first, last in arena], runtime)
+        self._sizes = [(dims.number(b.elements), b.dtype.itemsize) for b in places]
+        """Of each buffer of the arena the number of the dim that counts elements, and the bytes of
+        one."""
         firsts = Program.SIZE + np.arange(len(compiled)) * StepSlot.SIZE
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
-        self._image, self._fills = records.finished()
+        self._image, fills = records.finished()
         self._tasks = list(records.tasks)
         # Laying out has numbered all dims but those of the outputs and of loops.
         self._groups = TaskGroups(records, hardware, lambda symbols: self._evaluate(symbols))
-        self._deal = StepDealing(records, numbered, self._groups.rows)
-        self._sometimes = self._written_sometimes(lowered, [b for b, _, _ in arena], records)
-        """Places of the arena that no step may write, with the numbers of their writers' tasks."""
-        numbers = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
+        self._distribute = WorkDistribution(
+            runtime,
+            [1 + self._groups.rows[task] if task >= 0 else 0 for _, task in records.step_tasks],
+            [max(dim, 0) for dim, _ in records.step_tasks],
+            numbered,
+            self._sizes,
+            [Lifetime(first, last) for _, first, last in arena],
+            self._written_sometimes(lowered, places, records),
+        )
         self._invariants = [
-            (found.steps, [(place, self._size_of[place]) for place in results])
+            (found.steps, [places[buffer] for buffer in found.results])
             for found in invariants(lowered.steps)
-            for results in [[numbers[buffer] for buffer in found.results]]
         ]
-        """Steps that depend on extents alone, and of what other steps read of them the places and
-        the numbers of the sizes."""
+        """Steps that depend on extents alone, and the places of what other steps read of them."""
         self._most_kept = min(MAX_INVARIANT_BYTES, hardware.levels[-2].capacity_bytes // 2)
         self._checked = tuple(records.checked)
         self._slots_of = records.slots_of_tasks()
-        task_slots = np.array(records.task_slots, np.int64)
-        self._decided_slots = np.concatenate([[Program.WORKERS], self._deal.slots, task_slots])
-        self._drafts: RecentlyUsed[object, Draft] = RecentlyUsed(
-            MAX_DRAFT_BYTES, size=lambda draft: draft.kept_bytes
-        )
-        self._known_fills: RecentlyUsed[object, npt.NDArray[np.int64]] = RecentlyUsed(MAX_FILLS)
+        self._known_fills: RecentlyUsed[object, Words] = RecentlyUsed(MAX_FILLS)
         large_bytes = hardware.tuning.large_output_bytes
         self._forms = OutputForms(lowered, dims, make_large, large_bytes)
+        self._elements = picked({number for number, _ in self._sizes})
         self._extents = picked({*self._forms.extents, *(number for number, _ in self._sizes)})
         self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
         self._evaluate = dims.compiled(binding.names)
-        self._places = GrowingPlaces(
-            place, self._size_of, lambda symbols: self._bytes(self._evaluate(symbols))
-        )
+        shared = StepSlot.WORKERS, StepSlot.CHUNKS, StepSlot.TOGETHER, StepSlot.BEFORE
+        self._shared_slots = np.concatenate([firsts + slot for slot in shared])
+        """The slots of all steps that say how workers share them."""
+        # The words that slots are filled from: the values of dims, the number of workers, those of
+        # `_shared_slots`, and those of tasks.
+        self._first_shared = dims.count + 1
+        self._room = bytes(SLOT_BYTES * (1 + len(self._shared_slots)))
+        first_task = self._first_shared + len(self._shared_slots)
+        decided: list[tuple[Sequence[int] | Words, Sequence[int] | Words]] = [
+            ([Program.WORKERS], [dims.count]),
+            (self._shared_slots, range(self._first_shared, first_task)),
+            (records.task_slots, first_task + self._groups.places),
+        ]
+        # Tasks have a value for each of their slots, some of which are addresses.
+        self._fills = np.concatenate([*(_copies(*pair) for pair in decided), fills], axis=1)
 
     def _written_sometimes(
-        self, lowered: Lowered, arena: Sequence[Buffer], records: RecordLayout
-    ) -> list[tuple[int, tuple[int, ...]]]:
-        writers: dict[Buffer, list[int]] = {}
-        for step, (_, task) in zip(lowered.steps, records.step_tasks, strict=True):
+        self, lowered: Lowered, places: Mapping[Buffer, int], records: RecordLayout
+    ) -> dict[int, list[int]]:
+        """The places of the arena that no step may write, and the numbers of the steps that may."""
+        writers: dict[int, list[int]] = {}
+        for number, step in enumerate(lowered.steps):
             for buffer in step.writes:
-                writers.setdefault(buffer, []).append(task)
+                if buffer in places:
+                    writers.setdefault(places[buffer], []).append(number)
 
-        def idle(task: int) -> bool:
+        def idle(step: int) -> bool:
+            task = records.step_tasks[step].task
             return task >= 0 and isinstance(self._tasks[task], Unless)
 
-        known = [(place, tuple(writers.get(buffer, ()))) for place, buffer in enumerate(arena)]
-        return [(place, tasks) for place, tasks in known if tasks and all(map(idle, tasks))]
-
-    @property
-    def drafts_bytes(self) -> int:
-        return self._drafts.size
+        return {place: steps for place, steps in writers.items() if all(map(idle, steps))}
 
     def forget(self) -> None:
         """Forget what was decided for extents before."""
-        self._drafts.clear()
         self._groups.forget()
 
     def plan_few_rows(self, workers: int) -> None:
@@ -276,75 +255,49 @@ class ProgramWriter:
         values = evaluated(self._evaluate, symbols, self._extents)
         forms = self._forms.at(values)
         outputs, rooms, growths = self._forms.outputs(values, forms)
-        sizes = self._bytes(values)
         # Checked before anything is planned: plans are made only for extents that a run can have.
-        check_arena(max(sizes, default=0))
+        check_arena(max(self._elements(values), default=0))
         bound = addressable(values, forms, self._loops)
-        once, kept_places = self._kept_invariants(sizes)
-        rounded = self._groups.rounded(symbols, values, bound)
-        draft = self._draft(rounded, symbols, sizes, workers, once, kept_places)
-        arena_bytes = draft.places.total
-        base = arena(arena_bytes + draft.workspace_bytes)
+        once, kept_places = self._kept_invariants(values)
+        groups = self._groups(self._groups.rounded(symbols, values), workers)
+        of_tasks = [group.values for group in groups]
+        words = np.frombuffer(bytearray().join((bound.tobytes(), self._room, *of_tasks)), np.int64)
+        words[len(bound)] = workers
+        shares = np.frombuffer(NO_SHARES + b"".join([group.shares for group in groups]), np.int64)
+        offsets, arena_bytes, later = self._distribute(
+            words, self._first_shared, shares, workers, most_chunks(workers, self._hardware), once,
+            [*kept_places],
+        )  # fmt: skip
+        check_arena(arena_bytes)
+        workspace_bytes = max([group.workspace_bytes for group in groups], default=0)
+        base = arena(arena_bytes + workspace_bytes)
 
         records = self._image.copy()
         here = address_of(records)
         # In the order of `record_layout`'s sources.
-        addresses = np.empty(FIRST_BUFFER + len(self._size_of), np.int64)
+        addresses = np.empty(FIRST_BUFFER + len(offsets), np.int64)
         addresses[:FIRST_BUFFER] = 0, here, base + arena_bytes, pool
         buffers = addresses[FIRST_BUFFER:]
-        buffers[:] = draft.places.addresses(base)
+        buffers[:] = self._placed(offsets, base)
         results = None
         if once:
             memory = self._place_kept(kept_places, buffers)
-            results = KeptResults(memory, self._deal.slots, draft.later)
-        records[self._decided_slots] = draft.decided
-        fills = draft.fills
+            results = KeptResults(memory, self._shared_slots, later)
+        fills = self._fills_with(tuple(chain.from_iterable([group.variants for group in groups])))
         self._runtime.fill(
-            here, address_of(fills), fills.shape[1], address_of(addresses), address_of(bound)
+            here, address_of(fills), fills.shape[1], address_of(addresses), address_of(words)
         )
         return BoundProgram(
             records, here, outputs, self._forms.makes(forms), rooms, growths, self._checked, base,
-            draft.plans, arena_bytes, draft.workspace_bytes, draft.worker_bytes, results,
+            groups, arena_bytes, workspace_bytes,
+            max([group.worker_bytes for group in groups], default=0), results,
         )  # fmt: skip
 
-    def _draft(
-        self, values: DimValues, symbols: Sequence[int], sizes: list[int], workers: int,
-        once: frozenset[int], elsewhere: Collection[int],
-    ) -> Draft:  # fmt: skip
-        """The draft of a program, made if there is none for what decides it. `once`: steps whose
-        results are kept, `elsewhere`: the places of these."""
-        upper = self._places.upper_end(symbols)
-        most = most_chunks(workers, self._hardware)
-        chunks = tuple([most if count > most else count for count in self._deal.counts(values)])
-        keys = self._groups.keys(values, workers)
-        key = keys, chunks, workers, once, upper
-        found = self._drafts.get(key) if self._groups.all_keyed else None
-        if found is None or not found.places.hold(sizes):
-            groups = self._groups(keys, values, workers)
-            found = self._drafted(groups, sizes, workers, chunks, once, elsewhere, upper)
-            if self._groups.all_keyed:
-                self._drafts.add(key, found)
-        return found
+    def _placed(self, offsets: Words, base: int) -> Words:
+        """The addresses of buffers in an arena at `base`."""
+        return offsets + base
 
-    def _drafted(
-        self, groups: Sequence[BoundGroup], sizes: list[int], workers: int,
-        chunks: tuple[int, ...], once: frozenset[int], elsewhere: Collection[int],
-        upper: tuple[int, ...],
-    ) -> Draft:  # fmt: skip
-        places = self._arena_places(sizes, upper, groups, elsewhere)
-        check_arena(places.total)
-        dealt = self._deal(chunks, tuple([group.shares for group in groups]), workers, once)
-        return Draft(
-            np.concatenate([[workers], dealt.first, self._groups.values(groups)]),
-            dealt.later,
-            self._fills_with(tuple(chain.from_iterable([group.variants for group in groups]))),
-            places,
-            tuple(chain.from_iterable([group.plans for group in groups])),
-            max([group.workspace_bytes for group in groups], default=0),
-            max([group.worker_bytes for group in groups], default=0),
-        )
-
-    def _fills_with(self, variants: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    def _fills_with(self, variants: tuple[int, ...]) -> Words:
         """The slots that extents and addresses decide, together with the fields of tasks of some
         variants."""
         found = self._known_fills.get(variants)
@@ -360,22 +313,25 @@ class ProgramWriter:
             self._known_fills.add(variants, found)
         return found
 
-    def _kept_invariants(self, sizes: Sequence[int]) -> tuple[frozenset[int], dict[int, int]]:
+    def _kept_invariants(self, values: Sequence[int]) -> tuple[list[int], dict[int, int]]:
         """The steps whose results are kept, and the bytes of each of these, by its place in the
-        arena. `sizes`: the bytes of `_sizes`."""
+        arena."""
         left = self._most_kept
         once: list[int] = []
         kept: dict[int, int] = {}
         for steps, results in self._invariants:
-            taken = sum([sizes[number] for _, number in results])
+            found = {
+                place: aligned(values[number] * size + SLACK_BYTES)
+                for place in results for number, size in [self._sizes[place]]
+            }  # fmt: skip
+            taken = sum(found.values())
             if taken <= left:
                 left -= taken
                 once += steps
-                for place, number in results:
-                    kept[place] = sizes[number]
-        return frozenset(once), kept
+                kept |= found
+        return once, kept
 
-    def _place_kept(self, sizes: Mapping[int, int], buffers: npt.NDArray[np.int64]) -> Array:
+    def _place_kept(self, sizes: Mapping[int, int], buffers: Words) -> Array:
         """Memory for results that are kept. Writes their addresses to those of the buffers."""
         memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
         begin = aligned(address_of(memory))
@@ -384,42 +340,12 @@ class ProgramWriter:
             begin += size
         return memory
 
-    def _arena_places(
-        self, sizes: list[int], upper: tuple[int, ...], groups: Sequence[BoundGroup],
-        elsewhere: Collection[int],
-    ) -> Places:  # fmt: skip
-        """The places of the arena's buffers. What no step writes has no bytes, nor has what is kept
-        elsewhere. `sizes`: the bytes of `_sizes`; `upper`: the end of the range of the symbols."""
-        absent = [*elsewhere]
-        if self._sometimes:
-            found = [task for group in groups for task in group.tasks]
-            absent += [
-                place for place, tasks in self._sometimes
-                if not any(found[self._groups.rows[task]].chunks for task in tasks)
-            ]  # fmt: skip
-        return self._places(sizes, upper, absent)
 
-    def _bytes(self, values: Sequence[int]) -> list[int]:
-        """The bytes of each of `_sizes`."""
-        return [aligned(values[number] * size + SLACK_BYTES) for number, size in self._sizes]
-
-
-def placer(lifetimes: Sequence[Lifetime], runtime: NativeRuntime) -> Place:
-    """What places buffers of some lifetimes."""
-    lives = np.array(lifetimes, np.int64).reshape(-1, 2)
-
-    def place(sizes: Sequence[int]) -> tuple[npt.NDArray[np.int64], int]:
-        given = np.array(sizes, np.int64)
-        offsets, living = np.empty_like(given), np.empty(Living.SIZE * len(given), np.int64)
-        arrays = map(address_of, (lives, given, offsets, living))
-        return offsets, int(runtime.place(len(given), *arrays))
-
-    return place
-
-
-def _words_of(plans: Sequence[Ready]) -> int:
-    """Words of the records of some plans."""
-    return sum({id(r.encoded): len(r.encoded.records) for r in plans}.values())
+def _copies(slots: Sequence[int] | Words, words: Sequence[int] | Words) -> Words:
+    """Fills that write words, by their numbers, to slots."""
+    fills = np.zeros((5, len(slots)), np.int64)
+    fills[0], fills[2], fills[3], fills[4] = slots, NOTHING, words, 1
+    return fills
 
 
 def stages(steps: Sequence[Step]) -> list[int]:

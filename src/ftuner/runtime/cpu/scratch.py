@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, FreeWorkspaces
+from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLOT_BYTES, FreeWorkspaces
 from ftuner.codegen.llvm.native.symbols import GIVE_WORKSPACE_SYMBOL, TAKE_WORKSPACE_SYMBOL
 from ftuner.core.forks import renew_after_fork
 from ftuner.runtime.cpu.arrays import Array
@@ -23,7 +23,6 @@ MAX_KEPT_BYTES = 256 << 20
 process keeps."""
 MAX_KEPT_TOGETHER_BYTES = 1 << 30
 """Limit on all workspaces that are kept: one that would exceed it is freed after its call."""
-_ALIGNMENT_BYTES = 64
 _ANY = (1 << 63) - 1
 # Called with the interpreter's lock held: they take less time than releasing it.
 _TAKE_TYPE = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -81,9 +80,9 @@ class Workspaces:
             before = self._kept.pop(unfit).nbytes if unfit else 0
             # Sizes grow in steps, so that slightly longer calls fit the same workspace.
             grown = max(size, min(2 * before, MAX_KEPT_BYTES)) if before < size else size
-            memory = np.empty(grown + 2 * _ALIGNMENT_BYTES, np.uint8)
-            word = -(-int(memory.ctypes.data) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-            address = word + _ALIGNMENT_BYTES
+            memory = np.empty(grown + 2 * ALIGNMENT_BYTES, np.uint8)
+            word = -(-int(memory.ctypes.data) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            address = word + ALIGNMENT_BYTES
             ctypes.c_int64.from_address(address - SLOT_BYTES).value = grown
             room = MAX_KEPT_TOGETHER_BYTES - self.kept_bytes
             is_kept = len(self._kept) < FreeWorkspaces.SLOTS and grown <= room

@@ -70,9 +70,9 @@ class Task(ABC):
     ) -> BoundTask:
         """The step at values of the dims."""
 
-    def likeness(self, layouts: Layouts) -> Likeness | None:
-        """What the task depends on; None if it shares its plan only with equal tasks."""
-        return None
+    @abstractmethod
+    def likeness(self, layouts: Layouts) -> Likeness:
+        """What the task depends on."""
 
     def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
         """The values that differ from shape to shape though the plan does not, of bound tasks of a
@@ -115,7 +115,7 @@ class Unless(Task):
             return nothing_to_do(workers, self.slots)
         return self.task.bind(values, layouts, workers, hardware)
 
-    def likeness(self, layouts: Layouts) -> Likeness | None:
+    def likeness(self, layouts: Layouts) -> Likeness:
         """Of the task: whether the condition holds decides, too."""
         return self.task.likeness(layouts)
 

@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.hardware.model import MemoryLevel
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import long_lived
-from ftuner.runtime.cpu.plan_records import SLACK_BYTES, Encoded, PlanWriter, Strides, aligned
+from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, Strides, aligned
 from ftuner.runtime.cpu.products import Products
 
 _L2_MULTIPLE = 4

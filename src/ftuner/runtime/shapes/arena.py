@@ -17,7 +17,8 @@ class Lifetime(NamedTuple):
     last: int
 
 
-Place = Callable[[Sequence[int]], tuple["Sequence[int] | npt.NDArray[np.int64]", int]]
+Words = npt.NDArray[np.int64]
+Place = Callable[[Words], "tuple[Sequence[int] | Words, int]"]
 """From the sizes of all buffers, the offset of each, such that those that live together are apart,
 and the bytes of all. Sizes are rounded up to what buffers begin at multiples of."""
 

@@ -25,8 +25,8 @@ MAX_LOOP = 1 << 40
 an hour for them, and a run cannot be interrupted."""
 Outputs = tuple[tuple[tuple[int, ...], Any], ...]
 """Shape and dtype of each, of NumPy's or torch's."""
-Picked = Callable[[Sequence[int]], tuple[int, ...]]
-"""Takes the values of some dims from those of all."""
+Picked = Callable[["Sequence[int] | Mapping[int, int]"], tuple[int, ...]]
+"""Takes the values of some dims from those of all, or from a mapping by their numbers."""
 
 
 class Dims:
@@ -58,6 +58,11 @@ class Dims:
         dim = self._evaluated[number]
         return dim if isinstance(dim, int) else None
 
+    @property
+    def count(self) -> int:
+        """The number of dims so far."""
+        return len(self._evaluated)
+
     def compiled(self, names: Sequence[str]) -> Callable[[Sequence[int]], list[int]]:
         return compiled(self._evaluated, names)
 
@@ -83,12 +88,12 @@ class DimValues(list[int]):
     __slots__ = ("coarse", "fine", "symbols")
 
     def __init__(
-        self, values: Sequence[int], fine: Sequence[int], coarse: Sequence[int],
+        self, values: Sequence[int], fine: Mapping[int, int], coarse: Sequence[int],
         symbols: tuple[int, ...],
     ) -> None:  # fmt: skip
-        """`fine`: the first value of each dim's fine range; `coarse`: the values of all dims where
-        all symbols are in the middle of their coarse ranges, which are `symbols`. Empty if no
-        decision needs them."""
+        """`fine`: by the number of a dim, the first value of its fine range; `coarse`: the values
+        of all dims where all symbols are in the middle of their coarse ranges, which are `symbols`.
+        Without what no decision needs."""
         super().__init__(values)
         self.fine, self.coarse, self.symbols = fine, coarse, symbols
 

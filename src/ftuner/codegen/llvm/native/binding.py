@@ -1,9 +1,8 @@
-"""Emits what binding does for each new shape over all buffers and slots of a program.
+"""Emits what binding does for each new shape over all steps, buffers and slots of a program.
 
-`i64 place(count, lifetimes, sizes, offsets, living)` places buffers in an arena, as
-`runtime.shapes.arena.first_fit` does, and returns the bytes of all. `lifetimes` has the first and
-the last stage of each buffer, in the order of the first ones; `living` is memory for `Living`
-records of all.
+`i64 decide(sharing, extents)` decides how workers share the steps, and places the buffers in an
+arena as `runtime.shapes.arena.first_fit` does; it returns the bytes of all. The records are
+`Sharing` and `Extents`.
 
 `void fill(records, fills, count, addresses, values)` writes `fixed + address + value * factor` to
 slots. `fills` has an array of `count` words for each of the slot, `fixed`, and the numbers of the
@@ -21,24 +20,105 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     const,
     maximum,
+    minimum,
+    pointer_slot,
     reserve,
     set_slot,
     slot,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Living
-from ftuner.codegen.llvm.native.symbols import FILL_SYMBOL, PLACE_SYMBOL
+from ftuner.codegen.llvm.native.records import (
+    ALIGNMENT_BYTES,
+    SLACK_BYTES,
+    SLOT_BYTES,
+    Extents,
+    Living,
+    Sharing,
+)
+from ftuner.codegen.llvm.native.symbols import DECIDE_SYMBOL, FILL_SYMBOL
 
 
 def emit_binding(module: ir.Module) -> None:
-    """Add both functions to a module."""
+    """Add the functions to a module."""
     _emit_fill(module)
-    _Placing(ir.Function(module, ir.FunctionType(I64, [I64, PTR, PTR, PTR, PTR]), PLACE_SYMBOL))
+    kind = ir.FunctionType(I64, [I64, PTR, PTR, PTR, PTR])
+    place = ir.Function(module, kind, "ftuner_place_buffers")
+    place.linkage = "internal"
+    _Placing(place)
+    _emit_decide(module, place)
 
 
 def _word(builder: ir.IRBuilder, words: ir.Value, index: ir.Value, size: int = 1) -> ir.Value:
     """The address of a record of `size` words."""
     return at(builder, words, builder.mul(index, const(size * SLOT_BYTES)))
+
+
+def _emit_decide(module: ir.Module, place: ir.Function) -> None:
+    function = ir.Function(module, ir.FunctionType(I64, [PTR, PTR]), DECIDE_SYMBOL)
+    sharing, extents = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    values = pointer_slot(builder, extents, Extents.VALUES)
+    sizes = pointer_slot(builder, extents, Extents.SIZES)
+    steps, buffers, pairs = (
+        slot(builder, sharing, n) for n in (Sharing.STEPS, Sharing.BUFFERS, Sharing.PAIRS)
+    )
+
+    def element(index: ir.Value, array: int, record: ir.Value = sharing) -> ir.Value:
+        """An element of an array of a record."""
+        words = pointer_slot(builder, record, array)
+        return builder.load(_word(builder, words, index), typ=I64)
+
+    def deal(target: ir.Value, idle: bool) -> None:
+        done = reserve(builder, I64, SLOT_BYTES)
+        builder.store(const(0), done)
+        with counted_loop(builder, 0, steps) as i:
+            row = element(i, Sharing.ROWS)
+            shares = pointer_slot(builder, extents, Extents.SHARES)
+            share = [slot(builder, _word(builder, shares, row, 3), n) for n in range(3)]
+            count = builder.load(_word(builder, values, element(i, Sharing.COUNTS)), typ=I64)
+            most = slot(builder, extents, Extents.MOST_CHUNKS)
+            counted = slot(builder, extents, Extents.WORKERS), minimum(builder, count, most)
+            is_counted = builder.icmp_signed("==", row, const(0))
+            for n, value in enumerate(counted):
+                share[n] = builder.select(is_counted, value, share[n])
+            if idle:
+                rests = builder.icmp_signed("!=", element(i, Extents.IDLE, extents), const(0))
+                share[1:] = [builder.select(rests, const(0), value) for value in share[1:]]
+            ended = builder.load(done, typ=I64)
+            stage = element(i, Sharing.STAGES)
+            rows = [_word(builder, target, builder.mul(steps, const(n))) for n in range(4)]
+            # The first step of a stage, which may be this one, has its chunks before.
+            builder.store(ended, _word(builder, rows[3], i))
+            share.append(builder.load(_word(builder, rows[3], stage), typ=I64))
+            for words, value in zip(rows, share, strict=True):
+                builder.store(value, _word(builder, words, i))
+            builder.store(builder.add(ended, share[1]), done)
+
+    first = pointer_slot(builder, extents, Extents.FIRST)
+    deal(first, False)
+    with builder.if_then(builder.icmp_signed("!=", slot(builder, extents, Extents.IDLE), const(0))):
+        deal(pointer_slot(builder, extents, Extents.LATER), True)
+
+    chunks = _word(builder, first, steps)
+    with counted_loop(builder, 0, buffers) as i:
+        builder.store(element(i, Sharing.ALWAYS), _word(builder, sizes, i))
+    with counted_loop(builder, 0, pairs) as i:
+        written = _word(builder, sizes, element(i, Sharing.WRITTEN))
+        some = builder.load(_word(builder, chunks, element(i, Sharing.WRITERS)), typ=I64)
+        builder.store(builder.or_(builder.load(written, typ=I64), some), written)
+    with counted_loop(builder, 0, slot(builder, extents, Extents.ELSEWHERE_COUNT)) as i:
+        builder.store(const(0), _word(builder, sizes, element(i, Extents.ELSEWHERE, extents)))
+    with counted_loop(builder, 0, buffers) as i:
+        size = _word(builder, sizes, i)
+        elements = builder.load(_word(builder, values, element(i, Sharing.ELEMENTS)), typ=I64)
+        taken = builder.mul(elements, element(i, Sharing.ITEM_BYTES))
+        taken = builder.add(taken, const(SLACK_BYTES + ALIGNMENT_BYTES - 1))
+        taken = builder.and_(taken, const(-ALIGNMENT_BYTES))
+        absent = builder.icmp_signed("==", builder.load(size, typ=I64), const(0))
+        builder.store(builder.select(absent, const(0), taken), size)
+    lifetimes = pointer_slot(builder, sharing, Sharing.LIFETIMES)
+    rest = [pointer_slot(builder, extents, n) for n in (Extents.OFFSETS, Extents.LIVING)]
+    builder.ret(builder.call(place, [buffers, lifetimes, sizes, *rest]))
 
 
 def _emit_fill(module: ir.Module) -> None:

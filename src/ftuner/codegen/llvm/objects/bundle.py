@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftuner.codegen.llvm.native.symbols import (
+    DECIDE_SYMBOL,
     FILL_SYMBOL,
     GIVE_WORKSPACE_SYMBOL,
     KNOWN_CALL_INPUTS,
-    PLACE_SYMBOL,
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
     PROGRAM_SYMBOL,
@@ -115,7 +115,7 @@ def runtime_bundle(
     entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
     calls = [known_call_symbol(inputs) for inputs in KNOWN_CALL_INPUTS]
     workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
-    programs = PROGRAM_SYMBOL, PLACE_SYMBOL, FILL_SYMBOL
+    programs = PROGRAM_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL
     symbols = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, *programs, *workspaces, *entries, *calls
     arguments = (vector_bytes, converts_float16, header_bytes, tuning)
     return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.native.kernel_records import Attention
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.common_epilogue import COMMON
@@ -28,7 +29,7 @@ from ftuner.planner.cpu.attention import attention_blocks, attention_estimate
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.cover_records import COVER_SLOTS
 from ftuner.runtime.cpu.covers import cover_slots
-from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
+from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies

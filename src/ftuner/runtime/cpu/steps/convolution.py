@@ -154,10 +154,11 @@ class ConvolutionKind(ProductKind[ConvolutionStep]):
         self, step: ConvolutionStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         if step.winograd:
-            positions = (step.a.shape[0], *step.window.extents)
-            images, rows, columns = (evaluate(n, extents) for n in positions)
             choice = _choice_of(step, machine.hardware, machine.isa)
-            if choice.plan(images, rows, columns, machine.workers) is not None:
+            rows, positions = step.window.extents
+            deciding = choice.deciding(step.a.shape[0], rows, positions)
+            values = [evaluate(dim, extents) for dim in deciding]
+            if choice.plan(values, machine.workers) is not None:
                 return StepReport("nothing: the step before does it", no_cost(machine))
         return super().report(step, extents, machine, resident_bytes)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ftuner.codegen.llvm.native.kernel_records import Experts
-from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.codegen.llvm.native.records import SLACK_BYTES, SLOT_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.common_epilogue import COMMON
@@ -23,7 +23,7 @@ from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.covers import panel_covers
 from ftuner.runtime.cpu.packed_weights import Panels
-from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
+from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight

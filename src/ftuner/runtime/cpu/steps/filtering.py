@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ftuner.codegen.llvm.native.kernel_records import Filtering
@@ -20,16 +20,14 @@ from ftuner.graph.buffers import View
 from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import Planner, planner_for
-from ftuner.runtime.cpu.cover_records import COVER_SLOTS
-from ftuner.runtime.cpu.covers import cover_slots
+from ftuner.runtime.cpu.covers import block_slots
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Extents, StepKind, StepReport, no_cost
 from ftuner.runtime.cpu.steps.views import addressed, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
-from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
@@ -47,6 +45,9 @@ class FilterPlan(Protocol):
 class FilterChoice(Protocol):
     """The two ways to compute a convolution, between which the ranges of its extents decide."""
 
+    @property
+    def columns(self) -> int: ...
+
     def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, ...]:
         """What decides, by its fine range."""
 
@@ -54,8 +55,9 @@ class FilterChoice(Protocol):
         """The plan for the ranges of `deciding` that begin with some values; None where the product
         through the window is faster."""
 
-    def plan(self, images: int, rows: int, positions: int, workers: int) -> FilterPlan | None:
-        """How Winograd's products are cut; None where the product through the window is faster."""
+    def plan(self, deciding: Sequence[int], workers: int) -> FilterPlan | None:
+        """How Winograd's products are cut for values of `deciding`; None where the product through
+        the window is faster."""
 
 
 class Planners(NamedTuple):
@@ -87,8 +89,10 @@ class FilterCut(NamedTuple):
     """The same of the last one; 0 if that is not smaller."""
     k: int
     tasks: int
-    own: dict[int, int]
-    """Values of slots that only one of the kernels has, and of those that divide the workspace."""
+    worker_bytes: int
+    """Each worker's part of the workspace."""
+    own: tuple[int, ...]
+    """Values of `FilterTask.own`."""
 
 
 @dataclass(frozen=True)
@@ -97,69 +101,52 @@ class FilterTask(Task, Generic[C]):
 
     products: Products
     choice: C
-    weight: int
-    """The address of the weight in panels."""
     width: int
     """Vectors of a panel."""
-    x: int
-    """The number of the layout of x, as are `out` and `operands`."""
-    out: int
-    begin: tuple[int, ...]
-    """The numbers of the dims of the padding before x."""
-    operands: tuple[int, ...]
+    deciding: tuple[int, ...]
+    """The numbers of the dims that decide, as of the choice."""
 
     first_operand: ClassVar[int]
     """The slot of the record after which those of operands follow."""
+    own: ClassVar[tuple[int, ...]]
+    """Slots of the record that a plan decides, beside those that all kinds have."""
 
     @abstractmethod
-    def cut(self, shape: tuple[int, ...], plan: Any, workers: int) -> FilterCut:
-        """How the work is cut by a plan of the choice, for a result of a shape."""
+    def cut(self, deciding: Sequence[int], plan: Any) -> FilterCut:
+        """How the work is cut by a plan of the choice, for values of what decides."""
+
+    @abstractmethod
+    def constants(self) -> dict[int, int]:
+        """The slots that only one of the kernels has and no extents decide."""
+
+    @classmethod
+    @abstractmethod
+    def counts(cls, choice: C, images: Dim, rows: Dim, positions: Dim) -> dict[int, Dim]:
+        """The slots that only one of the kernels has and extents of the result decide."""
+
+    @classmethod
+    def bound(cls) -> tuple[int, ...]:
+        """The slots that a plan decides, in the order in which binding gives their values."""
+        covers = range(Filtering.COVERS, Filtering.OWN)
+        return (Filtering.BLOCK, Filtering.WORKER_BYTES, *cls.own, *covers)
 
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        x, out = layouts.strided(self.x, values), layouts.strided(self.out, values)
-        slots = self.first_operand + len(self.operands)
-        images, rows, positions, _ = out.shape
-        plan = self.choice.plan(images, rows, positions, workers)
+        deciding = [values[number] for number in self.deciding]
+        plan = self.choice.plan(deciding, workers)
         if plan is None:
-            return nothing_to_do(workers, slots)
-        cut = self.cut(out.shape, plan, workers)
-        dims = [0] * slots
-        dims[Filtering.BLOCK] = cut.block
-        self._write_arrays(dims, x, out)
-        self._write_panels(dims, cut, out.shape[-1])
-        dims[Filtering.BEGIN_Y], dims[Filtering.BEGIN_X] = (values[n] for n in self.begin)
-        for slot, value in cut.own.items():
-            dims[slot] = value
-        for slot, layout in enumerate(self.operands, self.first_operand):
-            dims[slot] = layouts.strided(layout, values).strides[0]
-        return BoundTask(
-            workers, min(cut.tasks, most_chunks(workers, hardware)), cut.tasks, False, dims,
-            workers * dims[Filtering.WORKER_BYTES], 0, None,
-        )  # fmt: skip
+            return nothing_to_do(workers, len(self.bound()))
+        cut = self.cut(deciding, plan)
+        blocks = (cut.block, cut.last_block)
+        covers = block_slots(self.products, self.choice.columns, self.width, cut.k, blocks)
+        bound = (cut.block, cut.worker_bytes, *cut.own, *covers)
+        chunks = min(cut.tasks, most_chunks(workers, hardware))
+        workspace_bytes = workers * cut.worker_bytes
+        return BoundTask(workers, chunks, cut.tasks, False, bound, workspace_bytes, 0, None)
 
-    def _write_arrays(self, dims: list[int], x: StridedArray, out: StridedArray) -> None:
-        dims[Filtering.HEIGHT], dims[Filtering.WIDTH] = x.shape[1:3]
-        dims[Filtering.OUT_HEIGHT], dims[Filtering.OUT_WIDTH] = out.shape[1:3]
-        dims[Filtering.OUT_CHANNELS] = out.shape[3]
-        for first, array in ((Filtering.X_IMAGE, x), (Filtering.OUT_IMAGE, out)):
-            dims[first : first + 3] = array.strides[:3]
-
-    def _write_panels(self, dims: list[int], cut: FilterCut, columns: int) -> None:
-        """The weight, and the covers of the rows of a block by its panels."""
-        lanes = self.products.compiled.library.lanes
-        nr = self.width * lanes
-        dims[Filtering.PANEL], dims[Filtering.WEIGHT] = nr, self.weight
-        tail = -(-(columns % nr) // lanes)
-        at = Filtering.COVERS
-        for height in (cut.block, cut.last_block):
-            for vectors, is_tail in ((self.width if columns >= nr else 0, False), (tail, True)):
-                if vectors:
-                    dims[at : at + COVER_SLOTS] = cover_slots(
-                        self.products, vectors, is_tail, cut.k, height
-                    )
-                at += COVER_SLOTS
+    def likeness(self, layouts: Layouts) -> Likeness:
+        return Likeness(replace(self, deciding=()), self.deciding)
 
 
 @dataclass(frozen=True)
@@ -174,17 +161,36 @@ class CompiledFilter(CompiledStep, Generic[S, C]):
     panels: Panels
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
-        step, number = self.step, records.layouts.number
-        slots = self.planned.first_operand + len(step.operands)
+        step, choice, kind = self.step, self.choice, self.planned
+        x, out, size = step.x.layout, step.out.layout, step.out.layout.dtype.itemsize
+        images, *extents = out.shape[:3]
+        operands = [v.layout.strides[0] * v.layout.dtype.itemsize for v in step.operands]
         arrays = addressed((step.x, *step.operands, step.out))
-        dims = records.kernel(at, self.address, arrays, slots)
-        records.workspace(dims + Filtering.WORKSPACE)
-        task = self.planned(
-            self.products, self.choice, int(self.panels.packed.ctypes.data), self.panels.width,
-            number(step.x.layout), number(step.out.layout), records.dims.numbers(step.begin),
-            tuple(number(v.layout) for v in step.operands),
-        )  # fmt: skip
-        records.planned_tasks(task, range(dims, dims + slots))
+        first = records.kernel(at, self.address, arrays, kind.first_operand + len(operands))
+        records.workspace(first + Filtering.WORKSPACE)
+        deciding = records.dims.numbers(choice.deciding(images, *extents))
+        task = kind(self.products, choice, self.panels.width, deciding)
+        constants = {
+            Filtering.OUT_CHANNELS: choice.columns,
+            Filtering.PANEL: self.panels.width * self.products.compiled.library.lanes,
+            Filtering.WEIGHT: int(self.panels.packed.ctypes.data),
+            **task.constants(),
+        }
+        for slot, value in constants.items():
+            records.constant(first + slot, value)
+        lists: dict[int, Sequence[Dim]] = {
+            Filtering.HEIGHT: x.shape[1:3],
+            Filtering.BEGIN_Y: step.begin,
+            Filtering.X_IMAGE: [stride * x.dtype.itemsize for stride in x.strides[:3]],
+            Filtering.OUT_HEIGHT: extents,
+            Filtering.OUT_IMAGE: [stride * size for stride in out.strides[:3]],
+            kind.first_operand: operands,
+        }
+        dims = kind.counts(choice, images, *extents)
+        dims |= {begin + i: dim for begin, found in lists.items() for i, dim in enumerate(found)}
+        for slot, dim in dims.items():
+            records.dim(first + slot, records.dims.number(dim))
+        records.planned_tasks(task, [first + slot for slot in kind.bound()])
 
 
 class FilterKind(MatrixKind, StepKind[S], Generic[S, C]):
@@ -208,8 +214,8 @@ class FilterKind(MatrixKind, StepKind[S], Generic[S, C]):
     ) -> StepReport:
         shape = tuple(evaluate(n, extents) for n in step.out.shape)
         choice = self.choice(step, machine.hardware, machine.isa.name)
-        images, rows, positions, _ = shape
-        plan = choice.plan(images, rows, positions, machine.workers)
+        deciding = [evaluate(n, extents) for n in choice.deciding(*step.out.shape[:3])]
+        plan = choice.plan(deciding, machine.workers)
         if plan is None:
             return StepReport("nothing: the next step does it", no_cost(machine))
         products, text = self.described(choice, plan, shape, machine.workers)

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.expr import Expr
@@ -27,7 +28,7 @@ from ftuner.planner.cpu.line_winograd import LinePlan, faster_lines
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.winograd import epilogue_cycles_of
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
+from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import Loaded, packed_as
 from ftuner.runtime.cpu.steps.filtering import (
@@ -77,12 +78,11 @@ class LineChoice(NamedTuple):
         rows = coarse_middle(rows)
         return _plan(self, self.problem(1, rows, lines * OUTPUTS[self.taps], workers))
 
-    def plan(self, images: int, rows: int, positions: int, workers: int) -> LinePlan | None:
-        deciding = self.deciding(images, rows, positions)
-        starts = [fine_start(n) for n in deciding if isinstance(n, int)]
-        found = self.decided(starts, workers)
+    def plan(self, deciding: Sequence[int], workers: int) -> LinePlan | None:
+        found = self.decided([fine_start(value) for value in deciding], workers)
         if found is None:
             return None
+        rows = deciding[0]
         number = -(-coarse_middle(rows) // found.block)
         return found._replace(block=-(-rows // number))
 
@@ -115,35 +115,40 @@ class LineTask(FilterTask[LineChoice]):
     """Winograd's products along lines, to be planned."""
 
     first_operand: ClassVar[int] = LineWinograd.OPERANDS
+    own: ClassVar[tuple[int, ...]] = (
+        LineWinograd.SUMS_OFFSET, LineWinograd.PATCH_OFFSET, LineWinograd.ROW_BLOCKS,
+        LineWinograd.INPUTS_BYTES, LineWinograd.SUMS_BYTES,
+    )  # fmt: skip
 
-    def cut(self, shape: tuple[int, ...], plan: LinePlan, workers: int) -> FilterCut:
-        images, rows, positions, columns = shape
-        choice, block = self.choice, plan.block
-        problem = choice.problem(images, rows, positions, workers)
-        library = self.products.compiled.library
+    def constants(self) -> dict[int, int]:
+        choice, library = self.choice, self.products.compiled.library
+        problem, lanes = choice.problem(0, 0, 0, 1), library.lanes
+        vectors = -(-choice.columns // lanes)
+        return {
+            LineWinograd.RUN: problem.run,
+            LineWinograd.KERNEL_ROWS: problem.kernel_rows,
+            LineWinograd.STRIDE_Y: choice.strides[0],
+            LineWinograd.STRIDE_X: choice.strides[1],
+            LineWinograd.WEIGHT_BYTES: problem.k * vectors * lanes * library.types.c.itemsize,
+        }
+
+    @classmethod
+    def counts(cls, choice: LineChoice, images: Dim, rows: Dim, positions: Dim) -> dict[int, Dim]:
+        return {LineWinograd.LINES: ceil_quotient(positions, OUTPUTS[choice.taps])}
+
+    def cut(self, deciding: Sequence[int], plan: LinePlan) -> FilterCut:
+        (rows, lines), block = deciding, plan.block
+        problem, library = self.choice.problem(0, rows, 0, 1), self.products.compiled.library
         lanes, size = library.lanes, library.types.c.itemsize
         row_blocks = -(-rows // block)
         # A vector may be stored beyond the last row.
         inputs_bytes = aligned(problem.read_rows(block) * problem.run * size + SLACK_BYTES)
         sums_bytes = aligned(block * self.width * lanes * size)
-        patch_offset = problem.points * (inputs_bytes + sums_bytes) + SLACK_BYTES
-        patch_bytes = aligned(problem.points * problem.run * size + SLACK_BYTES)
-        own = {
-            LineWinograd.ROW_BLOCKS: row_blocks,
-            LineWinograd.LINES: problem.lines,
-            LineWinograd.RUN: problem.run,
-            LineWinograd.KERNEL_ROWS: problem.kernel_rows,
-            LineWinograd.STRIDE_Y: choice.strides[0],
-            LineWinograd.STRIDE_X: choice.strides[1],
-            LineWinograd.INPUTS_BYTES: inputs_bytes,
-            LineWinograd.SUMS_BYTES: sums_bytes,
-            LineWinograd.WEIGHT_BYTES: problem.k * -(-columns // lanes) * lanes * size,
-            LineWinograd.SUMS_OFFSET: problem.points * inputs_bytes,
-            LineWinograd.PATCH_OFFSET: patch_offset,
-            LineWinograd.WORKER_BYTES: aligned(patch_offset + patch_bytes),
-        }
-        tasks = images * row_blocks * problem.lines
-        return FilterCut(block, rows % block, problem.k, tasks, own)
+        sums = problem.points * inputs_bytes
+        patch = sums + problem.points * sums_bytes + SLACK_BYTES
+        end = aligned(patch + aligned(problem.points * problem.run * size + SLACK_BYTES))
+        own = (sums, patch, row_blocks, inputs_bytes, sums_bytes)
+        return FilterCut(block, rows % block, problem.k, row_blocks * lines, end, own)
 
 
 def transformed(weight: Array, stride: int) -> Array:

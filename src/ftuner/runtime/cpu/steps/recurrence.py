@@ -22,8 +22,7 @@ from ftuner.hardware.tuning import NativeTuning
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
-from ftuner.runtime.cpu.cover_records import COVER_SLOTS
-from ftuner.runtime.cpu.covers import cover_slots
+from ftuner.runtime.cpu.covers import block_slots
 from ftuner.runtime.cpu.packed_weights import Panels, packed_levels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -39,7 +38,7 @@ from ftuner.runtime.cpu.steps.contract import (
     packed_as,
 )
 from ftuner.runtime.cpu.steps.views import addressed, strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library
@@ -96,16 +95,15 @@ class RecurrenceTask(Task):
             products.compiled.library.types.a
         ]
         dims[Recurrence.TAIL] = tail * lanes
-        at = Recurrence.COVERS
-        for height in () if self.levels else (block, rows % block):
-            for vectors, is_tail in ((width if columns >= nr else 0, False), (tail, True)):
-                if vectors:
-                    dims[at : at + COVER_SLOTS] = cover_slots(
-                        products, vectors, is_tail, hidden, height
-                    )
-                at += COVER_SLOTS
+        if not self.levels:
+            covers = block_slots(products, columns, width, hidden, (block, rows % block))
+            dims[Recurrence.COVERS : Recurrence.COVERS + len(covers)] = covers
         tasks = cut.tasks(rows)
         return BoundTask(workers, tasks, tasks, False, dims, 0, 0, None)
+
+    def likeness(self, layouts: Layouts) -> Likeness:
+        forms, dims = layouts.likeness((self.x, self.y, *self.last))
+        return Likeness((replace(self, x=0, y=0, last=()), forms), dims)
 
 
 def _cut(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ftuner.codegen.llvm.native.kernel_records import StripeMember as MemberSlot
 from ftuner.codegen.llvm.native.kernel_records import Stripes as StripesSlot
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.common_epilogue import LIMITS
@@ -35,7 +36,7 @@ from ftuner.planner.cpu.stripes import (
 )
 from ftuner.runtime.cpu.covers import panel_covers
 from ftuner.runtime.cpu.operands import step_types
-from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
+from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import (

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 from ftuner.codegen.llvm.native.kernel_records import Winograd
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, ceil_quotient, maximum
 from ftuner.core.expr import Expr
-from ftuner.core.ranges import fine_start
+from ftuner.core.ranges import coarse_middle, fine_start
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.winograd import WinogradProblem
@@ -25,7 +27,7 @@ from ftuner.planner.cpu.winograd import (
     faster_winograd,
     outputs_of,
 )
-from ftuner.runtime.cpu.plan_records import SLACK_BYTES, aligned
+from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import Loaded, packed_once
 from ftuner.runtime.cpu.steps.filtering import (
@@ -64,17 +66,17 @@ class WinogradChoice(NamedTuple):
 
     def decided(self, starts: Sequence[int], workers: int) -> WinogradPlan | None:
         tiles, positions = starts
+        tiles = coarse_middle(tiles) if tiles else 0
         return _plan(self, self.problem(tiles, self.outputs, positions, workers))
 
-    def plan(self, images: int, rows: int, positions: int, workers: int) -> WinogradPlan | None:
-        deciding = self.deciding(images, rows, positions)
-        start, row = (fine_start(n) for n in deciding if isinstance(n, int))
-        found = self.decided((start, row), workers)
+    def plan(self, deciding: Sequence[int], workers: int) -> WinogradPlan | None:
+        tiles = deciding[0]
+        starts = [fine_start(value) for value in deciding]
+        found = self.decided(starts, workers)
         if found is None:
             return None
         blocks = found.blocks
-        number = -(-start // blocks.tiles)
-        tiles = self.problem(images, rows, positions, workers).tiles
+        number = -(-coarse_middle(tiles) // blocks.tiles)
         return found._replace(blocks=blocks._replace(tiles=-(-tiles // number)))
 
 
@@ -100,32 +102,34 @@ class WinogradTask(FilterTask[WinogradChoice]):
     """Winograd's products of tiles, to be planned."""
 
     first_operand: ClassVar[int] = Winograd.OPERANDS
+    own: ClassVar[tuple[int, ...]] = (
+        Winograd.SUMS_OFFSET, Winograd.PATCH_OFFSET, Winograd.WEIGHT_OFFSET, Winograd.CHANNEL_BLOCK,
+    )  # fmt: skip
 
-    def cut(self, shape: tuple[int, ...], plan: WinogradPlan, workers: int) -> FilterCut:
-        images, rows, positions, _ = shape
-        problem = self.choice.problem(images, rows, positions, workers)
-        library, blocks = self.products.compiled.library, plan.blocks
-        block, nr, m = blocks.tiles, self.width * library.lanes, problem.outputs
-        own = {
-            Winograd.TILES: problem.tiles,
-            Winograd.TILE_ROWS: -(-rows // m),
-            Winograd.TILE_COLUMNS: -(-positions // m),
-            Winograd.CHANNELS: problem.channels,
-            Winograd.CHANNEL_BLOCK: blocks.channels,
+    def constants(self) -> dict[int, int]:
+        return {Winograd.CHANNELS: self.choice.channels}
+
+    @classmethod
+    def counts(
+        cls, choice: WinogradChoice, images: Dim, rows: Dim, positions: Dim
+    ) -> dict[int, Dim]:
+        return {
+            Winograd.TILES: choice.deciding(images, rows, positions)[0],
+            Winograd.TILE_ROWS: ceil_quotient(rows, choice.outputs),
+            Winograd.TILE_COLUMNS: ceil_quotient(positions, choice.outputs),
         }
-        pieces = {
-            Winograd.SUMS_OFFSET: block * problem.channels,
-            Winograd.PATCH_OFFSET: block * nr,
-            Winograd.WEIGHT_OFFSET: problem.channels,
-            Winograd.WORKER_BYTES: blocks.channels * nr,
-        }
-        offset, size = 0, library.types.c.itemsize
-        # Each offset is where the piece before it ends.
-        for slot, elements in pieces.items():
-            offset += aligned(problem.matrices * elements * size + SLACK_BYTES)
-            own[slot] = offset
-        tasks = -(-problem.tiles // block)
-        return FilterCut(block, problem.tiles % block, problem.channels, tasks, own)
+
+    def cut(self, deciding: Sequence[int], plan: WinogradPlan) -> FilterCut:
+        tiles, (block, part) = deciding[0], plan.blocks
+        library, channels = self.products.compiled.library, self.choice.channels
+        nr, size = self.width * library.lanes, library.types.c.itemsize
+        matrices = self.choice.problem(0, 0, 0, 1).matrices
+        pieces = (block * channels, block * nr, channels, part * nr)
+        sums, patch, weight, end = accumulate(
+            aligned(matrices * elements * size + SLACK_BYTES) for elements in pieces
+        )
+        own = (sums, patch, weight, part)
+        return FilterCut(block, tiles % block, channels, -(-tiles // block), end, own)
 
 
 class WinogradKind(FilterKind[WinogradStep, WinogradChoice]):

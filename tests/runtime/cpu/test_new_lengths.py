@@ -18,14 +18,14 @@ from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.planner.cpu.planner import Planner
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.dealing import MAX_DEALT, StepDealing
 from ftuner.runtime.cpu.executable import CompiledGraph
-from ftuner.runtime.cpu.program import MAX_DRAFT_BYTES, MAX_FILLS
+from ftuner.runtime.cpu.program import MAX_FILLS
 from ftuner.runtime.cpu.task_groups import MAX_GROUPS, TaskGroups
 from ftuner.runtime.model import Model
-from ftuner.runtime.shapes.growing import RANGE, GrowingPlaces
 
 DECODERS = (Decoder(), Decoder(heads=4, shared=2), Decoder(layers=5, layout="columns"))
+RANGE = 64
+"""Lengths within which few decide anew."""
 FIRST = 40
 """From this length on no step has fewer tasks than chunks because of the length alone."""
 
@@ -37,8 +37,7 @@ class Planned:
         self.length = 0
         self.lengths: list[int] = []
         for owner, name in (
-            (TaskGroups, "__call__"), (GrowingPlaces, "__call__"), (StepDealing, "__call__"),
-            (Planner, "plan"), (Planner, "cover"),
+            (TaskGroups, "_bound"), (Planner, "plan"), (Planner, "cover"),
         ):  # fmt: skip
             monkeypatch.setattr(owner, name, self._noted(getattr(owner, name)))
 
@@ -65,7 +64,7 @@ def test_a_new_length_within_a_range_plans_nothing(
         found = model(ids=tokens(token), **past)
         past = decoder.continued(found)
     lanes = widest.kernels.isa.lanes(FLOAT32)
-    # A vector of keys begins, or a panel is full; the memory that a text has room for ends.
+    # A vector of keys begins, or a panel is full; a range of tasks that a dim counts begins.
     borders = {n for n in range(FIRST + 4 * RANGE + 1) if n % lanes in (0, 1) or n % RANGE < 3}
     assert {n for n in planned.lengths if n > FIRST} <= borders
     assert planned.lengths, "the first lengths are planned"
@@ -169,8 +168,4 @@ def test_memory_is_bounded(widest: CpuBackend) -> None:
     assert isinstance(graph, CompiledGraph)
     writer = graph._writer
     assert len(writer._groups._known) <= MAX_GROUPS
-    assert len(writer._deal._known) <= MAX_DEALT
     assert len(writer._known_fills) <= MAX_FILLS
-    drafts = list(writer._drafts.values())
-    assert drafts
-    assert sum(draft.kept_bytes for draft in drafts) <= MAX_DRAFT_BYTES

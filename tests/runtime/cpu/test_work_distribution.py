@@ -1,0 +1,84 @@
+"""How workers share the steps of a program and where its buffers are: by native code as in Python,
+on any graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.runtime.shapes.test_arena import layers, network
+
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.work_distribution import WorkDistribution
+from ftuner.runtime.shapes.arena import first_fit
+
+DIMS = [0, 1, 3, 1000]
+MOST = 16
+WORKERS = 3
+
+
+def dealt(
+    rows: Sequence[int], counts: Sequence[int], stages: Sequence[int], shares: Any,
+    idle: Sequence[int] = (),
+) -> list[list[int]]:  # fmt: skip
+    """What the slots of all steps hold."""
+    found = []
+    before: list[int] = []
+    done = 0
+    for step, (row, count, stage) in enumerate(zip(rows, counts, stages, strict=True)):
+        workers, chunks, together = shares[row]
+        if row == 0:
+            workers, chunks, together = WORKERS, min(DIMS[count], MOST), 0
+        if step in idle:
+            chunks = together = 0
+        before.append(done)
+        found.append([workers, chunks, together, before[stage]])
+        done += chunks
+    return np.array(found, np.int64).reshape(-1, 4).T.tolist()
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(layers, layers, st.integers(1, 6), layers, st.randoms(use_true_random=False))
+def test_native_code_decides_as_python_does(
+    widest: CpuBackend, before: Any, layer: Any, times: int, after: Any, random: Any
+) -> None:
+    lifetimes, numbers = network(before, layer, times, after)
+    buffers, steps = len(numbers), random.randint(0, 20)
+    sizes = [(random.randrange(len(DIMS)), random.choice((1, 2, 4, 8))) for _ in range(buffers)]
+    stages = [0] * steps
+    for step in range(1, steps):
+        stages[step] = random.choice((step, stages[step - 1]))
+    rows = [random.randint(0, 3) for _ in range(steps)]
+    counts = [random.randrange(len(DIMS)) for _ in range(steps)]
+    shares = [[0, 0, 0], *([random.randint(1, 9), random.choice((0, 5)), 1] for _ in range(3))]
+    writers = {
+        buffer: random.sample(range(steps), random.randint(1, min(steps, 3)))
+        for buffer in range(buffers) if steps and random.random() < 0.4
+    }  # fmt: skip
+    once = [step for step in range(steps) if random.random() < 0.2]
+    elsewhere = [buffer for buffer in range(buffers) if random.random() < 0.2]
+
+    distribute = WorkDistribution(
+        widest.kernels.runtime, rows, counts, stages, sizes, lifetimes, writers
+    )
+    words = np.array([*DIMS, *[7] * (4 * steps)], np.int64)
+    offsets, arena_bytes, later = distribute(
+        words, len(DIMS), np.array(shares, np.int64), WORKERS, MOST, once, elsewhere
+    )
+
+    first = dealt(rows, counts, stages, shares)
+    assert words[: len(DIMS)].tolist() == DIMS
+    assert words[len(DIMS) :].reshape(4, -1).tolist() == first
+    if once:
+        assert later.reshape(4, -1).tolist() == dealt(rows, counts, stages, shares, once)
+    taken = [aligned(DIMS[number] * size + SLACK_BYTES) for number, size in sizes]
+    for buffer in range(buffers):
+        written = writers.get(buffer)
+        if buffer in elsewhere or (written and not any(first[1][step] for step in written)):
+            taken[buffer] = 0
+    assert ([*offsets], arena_bytes) == first_fit(lifetimes, taken)
