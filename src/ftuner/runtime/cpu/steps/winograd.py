@@ -13,7 +13,7 @@ from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, ceil_quotient, maximum
 from ftuner.core.expr import Expr
-from ftuner.core.ranges import coarse_middle, fine_start
+from ftuner.core.ranges import fine_start
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.winograd import WinogradProblem
@@ -66,7 +66,6 @@ class WinogradChoice(NamedTuple):
 
     def decided(self, starts: Sequence[int], workers: int) -> WinogradPlan | None:
         tiles, positions = starts
-        tiles = coarse_middle(tiles) if tiles else 0
         return _plan(self, self.problem(tiles, self.outputs, positions, workers))
 
     def plan(self, deciding: Sequence[int], workers: int) -> WinogradPlan | None:
@@ -76,7 +75,7 @@ class WinogradChoice(NamedTuple):
         if found is None:
             return None
         blocks = found.blocks
-        number = -(-coarse_middle(tiles) // blocks.tiles)
+        number = -(-starts[0] // blocks.tiles)
         return found._replace(blocks=blocks._replace(tiles=-(-tiles // number)))
 
 
