@@ -137,7 +137,7 @@ def bindings(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_lengths_in_turn_are_bound_once(
     widest: CpuBackend, encoder: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All lengths of a sentence encoder, in two batch sizes, have room."""
+    """All lengths of a sentence encoder have room for each of two callers."""
     model = Model(small(), widest)
     bound = bindings(model, monkeypatch)
     inputs = {name: np.ones((2, 512), np.float32) for name in ("x", "y")}
@@ -150,7 +150,7 @@ def test_lengths_in_turn_are_bound_once(
     (state,) = compiled(encoder).states.all
     *_, program = state.programs.values()
     # Six such layers.
-    assert 2 * 1024 * 6 * program.records_bytes < MAX_PROGRAM_BYTES
+    assert 2 * 512 * 6 * program.records_bytes < MAX_PROGRAM_BYTES
 
 
 def test_programs_are_bounded_and_kept_by_use(

@@ -133,7 +133,7 @@ class BoundProgram(NamedTuple):
 
     @property
     def records_bytes(self) -> int:
-        return int(self.records.nbytes) + sum([group.plans_bytes for group in self.groups])
+        return int(self.records.nbytes) + sum([group.kept_bytes for group in self.groups])
 
 
 class ProgramWriter:

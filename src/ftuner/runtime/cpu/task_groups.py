@@ -8,7 +8,7 @@ rows does not change while the text grows.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ class BoundGroup(NamedTuple):
     variants: tuple[int, ...]
     """Of each task."""
     plans: tuple[Ready, ...]
-    plans_bytes: int
+    kept_bytes: int
+    """Of its words and of the records of its plans."""
     workspace_bytes: int
     worker_bytes: int
 
@@ -161,16 +162,22 @@ class TaskGroups:
     def _bound(self, group: _Group, values: DimValues, workers: int) -> BoundGroup:
         bound = [task.bind(values, self._layouts, workers, self._hardware) for task in group.tasks]
         plans = tuple([task.plan for task in bound if task.plan is not None])
-        shares = [(task.workers, task.chunks, task.together) for task in bound]
+        shares = _bytes((task.workers, task.chunks, task.together) for task in bound)
+        written = _bytes((task.tasks, *task.values) for task in bound)
+        of_plans = SLOT_BYTES * sum({id(p): len(p.encoded.records) for p in plans}.values())
         return BoundGroup(
-            array("q", chain.from_iterable(shares)).tobytes(),
-            array("q", chain.from_iterable([(t.tasks, *t.values) for t in bound])).tobytes(),
+            shares,
+            written,
             tuple([task.variant for task in bound]),
             plans,
-            SLOT_BYTES * sum({id(p): len(p.encoded.records) for p in plans}.values()),
+            len(shares) + len(written) + of_plans,
             max([task.workspace_bytes for task in bound]),
             max([task.worker_bytes for task in bound]),
         )
+
+
+def _bytes(words: Iterable[Iterable[int]]) -> bytes:
+    return array("q", chain.from_iterable(words)).tobytes()
 
 
 def _keys(
