@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
 import pickle
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
 
-from onnx import TensorProto, helper, numpy_helper
 from tests.at_once import at_once
 from tests.conftest import HOST_ISAS
+from tests.runtime.saved.files import (
+    INT64,
+    MODELS,
+    NODE,
+    ONES,
+    Arrays,
+    dense,
+    info,
+    model,
+    pictures,
+    recurrent,
+    weight,
+)
 
 import ftuner
 from ftuner.hardware.isa import instruction_set
@@ -32,131 +39,6 @@ from ftuner.hardware.system import read_system
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.saved import code, container, models, values
-
-RNG = np.random.default_rng(3)
-NODE = helper.make_node
-FLOAT, INT64, BOOL, STRING = (
-    TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
-)  # fmt: skip
-Arrays = Mapping[str, Any]
-ONES = {"x": np.ones((5, 48), np.float32)}
-
-
-def weight(*shape: int) -> Any:
-    return RNG.standard_normal(shape).astype(np.float32)
-
-
-def info(name: str, shape: Any, kind: int = FLOAT) -> Any:
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
-def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: Arrays) -> Any:
-    stored = [numpy_helper.from_array(x, name) for name, x in weights.items()]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, stored)
-    opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-
-def dense() -> tuple[Any, Arrays]:
-    """Two products that share a weight, and one of two operands."""
-    nodes = [
-        NODE("MatMul", ["x", "w"], ["a"]), NODE("Relu", ["a"], ["b"]),
-        NODE("MatMul", ["b", "w"], ["c"]), NODE("Add", ["c", "v"], ["y"]),
-        NODE("Transpose", ["y"], ["t"], perm=[1, 0]), NODE("MatMul", ["y", "t"], ["z"]),
-    ]  # fmt: skip
-    outputs = [info("y", ["n", 48]), info("z", ["n", "n"])]
-    weights = {"w": weight(48, 48), "v": weight(48)}
-    return model(nodes, [info("x", ["n", 48])], outputs, weights), {"x": weight(7, 48)}
-
-
-def pictures() -> tuple[Any, Arrays]:
-    """A Winograd convolution, one of few channels, depthwise ones in a chain, groups, a pool."""
-    nodes = [
-        NODE("Conv", ["x", "w0"], ["a"], pads=[1] * 4, strides=[2, 2]),
-        NODE("Clip", ["a", "zero", "six"], ["b"]),
-        NODE("Conv", ["b", "w1"], ["c"], pads=[1] * 4),
-        NODE("Conv", ["c", "w2"], ["d"]), NODE("Clip", ["d", "zero", "six"], ["e"]),
-        NODE("Conv", ["e", "w3"], ["f"], group=96, pads=[1] * 4),
-        NODE("Clip", ["f", "zero", "six"], ["g"]), NODE("Conv", ["g", "w4"], ["h"]),
-        NODE("Add", ["h", "c"], ["i"]), NODE("Conv", ["i", "w5"], ["j"], group=2),
-        NODE("GlobalAveragePool", ["j"], ["y"]),
-    ]  # fmt: skip
-    weights = {
-        "w0": weight(16, 3, 3, 3), "w1": weight(16, 16, 3, 3), "w2": weight(96, 16, 1, 1),
-        "w3": weight(96, 1, 3, 3), "w4": weight(16, 96, 1, 1), "w5": weight(24, 8, 1, 1),
-        "zero": np.float32(0), "six": np.float32(6),
-    }  # fmt: skip
-    weights = {name: np.asarray(x) for name, x in weights.items()}
-    inputs, outputs = [info("x", ["n", 3, "h", "w"])], [info("y", ["n", 24, 1, 1])]
-    return model(nodes, inputs, outputs, weights), {"x": weight(2, 3, 37, 41)}
-
-
-def recurrent() -> tuple[Any, Arrays]:
-    node = NODE("LSTM", ["x", "w", "r", "b"], ["y", "h", "c"], hidden_size=20)
-    outputs = [info("y", None), info("h", None), info("c", None)]
-    weights = {"w": weight(1, 80, 9), "r": weight(1, 80, 20), "b": weight(1, 160)}
-    return model([node], [info("x", ["s", "n", 9])], outputs, weights), {"x": weight(6, 3, 9)}
-
-
-def loop() -> tuple[Any, Arrays]:
-    """A loop whose body has a weight, within a model of several parts."""
-    body = helper.make_graph(
-        [NODE("MatMul", ["s", "w"], ["t"]), NODE("Tanh", ["t"], ["u"]),
-         NODE("Identity", ["go"], ["on"])],
-        "body", [info("i", [], INT64), info("go", [], BOOL), info("s", ["n", 33])],
-        [info("on", [], BOOL), info("u", ["n", 33])],
-        [numpy_helper.from_array(weight(33, 33), "w")],
-    )  # fmt: skip
-    nodes = [NODE("Loop", ["trips", "", "x"], ["z"], body=body), NODE("MatMul", ["z", "v"], ["y"])]
-    inputs = [info("x", ["n", 33]), info("trips", [], INT64)]
-    feeds = {"x": weight(4, 33), "trips": np.array(3)}
-    return model(nodes, inputs, [info("y", ["n", 2])], {"v": weight(33, 2)}), feeds
-
-
-def found() -> tuple[Any, Arrays]:
-    """An extent that depends on data, and elements that are chosen by it."""
-    nodes = [
-        NODE("NonZero", ["x"], ["at"]), NODE("Transpose", ["at"], ["rows"], perm=[1, 0]),
-        NODE("Cast", ["rows"], ["floats"], to=FLOAT), NODE("MatMul", ["floats", "w"], ["y"]),
-    ]  # fmt: skip
-    x = (RNG.standard_normal((5, 6)) > 0).astype(np.float32)
-    return model(nodes, [info("x", ["n", "m"])], [info("y", None)], {"w": weight(2, 5)}), {"x": x}
-
-
-def words() -> tuple[Any, Arrays]:
-    nodes = [NODE("StringNormalizer", ["x"], ["y"], case_change_action="UPPER", stopwords=["a"])]
-    nodes = [
-        NODE("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=["a", "b"],
-             values_floats=[1.5, -0.0], default_float=float("inf")),
-    ]  # fmt: skip
-    made = model(nodes, [info("x", ["n"], STRING)], [info("y", ["n"])], {})
-    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
-    return made, {"x": np.array(["a", "b", "c"], object)}
-
-
-def gathered() -> tuple[Any, Arrays]:
-    """A table that no step packs, of 16-bit floats, and symbolic positions."""
-    nodes = [
-        NODE("Gather", ["table", "ids"], ["a"]), NODE("Cast", ["a"], ["b"], to=FLOAT),
-        NODE("Shape", ["ids"], ["s"]), NODE("ReduceMean", ["b"], ["m"], axes=[-1]),
-        NODE("Sub", ["b", "m"], ["y"]),
-    ]  # fmt: skip
-    made = model(
-        nodes, [info("ids", ["n", "s"], INT64)], [info("y", None), info("s", [2], INT64)],
-        {"table": weight(31, 17).astype(np.float16)},
-    )  # fmt: skip
-    return made, {"ids": RNG.integers(-31, 31, (3, 4))}
-
-
-MODELS = (dense, pictures, recurrent, loop, found, words, gathered)
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, cache_folder: Path) -> Path:
-    """The file of `dense`."""
-    path = tmp_path_factory.mktemp("saved") / "dense.ftuner"
-    ftuner.save(ftuner.load(dense()[0]), path)
-    return path
 
 
 def same(first: ftuner.Model, second: ftuner.Model, feeds: Arrays) -> None:
@@ -331,131 +213,6 @@ def test_options_that_a_file_has_not(saved: Path, tmp_path: Path) -> None:
             ftuner.load(saved, **options)  # type: ignore[arg-type]
     with pytest.raises(ftuner.MissingFileError):
         ftuner.load(tmp_path / "missing.ftuner")
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_damage_is_found(seed: int, saved: Path, tmp_path: Path) -> None:
-    """Wherever it is: a file that loads is the one that was written."""
-    random, data, path = Random(seed), saved.read_bytes(), tmp_path / "model.ftuner"
-    for _ in range(60):
-        at = random.randrange(len(data))
-        changed = bytearray(data)
-        changed[at] ^= 1 << random.randrange(8)
-        cut = data[:at]
-        moved = data[:at] + bytes(random.randrange(1, 9)) + data[at:]
-        for damaged in (bytes(changed), cut, moved, data + b"\0"):
-            path.write_bytes(damaged)
-            with pytest.raises(ftuner.GraphError if at < 32 else ftuner.ParseError):
-                ftuner.load(path)
-
-
-def test_hostile_documents(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files whose checksums are right, with content that nothing has written."""
-    # No other model has the code by now.
-    monkeypatch.setattr(code, "_backends", WeakValueDictionary())
-    opened = container.read(saved, 1)
-    path = tmp_path / "model.ftuner"
-    (body,) = opened.content["bodies"]
-    own = {**opened.content}
-    sections = [memoryview(bytes(section)) for section in opened.sections]
-    entry = next(iter(body["code"]["entries"]))
-    codes = [
-        {**body["code"], **changed} for changed in (
-            {"data": 1 << 40}, {"data": -1}, {"data": body["entries"]}, {"machine": "other"},
-            {"code_bytes": 1}, {"code_bytes": 1 << 40}, {"code_bytes": -4096}, {"code_bytes": "a"},
-            {"entries": {}}, {"entries": {entry: -8}}, {"entries": {entry: 1 << 40}},
-            {"entries": 3}, {"functions": {"memset": 1 << 40}}, {"functions": {"no_such": 0}},
-            {"functions": {"memset": "0"}}, {"more": 0},
-        )
-    ]  # fmt: skip
-    for content in (
-        None, [], {}, {**own, "bodies": None}, {**own, "bodies": [None]}, {**own, "bodies": [{}]},
-        *({**own, "bodies": [{**body, "code": found}]} for found in (None, {}, *codes)),
-        {**own, "bodies": [{**body, "entries": -1}]},
-        {**own, "bodies": [{**body, "hardware": {}}]},
-        {**own, "bodies": [{**body, "flags": 3}]},
-        {**own, "bodies": []}, {**own, "schema": None, "bodies": [{**body, "isa": "none"}]},
-    ):  # fmt: skip
-        container.write(path, content, sections)
-        with pytest.raises(ftuner.FTunerError):
-            ftuner.load(path)
-    entries = [
-        3, [], [3], [[]], [["tuple", 0]], [["tuple", -1]], [["os.system", 0]], ["x", ["list", 0]],
-        ["<f4", 1, ["tuple", 1], ["array", 0, 2, 1 << 30]],
-        ["<f4", -1, ["tuple", 1], ["array", 0, 2, 0]], ["O", 1, ["tuple", 1], ["array", 0, 2, 0]],
-        ["<f4", 1 << 60, ["tuple", 1], ["array", 0, 2, 0]],
-        ["<f4", 1 << 60, ["tuple", 1], ["hollow", 0, 2]],
-        [0, ["graph.ir.Graph", 0, 0, 0, 0]], [0, ["graph.ir.Graph", 0]],
-    ]  # fmt: skip
-    for table in entries:
-        changed = sections.copy()
-        changed[body["entries"]] = memoryview(models.encoded(table))
-        container.write(path, own, changed)
-        with pytest.raises(ftuner.ParseError):
-            ftuner.load(path)
-
-
-def forged(document: bytes, rest: bytes = b"", **header: int) -> bytes:
-    """A file with right checksums of its header and document."""
-    first = container._first(len(document))
-    fields = {"format": container.FORMAT, "total": first + len(rest), "size": len(document)}
-    begin = container._HEADER.pack(container.MAGIC, *(fields | header).values())
-    data = begin + hashlib.sha256(begin + document).digest() + document
-    return data.ljust(first, b"\0") + rest
-
-
-def test_hostile_headers_and_sections(tmp_path: Path) -> None:
-    path, good = tmp_path / "model.ftuner", b'{"sections":[],"chunks":[],"content":0}'
-    many = b",".join([b"[0,0]"] * (container.MAX_SECTIONS + 1))
-    files = [
-        forged(good), forged(good, b"1"), forged(good, total=(1 << 64) - 1),
-        forged(good, size=(1 << 64) - 1), forged(good, size=1 << 40), forged(good, size=0),
-        forged(b""), forged(b"[]"), forged(b"[" * 100_000), forged(b"\xff"), forged(b"9" * 10_000),
-        forged(b'{"sections":[],"chunks":[]}'),
-        forged(b'{"sections":[],"chunks":null,"content":0}'),
-        forged(b'{"sections":[],"chunks":["0"],"content":0}', bytes(4096)),
-        forged(b'{"sections":[' + many + b'],"chunks":[],"content":0}'),
-    ]  # fmt: skip
-    for section in (
-        "[0,1e999]", "[0,NaN]", '["a",1]', "[0]", "[0,1,2]", "3", "null", "[-64,8]", "[3,8]",
-        "[0,-1]", "[0,4097]", "[4096,1]", "[4611686018427387904,1]", "[0,4611686018427387904]",
-        "[0,36893488147419103232]",
-    ):  # fmt: skip
-        document = f'{{"sections":[{section}],"chunks":[],"content":0}}'
-        files.append(forged(document.encode(), bytes(4096)))
-    for data in files:
-        path.write_bytes(data)
-        with pytest.raises(ftuner.ParseError):
-            ftuner.load(path)
-    path.write_bytes(forged(good, format=9))
-    with pytest.raises(ftuner.SavedModelError, match="has the format 9"):
-        ftuner.load(path)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_hostile_tables(seed: int, saved: Path, tmp_path: Path) -> None:
-    """Changed values in files whose checksums are right: some load, others have a named error."""
-    random, path = Random(seed), tmp_path / "model.ftuner"
-    opened = container.read(saved, 1)
-    (body,) = opened.content["bodies"]
-    sections = [memoryview(bytes(section)) for section in opened.sections]
-    entries = json.loads(bytes(sections[body["entries"]]))
-    refused = 0
-    for _ in range(40):
-        table = [[*entry] if isinstance(entry, list) else entry for entry in entries]
-        at = random.randrange(len(table))
-        value = random.choice((-1, 0, 1, 7, 1 << 31, 1 << 70, 0.5, None, True, "x", "float32"))
-        if isinstance(table[at], list) and len(table[at]) > 1:
-            table[at][random.randrange(1, len(table[at]))] = random.randrange(at)
-        else:
-            table[at] = value
-        sections[body["entries"]] = memoryview(models.encoded(table))
-        container.write(path, opened.content, sections)
-        try:
-            ftuner.load(path)
-        except ftuner.FTunerError:
-            refused += 1
-    assert refused
 
 
 def test_another_version(
