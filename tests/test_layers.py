@@ -276,6 +276,6 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
         "gpu": {GroupedConvolutionStep.kind},
     }
     kinds |= only[device]
-    own = {"filtering", "kernel", "views"} if device == "cpu" else {"operand"}
+    own = {"winograd_common", "kernel", "views"} if device == "cpu" else {"operand"}
     helpers = {"__init__", "contract", "kinds", *own}
     assert {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")} == kinds | helpers

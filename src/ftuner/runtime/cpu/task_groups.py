@@ -21,7 +21,7 @@ from ftuner.errors import ShapeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.tasks import Condition, Field, Likeness, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 
 MAX_GROUPS = 4096
@@ -56,7 +56,7 @@ class _Group(NamedTuple):
 
     form: int
     """The number of its form. Groups of one form have equal tasks but for the numbers of dims."""
-    likeness: Likeness
+    plan_key: PlanKey
     """Of one of its tasks."""
     condition: Condition | None
     """Under which its tasks have nothing to do, if there is one."""
@@ -83,12 +83,12 @@ class TaskGroups:
         found = dict.fromkeys(g.condition for g in self._groups if g.condition is not None)
         self._conditions = tuple(found)
         numbered: dict[Condition | None, int] = {c: n for n, c in enumerate(self._conditions)}
-        of_conditions = [condition.likeness() for condition in self._conditions]
-        rows = [(g.form, g.likeness, numbered.get(g.condition)) for g in self._groups]
+        of_conditions = [condition.plan_key() for condition in self._conditions]
+        rows = [(g.form, g.plan_key, numbered.get(g.condition)) for g in self._groups]
         self._keys = _keys(rows)
         self._condition_keys = _keys([(n, x, None) for n, x in enumerate(of_conditions)])
         self._held: RecentlyUsed[Key, bool] = RecentlyUsed(MAX_GROUPS)
-        alike = [group.likeness for group in self._groups] + of_conditions
+        alike = [group.plan_key for group in self._groups] + of_conditions
         self._fine = list({number for x in alike for number in x.fine})
         self._coarse = any(x.coarse for x in alike)
         self._middles: RecentlyUsed[tuple[int, ...], list[int]] = RecentlyUsed(MAX_MIDDLES)
@@ -181,7 +181,7 @@ def _bytes(words: Iterable[Iterable[int]]) -> bytes:
 
 
 def _keys(
-    rows: Sequence[tuple[int, Likeness, int | None]],
+    rows: Sequence[tuple[int, PlanKey, int | None]],
 ) -> Callable[[DimValues, int, Sequence[bool]], tuple[Key, ...]]:
     """A function that gives the keys of groups or conditions for values of dims, a number of
     workers, and whether each condition holds. `rows`: of each the number of its form, what it
@@ -209,10 +209,10 @@ def _keys(
 def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], list[tuple[int, int]]]:
     """The groups of some tasks, and for each task the number of its group and its place in it."""
     together: dict[object, dict[object, Task]] = {}
-    read: dict[object, Likeness] = {}
+    read: dict[object, PlanKey] = {}
     places: list[tuple[object, object]] = []
     for task in tasks:
-        alike = task.likeness(layouts)
+        alike = task.plan_key(layouts)
         key: object = (alike[1:], _condition_of(task))
         read[key] = alike
         together.setdefault(key, {}).setdefault(alike.form, task)

@@ -45,7 +45,7 @@ class BoundTask(NamedTuple):
     """Which `Task.fields` the plan leaves open."""
 
 
-class Likeness(NamedTuple):
+class PlanKey(NamedTuple):
     """What a task depends on. Tasks of one form are planned once where their dims have the same
     values: layers that are alike may have symbols of their own."""
 
@@ -71,7 +71,7 @@ class Task(ABC):
         """The step at values of the dims."""
 
     @abstractmethod
-    def likeness(self, layouts: Layouts) -> Likeness:
+    def plan_key(self, layouts: Layouts) -> PlanKey:
         """What the task depends on."""
 
     def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
@@ -95,7 +95,7 @@ class Condition(ABC):
         """Whether it does, at values of the dims."""
 
     @abstractmethod
-    def likeness(self) -> Likeness:
+    def plan_key(self) -> PlanKey:
         """What the condition depends on."""
 
 
@@ -115,9 +115,9 @@ class Unless(Task):
             return nothing_to_do(workers, self.slots)
         return self.task.bind(values, layouts, workers, hardware)
 
-    def likeness(self, layouts: Layouts) -> Likeness:
+    def plan_key(self, layouts: Layouts) -> PlanKey:
         """Of the task: whether the condition holds decides, too."""
-        return self.task.likeness(layouts)
+        return self.task.plan_key(layouts)
 
     def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
         # Where there is nothing to do nothing reads them.
@@ -141,8 +141,8 @@ class EqualTasks(Task):
         chunks = min(values.fine[self.dim], most_chunks(workers, hardware))
         return BoundTask(workers, chunks, 0, False, (), 0, 0, None)
 
-    def likeness(self, layouts: Layouts) -> Likeness:
-        return Likeness(EqualTasks, fine=(self.dim,))
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        return PlanKey(EqualTasks, fine=(self.dim,))
 
     def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
         return (Field(-1, self.dim, 1),)

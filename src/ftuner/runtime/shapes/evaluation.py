@@ -122,7 +122,7 @@ class Layouts:
             self._numbers[layout] = found
         return found
 
-    def likeness(self, numbers: Sequence[int]) -> tuple[tuple[object, ...], tuple[int, ...]]:
+    def plan_key(self, numbers: Sequence[int]) -> tuple[tuple[object, ...], tuple[int, ...]]:
         """Of some layouts, what the symbols do not decide, and the numbers of the dims that they
         do, each once."""
         rows = [self._rows[n] for n in numbers]

@@ -19,9 +19,9 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.kernels.filtering import FilterEmission
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.winograd_common import WinogradEmission
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType
@@ -40,7 +40,7 @@ def emit(
     _Emission(function, dtype, taps, epilogue, lanes, fused).emit()
 
 
-class _Emission(FilterEmission):
+class _Emission(WinogradEmission):
     def __init__(
         self, function: ir.Function, dtype: DType, taps: int, epilogue: Expr, lanes: int,
         fused: bool,

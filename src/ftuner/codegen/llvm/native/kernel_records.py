@@ -66,7 +66,7 @@ class Attention:
     AXIS_SIZE = 7
 
 
-class Filtering:
+class WinogradCommon:
     """Parameters that both kernels of Winograd's products have besides addresses; distances in
     bytes. After the last slot of each follow the distances between rows of each operand of the
     epilogue."""
@@ -104,11 +104,11 @@ class Filtering:
     """The first slot that only one of the kernels has."""
 
 
-class Winograd(Filtering):
+class Winograd(WinogradCommon):
     """Parameters of the kernel of Winograd's products of tiles. Its weight has one row for each
     element of the window and channel."""
 
-    TILES = Filtering.OWN
+    TILES = WinogradCommon.OWN
     """Tiles of all images."""
     TILE_ROWS = TILES + 1
     """Rows of tiles in an image."""
@@ -120,11 +120,11 @@ class Winograd(Filtering):
     OPERANDS = TILES + 6
 
 
-class LineWinograd(Filtering):
+class LineWinograd(WinogradCommon):
     """Parameters of the kernel of Winograd's products along one axis. Its weights are transformed,
     each in panels."""
 
-    ROW_BLOCKS = Filtering.OWN
+    ROW_BLOCKS = WinogradCommon.OWN
     """Blocks of rows of an image."""
     LINES = ROW_BLOCKS + 1
     """Lines of a row."""

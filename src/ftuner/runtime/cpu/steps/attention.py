@@ -42,7 +42,7 @@ from ftuner.runtime.cpu.steps.contract import (
     no_cost,
 )
 from ftuner.runtime.cpu.steps.views import addressed, strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Field, Likeness, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.runtime.step_kinds import MatrixKind
@@ -217,11 +217,11 @@ class AttentionTask(Task):
             int(heads_are_rows(q, k, v)),
         )
 
-    def likeness(self, layouts: Layouts) -> Likeness:
-        forms, _ = layouts.likeness(self.layouts)
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        forms, _ = layouts.plan_key(self.layouts)
         # Of the value of `causal` binding reads no more than `steps`.
         form = replace(self, offset=min(self.offset, 0), steps=0, deciding=(), layouts=())
-        return Likeness((form, forms), self.deciding)
+        return PlanKey((form, forms), self.deciding)
 
     def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
         """Variant 1: heads are rows."""

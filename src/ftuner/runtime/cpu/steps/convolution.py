@@ -30,18 +30,18 @@ from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
-from ftuner.runtime.cpu.tasks import Condition, Likeness, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, PlanKey, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.strides import StridedArray
 from ftuner.ukernels.cpu.library import Operands
 
 if TYPE_CHECKING:
-    from ftuner.runtime.cpu.steps.filtering import FilterChoice
+    from ftuner.runtime.cpu.steps.winograd_common import CommonWinogradChoice
 
 
 @dataclass(frozen=True)
 class _WinogradIsFaster(Condition):
-    choice: FilterChoice
+    choice: CommonWinogradChoice
     deciding: tuple[int, ...]
     """The numbers of the dims that decide."""
 
@@ -49,8 +49,8 @@ class _WinogradIsFaster(Condition):
         starts = [values.fine[number] for number in self.deciding]
         return self.choice.decided(starts, workers) is not None
 
-    def likeness(self) -> Likeness:
-        return Likeness(None, fine=self.deciding)
+    def plan_key(self) -> PlanKey:
+        return PlanKey(None, fine=self.deciding)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _strides(c_row: int, *operands: int) -> Strides:
     return Strides(0, 0, 0, 0, c_row, (), operands, False)
 
 
-def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> FilterChoice:
+def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> CommonWinogradChoice:
     window, x, columns = step.window, step.a, step.b.shape[-1]
     shape: Shape = (window.run, columns)
     how: Shape = window.extents
@@ -130,7 +130,7 @@ def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> Filter
         name = "line_winograd"
     # Most networks have no such convolutions.
     room = import_module(f"ftuner.runtime.cpu.steps.{name}")
-    found: FilterChoice = room.choice_of(x, shape, how, step.epilogue, hardware, isa.name)
+    found: CommonWinogradChoice = room.choice_of(x, shape, how, step.epilogue, hardware, isa.name)
     return found
 
 

@@ -37,7 +37,7 @@ from ftuner.runtime.cpu.steps.contract import (
     packed_as,
 )
 from ftuner.runtime.cpu.steps.views import addressed, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library
@@ -90,9 +90,9 @@ class ExpertsTask(Task):
             workers, chunks, self.panels, False, bound, workers * worker_bytes, 0, None
         )
 
-    def likeness(self, layouts: Layouts) -> Likeness:
-        forms, dims = layouts.likeness((self.x, self.index, self.out))
-        return Likeness((replace(self, x=0, index=0, out=0), forms), dims)
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        forms, dims = layouts.plan_key((self.x, self.index, self.out))
+        return PlanKey((replace(self, x=0, index=0, out=0), forms), dims)
 
 
 def block_rows(hardware: CpuHardware, k: int, itemsize: int) -> int:

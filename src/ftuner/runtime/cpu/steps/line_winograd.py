@@ -31,18 +31,18 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import Loaded, packed_as
-from ftuner.runtime.cpu.steps.filtering import (
-    CompiledFilter,
-    FilterCut,
-    FilterKind,
-    FilterTask,
+from ftuner.runtime.cpu.steps.winograd_common import (
+    CommonWinogradCut,
+    CommonWinogradKind,
+    CommonWinogradTask,
+    CompiledWinograd,
     Planners,
     planners_of,
 )
 
 
 class LineChoice(NamedTuple):
-    """A `FilterChoice` of windows of any size."""
+    """A `CommonWinogradChoice` of windows of any size."""
 
     planners: Planners
     kernel: tuple[int, int]
@@ -111,7 +111,7 @@ def choice_of(
 
 
 @dataclass(frozen=True)
-class LineTask(FilterTask[LineChoice]):
+class LineTask(CommonWinogradTask[LineChoice]):
     """Winograd's products along lines, to be planned."""
 
     first_operand: ClassVar[int] = LineWinograd.OPERANDS
@@ -136,7 +136,7 @@ class LineTask(FilterTask[LineChoice]):
     def counts(cls, choice: LineChoice, images: Dim, rows: Dim, positions: Dim) -> dict[int, Dim]:
         return {LineWinograd.LINES: ceil_quotient(positions, OUTPUTS[choice.taps])}
 
-    def cut(self, deciding: Sequence[int], plan: LinePlan) -> FilterCut:
+    def cut(self, deciding: Sequence[int], plan: LinePlan) -> CommonWinogradCut:
         (rows, lines), block = deciding, plan.block
         problem, library = self.choice.problem(0, rows, 0, 1), self.products.compiled.library
         lanes, size = library.lanes, library.types.c.itemsize
@@ -148,7 +148,7 @@ class LineTask(FilterTask[LineChoice]):
         patch = sums + problem.points * sums_bytes + SLACK_BYTES
         end = aligned(patch + aligned(problem.points * problem.run * size + SLACK_BYTES))
         own = (sums, patch, row_blocks, inputs_bytes, sums_bytes)
-        return FilterCut(block, rows % block, problem.k, row_blocks * lines, end, own)
+        return CommonWinogradCut(block, rows % block, problem.k, row_blocks * lines, end, own)
 
 
 def transformed(weight: Array, stride: int) -> Array:
@@ -164,7 +164,7 @@ def transformed(weight: Array, stride: int) -> Array:
     return found.reshape(len(matrix), columns, -1).astype(weight.dtype)
 
 
-class LineWinogradKind(FilterKind[LineWinogradStep, LineChoice]):
+class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
     """Winograd's products along lines."""
 
     def choice(self, step: LineWinogradStep, hardware: CpuHardware, isa: str) -> LineChoice:
@@ -187,7 +187,7 @@ class LineWinogradKind(FilterKind[LineWinogradStep, LineChoice]):
     def compiled(
         self, step: LineWinogradStep, required: RequiredFamilies | None, kernel: int,
         loaded: Loaded,
-    ) -> CompiledFilter[LineWinogradStep, LineChoice]:  # fmt: skip
+    ) -> CompiledWinograd[LineWinogradStep, LineChoice]:  # fmt: skip
         assert required is not None
         products = loaded.products(required.library)
         choice = self.choice(step, loaded.hardware, loaded.isa.name)
@@ -201,7 +201,7 @@ class LineWinogradKind(FilterKind[LineWinogradStep, LineChoice]):
             lambda: transformed(weight, stride), products, choice.width, loaded,
         )  # fmt: skip
         step = replace(step, weight=loaded.emptied(step.weight))
-        return CompiledFilter(step, kernel, products, choice, LineTask, panels)
+        return CompiledWinograd(step, kernel, products, choice, LineTask, panels)
 
     def described(
         self, choice: LineChoice, plan: LinePlan, shape: tuple[int, ...], workers: int

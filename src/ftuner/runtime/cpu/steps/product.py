@@ -46,7 +46,7 @@ from ftuner.runtime.cpu.steps.contract import (
     packed_once,
 )
 from ftuner.runtime.cpu.steps.views import strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library
@@ -79,9 +79,9 @@ class ProductTask(Task):
         strides = strides._replace(operands=self.epilogue.placed(strides.operands))
         return _bound(self.products.ready(problem, strides), workers)
 
-    def likeness(self, layouts: Layouts) -> Likeness:
-        forms, dims = layouts.likeness(self.layouts)
-        return Likeness((replace(self, layouts=()), forms), dims)
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        forms, dims = layouts.plan_key(self.layouts)
+        return PlanKey((replace(self, layouts=()), forms), dims)
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class RowsTask(Task):
             return nothing_to_do(workers, 1)
         return _bound(self._ready(rows, workers), workers)
 
-    def likeness(self, layouts: Layouts) -> Likeness:
-        return Likeness(replace(self, rows=-1), fine=(self.rows,))
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        return PlanKey(replace(self, rows=-1), fine=(self.rows,))
 
     @property
     def plan_rows(self) -> Callable[[int, int], Ready]:

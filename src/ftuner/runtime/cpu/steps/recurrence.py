@@ -38,7 +38,7 @@ from ftuner.runtime.cpu.steps.contract import (
     packed_as,
 )
 from ftuner.runtime.cpu.steps.views import addressed, strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library
@@ -101,9 +101,9 @@ class RecurrenceTask(Task):
         tasks = cut.tasks(rows)
         return BoundTask(workers, tasks, tasks, False, dims, 0, 0, None)
 
-    def likeness(self, layouts: Layouts) -> Likeness:
-        forms, dims = layouts.likeness((self.x, self.y, *self.last))
-        return Likeness((replace(self, x=0, y=0, last=()), forms), dims)
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        forms, dims = layouts.plan_key((self.x, self.y, *self.last))
+        return PlanKey((replace(self, x=0, y=0, last=()), forms), dims)
 
 
 def _cut(

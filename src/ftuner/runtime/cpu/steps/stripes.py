@@ -58,7 +58,7 @@ from ftuner.runtime.cpu.steps.views import touched
 from ftuner.runtime.cpu.tasks import (
     BoundTask,
     Condition,
-    Likeness,
+    PlanKey,
     Task,
     most_chunks,
     nothing_to_do,
@@ -90,8 +90,8 @@ class Walked(Condition):
     def holds(self, values: DimValues, workers: int, hardware: CpuHardware) -> bool:
         return self.at(values, workers) is not None
 
-    def likeness(self) -> Likeness:
-        return Likeness(None, (self.images,), coarse=self.numbers)
+    def plan_key(self) -> PlanKey:
+        return PlanKey(None, (self.images,), coarse=self.numbers)
 
 
 def walked(step: StripesStep, planner: StripesPlanner, dims: Dims) -> Walked:
@@ -193,9 +193,9 @@ class _StripesTask(Task):
         """The numbers of the dims of the members' positions."""
         return self.walked.numbers[1 :: len(MemberExtents._fields)]
 
-    def likeness(self, layouts: Layouts) -> Likeness:
+    def plan_key(self, layouts: Layouts) -> PlanKey:
         # Memory is for all positions of a fine range.
-        return self.walked.likeness()._replace(form=self.walked, fine=self.positions[:-1])
+        return self.walked.plan_key()._replace(form=self.walked, fine=self.positions[:-1])
 
 
 @dataclass(frozen=True)

@@ -30,18 +30,18 @@ from ftuner.planner.cpu.winograd import (
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import Loaded, packed_once
-from ftuner.runtime.cpu.steps.filtering import (
-    CompiledFilter,
-    FilterCut,
-    FilterKind,
-    FilterTask,
+from ftuner.runtime.cpu.steps.winograd_common import (
+    CommonWinogradCut,
+    CommonWinogradKind,
+    CommonWinogradTask,
+    CompiledWinograd,
     Planners,
     planners_of,
 )
 
 
 class WinogradChoice(NamedTuple):
-    """A `FilterChoice` of windows of 3 x 3."""
+    """A `CommonWinogradChoice` of windows of 3 x 3."""
 
     planners: Planners
     channels: int
@@ -97,7 +97,7 @@ def choice_of(
 
 
 @dataclass(frozen=True)
-class WinogradTask(FilterTask[WinogradChoice]):
+class WinogradTask(CommonWinogradTask[WinogradChoice]):
     """Winograd's products of tiles, to be planned."""
 
     first_operand: ClassVar[int] = Winograd.OPERANDS
@@ -118,7 +118,7 @@ class WinogradTask(FilterTask[WinogradChoice]):
             Winograd.TILE_COLUMNS: ceil_quotient(positions, choice.outputs),
         }
 
-    def cut(self, deciding: Sequence[int], plan: WinogradPlan) -> FilterCut:
+    def cut(self, deciding: Sequence[int], plan: WinogradPlan) -> CommonWinogradCut:
         tiles, (block, part) = deciding[0], plan.blocks
         library, channels = self.products.compiled.library, self.choice.channels
         nr, size = self.width * library.lanes, library.types.c.itemsize
@@ -128,10 +128,10 @@ class WinogradTask(FilterTask[WinogradChoice]):
             aligned(matrices * elements * size + SLACK_BYTES) for elements in pieces
         )
         own = (sums, patch, weight, part)
-        return FilterCut(block, tiles % block, channels, -(-tiles // block), end, own)
+        return CommonWinogradCut(block, tiles % block, channels, -(-tiles // block), end, own)
 
 
-class WinogradKind(FilterKind[WinogradStep, WinogradChoice]):
+class WinogradKind(CommonWinogradKind[WinogradStep, WinogradChoice]):
     """Winograd's products of tiles."""
 
     def choice(self, step: WinogradStep, hardware: CpuHardware, isa: str) -> WinogradChoice:
@@ -157,7 +157,7 @@ class WinogradKind(FilterKind[WinogradStep, WinogradChoice]):
 
     def compiled(
         self, step: WinogradStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledFilter[WinogradStep, WinogradChoice]:
+    ) -> CompiledWinograd[WinogradStep, WinogradChoice]:
         assert required is not None
         products = loaded.products(required.library)
         choice = self.choice(step, loaded.hardware, loaded.isa.name)
@@ -166,7 +166,7 @@ class WinogradKind(FilterKind[WinogradStep, WinogradChoice]):
         shape = (WINDOW**2 * choice.channels, choice.columns)
         panels = packed_once(array, shape, products, required.width, loaded)
         step = replace(step, weight=loaded.emptied(step.weight))
-        return CompiledFilter(step, kernel, products, choice, WinogradTask, panels)
+        return CompiledWinograd(step, kernel, products, choice, WinogradTask, panels)
 
     def described(
         self, choice: WinogradChoice, plan: WinogradPlan, shape: tuple[int, ...], workers: int

@@ -12,12 +12,12 @@ from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, scalar_type,
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
 from ftuner.codegen.llvm.kernels.panel_product import product_context
-from ftuner.codegen.llvm.native.kernel_records import Filtering
+from ftuner.codegen.llvm.native.kernel_records import WinogradCommon
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
 
 
-class FilterEmission:
+class WinogradEmission:
     """The state of the emission of one kernel, at the begin of its function."""
 
     def __init__(
@@ -35,12 +35,12 @@ class FilterEmission:
         self._x, *self._read, self._out = (
             pointer_slot(builder, buffers, i) for i in range(2 + len(self._operands))
         )
-        own = pointer_slot(builder, self._dims, Filtering.WORKSPACE)
-        own = at(builder, own, builder.mul(worker, self._dim(Filtering.WORKER_BYTES)))
+        own = pointer_slot(builder, self._dims, WinogradCommon.WORKSPACE)
+        own = at(builder, own, builder.mul(worker, self._dim(WinogradCommon.WORKER_BYTES)))
         self._transformed = own
         """The transformed inputs of a task."""
-        self._sums = at(builder, own, self._dim(Filtering.SUMS_OFFSET))
-        self._patch = at(builder, own, self._dim(Filtering.PATCH_OFFSET))
+        self._sums = at(builder, own, self._dim(WinogradCommon.SUMS_OFFSET))
+        self._patch = at(builder, own, self._dim(WinogradCommon.PATCH_OFFSET))
         self._context = product_context(builder)
 
     def _dim(self, index: int) -> ir.Value:

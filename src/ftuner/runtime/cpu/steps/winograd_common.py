@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from ftuner.codegen.llvm.native.kernel_records import Filtering
+from ftuner.codegen.llvm.native.kernel_records import WinogradCommon
 from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
@@ -26,23 +26,23 @@ from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep, Extents, StepKind, StepReport, no_cost
 from ftuner.runtime.cpu.steps.views import addressed, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Likeness, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 S = TypeVar("S", bound=WinogradStep | LineWinogradStep)
-C = TypeVar("C", bound="FilterChoice")
+C = TypeVar("C", bound="CommonWinogradChoice")
 
 
-class FilterPlan(Protocol):
+class CommonWinogradPlan(Protocol):
     """How Winograd's products are cut."""
 
     @property
     def estimate(self) -> Estimate: ...
 
 
-class FilterChoice(Protocol):
+class CommonWinogradChoice(Protocol):
     """The two ways to compute a convolution, between which the ranges of its extents decide."""
 
     @property
@@ -51,11 +51,11 @@ class FilterChoice(Protocol):
     def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, ...]:
         """What decides, by its fine range."""
 
-    def decided(self, starts: Sequence[int], workers: int) -> FilterPlan | None:
+    def decided(self, starts: Sequence[int], workers: int) -> CommonWinogradPlan | None:
         """The plan for the ranges of `deciding` that begin with some values; None where the product
         through the window is faster."""
 
-    def plan(self, deciding: Sequence[int], workers: int) -> FilterPlan | None:
+    def plan(self, deciding: Sequence[int], workers: int) -> CommonWinogradPlan | None:
         """How Winograd's products are cut for values of `deciding`; None where the product through
         the window is faster."""
 
@@ -80,7 +80,7 @@ def library_of(x: View, epilogue: Expr = COMMON) -> LibraryName:
     return LibraryName(product_types(x.layout.dtype), epilogue)
 
 
-class FilterCut(NamedTuple):
+class CommonWinogradCut(NamedTuple):
     """The work at bound extents."""
 
     block: int
@@ -92,11 +92,11 @@ class FilterCut(NamedTuple):
     worker_bytes: int
     """Each worker's part of the workspace."""
     own: tuple[int, ...]
-    """Values of `FilterTask.own`."""
+    """Values of `CommonWinogradTask.own`."""
 
 
 @dataclass(frozen=True)
-class FilterTask(Task, Generic[C]):
+class CommonWinogradTask(Task, Generic[C]):
     """Winograd's products, to be planned."""
 
     products: Products
@@ -112,7 +112,7 @@ class FilterTask(Task, Generic[C]):
     """Slots of the record that a plan decides, beside those that all kinds have."""
 
     @abstractmethod
-    def cut(self, deciding: Sequence[int], plan: Any) -> FilterCut:
+    def cut(self, deciding: Sequence[int], plan: Any) -> CommonWinogradCut:
         """How the work is cut by a plan of the choice, for values of what decides."""
 
     @abstractmethod
@@ -127,8 +127,8 @@ class FilterTask(Task, Generic[C]):
     @classmethod
     def bound(cls) -> tuple[int, ...]:
         """The slots that a plan decides, in the order in which binding gives their values."""
-        covers = range(Filtering.COVERS, Filtering.OWN)
-        return (Filtering.BLOCK, Filtering.WORKER_BYTES, *cls.own, *covers)
+        covers = range(WinogradCommon.COVERS, WinogradCommon.OWN)
+        return (WinogradCommon.BLOCK, WinogradCommon.WORKER_BYTES, *cls.own, *covers)
 
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
@@ -145,19 +145,19 @@ class FilterTask(Task, Generic[C]):
         workspace_bytes = workers * cut.worker_bytes
         return BoundTask(workers, chunks, cut.tasks, False, bound, workspace_bytes, 0, None)
 
-    def likeness(self, layouts: Layouts) -> Likeness:
-        return Likeness(replace(self, deciding=()), self.deciding)
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        return PlanKey(replace(self, deciding=()), self.deciding)
 
 
 @dataclass(frozen=True)
-class CompiledFilter(CompiledStep, Generic[S, C]):
+class CompiledWinograd(CompiledStep, Generic[S, C]):
     """Winograd's products with their kernel, their library and the weight in panels."""
 
     step: S
     address: int
     products: Products
     choice: C
-    planned: type[FilterTask[C]]
+    planned: type[CommonWinogradTask[C]]
     panels: Panels
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
@@ -167,23 +167,23 @@ class CompiledFilter(CompiledStep, Generic[S, C]):
         operands = [v.layout.strides[0] * v.layout.dtype.itemsize for v in step.operands]
         arrays = addressed((step.x, *step.operands, step.out))
         first = records.kernel(at, self.address, arrays, kind.first_operand + len(operands))
-        records.workspace(first + Filtering.WORKSPACE)
+        records.workspace(first + WinogradCommon.WORKSPACE)
         deciding = records.dims.numbers(choice.deciding(images, *extents))
         task = kind(self.products, choice, self.panels.width, deciding)
         constants = {
-            Filtering.OUT_CHANNELS: choice.columns,
-            Filtering.PANEL: self.panels.width * self.products.compiled.library.lanes,
-            Filtering.WEIGHT: int(self.panels.packed.ctypes.data),
+            WinogradCommon.OUT_CHANNELS: choice.columns,
+            WinogradCommon.PANEL: self.panels.width * self.products.compiled.library.lanes,
+            WinogradCommon.WEIGHT: int(self.panels.packed.ctypes.data),
             **task.constants(),
         }
         for slot, value in constants.items():
             records.constant(first + slot, value)
         lists: dict[int, Sequence[Dim]] = {
-            Filtering.HEIGHT: x.shape[1:3],
-            Filtering.BEGIN_Y: step.begin,
-            Filtering.X_IMAGE: [stride * x.dtype.itemsize for stride in x.strides[:3]],
-            Filtering.OUT_HEIGHT: extents,
-            Filtering.OUT_IMAGE: [stride * size for stride in out.strides[:3]],
+            WinogradCommon.HEIGHT: x.shape[1:3],
+            WinogradCommon.BEGIN_Y: step.begin,
+            WinogradCommon.X_IMAGE: [stride * x.dtype.itemsize for stride in x.strides[:3]],
+            WinogradCommon.OUT_HEIGHT: extents,
+            WinogradCommon.OUT_IMAGE: [stride * size for stride in out.strides[:3]],
             kind.first_operand: operands,
         }
         dims = kind.counts(choice, images, *extents)
@@ -193,7 +193,7 @@ class CompiledFilter(CompiledStep, Generic[S, C]):
         records.planned_tasks(task, [first + slot for slot in kind.bound()])
 
 
-class FilterKind(MatrixKind, StepKind[S], Generic[S, C]):
+class CommonWinogradKind(MatrixKind, StepKind[S], Generic[S, C]):
     """Winograd's products are one kernel, which calls uKernels of the library without an
     epilogue."""
 
