@@ -13,29 +13,25 @@ from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.planner.cpu.cover import CoverTable, Segments
 from ftuner.runtime.cpu.arrays import Array
 
-COVER_SLOTS = MAX_SEGMENTS * Segment.SIZE
-
 
 def encoded_covers(table: CoverTable, addresses: Sequence[int]) -> array[int]:
     """An `AllCovers`. `addresses`: of uKernels by height."""
     solved, main = table.solved, table.main
     slots = [0] * AllCovers.TABLES
     slots[AllCovers.LIMIT], slots[AllCovers.MAIN] = len(solved) - 1, main
-    slots[AllCovers.KERNEL] = addresses[main - 1]
     for cover in solved:
-        slots += segment_slots(cover.segments, addresses)
+        slots += _segment_slots(cover.segments, addresses)
     for cover in table.rests:
         segments = cover.segments
         if not segments or segments[0][0] != main:
             segments = ((main, 0), *segments)
-        slots += segment_slots(segments, addresses)
+        slots += _segment_slots(segments, addresses)
     return array("q", slots)
 
 
 def kept_covers(covers: array[int]) -> Array:
     """An `AllCovers` without addresses, which are those of one process."""
     slots = np.array(covers)
-    slots[AllCovers.KERNEL] = 0
     slots[AllCovers.TABLES + Segment.KERNEL :: Segment.SIZE] = 0
     return slots.astype(np.int32)
 
@@ -43,16 +39,15 @@ def kept_covers(covers: array[int]) -> Array:
 def known_covers(kept: Array, addresses: Sequence[int]) -> array[int]:
     """The inverse of `kept_covers`. `addresses`: of uKernels by height."""
     slots, by_height = kept.astype(np.int64), np.array([0, *addresses])
-    slots[AllCovers.KERNEL] = by_height[slots[AllCovers.MAIN]]
     heights = slots[AllCovers.TABLES + Segment.MR :: Segment.SIZE]
     slots[AllCovers.TABLES + Segment.KERNEL :: Segment.SIZE] = by_height[heights]
     return array("q", slots.tobytes())
 
 
-def segment_slots(segments: Segments, addresses: Sequence[int]) -> list[int]:
+def _segment_slots(segments: Segments, addresses: Sequence[int]) -> list[int]:
     """The segments of a cover. `addresses`: of uKernels by height."""
     assert len(segments) <= MAX_SEGMENTS
-    slots = [0] * COVER_SLOTS
+    slots = [0] * (MAX_SEGMENTS * Segment.SIZE)
     for i, (mr, tiles) in enumerate(segments):
         at = i * Segment.SIZE
         slots[at + Segment.KERNEL] = addresses[mr - 1]

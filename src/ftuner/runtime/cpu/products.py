@@ -76,9 +76,6 @@ class Products:
         self._ranges: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
         self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
         self._workspaces = kernels.runtime.workspaces
-        self.segments: RecentlyUsed[tuple[int, bool, int, int], list[int]] = RecentlyUsed(MAX_PLANS)
-        """Segments by vectors of a panel, whether it is a tail, bits of the length of k, and rows:
-        see `covers.cover_slots`."""
         self._covers: dict[tuple[str, CoverTable], array[int]] = {}
         self.of_panels: dict[CoverKey, array[int]] = {}
         """An `AllCovers` for each kind of panels."""

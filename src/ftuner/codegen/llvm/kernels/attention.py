@@ -27,6 +27,7 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     call_address,
     const,
+    minimum,
     pointer_slot,
     reserve,
     scalar_type,
@@ -37,10 +38,15 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
+from ftuner.codegen.llvm.kernels.panel_product import (
+    COVER_BYTES,
+    emit_covers,
+    emit_panel,
+    product_context,
+)
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import Attention
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import BOOL, DType
 
 FULL, LAST_OF_K, LAST_OF_V = range(3)
@@ -120,11 +126,12 @@ class _Emission:
             with counted_loop(builder, begin, end) as number:
                 top = builder.mul(number, block)
                 left = builder.sub(count, top)
-                whole = builder.icmp_signed(">=", left, block)
-                rows = builder.select(whole, block, left)
-                covers = at(builder, self.dims, Attention.COVERS * SLOT_BYTES)
-                others = at(builder, covers, const(3 * COVER_BYTES))
-                self._block(places, top, rows, builder.select(whole, covers, others))
+                rows = minimum(builder, left, block)
+                tables = [
+                    pointer_slot(builder, self.dims, Attention.COVERS + n)
+                    for n in (FULL, LAST_OF_K, LAST_OF_V)
+                ]
+                self._block(places, top, rows, emit_covers(builder, tables, rows))
         builder.ret_void()
 
     @contextmanager

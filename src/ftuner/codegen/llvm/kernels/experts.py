@@ -24,7 +24,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.row_copy import copy_rows
-from ftuner.codegen.llvm.kernels.panel_product import emit_any_rows, product_context
+from ftuner.codegen.llvm.kernels.panel_product import emit_covers, emit_panel, product_context
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
 from ftuner.codegen.llvm.native.kernel_records import Experts
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
@@ -170,11 +170,10 @@ class _Emission:
             is_full = builder.icmp_signed("<", panel, full)
             offset = builder.mul(column, self._size)
             c = builder.select(apart, self._results, at(builder, self._out_at(first), offset))
-            emit_any_rows(
-                builder, context, builder.select(is_full, covers, tail_covers), count, a, a_row,
-                at(builder, weight, builder.mul(column, row_bytes)), c, c_row, self._k,
-                (const(0), column),
-            )  # fmt: skip
+            table = builder.select(is_full, covers, tail_covers)
+            b = at(builder, weight, builder.mul(column, row_bytes))
+            cover = emit_covers(builder, [table], count)
+            emit_panel(builder, context, cover, a, a_row, b, c, c_row, self._k, (const(0), column))
             with builder.if_then(apart), counted_loop(builder, 0, count) as number:
                 source = at(builder, self._results, builder.mul(number, c_row))
                 target = at(builder, self._out_at(self._read(order, number)), offset)

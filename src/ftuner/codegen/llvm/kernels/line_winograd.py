@@ -23,7 +23,7 @@ from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.winograd_common import WinogradEmission
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.core.line_winograd import Matrix, line_transforms, mirrored, transposed
@@ -66,9 +66,7 @@ class _Emission(WinogradEmission):
             count = builder.select(whole, block, left)
             position = builder.mul(line, const(self._outputs))
             self._transform_inputs(image, first, count, position)
-            covers = at(builder, self._dims, LineWinograd.COVERS * SLOT_BYTES)
-            others = at(builder, covers, const(2 * COVER_BYTES))
-            self._panels(image, first, count, position, builder.select(whole, covers, others))
+            self._panels(image, first, count, position, self._covers(count))
         builder.ret_void()
 
     # Inputs.

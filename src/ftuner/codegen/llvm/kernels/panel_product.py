@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
@@ -9,10 +11,12 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     call_address,
     const,
+    maximum,
     pointer_slot,
     reserve,
     set_slot,
     slot,
+    slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
@@ -60,31 +64,39 @@ def emit_panel(
             builder.store(builder.add(row, builder.mul(mr, tiles)), done)
 
 
-def emit_any_rows(
-    builder: ir.IRBuilder, context: ir.Value, covers: ir.Value, rows: ir.Value, a: ir.Value,
-    a_row: ir.Value, b: ir.Value, c: ir.Value, c_row: ir.Value, k: ir.Value,
-    place: tuple[ir.Value, ir.Value],
-) -> None:  # fmt: skip
-    """`emit_panel` for any number of rows: by the cover that `AllCovers` at `covers` has for them,
-    or by main tiles and then the cover of the rows that are left."""
+def emit_cover(
+    builder: ir.IRBuilder, covers: ir.Value, rows: ir.Value, target: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """Write the segments by which `AllCovers` at `covers` covers some rows to `target`: listed
+    ones, or main tiles and then those of the rows that are left. Returns the height of the first
+    one, and the row tiles of the others."""
     limit, main = slot(builder, covers, AllCovers.LIMIT), slot(builder, covers, AllCovers.MAIN)
-    tables = at(builder, covers, AllCovers.TABLES * SLOT_BYTES)
     beyond = builder.sub(rows, limit)
     is_long = builder.icmp_signed(">", beyond, const(0))
-    with builder.if_else(is_long) as (long, short):
-        with long:
-            tiles = builder.add(builder.sdiv(beyond, main), const(1))
-            done = builder.mul(tiles, main)
-            set_slot(builder, context, Context.A_TILE_STRIDE, builder.mul(main, a_row))
-            kernel = pointer_slot(builder, covers, AllCovers.KERNEL)
-            call_address(builder, KERNEL_TYPE, kernel, [context, a, b, c, *place, k, tiles])
-            left = builder.sub(rows, done)
-            number = builder.add(builder.add(limit, const(1)), left)
-            cover = at(builder, tables, builder.mul(number, const(COVER_BYTES)))
-            rest_a = at(builder, a, builder.mul(done, a_row))
-            rest_c = at(builder, c, builder.mul(done, c_row))
-            below = builder.add(place[0], done), place[1]
-            emit_panel(builder, context, cover, rest_a, a_row, b, rest_c, c_row, k, below)
-        with short:
-            cover = at(builder, tables, builder.mul(rows, const(COVER_BYTES)))
-            emit_panel(builder, context, cover, a, a_row, b, c, c_row, k, place)
+    more = builder.add(builder.udiv(beyond, main), const(1))
+    more = builder.select(is_long, more, const(0))
+    left = builder.sub(rows, builder.mul(more, main))
+    after = builder.select(is_long, builder.add(limit, const(1)), const(0))
+    number = builder.add(left, after)
+    tables = slot_address(builder, covers, AllCovers.TABLES)
+    cover = at(builder, tables, builder.mul(number, const(COVER_BYTES)))
+    first_rows, others = const(1), const(0)
+    for i in range(MAX_SEGMENTS):
+        kernel, mr, tiles = (slot(builder, cover, i * Segment.SIZE + f) for f in range(3))
+        if i == 0:
+            # Rows that follow main tiles have these first.
+            tiles = builder.add(tiles, more)
+            first_rows = maximum(builder, mr, const(1))
+        else:
+            others = builder.add(others, tiles)
+        for field, value in enumerate((kernel, mr, tiles)):
+            set_slot(builder, target, i * Segment.SIZE + field, value)
+    return first_rows, others
+
+
+def emit_covers(builder: ir.IRBuilder, covers: Sequence[ir.Value], rows: ir.Value) -> ir.Value:
+    """Memory with the segments that cover some rows, of each of some `AllCovers`."""
+    memory = reserve(builder, ir.ArrayType(I64, len(covers) * COVER_BYTES // SLOT_BYTES))
+    for number, table in enumerate(covers):
+        emit_cover(builder, table, rows, at(builder, memory, number * COVER_BYTES))
+    return memory

@@ -43,7 +43,12 @@ from ftuner.codegen.llvm.kernels.level_product import (
     whole,
 )
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
+from ftuner.codegen.llvm.kernels.panel_product import (
+    COVER_BYTES,
+    emit_covers,
+    emit_panel,
+    product_context,
+)
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
 from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
@@ -124,11 +129,11 @@ class _Emission:
         with counted_loop(builder, self._begin, self._end) as task:
             first = builder.select(is_team, const(0), builder.mul(task, block))
             left = builder.sub(self._rows, first)
-            whole = builder.icmp_signed(">=", left, block)
-            end = builder.add(first, builder.select(whole, block, left))
-            covers = at(builder, self._dims, Recurrence.COVERS * SLOT_BYTES)
-            others = at(builder, covers, const(2 * COVER_BYTES))
-            covers = builder.select(whole, covers, others)
+            rows = minimum(builder, left, block)
+            end = builder.add(first, rows)
+            slots = () if self._levels else (Recurrence.COVERS, Recurrence.TAIL_COVERS)
+            tables = [pointer_slot(builder, self._dims, index) for index in slots]
+            covers = emit_covers(builder, tables, rows)
             team = Team(builder, state, size, task, tuning)
             longest = self._longest(first, end)
             with team.phase() as part, self._only_first(part):

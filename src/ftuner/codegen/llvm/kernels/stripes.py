@@ -27,7 +27,12 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
-from ftuner.codegen.llvm.kernels.panel_product import emit_any_rows, product_context
+from ftuner.codegen.llvm.kernels.panel_product import (
+    COVER_BYTES,
+    emit_covers,
+    emit_panel,
+    product_context,
+)
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import StripeMember, Stripes
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
@@ -236,19 +241,16 @@ class _Emission:
         b, full = self._pointer(member, StripeMember.B), self._dim(member, StripeMember.PANELS)
         step_bytes = builder.mul(k, size)
 
-        def multiply(column: ir.Value, columns: ir.Value, covers: ir.Value) -> None:
+        def multiply(column: ir.Value, columns: ir.Value, cover: ir.Value) -> None:
             set_slot(builder, context, Context.VALID_COLUMNS, columns)
             weight = at(builder, b, builder.mul(column, step_bytes))
             out = at(builder, c, builder.mul(column, size))
-            emit_any_rows(
-                builder, context, covers, count, a, a_row, weight, out, c_row, k, (first, column)
-            )
+            emit_panel(builder, context, cover, a, a_row, weight, out, c_row, k, (first, column))
 
-        covers = self._pointer(member, StripeMember.COVERS)
+        slots = StripeMember.COVERS, StripeMember.TAIL_COVERS
+        covers = emit_covers(builder, [self._pointer(member, index) for index in slots], count)
         with counted_loop(builder, 0, full) as number:
             multiply(builder.mul(number, panel), panel, covers)
         tail = self._dim(member, StripeMember.TAIL)
         with builder.if_then(builder.icmp_signed(">", tail, const(0))):
-            multiply(
-                builder.mul(full, panel), tail, self._pointer(member, StripeMember.TAIL_COVERS)
-            )
+            multiply(builder.mul(full, panel), tail, at(builder, covers, const(COVER_BYTES)))

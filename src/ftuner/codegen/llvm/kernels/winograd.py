@@ -28,7 +28,7 @@ from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.winograd_common import WinogradEmission
 from ftuner.codegen.llvm.native.kernel_records import Winograd
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.core.winograd import WINDOW
@@ -65,9 +65,7 @@ class _Emission(WinogradEmission):
             count = builder.select(whole, block, left)
             with counted_loop(builder, 0, count) as tile:
                 self._transform_inputs(builder.add(first, tile), tile)
-            covers = at(builder, self._dims, Winograd.COVERS * SLOT_BYTES)
-            others = at(builder, covers, const(2 * COVER_BYTES))
-            self._panels(first, count, builder.select(whole, covers, others))
+            self._panels(first, count, self._covers(count))
         builder.ret_void()
 
     def _place(self, number: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:

@@ -11,7 +11,7 @@ from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, scalar_type, slot, splat
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
-from ftuner.codegen.llvm.kernels.panel_product import product_context
+from ftuner.codegen.llvm.kernels.panel_product import emit_covers, product_context
 from ftuner.codegen.llvm.native.kernel_records import WinogradCommon
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
@@ -45,6 +45,12 @@ class WinogradEmission:
 
     def _dim(self, index: int) -> ir.Value:
         return slot(self._builder, self._dims, index)
+
+    def _covers(self, rows: ir.Value) -> ir.Value:
+        """The segments that cover some rows by full panels, and then by the last one."""
+        slots = WinogradCommon.COVERS, WinogradCommon.TAIL_COVERS
+        tables = [pointer_slot(self._builder, self._dims, index) for index in slots]
+        return emit_covers(self._builder, tables, rows)
 
     def _number(self, value: float) -> ir.Constant:
         return elements.number(self._vector, value)

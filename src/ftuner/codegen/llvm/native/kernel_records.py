@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftuner.codegen.llvm.native.records import TeamState
-from ftuner.core.cpu.tile import MAX_OPERANDS, MAX_SEGMENTS
+from ftuner.core.cpu.tile import MAX_OPERANDS
 
 
 class Attention:
@@ -60,9 +60,8 @@ class Attention:
     bits."""
     SINKS_ROW = 29
     COVERS = 30
-    """Row tiles of a block: for full panels, the last one of k, the last one of v; then the same
-    for the last block. Each `MAX_SEGMENTS` segments, unused ones without tiles."""
-    AXES = COVERS + 6 * 3 * MAX_SEGMENTS
+    """Addresses of `AllCovers`: for full panels, the last one of k, the last one of v."""
+    AXES = COVERS + 3
     AXIS_SIZE = 7
 
 
@@ -98,9 +97,9 @@ class WinogradCommon:
     WEIGHT = 19
     """Address of the weight in panels."""
     COVERS = 20
-    """Row tiles of a block: for full panels, for the last one; then the same for the last block.
-    Each `MAX_SEGMENTS` segments, unused ones without tiles."""
-    OWN = COVERS + 4 * 3 * MAX_SEGMENTS
+    """Addresses of `AllCovers`, for full panels and for the last one."""
+    TAIL_COVERS = 21
+    OWN = 22
     """The first slot that only one of the kernels has."""
 
 
@@ -194,9 +193,9 @@ class Recurrence:
     """Panels of a gate if a team shares each gate by panels; 0 if gates begin within panels or have
     fewer, and all panels of a stage are shared."""
     COVERS = 16
-    """Row tiles of a block: for full panels, for the last one; then the same for the last block.
-    Each `MAX_SEGMENTS` segments, unused ones without tiles."""
-    TEAM_STATE = COVERS + 4 * 3 * MAX_SEGMENTS
+    """Addresses of `AllCovers`, for full panels and for the last one."""
+    TAIL_COVERS = 17
+    TEAM_STATE = 18
     SIZE = TEAM_STATE + TeamState.SIZE
 
 
@@ -220,9 +219,7 @@ class AllCovers:
     more than these are left."""
     MAIN = 1
     """Rows of a main tile."""
-    KERNEL = 2
-    """The address of its uKernel."""
-    TABLES = 3
+    TABLES = 2
     """The covers of 0, 1, ... `LIMIT` rows, and then those of as many rows that follow main tiles,
     whose first segment is one of main tiles, too: each `MAX_SEGMENTS` segments, unused ones without
     tiles."""

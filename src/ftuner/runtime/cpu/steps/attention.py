@@ -27,8 +27,7 @@ from ftuner.graph.steps import AttentionStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.attention import attention_blocks, attention_estimate
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.runtime.cpu.cover_records import COVER_SLOTS
-from ftuner.runtime.cpu.covers import cover_slots
+from ftuner.runtime.cpu.covers import covers_of
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -124,15 +123,14 @@ def attention_plan(
     dims[Attention.STEP_PADDED] = tail_k * lanes
     dims[Attention.COLUMN_PADDED] = tail_v * lanes
     dims[Attention.PANEL] = nr
-    at = Attention.COVERS
-    for height in (block, rows % block):
-        for vectors, tail, length in (
-            (width, False, depth), (tail_k, True, depth), (tail_v, True, padded_steps)
-        ):  # fmt: skip
-            if vectors:
-                cover = cover_slots(products, vectors, tail, length, height)
-                dims[at : at + COVER_SLOTS] = cover
-            at += COVER_SLOTS
+    panels = (width, False, depth), (tail_k, True, depth), (tail_v, True, padded_steps)
+    for slot, (vectors, tail, length) in enumerate(panels, Attention.COVERS):
+        if vectors:
+            covers = covers_of(products, vectors, tail, length)
+            dims[slot] = covers.buffer_info()[0]
+        else:
+            # Read, and not used.
+            dims[slot] = dims[Attention.COVERS]
     return AttentionPlan(tuple(dims), elements * splits, runs, worker_bytes)
 
 

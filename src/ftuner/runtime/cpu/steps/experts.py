@@ -11,7 +11,6 @@ from ftuner.codegen.llvm.native.records import SLACK_BYTES, SLOT_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.common_epilogue import COMMON
-from ftuner.core.cpu.tile import ROW
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import product_types
 from ftuner.core.units import count
@@ -182,7 +181,7 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
             given, ("experts", experts, step.transposed), (n, k), lambda: weights,
             products, required.width, loaded,
         )  # fmt: skip
-        covers = panel_covers(products, panels, ROW, loaded.covers)
+        covers = panel_covers(products, n, panels.width, k, loaded.covers)
         return CompiledExperts(
             replace(step, weight=loaded.emptied(step.weight)), kernel, products, covers, panels
         )

@@ -28,6 +28,7 @@ from ftuner.planner.cpu.line_winograd import LinePlan, faster_lines
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.winograd import epilogue_cycles_of
 from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.covers import panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import Loaded, packed_as
@@ -148,7 +149,7 @@ class LineTask(CommonWinogradTask[LineChoice]):
         patch = sums + problem.points * sums_bytes + SLACK_BYTES
         end = aligned(patch + aligned(problem.points * problem.run * size + SLACK_BYTES))
         own = (sums, patch, row_blocks, inputs_bytes, sums_bytes)
-        return CommonWinogradCut(block, rows % block, problem.k, row_blocks * lines, end, own)
+        return CommonWinogradCut(block, row_blocks * lines, end, own)
 
 
 def transformed(weight: Array, stride: int) -> Array:
@@ -201,7 +202,8 @@ class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
             lambda: transformed(weight, stride), products, choice.width, loaded,
         )  # fmt: skip
         step = replace(step, weight=loaded.emptied(step.weight))
-        return CompiledWinograd(step, kernel, products, choice, LineTask, panels)
+        covers = panel_covers(products, choice.columns, choice.width, k, loaded.covers)
+        return CompiledWinograd(step, kernel, products, choice, LineTask, covers, panels)
 
     def described(
         self, choice: LineChoice, plan: LinePlan, shape: tuple[int, ...], workers: int

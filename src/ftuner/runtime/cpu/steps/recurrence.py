@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,7 @@ from ftuner.hardware.tuning import NativeTuning
 from ftuner.planner.cpu.panel_width import best_width
 from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
-from ftuner.runtime.cpu.covers import block_slots
+from ftuner.runtime.cpu.covers import panel_covers
 from ftuner.runtime.cpu.packed_weights import Panels, packed_levels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -53,6 +54,9 @@ class RecurrenceTask(Task):
     """The address of the weight in panels; 0 if the kernel packs it."""
     width: int
     """Vectors of a panel."""
+    covers: tuple[int, ...]
+    """The addresses of those of full panels and of the last one; none of a weight of 8-bit levels.
+    """
     levels: bool
     """Whether the weight is of 8-bit levels, whose panels are those of `LevelPanel`."""
     hidden: int
@@ -95,9 +99,7 @@ class RecurrenceTask(Task):
             products.compiled.library.types.a
         ]
         dims[Recurrence.TAIL] = tail * lanes
-        if not self.levels:
-            covers = block_slots(products, columns, width, hidden, (block, rows % block))
-            dims[Recurrence.COVERS : Recurrence.COVERS + len(covers)] = covers
+        dims[Recurrence.COVERS : Recurrence.COVERS + len(self.covers)] = self.covers
         tasks = cut.tasks(rows)
         return BoundTask(workers, tasks, tasks, False, dims, 0, 0, None)
 
@@ -125,6 +127,8 @@ class CompiledRecurrence(CompiledStep):
     address: int
     products: Products
     width: int
+    covers: tuple[array[int], ...]
+    """Of full panels and of the last one."""
     panels: Panels | None
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
@@ -135,8 +139,9 @@ class CompiledRecurrence(CompiledStep):
         number = records.layouts.number
         packed = 0 if self.panels is None else int(self.panels.packed.ctypes.data)
         task = RecurrenceTask(
-            self.products, packed, self.width, _of_levels(step), step.hidden, step.cell,
-            step.directions, number(step.x.layout), number(step.y.layout),
+            self.products, packed, self.width, tuple(x.buffer_info()[0] for x in self.covers),
+            _of_levels(step), step.hidden, step.cell, step.directions,
+            number(step.x.layout), number(step.y.layout),
             tuple(number(v.layout) for v in step.last),
         )  # fmt: skip
         records.planned_tasks(task, range(dims, dims + Recurrence.SIZE))
@@ -209,7 +214,12 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
                     array, form, extents, lambda: matrix[None], products, required.width, loaded
                 )
             step = replace(step, weight=loaded.emptied(weight))
-        return CompiledRecurrence(step, kernel, products, required.width, panels)
+        covers = None
+        if not _of_levels(step):
+            covers = panel_covers(
+                products, _columns(step), required.width, step.hidden, loaded.covers
+            )
+        return CompiledRecurrence(step, kernel, products, required.width, covers or (), panels)
 
     def report(
         self, step: RecurrenceStep, extents: Extents, machine: Machine, resident_bytes: int

@@ -394,7 +394,7 @@ def _covers(compiled: CompiledProduct[Any], loaded: Loaded) -> tuple[array[int],
     panels, products = compiled.panels, compiled.products
     assert panels is not None
     layout = ROW if compiled.step.read_window is None else WINDOW
-    return panel_covers(products, panels, layout, loaded.covers)
+    return panel_covers(products, panels.n, panels.width, panels.k, loaded.covers, layout)
 
 
 KIND = StripesKind()

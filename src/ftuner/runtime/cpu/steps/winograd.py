@@ -27,6 +27,7 @@ from ftuner.planner.cpu.winograd import (
     faster_winograd,
     outputs_of,
 )
+from ftuner.runtime.cpu.covers import panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import Loaded, packed_once
@@ -128,7 +129,7 @@ class WinogradTask(CommonWinogradTask[WinogradChoice]):
             aligned(matrices * elements * size + SLACK_BYTES) for elements in pieces
         )
         own = (sums, patch, weight, part)
-        return CommonWinogradCut(block, tiles % block, channels, -(-tiles // block), end, own)
+        return CommonWinogradCut(block, -(-tiles // block), end, own)
 
 
 class WinogradKind(CommonWinogradKind[WinogradStep, WinogradChoice]):
@@ -166,7 +167,10 @@ class WinogradKind(CommonWinogradKind[WinogradStep, WinogradChoice]):
         shape = (WINDOW**2 * choice.channels, choice.columns)
         panels = packed_once(array, shape, products, required.width, loaded)
         step = replace(step, weight=loaded.emptied(step.weight))
-        return CompiledWinograd(step, kernel, products, choice, WinogradTask, panels)
+        covers = panel_covers(
+            products, choice.columns, panels.width, choice.channels, loaded.covers
+        )
+        return CompiledWinograd(step, kernel, products, choice, WinogradTask, covers, panels)
 
     def described(
         self, choice: WinogradChoice, plan: WinogradPlan, shape: tuple[int, ...], workers: int

@@ -4,6 +4,7 @@ of them, which does the work where these are slower."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -20,7 +21,6 @@ from ftuner.graph.buffers import View
 from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import Planner, planner_for
-from ftuner.runtime.cpu.covers import block_slots
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -84,10 +84,7 @@ class CommonWinogradCut(NamedTuple):
     """The work at bound extents."""
 
     block: int
-    """Rows of the products of a task."""
-    last_block: int
-    """The same of the last one; 0 if that is not smaller."""
-    k: int
+    """Rows of the products of a task; of the last one there may be fewer."""
     tasks: int
     worker_bytes: int
     """Each worker's part of the workspace."""
@@ -127,8 +124,7 @@ class CommonWinogradTask(Task, Generic[C]):
     @classmethod
     def bound(cls) -> tuple[int, ...]:
         """The slots that a plan decides, in the order in which binding gives their values."""
-        covers = range(WinogradCommon.COVERS, WinogradCommon.OWN)
-        return (WinogradCommon.BLOCK, WinogradCommon.WORKER_BYTES, *cls.own, *covers)
+        return (WinogradCommon.BLOCK, WinogradCommon.WORKER_BYTES, *cls.own)
 
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
@@ -138,9 +134,7 @@ class CommonWinogradTask(Task, Generic[C]):
         if plan is None:
             return nothing_to_do(workers, len(self.bound()))
         cut = self.cut(deciding, plan)
-        blocks = (cut.block, cut.last_block)
-        covers = block_slots(self.products, self.choice.columns, self.width, cut.k, blocks)
-        bound = (cut.block, cut.worker_bytes, *cut.own, *covers)
+        bound = (cut.block, cut.worker_bytes, *cut.own)
         chunks = min(cut.tasks, most_chunks(workers, hardware))
         workspace_bytes = workers * cut.worker_bytes
         return BoundTask(workers, chunks, cut.tasks, False, bound, workspace_bytes, 0, None)
@@ -158,6 +152,8 @@ class CompiledWinograd(CompiledStep, Generic[S, C]):
     products: Products
     choice: C
     planned: type[CommonWinogradTask[C]]
+    covers: tuple[array[int], array[int]]
+    """For full panels and for the last one."""
     panels: Panels
 
     def lay_out(self, records: RecordLayout, at: int) -> None:
@@ -174,6 +170,8 @@ class CompiledWinograd(CompiledStep, Generic[S, C]):
             WinogradCommon.OUT_CHANNELS: choice.columns,
             WinogradCommon.PANEL: self.panels.width * self.products.compiled.library.lanes,
             WinogradCommon.WEIGHT: int(self.panels.packed.ctypes.data),
+            WinogradCommon.COVERS: self.covers[0].buffer_info()[0],
+            WinogradCommon.TAIL_COVERS: self.covers[1].buffer_info()[0],
             **task.constants(),
         }
         for slot, value in constants.items():
