@@ -9,28 +9,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.engines import SUBJECT
 from benchmarks.measure import fractions
 from benchmarks.results import compare
-from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure
+from ftuner_tools.agreement import agreement
+from ftuner_tools.timing import ATOL, MULTIPLY_ADDS, RTOL, SUBJECT, Call, Settings, measure
 
 if TYPE_CHECKING:
     from benchmarks.limits import Limits
 
 Array = npt.NDArray[Any]
 
-RTOL, ATOL = 1e-3, 1e-4
-"""What outputs may differ by from the reference's; the absolute error counts by their spread."""
-
 
 def difference(found: Array, wanted: Array, rtol: float = RTOL) -> str:
-    """Why an output is not the one that is wanted; nothing if it is."""
-    if found.shape != wanted.shape:
-        return f"shape {found.shape}, expected {wanted.shape}"
+    """Why an output is not the one that is wanted; nothing if it is. The absolute error counts by
+    the spread of the values."""
     spread = max(1.0, float(wanted.std())) if wanted.size else 1.0
-    if np.all(np.abs(found - wanted) <= ATOL * spread + rtol * np.abs(wanted)):
+    compared = agreement(found.astype(wanted.dtype), wanted, rtol, ATOL * spread)
+    if compared.within:
         return ""
-    return f"differs by {np.abs(found - wanted).max():.2g}"
+    return compared.why or f"differs by {compared.absolute:.2g}"
 
 
 def run_agreeing(

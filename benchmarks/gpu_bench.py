@@ -36,7 +36,7 @@ _Case = TypeVar("_Case")
 ENDLESS = 1e30
 """In place of errors that are infinite or no number."""
 CONFIDENCE = 8.0
-"""As in `benchmarks.reference`."""
+"""As in `ftuner_tools.reference`."""
 
 
 class Attempt(NamedTuple):

@@ -24,17 +24,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import machine
 from benchmarks.cases import BatchMatmul, Case, Gemm, rotation_copies, select
-from benchmarks.engines import (
-    ENGINES,
-    SUBJECT,
-    TRANSPOSED,
-    Array,
-    Call,
-    Engine,
-)
-from benchmarks.reference import WrongOutputError, check, sampled_rows
 from benchmarks.results import SCHEMA, compare, save
-from benchmarks.timing import MULTIPLY_ADDS, READS, Settings, Timing, measure, share
+from ftuner_tools.engines import ENGINES, TRANSPOSED, Array, Call, Engine
+from ftuner_tools.reference import WrongOutputError, check, sampled_rows
+from ftuner_tools.timing import MULTIPLY_ADDS, READS, SUBJECT, Settings, Timing, measure, share
 
 log = logging.getLogger(__name__)
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ftuner_tools.timing import geomean
+
 SCHEMA = 1
 
 Document = dict[str, Any]
-
-
-def geomean(values: Iterable[float]) -> float:
-    """Geometric mean of positive numbers; NaN of none."""
-    logs = [math.log(value) for value in values]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
 
 
 def compare(engines: Mapping[str, Mapping[str, Any]], subject: str) -> dict[str, Any]:

@@ -14,13 +14,14 @@ import pytest
 from benchmarks import limits, measure, results
 from benchmarks.cases import MAX_COPIES, MAX_ROTATED_BYTES, BatchMatmul, rotation_copies
 from benchmarks.cases import select as select_cases
-from benchmarks.engines import Engine, NumPy
 from benchmarks.machine import Machine
 from benchmarks.measure import Request
-from benchmarks.reference import WrongOutputError, check, sampled_rows
 from benchmarks.run import environment, table
-from benchmarks.timing import TASKS, Settings, Timing, other_threads_run, settle
-from benchmarks.timing import measure as measure_calls
+
+from ftuner_tools.engines import Engine, NumPy
+from ftuner_tools.reference import WrongOutputError, check, sampled_rows
+from ftuner_tools.timing import TASKS, Settings, Timing, other_threads_run, settle
+from ftuner_tools.timing import measure as measure_calls
 
 
 class Clock:

@@ -149,6 +149,16 @@ def test_core_stands_alone(module: str) -> None:
     assert {layer_of(imported) for imported in imports_of(module)} <= {"core", "errors"}
 
 
+def test_the_tools_are_not_imported() -> None:
+    """They import ftuner; `cli/tools.py` looks for them by name."""
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert not [name for name in names if name.startswith("ftuner_tools")], module
+
+
 def test_no_cycles() -> None:
     state: dict[str, bool] = {}
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.agreeing import run_agreeing
-from benchmarks.engines import SUBJECT
-from benchmarks.onnx_engines import ONNX_ENGINES
-from benchmarks.timing import Settings
 from benchmarks.zoo.architecture import SHAPES, Feeds
 from benchmarks.zoo.exporting import Exported
+from ftuner_tools.onnx_engines import ONNX_ENGINES
+from ftuner_tools.timing import SUBJECT, Settings
 
 REFERENCE = "onnxruntime"
 AROUND = ("nest", "top_k")
@@ -41,7 +40,7 @@ def measured(name: str, files: Exported, threads: int, settings: Settings,
     bound, unavailable = {}, {}
     for engine in (SUBJECT, *peers):
         try:
-            bound[engine] = ONNX_ENGINES[engine](files.model, threads)
+            bound[engine] = ONNX_ENGINES[engine].one(files.model, threads)
         except Exception as error:  # Peers have no common class of their errors.
             unavailable[engine] = str(error).strip().partition("\n")[0]
     cases = []

@@ -75,7 +75,7 @@ def improve(backend: CpuBackend, seconds: float, progress: Progress | None = Non
         _LOG.info("no correction was learned: %s", error)
         return Learned(0, False, str(error))
     try:
-        learned = learn(table, hardware.fingerprint, forms=("linear",), source="ftuner tune")
+        learned = learn(table, hardware.fingerprint, source="ftuner tune")
     except DatasetError as error:
         _LOG.info("no correction was learned: %s", error)
         forget(backend.cache, hardware)

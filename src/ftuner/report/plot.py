@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from ftuner.report.html import Html, element, html
+from ftuner.report.html import Html, element
 from ftuner.report.svg import (
     FAINT,
     INK,
     PANEL,
     PAPER,
-    chart,
     corners,
     diamond,
     hint,
@@ -24,12 +23,8 @@ HEIGHT = 290
 """Height of a plot."""
 _TOP, _RIGHT, _BELOW = 26, 14, 40
 """Margins for the titles of the axes and the last label of the horizontal one."""
-_MOST_TICKS = 6
+MOST_TICKS = 6
 """Steps between the labels of an axis, at most."""
-_LEAST = 1e-12
-"""Values that are all smaller are drawn as zero, on an axis to 1."""
-_TICK_PIXELS = 8.5
-"""Width of a character of the vertical axis, in the larger type of narrow screens."""
 _RADIUS = 3.4
 """Radius of a point."""
 _BASES = {"linear": None, "log2": 2.0, "log10": 10.0}
@@ -127,24 +122,6 @@ class Frame(NamedTuple):
                        stroke=drawn.colour, stroke_width=drawn.weight,
                        stroke_dasharray=drawn.dashes, stroke_linejoin="round")  # fmt: skip
 
-    def mark(self, point: Point, colour: str, shape: Shape) -> Html:
-        return _shape(self.x(point.x), self.y(point.y), point.text, colour, shape)
-
-
-def plot(
-    across: Axis, up: Axis, curves: Sequence[Curve], marks: Sequence[Marks], label: str,
-    height: float = HEIGHT,
-) -> Html:  # fmt: skip
-    """A plot of the width of a panel, with its legend. Lines are behind points."""
-    longest = max((len(text) for _, text in up.ticks), default=0)
-    frame = Frame(across, up, height=height, left=max(_TICK_PIXELS * longest + 14, 44))
-    parts = [
-        *frame.grid(),
-        *(frame.curve(curve) for curve in curves),
-        *(frame.mark(p, kind.colour, kind.shape) for kind in marks for p in kind.points),
-    ]
-    return html(chart(height, parts, label, PANEL), legend(curves, marks))
-
 
 def legend(curves: Iterable[Curve], marks: Iterable[Marks]) -> Html:
     """The names of lines and points beside what they look like; nothing if none has a name."""
@@ -153,7 +130,9 @@ def legend(curves: Iterable[Curve], marks: Iterable[Marks]) -> Html:
                       stroke_dasharray=c.dashes))
         for c in curves
     ]  # fmt: skip
-    entries += [(kind.name, _shape(14, 6, kind.name, kind.colour, kind.shape)) for kind in marks]
+    entries += [
+        (kind.name, shape_mark(14, 6, kind.name, kind.colour, kind.shape)) for kind in marks
+    ]
     # Lines and points of one name are one entry.
     looks: dict[str, list[Html]] = {}
     for name, look in entries:
@@ -166,33 +145,6 @@ def legend(curves: Iterable[Curve], marks: Iterable[Marks]) -> Html:
     return element("div", *shown, class_="keys")
 
 
-def linear_axis(title: str, values: Iterable[float], label: Callable[[float], str]) -> Axis:
-    """An axis from 0 to beyond the greatest value, at round numbers."""
-    most = max(values, default=0.0)
-    if most < _LEAST:
-        most = 1.0
-    step = _round_up(most / _MOST_TICKS)
-    count = math.ceil(most / step)
-    ticks = tuple((n * step, label(n * step)) for n in range(count + 1))
-    return Axis(title, 0.0, count * step, "linear", ticks)
-
-
-def whole_axis(title: str, low: int, high: int, ticks: Iterable[int]) -> Axis:
-    """An axis of whole numbers, with labels at some of them."""
-    return Axis(title, low, high, "linear", tuple((n, str(n)) for n in ticks))
-
-
-def named_axis(title: str, names: Sequence[str]) -> Axis:
-    """An axis of named places: the first at 0, the next at 1, and so on, with half a place on each
-    side."""
-    return Axis(title, -0.5, len(names) - 0.5, "linear", tuple(enumerate(names)))
-
-
-def spaced_axis(title: str, names: Sequence[str]) -> Axis:
-    """An axis from the first named place to the last, evenly apart: places are 0, 1, 2..."""
-    return Axis(title, 0.0, max(len(names) - 1, 1), "linear", tuple(enumerate(names)))
-
-
 def log_axis(
     title: str, values: Iterable[float], label: Callable[[float], str],
     scale: Literal["log2", "log10"] = "log10", margin: float = 1.25,
@@ -203,7 +155,7 @@ def log_axis(
     known = list(values)
     low, high = min(known) / margin, max(known) * margin
     first, last = math.ceil(math.log(low, base)), math.floor(math.log(high, base))
-    apart = max(math.ceil((last - first) / _MOST_TICKS), 1)
+    apart = max(math.ceil((last - first) / MOST_TICKS), 1)
     powers = [base**power for power in range(first, last + 1, apart)]
     if len(powers) < 2 and scale == "log10":
         # Less than a decade: also multiples of the powers.
@@ -212,13 +164,8 @@ def log_axis(
     return Axis(title, low, high, scale, tuple((value, label(value)) for value in powers))
 
 
-def _round_up(value: float) -> float:
-    """The least of 1, 2 and 5 times a power of ten that is not smaller."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(n * power for n in (1, 2, 5, 10) if n * power >= value * (1 - 1e-9))
-
-
-def _shape(x: float, y: float, text: str, colour: str, shape: Shape) -> Html:
+def shape_mark(x: float, y: float, text: str, colour: str, shape: Shape) -> Html:
+    """A point of one of the shapes."""
     if shape == "diamond":
         return diamond(x, y, _RADIUS + 1.4, text, fill=colour, stroke=PAPER, stroke_width=0.7)
     if shape == "ring":
