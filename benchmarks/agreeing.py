@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measure import fractions
-from benchmarks.results import compare
+from benchmarks.results import compared
 from ftuner_tools.agreement import agreement
 from ftuner_tools.timing import ATOL, MULTIPLY_ADDS, RTOL, SUBJECT, Call, Settings, measure
 
@@ -52,9 +52,9 @@ def run_agreeing(
     peak = timings.pop(MULTIPLY_ADDS, None)
     for name, timing in timings.items():
         engines[name] = timing.to_json(timings.get(SUBJECT))
-        if peak is not None:
+        if peak is not None and name == SUBJECT:
             engines[name] |= fractions("peak", timing, peak)
-    result = {"flops": flops, "engines": engines}
+    result: dict[str, Any] = {"flops": flops}
     if peak is not None:
         result["limits"] = {MULTIPLY_ADDS: peak.to_json()}
-    return result | compare(engines, SUBJECT)
+    return result | compared(engines, SUBJECT)

@@ -4,8 +4,8 @@ For each ISA, in a process of its own: the machine is calibrated from the neares
 and from every other recorded one, and for the widest ISA as `ftuner tune --thorough` does; then
 contests (`benchmarks.contests`) tell the regret of what each tuning chooses, and their plans become
 samples. Contests of convolutions and attention (`benchmarks.step_contests`) follow. From all
-samples follow rank correlation and transfer between machines. Writes `samples*.jsonl` and
-`machines.json` to the results' folder.
+samples follow rank correlation and transfer between machines. Writes `samples*.jsonl`,
+which git ignores, and `machines.json` to the results' folder.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,7 @@ class Timing:
         """What results keep. With a subject that was timed in the same rounds, `paired` is the
         median over the rounds of this engine's seconds over the subject's: both met the same state
         of the machine, which may change from round to round."""
-        kept = asdict(self)
-        del kept["samples_s"]
+        kept = {"min_s": self.min_s, "median_s": self.median_s}
         if subject is not None:
             pairs = zip(self.samples_s, subject.samples_s, strict=True)
             kept["paired"] = statistics.median(own / other for own, other in pairs)

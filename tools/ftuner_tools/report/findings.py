@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ftuner.errors import DatasetError
 from ftuner.learn import checked
+from ftuner_tools.compact import whole
 
 SCHEMA = 1
 MAX_BYTES = 16 << 20
@@ -91,7 +92,7 @@ def read_findings(path: Path, fingerprint: str | None) -> Findings:
         DatasetError: the file cannot be read, is too large, of another schema or machine, or has a
             value that is not valid; the message names the place.
     """
-    found, where = checked.document(path, MAX_BYTES), str(path)
+    found, where = read_document(path, MAX_BYTES), str(path)
     if found.get("schema", SCHEMA) != SCHEMA:
         schema = checked.shown(found["schema"])
         raise DatasetError(f"{where}: schema is {schema}; this version reads {SCHEMA}")
@@ -117,6 +118,19 @@ def read_findings(path: Path, fingerprint: str | None) -> Findings:
         tuple(_transfer(entry, f"{where}: transfer[{i}]") for i, entry in enumerate(transfer)),
         tuple(_cliffs(entry, f"{where}: cliffs[{i}]") for i, entry in enumerate(cliffs)),
     )
+
+
+def read_document(path: Path, most_bytes: int) -> dict[str, Any]:
+    """The document in a file of results, which may be in its small form.
+
+    Raises:
+        DatasetError: the file cannot be read, is larger than `most_bytes`, or is no document.
+    """
+    found = checked.document(path, most_bytes)
+    try:
+        return checked.table(whole(found), str(path))
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: {error}") from error
 
 
 def _by_threads(document: Any, where: str) -> dict[int, Regret]:

@@ -12,6 +12,7 @@ from ftuner.errors import ConfigurationError, DatasetError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.model import CpuHardware
 from ftuner.learn import checked
+from ftuner_tools.report.findings import read_document
 
 SCHEMA = 1
 MAX_BYTES = 64 << 20
@@ -75,7 +76,7 @@ def read_results(folder: Path, hardware: CpuHardware | GpuHardware) -> tuple[Res
     on_gpu = isinstance(hardware, GpuHardware)
     found = []
     for path in paths:
-        document = checked.document(path, MAX_BYTES)
+        document = read_document(path, MAX_BYTES)
         where = str(path)
         if document.get("schema") != SCHEMA:
             schema = checked.shown(document.get("schema"))
