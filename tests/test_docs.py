@@ -28,7 +28,7 @@ MAX_COLUMNS = 100
 needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_files_that_are_named_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     named = re.findall(r"`((?:tests|tools|benchmarks|scripts|examples)/[\w/.]+)`", text)
