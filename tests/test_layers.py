@@ -56,7 +56,6 @@ ONLY_ON_CPU = {
     "planner.line_winograd": "the same",
     "planner.recurrence": "a GPU launches each step of a layer in blocks of one of two sizes",
     "planner.panel_width": "only a CPU packs weights into panels",
-    "report.patches": "on a GPU the tiles of a product are bands and waves",
     "runtime.appending": "outputs that append to inputs in place",
     "runtime.output_pool": "torch keeps the memory of freed tensors for later ones",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ftuner.cli.options import (
-    BatchedArgument,
     ExtentOption,
     JsonOption,
-    PeersOption,
     ProductArgument,
     ThreadsOption,
     given_extents,
@@ -26,6 +24,13 @@ if TYPE_CHECKING:
 
     from ftuner_tools.measuring import Case, Request
 
+BatchedArgument = Annotated[
+    list[int] | None, typer.Argument(metavar="BATCH M N K", min=1, hidden=True)
+]
+PeersOption = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="Names of peers, separated by commas; default: all."),
+]
 app = typer.Typer(
     cls=ModelFiles,
     help="Time ftuner and the installed peers.",

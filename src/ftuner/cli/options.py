@@ -64,15 +64,8 @@ AppendOption = Annotated[
         help="On a CPU: keys and values of a decoder are appended to earlier ones in place.",
     ),
 ]
-PeersOption = Annotated[
-    str | None,
-    typer.Option(metavar="A,B", help="Names of peers, separated by commas; default: all."),
-]
 # Hidden, because the help of a list is its type: the usage and the text of the command have them.
 ProductArgument = Annotated[list[int] | None, typer.Argument(metavar="M N K", min=1, hidden=True)]
-BatchedArgument = Annotated[
-    list[int] | None, typer.Argument(metavar="BATCH M N K", min=1, hidden=True)
-]
 ExtentOption = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="An extent by its name.")
 ]

@@ -71,7 +71,7 @@ def run(
         print_json(document)
         return
     from ftuner.core.units import count, duration
-    from ftuner.report.growth import growth_facts
+    from ftuner.report.model import growth_facts
 
     out = console()
     show_table(out, _outputs_table(described))

@@ -69,8 +69,7 @@ def tune(
     """Make products of a dtype and epilogue ready for every shape."""
     from ftuner import api
     from ftuner.errors import DTypeError
-    from ftuner.report.calibration import calibration_table
-    from ftuner.report.funnel import funnel_document, funnel_table
+    from ftuner.report.tuning import calibration_table, funnel_document, funnel_table
     from ftuner.runtime.cpu.backend import default_backend
     from ftuner.runtime.cpu.session import ISA_VARIABLE, known_hardware
     from ftuner.runtime.devices import CPU, backend_of

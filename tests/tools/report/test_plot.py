@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.report.plot import Axis, Curve, Frame, Marks, Point, log_axis
-from ftuner.report.svg import PANEL
+from ftuner.report.svg import PANEL, Axis, Curve, Frame, Marks, Point, log_axis
 from ftuner_tools.report.plot import linear_axis, named_axis, plot, spaced_axis, whole_axis
 
 POSITIVE = st.floats(1e-12, 1e12)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ftuner.core.units import count
 from ftuner.cost.cpu.tile import efficiency
 from ftuner.cost.gpu.tile import peak_flops_per_s
-from ftuner.report.funnel import funnel_rows
 from ftuner.report.html import Html, element, html, scrolled, table
+from ftuner.report.tuning import funnel_rows
 from ftuner.ukernels.cpu.library import Library
 from ftuner.ukernels.gpu.filters import tile_rate
 from ftuner.ukernels.gpu.library import GpuLibrary

@@ -6,17 +6,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ftuner.report.html import Html, html
-from ftuner.report.plot import (
+from ftuner.report.svg import (
     HEIGHT,
     MOST_TICKS,
+    PANEL,
     Axis,
     Curve,
     Frame,
     Marks,
+    chart,
     legend,
     shape_mark,
 )
-from ftuner.report.svg import PANEL, chart
 
 _LEAST = 1e-12
 """Values that are all smaller are drawn as zero, on an axis to 1."""

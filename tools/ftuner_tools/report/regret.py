@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from ftuner.core.units import count, duration
 from ftuner.report.html import Html, html, name_text, table
-from ftuner.report.plot import Curve, Marks, Point, Shape
-from ftuner.report.svg import FAINT, SERIES
+from ftuner.report.svg import FAINT, SERIES, Curve, Marks, Point, Shape
 from ftuner_tools.report.findings import STAGES, Regret
 from ftuner_tools.report.measured import Measured
 from ftuner_tools.report.plot import linear_axis, named_axis, plot

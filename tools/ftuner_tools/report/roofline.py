@@ -13,9 +13,8 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.learn.samples import Sample
 from ftuner.report.charts import roof_curves, roofline_axes
 from ftuner.report.html import Html, html
-from ftuner.report.plot import Marks, Point
 from ftuner.report.roofline import level_rates
-from ftuner.report.svg import INK
+from ftuner.report.svg import INK, Marks, Point
 from ftuner.ukernels.cpu.library import Library
 from ftuner_tools.report.estimates import explained, level_colour, on_cpu
 from ftuner_tools.report.measured import Measured

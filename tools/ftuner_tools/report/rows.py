@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from ftuner.core.units import count, duration
 from ftuner.report.html import Html, html, name_text
-from ftuner.report.plot import Curve, Marks, Point
-from ftuner.report.svg import INK
+from ftuner.report.svg import INK, Curve, Marks, Point
 from ftuner.ukernels.cpu.library import Library
 from ftuner_tools.report.estimates import (
     level_colour,

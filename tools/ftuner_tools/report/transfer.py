@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from ftuner.core.units import count
 from ftuner.report.html import Html, html, name_text
-from ftuner.report.plot import Curve, Marks, Point
-from ftuner.report.svg import SERIES
+from ftuner.report.svg import SERIES, Curve, Marks, Point
 from ftuner_tools.report.findings import Transfer
 from ftuner_tools.report.measured import Measured
 from ftuner_tools.report.plot import linear_axis, plot, spaced_axis
