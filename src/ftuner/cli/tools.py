@@ -41,4 +41,7 @@ def _absent(context: typer.Context) -> None:
 
 
 def _missing(what: str) -> ConfigurationError:
-    return ConfigurationError(f"{what} is one of ftuner's tools; pip install ftuner-tools")
+    return ConfigurationError(
+        f"{what} is one of ftuner's tools; install them with: pip install ftuner-tools (in a clone "
+        "of ftuner: pip install ./tools)"
+    )

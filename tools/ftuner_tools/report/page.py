@@ -18,8 +18,8 @@ from ftuner_tools.report import (
     rows,
     transfer,
 )
-from ftuner_tools.report.estimates import explained
 from ftuner_tools.report.measured import Measured
+from ftuner_tools.report.plans import explained
 from ftuner_tools.report.section import Section, Subject, unavailable
 
 

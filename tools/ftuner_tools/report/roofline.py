@@ -16,8 +16,8 @@ from ftuner.report.html import Html, html
 from ftuner.report.roofline import level_rates
 from ftuner.report.svg import INK, Marks, Point
 from ftuner.ukernels.cpu.library import Library
-from ftuner_tools.report.estimates import explained, level_colour, on_cpu
 from ftuner_tools.report.measured import Measured
+from ftuner_tools.report.plans import explained, level_colour, on_cpu
 from ftuner_tools.report.plot import plot
 from ftuner_tools.report.section import MEASURE, Section, Subject, missing, panels, paragraphs
 
