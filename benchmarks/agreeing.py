@@ -9,28 +9,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.engines import SUBJECT
 from benchmarks.measure import fractions
-from benchmarks.results import compare
-from benchmarks.timing import MULTIPLY_ADDS, Call, Settings, measure
+from benchmarks.results import compared
+from ftuner_tools.agreement import agreement
+from ftuner_tools.timing import ATOL, MULTIPLY_ADDS, RTOL, SUBJECT, Call, Settings, measure
 
 if TYPE_CHECKING:
     from benchmarks.limits import Limits
 
 Array = npt.NDArray[Any]
 
-RTOL, ATOL = 1e-3, 1e-4
-"""What outputs may differ by from the reference's; the absolute error counts by their spread."""
-
 
 def difference(found: Array, wanted: Array, rtol: float = RTOL) -> str:
-    """Why an output is not the one that is wanted; nothing if it is."""
-    if found.shape != wanted.shape:
-        return f"shape {found.shape}, expected {wanted.shape}"
+    """Why an output is not the one that is wanted; nothing if it is. The absolute error counts by
+    the spread of the values."""
     spread = max(1.0, float(wanted.std())) if wanted.size else 1.0
-    if np.all(np.abs(found - wanted) <= ATOL * spread + rtol * np.abs(wanted)):
+    compared = agreement(found.astype(wanted.dtype), wanted, rtol, ATOL * spread)
+    if compared.within:
         return ""
-    return f"differs by {np.abs(found - wanted).max():.2g}"
+    return compared.why or f"differs by {compared.absolute:.2g}"
 
 
 def run_agreeing(
@@ -55,9 +52,9 @@ def run_agreeing(
     peak = timings.pop(MULTIPLY_ADDS, None)
     for name, timing in timings.items():
         engines[name] = timing.to_json(timings.get(SUBJECT))
-        if peak is not None:
+        if peak is not None and name == SUBJECT:
             engines[name] |= fractions("peak", timing, peak)
-    result = {"flops": flops, "engines": engines}
+    result: dict[str, Any] = {"flops": flops}
     if peak is not None:
         result["limits"] = {MULTIPLY_ADDS: peak.to_json()}
-    return result | compare(engines, SUBJECT)
+    return result | compared(engines, SUBJECT)

@@ -19,12 +19,12 @@ import typer
 from rich.table import Table
 
 from benchmarks import machine
-from benchmarks.engines import SUBJECT, OnnxRuntime
 from benchmarks.limits import Limits
 from benchmarks.measure import header
 from benchmarks.results import save
 from benchmarks.run import console, results_here
-from benchmarks.timing import MULTIPLY_ADDS, Call
+from ftuner_tools.engines import OnnxRuntime
+from ftuner_tools.timing import MULTIPLY_ADDS, SUBJECT, Call
 
 KIND = "beside"
 SHAPES = ((512, 1000, 1280), (64, 768, 3072), (256, 1024, 1024), (24, 1536, 1536))

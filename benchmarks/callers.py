@@ -22,13 +22,12 @@ import typer
 from rich.table import Table
 
 from benchmarks import machine
-from benchmarks.engines import SUBJECT
 from benchmarks.measure import header
 from benchmarks.minilm import Shape, inputs
 from benchmarks.models import COPIES, prepare_ftuner, prepare_onnxruntime
 from benchmarks.results import save
 from benchmarks.run import console, results_here
-from benchmarks.timing import Call
+from ftuner_tools.timing import SUBJECT, Call
 
 WINDOW_S = 0.2
 ROUNDS = 15

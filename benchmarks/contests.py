@@ -18,8 +18,8 @@ from ftuner.core.dtype import DType
 from ftuner.core.product import product_types
 from ftuner.cost.cpu.intake import Reading
 from ftuner.hardware.model import CpuHardware, MemoryLevel
-from ftuner.learn.competing import Competitor, Setting, competing, sample_of
 from ftuner.learn.samples import Sample
+from ftuner.learn.sampling import Competitor, Setting, competing, sample_of
 from ftuner.planner.cpu.candidates import Candidate
 from ftuner.planner.cpu.cover import Segments
 from ftuner.planner.cpu.panel_width import panel_problem

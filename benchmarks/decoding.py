@@ -23,17 +23,16 @@ import numpy as np
 import typer
 
 from benchmarks import machine
-from benchmarks.engines import SUBJECT
 from benchmarks.generating import GENERATORS, IN_PLACE, Generator
 from benchmarks.measure import header
 from benchmarks.report_decoding import KIND
-from benchmarks.results import compare, geomean, ratio_of, save
+from benchmarks.results import compare, ratio_of, save
 from benchmarks.run import console, environment, results_here
-from benchmarks.timing import Settings, Timing, settle
 from benchmarks.zoo.architecture import SIZES, Architecture, Array, Feeds, Size
 from benchmarks.zoo.checking import difference
 from benchmarks.zoo.exporting import Exported, exported
 from benchmarks.zoo.table import ARCHITECTURES
+from ftuner_tools.timing import SUBJECT, Settings, Timing, geomean, settle
 
 DECODERS = ("llama-past", "gpt2-past", "qwen3-past", "mistral-past", "gemma3-past")
 LENGTHS = (1, 10, 100, 500, 1000, 2000)

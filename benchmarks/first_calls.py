@@ -23,7 +23,7 @@ import typer
 
 from benchmarks.minilm import Feeds, Shape, inputs, model_path, shapes_in_disorder
 from benchmarks.run import environment
-from benchmarks.timing import settle
+from ftuner_tools.timing import settle
 
 TRIES = 5
 """Processes."""

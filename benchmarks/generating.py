@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engines import OPENVINO_SETTINGS, SUBJECT, onnxruntime_session
 from benchmarks.zoo.architecture import Array, Feeds
+from ftuner_tools.engines import OPENVINO_SETTINGS, onnxruntime_session
+from ftuner_tools.timing import SUBJECT
 
 IN_PLACE = "ftuner, in place"
 """The engine that ratios are about."""

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -36,7 +36,7 @@ _Case = TypeVar("_Case")
 ENDLESS = 1e30
 """In place of errors that are infinite or no number."""
 CONFIDENCE = 8.0
-"""As in `benchmarks.reference`."""
+"""As in `ftuner_tools.reference`."""
 
 
 class Attempt(NamedTuple):
@@ -108,7 +108,10 @@ class Bench:
     ) -> dict[str, Any]:
         """Timings of engines, and the subject's ratios to the best of the others."""
         timings = measure(engines, self.meter, settings or self.settings, self.rng)
-        found = {name: asdict(timing) for name, timing in timings.items()}
+        found = {
+            name: {"min_s": t.min_s, "median_s": t.median_s, "host_s": t.host_s}
+            for name, t in timings.items()
+        }
         ranked = {name: entry for name, entry in found.items() if name != LAUNCHES}
         return {"engines": found, **compare(ranked, SUBJECT)}
 

@@ -22,12 +22,12 @@ import typer
 from onnx import helper, numpy_helper
 
 from benchmarks import machine
-from benchmarks.engines import INT8_SUBJECT
 from benchmarks.measure import header
 from benchmarks.results import save
 from benchmarks.run import console, results_here
-from benchmarks.timing import Settings, measure
 from ftuner.ort import InferenceSession, SessionOptions
+from ftuner_tools.engines import INT8_SUBJECT
+from ftuner_tools.timing import Settings, measure
 
 Array = npt.NDArray[Any]
 K, N = 768, 12288

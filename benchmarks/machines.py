@@ -4,8 +4,8 @@ For each ISA, in a process of its own: the machine is calibrated from the neares
 and from every other recorded one, and for the widest ISA as `ftuner tune --thorough` does; then
 contests (`benchmarks.contests`) tell the regret of what each tuning chooses, and their plans become
 samples. Contests of convolutions and attention (`benchmarks.step_contests`) follow. From all
-samples follow rank correlation and transfer between machines. Writes `samples*.jsonl` and
-`machines.json` to the results' folder.
+samples follow rank correlation and transfer between machines. Writes `samples*.jsonl`,
+which git ignores, and `machines.json` to the results' folder.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.nearest import recorded_cpus
 from ftuner.hardware.priors import with_nearest
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.learn.evaluation import score
 from ftuner.learn.features import table_of
 from ftuner.learn.samples import SUFFIX, Dataset, Header, append, read
 from ftuner.learn.sampling import SECONDS, sample
 from ftuner.learn.training import choose, learn
-from ftuner.learn.transfer import Machine, evaluated
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.runtime.cpu.backend import CALIBRATION_S, CpuBackend, default_backend
 from ftuner.runtime.cpu.calibration.calibrate import calibrate
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.cpu.trials import Bed, timed
+from ftuner_tools.learning.boosting import FORMS
+from ftuner_tools.learning.evaluation import score
+from ftuner_tools.learning.transfer import Machine, evaluated
 
 CALIBRATED, PRIOR, THOROUGH = "calibrated", "prior", "thorough"
 SHAPES = tuple(
@@ -93,7 +94,7 @@ def thorough(backend: CpuBackend, prior: CpuHardware) -> CpuHardware:
         path = Path(place) / f"samples{SUFFIX}"
         sample(other, path, SECONDS)
         try:
-            learned = learn(table_of(read(path)), tuned.fingerprint, forms=("linear",))
+            learned = learn(table_of(read(path)), tuned.fingerprint)
         except DatasetError as error:
             print(f"{THOROUGH}: {error}", file=sys.stderr)
             return tuned
@@ -247,7 +248,7 @@ def learned(folder: Path) -> dict[str, Any]:
     """Rank correlation and regret of predictions, by estimate and with the correction, each learned
     from other shapes."""
     table = table_of(read(folder / "samples.jsonl"))
-    choice = choose(table)
+    choice = choose(table, forms=FORMS)
     plain, corrected = (
         score(table, np.zeros(len(table))),
         score(table, table.log_ratio - choice.residuals),

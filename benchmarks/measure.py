@@ -24,17 +24,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import machine
 from benchmarks.cases import BatchMatmul, Case, Gemm, rotation_copies, select
-from benchmarks.engines import (
-    ENGINES,
-    SUBJECT,
-    TRANSPOSED,
-    Array,
-    Call,
-    Engine,
-)
-from benchmarks.reference import WrongOutputError, check, sampled_rows
-from benchmarks.results import SCHEMA, compare, save
-from benchmarks.timing import MULTIPLY_ADDS, READS, Settings, Timing, measure, share
+from benchmarks.results import SCHEMA, compared, save
+from ftuner_tools.engines import ENGINES, TRANSPOSED, Array, Call, Engine
+from ftuner_tools.reference import WrongOutputError, check, sampled_rows
+from ftuner_tools.timing import MULTIPLY_ADDS, READS, SUBJECT, Settings, Timing, measure, share
 
 log = logging.getLogger(__name__)
 
@@ -169,12 +162,12 @@ def run_case(
     timed = {name: timings.pop(name) for name in limits or ()}
     for name, timing in timings.items():
         engines[name] = timing.to_json(timings.get(SUBJECT))
-        if timed:
+        if timed and name == SUBJECT:
             engines[name] |= fractions("peak", timing, timed[MULTIPLY_ADDS])
             engines[name] |= fractions("bound", timing, *timed.values())
-    result = {"case": asdict(case), "label": case.label, "flops": case.flops, "engines": engines}
+    result: dict[str, Any] = {"case": asdict(case), "label": case.label, "flops": case.flops}
     result["limits"] = {name: timing.to_json() for name, timing in timed.items()}
-    return result | compare(engines, SUBJECT)
+    return result | compared(engines, SUBJECT)
 
 
 def header(kind: str, set_name: str, threads: int, here: machine.Machine) -> dict[str, Any]:

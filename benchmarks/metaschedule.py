@@ -23,12 +23,12 @@ import typer
 
 from benchmarks import machine
 from benchmarks.cases import Gemm, rotation_copies
-from benchmarks.engines import Array, Call, Engine, FTuner, Layer, NumPy, Product, output
 from benchmarks.measure import GemmGroup, header, run_case
 from benchmarks.overhead import tuning
 from benchmarks.results import save
 from benchmarks.run import environment, results_here
-from benchmarks.timing import Settings
+from ftuner_tools.engines import Array, Call, Engine, FTuner, Layer, NumPy, Product, output
+from ftuner_tools.timing import Settings
 
 DEFAULT_SHAPES = "128x768x768"
 TVM_THREADS = "TVM_NUM_THREADS"

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks import machine, onnx_engines
+from benchmarks import machine
 from benchmarks.agreeing import run_agreeing
-from benchmarks.engines import SUBJECT
 from benchmarks.first_calls import first_calls
 from benchmarks.measure import header
 from benchmarks.minilm import (
@@ -34,10 +33,10 @@ from benchmarks.minilm import (
     shapes_in_disorder,
     torch_encoder,
 )
-from benchmarks.onnx_engines import Array, Bind, Feeds
 from benchmarks.results import save
 from benchmarks.run import console, results_here, run_apart
-from benchmarks.timing import Settings
+from ftuner_tools.onnx_engines import ONNX_ENGINES, Array, Bind, Feeds
+from ftuner_tools.timing import SUBJECT, Settings
 
 if TYPE_CHECKING:
     from benchmarks.limits import Limits
@@ -51,15 +50,15 @@ Prepare = Callable[[int], Bind]
 
 
 def prepare_ftuner(threads: int) -> Bind:
-    return onnx_engines.prepare_ftuner(model_path(), threads, EMBEDDING)
+    return ONNX_ENGINES[SUBJECT].one(model_path(), threads, EMBEDDING)
 
 
 def prepare_onnxruntime(threads: int) -> Bind:
-    return onnx_engines.prepare_onnxruntime(model_path(), threads, EMBEDDING)
+    return ONNX_ENGINES["onnxruntime"].one(model_path(), threads, EMBEDDING)
 
 
 def prepare_openvino(threads: int) -> Bind:
-    return onnx_engines.prepare_openvino(model_path(), threads, EMBEDDING)
+    return ONNX_ENGINES["openvino"].one(model_path(), threads, EMBEDDING)
 
 
 def prepare_torch(threads: int) -> Bind:

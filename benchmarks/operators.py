@@ -19,9 +19,9 @@ import typer
 from onnx import helper, numpy_helper
 
 from benchmarks import machine
-from benchmarks.onnx_engines import prepare_ftuner, prepare_onnxruntime
 from benchmarks.onnx_writing import IR_VERSION
-from benchmarks.timing import Settings, measure
+from ftuner_tools.onnx_engines import ONNX_ENGINES
+from ftuner_tools.timing import Settings, measure
 
 OPSET = 19
 SUBJECT, REFERENCE = "ftuner", "onnxruntime"
@@ -123,8 +123,8 @@ def main(
             path = Path(folder, "operator.onnx")
             onnx.save(operator.model(), path)
             calls = {
-                name: [prepare(path, threads)(operator.feeds)]
-                for name, prepare in ((SUBJECT, prepare_ftuner), (REFERENCE, prepare_onnxruntime))
+                name: [ONNX_ENGINES[name].one(path, threads)(operator.feeds)]
+                for name in (SUBJECT, REFERENCE)
             }
             times = measure(calls, Settings(), random.Random(0))
         print(f"{times[REFERENCE].min_s / times[SUBJECT].min_s:6.2f}  {operator.label}")

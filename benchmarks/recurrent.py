@@ -23,12 +23,11 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks import machine
 from benchmarks.agreeing import run_agreeing
 from benchmarks.cases import rotation_copies, workload
-from benchmarks.engines import SUBJECT
 from benchmarks.measure import header
-from benchmarks.onnx_engines import ONNX_ENGINES, Bind
 from benchmarks.onnx_writing import IR_VERSION, OPSET
 from benchmarks.suite import Suite
-from benchmarks.timing import Settings
+from ftuner_tools.onnx_engines import ONNX_ENGINES, Bind
+from ftuner_tools.timing import SUBJECT, Settings
 
 if TYPE_CHECKING:
     import torch
@@ -178,7 +177,7 @@ def _bound(
         if name == TORCH:
             found[name] = torch_layer(layer, parameters)
         else:
-            bind: Bind = ONNX_ENGINES[name](path, threads, None)
+            bind: Bind = ONNX_ENGINES[name].one(path, threads, None)
             found[name] = lambda x, bind=bind: bind({"X": x})  # type: ignore[misc]
     return found
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from benchmarks.engines import INT8_SUBJECT, SUBJECT
 from benchmarks.markdown import both, number, table
 from benchmarks.recorded import KINDS, PEERS_KINDS
 from benchmarks.report_models import by_length, by_windows, starts, unprepared
-from benchmarks.results import Document, geomean, summarise
+from benchmarks.results import Document, summarise
+from ftuner_tools.engines import INT8_SUBJECT
+from ftuner_tools.timing import SUBJECT, geomean
 
 
 def _threads(document: Document) -> str:

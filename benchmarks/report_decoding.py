@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.markdown import number, table
-from benchmarks.results import Document, geomean
+from benchmarks.results import Document
+from ftuner_tools.timing import geomean
 
 KIND = "decoding"
 EXPLAINED = (

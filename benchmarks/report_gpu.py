@@ -13,7 +13,8 @@ import typer
 
 from benchmarks.markdown import number, table
 from benchmarks.report_gpu_models import models, networks, recurrent, refused
-from benchmarks.results import Document, geomean, load, ratio_of
+from benchmarks.results import Document, load, ratio_of
+from ftuner_tools.timing import geomean
 
 KIND = "gpu"
 """Of results that the page shows: those of a dry run are of another."""

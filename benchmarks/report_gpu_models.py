@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.markdown import number, table
-from benchmarks.results import Document, geomean, ratio_of
+from benchmarks.results import Document, ratio_of
+from ftuner_tools.timing import geomean
 
 SUBJECT, LAUNCHES = "ftuner", "ftuner, launches"
 EAGER, COMPILED, GRAPH = "torch", "torch.compile", ", CUDA graph"

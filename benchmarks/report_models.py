@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.engines import SUBJECT
 from benchmarks.markdown import both, number
 from benchmarks.results import Document
+from ftuner_tools.timing import SUBJECT
 
 
 def by_length(documents: Sequence[Document]) -> Iterator[tuple[str, ...]]:

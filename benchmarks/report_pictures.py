@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.engines import SUBJECT
 from benchmarks.recorded import Recorded
-from benchmarks.results import Document, geomean
+from benchmarks.results import Document
+from ftuner_tools.timing import SUBJECT, geomean
 
 Ratios = Mapping[str, Mapping[int, Sequence[float]]]
 """A peer's seconds over ftuner's: by peer and size, one number for each network."""

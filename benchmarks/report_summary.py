@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks import report_decoding, report_zoo
-from benchmarks.engines import SUBJECT
 from benchmarks.generating import IN_PLACE
 from benchmarks.markdown import number, table
 from benchmarks.recorded import Recorded
-from benchmarks.results import Document, Summary, geomean, summarise
+from benchmarks.results import Document, Summary, summarise
+from ftuner_tools.timing import SUBJECT, geomean
 
 WORKLOADS = (
     ("streams of shapes that never repeat", "unseen", ()),

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report_decoding
-from benchmarks.engines import SUBJECT
 from benchmarks.markdown import number, table
-from benchmarks.results import Document, geomean, load
+from benchmarks.results import Document, load
 from benchmarks.zoo.architecture import SIZES
 from benchmarks.zoo.checking import RIGHT, UNCOUNTED
 from benchmarks.zoo.recognised import RECOGNISED
 from benchmarks.zoo.variants import VARIANTS
+from ftuner_tools.timing import SUBJECT, geomean
 
 KIND = "zoo"
 CHECK = "zoo-check"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ftuner_tools import compact
+from ftuner_tools.timing import geomean
+
 SCHEMA = 1
 
 Document = dict[str, Any]
-
-
-def geomean(values: Iterable[float]) -> float:
-    """Geometric mean of positive numbers; NaN of none."""
-    logs = [math.log(value) for value in values]
-    return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
 
 
 def compare(engines: Mapping[str, Mapping[str, Any]], subject: str) -> dict[str, Any]:
@@ -44,6 +40,12 @@ def compare(engines: Mapping[str, Mapping[str, Any]], subject: str) -> dict[str,
         "ratio_median": ratio_median,
         "ratio_paired": ratio_paired,
     }
+
+
+def compared(engines: Mapping[str, Mapping[str, Any]], subject: str) -> dict[str, Any]:
+    """What results keep of engines that were timed in paired rounds: their times, and `compare`."""
+    kept = {name: {k: x for k, x in e.items() if k != "paired"} for name, e in engines.items()}
+    return {"engines": kept, **compare(engines, subject)}
 
 
 def ratio_of(engines: Mapping[str, Mapping[str, Any]], peer: str, subject: str) -> float | None:
@@ -126,16 +128,16 @@ def summarise(document: Document, subject: str = "ftuner") -> Summary:
 
 
 def save(document: Document, path: Path) -> None:
-    """Write a document atomically."""
+    """Write a document in its small form, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    partial.write_text(compact.text(document))
     partial.replace(path)
 
 
 def load(path: Path) -> Document:
     """Read a document; raises ValueError if it is not of this suite's schema."""
-    document: Document = json.loads(path.read_text())
+    document: Document = compact.whole(json.loads(path.read_text()))
     if document.get("schema") != SCHEMA:
         raise ValueError(f"{path.name}: schema {document.get('schema')!r}, expected {SCHEMA}")
     return document

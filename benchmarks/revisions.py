@@ -9,6 +9,7 @@ above one, the present is faster.
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -28,13 +29,13 @@ from rich.table import Table
 
 from benchmarks import machine
 from benchmarks.cases import BatchMatmul, Gemm, rotation_copies, select
-from benchmarks.engines import FTuner
 from benchmarks.measure import BatchMatmulGroup, GemmGroup, header
 from benchmarks.minilm import Shape, inputs, shapes_in_disorder
 from benchmarks.models import COPIES, prepare_ftuner
-from benchmarks.results import geomean, save
+from benchmarks.results import save
 from benchmarks.run import console, environment
-from benchmarks.timing import Call, Runner, Settings, settle
+from ftuner_tools.engines import FTuner
+from ftuner_tools.timing import Call, Runner, Settings, geomean, settle
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("gemm", "bmm", "model")
@@ -97,7 +98,7 @@ class Server:
 
     def __init__(self, tree: Path, cache: Path, arguments: Sequence[str], threads: int) -> None:
         variables = environment(threads) | {
-            "PYTHONPATH": str(tree / "src"),
+            "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(ROOT / "tools"))),
             "FTUNER_CACHE_DIR": str(cache),
         }
         command = [sys.executable, "-m", "benchmarks.revisions", "serve", *arguments]

@@ -15,12 +15,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.engines import ENGINES, SUBJECT
 from benchmarks.machine import describe
 from benchmarks.markdown import both
 from benchmarks.measure import Request
 from benchmarks.results import Document, load, summarise
-from benchmarks.timing import Settings
+from ftuner_tools.engines import ENGINES
+from ftuner_tools.timing import SUBJECT, Settings
 
 RESULTS = Path(__file__).parent / "results"
 """A folder for each machine."""

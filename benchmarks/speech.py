@@ -21,13 +21,12 @@ import typer
 
 from benchmarks import machine
 from benchmarks.agreeing import difference, run_agreeing
-from benchmarks.engines import SUBJECT
 from benchmarks.measure import header
-from benchmarks.onnx_engines import ONNX_ENGINES, Array, Bind, Feeds
 from benchmarks.suite import Suite
-from benchmarks.timing import Settings
-from ftuner.cli.demo_speech import CONTEXT, RATE, UNITS, WHOLE, WINDOW, WINDOWED, detectors
 from ftuner.errors import ConfigurationError
+from ftuner_tools.demo.speech import CONTEXT, RATE, UNITS, WHOLE, WINDOW, WINDOWED, detectors
+from ftuner_tools.onnx_engines import ONNX_ENGINES, Array, Bind, Feeds
+from ftuner_tools.timing import SUBJECT, Settings
 
 if TYPE_CHECKING:
     from benchmarks.limits import Limits
@@ -49,7 +48,7 @@ MOST_SAID = 400
 COPIES = 4
 """Inputs that calls rotate through."""
 RTOL = 0.0
-"""Outputs agree within `agreeing.ATOL`, 1e-4, alone: they are probabilities and bounded states."""
+"""Outputs agree within `timing.ATOL`, 1e-4, alone: they are probabilities and bounded states."""
 WINDOW_MULTIPLY_ADDS = (
     4 * 258 * 256 + 4 * 128 * 129 * 3 + 2 * 64 * 128 * 3 + 64 * 64 * 3 + 128 * 64 * 3
     + 4 * UNITS * (128 + UNITS) + UNITS
@@ -122,7 +121,7 @@ def prepared(path: Path, engines: Sequence[str], threads: int) -> Detector:
     bound, refused = {}, {}
     for name in engines:
         try:
-            bound[name] = [ONNX_ENGINES[name](path, threads, y.name) for y in graph.output]
+            bound[name] = [ONNX_ENGINES[name].one(path, threads, y.name) for y in graph.output]
         except Exception as error:  # Of whatever type engines have.
             # OpenVINO's have a line for each place that they went through.
             refused[name] = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID]

@@ -11,7 +11,7 @@ import typer
 
 from benchmarks.results import Document, save
 from benchmarks.run import console, results_here, run_apart
-from benchmarks.timing import Settings
+from ftuner_tools.timing import Settings
 
 BUDGET_S = 0.3
 

@@ -27,15 +27,14 @@ import onnx
 import typer
 
 from benchmarks import machine, minilm
-from benchmarks.engines import SUBJECT
 from benchmarks.measure import header
-from benchmarks.onnx_engines import ONNX_ENGINES, Bind
 from benchmarks.onnx_models import BERT_BASE, LLAMA_BLOCK, write_decoder, write_encoder
 from benchmarks.results import load, save
 from benchmarks.run import console, environment, results_here
-from benchmarks.timing import settle
 from benchmarks.vision.writing import Size
 from benchmarks.vision.zoo import NETWORKS, Picture
+from ftuner_tools.onnx_engines import ONNX_ENGINES, Bind
+from ftuner_tools.timing import SUBJECT, settle
 
 KIND = "unseen"
 CLOCKS: Mapping[str, Callable[[], float]] = {
@@ -177,7 +176,7 @@ def measured(
 ) -> dict[str, Any]:  # fmt: skip
     """What each engine takes for a stream, as JSON."""
     shapes = drawn(stream, count, seed)
-    engines = {name: ONNX_ENGINES[name](path, threads) for name in names}
+    engines = {name: ONNX_ENGINES[name].one(path, threads) for name in names}
 
     def feeds(number: int) -> Feeds:
         return stream.feeds(shapes[number], np.random.default_rng([seed, number]))

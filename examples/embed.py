@@ -1,6 +1,6 @@
 """Sentence embeddings in one batch, through ftuner's public interface.
 
-Install what it needs with `pip install 'ftuner[demo]'`, then run `python examples/embed.py`.
+Install what it needs with `pip install 'ftuner-tools[demo]'`, then run `python examples/embed.py`.
 `ftuner demo` goes further: it searches the standard library, each sentence at its own length.
 """
 

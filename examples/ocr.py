@@ -1,6 +1,6 @@
 """Reads a photographed page with rapidocr's models, on ftuner and on ONNX Runtime, and compares.
 
-Install what it needs with `pip install 'ftuner[demo]' onnxruntime`, then run
+Install what it needs with `pip install 'ftuner-tools[demo]' onnxruntime`, then run
 `python examples/ocr.py`. The size of the page, and the lines that are found on it, decide the
 shapes of the models' inputs; nothing is compiled for any of them.
 """

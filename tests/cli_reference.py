@@ -19,6 +19,8 @@ HEAD = """\
 Each command prints tables, or one JSON document with `--json`. An error is one line on stderr. The
 exit code is 2 for wrong options and settings, 1 for failures, and 130 after Ctrl-C.
 `python -m ftuner` runs the same commands; `ftuner --install-completion` completes them in a shell.
+`bench`, `compare`, `demo`, `report` and the option `--ray` of `tune` need the
+[tools](index.md#1-install); without these they say so.
 
 | environment variable | meaning | default |
 | --- | --- | --- |

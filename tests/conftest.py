@@ -28,6 +28,11 @@ CORE_ISAS = tuple(
 )
 """The same as parameters of a test. The core has the widest."""
 GOLDEN = Path(__file__).parent / "golden"
+_TOOLS = Path(__file__).parent.parent / "tools"
+# Child processes find the tools of this tree as this one does (`pythonpath` of pyproject.toml).
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (os.environ.get("PYTHONPATH"), str(_TOOLS)))
+)
 _GIVEN_FOLDER = os.environ.get(CACHE_VARIABLE)
 """Read before any test changes it."""
 settings.register_profile("no deadline", deadline=None)

@@ -33,10 +33,10 @@ for length in (1, 77):
 """
 
 
-def built(folder: Path) -> list[Path]:
-    """The wheel and the source distribution of this tree."""
+def built(tree: Path, folder: Path) -> list[Path]:
+    """The wheel and the source distribution of a tree."""
     subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)],
+        [sys.executable, "-m", "build", "--outdir", str(folder), str(tree)],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     return sorted(folder.iterdir())
@@ -77,8 +77,9 @@ def check_metadata(text: str) -> None:
     assert metadata["Author"]
 
 
-def use(package: Path, python: str, folder: Path) -> None:
-    """Install a package in a virtual environment and multiply; with its extra, run a model."""
+def use(package: Path, tools: Path, python: str, folder: Path) -> None:
+    """Install a package in a virtual environment and multiply; with its extra, run a model; with
+    its tools, find their commands."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     inside = folder / "bin" / "python"
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "FTUNER_CACHE_DIR")}
@@ -88,17 +89,23 @@ def use(package: Path, python: str, folder: Path) -> None:
         pip = [str(inside), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, wanted], check=True, env=clean)
         subprocess.run([str(inside), "-c", code], check=True, env=clean, cwd=folder)
-    version = [str(folder / "bin" / "ftuner"), "--version"]
-    subprocess.run(version, check=True, env=clean, stdout=subprocess.DEVNULL)
+    program = str(folder / "bin" / "ftuner")
+    subprocess.run([program, "--version"], check=True, env=clean, stdout=subprocess.DEVNULL)
+    bench = [program, "bench", "gemm", "7", "8", "9", "--peers", "numpy"]
+    without = subprocess.run(bench, check=False, env=clean, capture_output=True, text=True)
+    assert "pip install ftuner-tools" in without.stderr
+    subprocess.run([*pip, str(tools)], check=True, env=clean)
+    subprocess.run(bench, check=True, env=clean, stdout=subprocess.DEVNULL)
 
 
 def main(pythons: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for package in built(folder / "dist"):
+        *_, tools = built(ROOT / "tools", folder / "tools")
+        for package in built(ROOT, folder / "dist"):
             check(package)
             for number, python in enumerate(pythons):
-                use(package, python, folder / f"{number}{package.suffix}")
+                use(package, tools, python, folder / f"{number}{package.suffix}")
                 print(f"{package.name} with {python}: installed and used", flush=True)
 
 

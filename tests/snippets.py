@@ -22,6 +22,8 @@ import numpy as np
 import ftuner
 
 SOURCES = Path(ftuner.__file__).parent
+PATHS = (str(SOURCES.parent), str(Path(__file__).parent.parent / "tools"))
+"""Where commands find ftuner and its tools."""
 _BLOCK = re.compile(
     r"(?P<note><!-- [^\n]* -->\n)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL
 )
@@ -132,7 +134,7 @@ def run_shell(block: Snippet, folder: Path, cache: Path) -> str:
 
 def _run(arguments: list[str], folder: Path, cache: Path) -> str:
     environment = {
-        **os.environ, "FTUNER_CACHE_DIR": str(cache), "PYTHONPATH": str(SOURCES.parent),
+        **os.environ, "FTUNER_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(PATHS),
         "COLUMNS": str(COLUMNS),
     }  # fmt: skip
     done = subprocess.run(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from benchmarks.beside import ALONE, _calls, rates
-from benchmarks.engines import SUBJECT
-from benchmarks.timing import MULTIPLY_ADDS
 from tests.apart import Note, apart
+
+from ftuner_tools.timing import MULTIPLY_ADDS, SUBJECT
 
 
 def test_each_call_follows_one_of_the_first_way() -> None:

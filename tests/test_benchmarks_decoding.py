@@ -10,9 +10,10 @@ import pytest
 from benchmarks import decoding, generating, report_zoo
 from benchmarks.decoding import TOKENS, WARM_UP, Text, decoder, run_text, text_of
 from benchmarks.generating import GENERATORS, IN_PLACE, Generator, OnArrays
-from benchmarks.timing import Settings
 from benchmarks.zoo.architecture import Array, Feeds, Size
 from benchmarks.zoo.exporting import Exported
+
+from ftuner_tools.timing import Settings
 
 TINY = Size("tiny", hidden=48, depth=16)
 HEADS, DEPTH = TINY.heads, TINY.depth

@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from benchmarks.limits import FILL, READ_BYTES, SINK_BYTES, Limits, _Table
-from benchmarks.timing import Timing, share
+
+from ftuner_tools.timing import Timing, share
 
 
 def timing(*samples: float) -> Timing:

@@ -16,7 +16,6 @@ ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 pytest.importorskip("torch")
 
-from benchmarks.agreeing import ATOL, RTOL  # noqa: E402
 from benchmarks.results import load, summarise  # noqa: E402
 from benchmarks.run import environment  # noqa: E402
 from benchmarks.vision import convolutions, first_pictures, memory, zoo  # noqa: E402
@@ -29,6 +28,7 @@ from ftuner.frontends.onnx import import_model  # noqa: E402
 from ftuner.graph.lowering import lower  # noqa: E402
 from ftuner.graph.passes.pipeline import optimised  # noqa: E402
 from ftuner.graph.steps import NestStep  # noqa: E402
+from ftuner_tools.timing import ATOL, RTOL  # noqa: E402
 
 SMALL = Size(width=0.125, depth=0.34)
 CORE = ("resnet18", "unet", "mobilenet-v3", "vit-tiny")

@@ -28,10 +28,10 @@ MAX_COLUMNS = 100
 needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_files_that_are_named_exist(page: str) -> None:
     text = (ROOT / page).read_text()
-    named = re.findall(r"`((?:tests|benchmarks|scripts|examples)/[\w/.]+)`", text)
+    named = re.findall(r"`((?:tests|tools|benchmarks|scripts|examples)/[\w/.]+)`", text)
     linked = re.findall(r"\]\((?!http)([^)#]+)\)", text)
     missing = [n for n in named if not (ROOT / n).exists()]
     missing += [n for n in linked if not ((ROOT / page).parent / n).exists()]

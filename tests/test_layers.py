@@ -56,7 +56,6 @@ ONLY_ON_CPU = {
     "planner.line_winograd": "the same",
     "planner.recurrence": "a GPU launches each step of a layer in blocks of one of two sizes",
     "planner.panel_width": "only a CPU packs weights into panels",
-    "report.patches": "on a GPU the tiles of a product are bands and waves",
     "runtime.appending": "outputs that append to inputs in place",
     "runtime.output_pool": "torch keeps the memory of freed tensors for later ones",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
@@ -147,6 +146,16 @@ def test_imports_go_down(module: str) -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if layer_of(m) == "core"])
 def test_core_stands_alone(module: str) -> None:
     assert {layer_of(imported) for imported in imports_of(module)} <= {"core", "errors"}
+
+
+def test_the_tools_are_not_imported() -> None:
+    """They import ftuner; `cli/tools.py` looks for them by name."""
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert not [name for name in names if name.startswith("ftuner_tools")], module
 
 
 def test_no_cycles() -> None:

@@ -22,12 +22,9 @@ import typer
 from benchmarks import machine
 from benchmarks.agreeing import run_agreeing
 from benchmarks.cases import rotation_copies
-from benchmarks.engines import SUBJECT, onnxruntime_session
 from benchmarks.measure import header
-from benchmarks.onnx_engines import ONNX_ENGINES, Bind
 from benchmarks.results import save
 from benchmarks.run import console, environment, results_here, run_apart
-from benchmarks.timing import Settings
 from benchmarks.vision.convolutions import (
     FIRST,
     KINDS,
@@ -42,6 +39,9 @@ from benchmarks.vision.first_pictures import first_pictures
 from benchmarks.vision.memory import resident
 from benchmarks.vision.writing import Size
 from benchmarks.vision.zoo import NETWORKS, counted
+from ftuner_tools.engines import onnxruntime_session
+from ftuner_tools.onnx_engines import ONNX_ENGINES, Bind
+from ftuner_tools.timing import SUBJECT, Settings
 
 COPIES = 3
 """Inputs that calls of networks rotate through."""
@@ -113,7 +113,7 @@ def bound_layer(
             found[TORCH] = torch_layer(layer, weight, bias, layout, False)
             found[TORCH_LAST] = torch_layer(layer, weight, bias, layout, True)
         else:
-            bind: Bind = ONNX_ENGINES[name](path, threads)
+            bind: Bind = ONNX_ENGINES[name].one(path, threads)
             found[name] = lambda x, bind=bind: bind({"x": x})  # type: ignore[misc]
     return found
 
@@ -155,7 +155,7 @@ def _convolutions(job: Job, chosen: Sequence[Convolution], folder: Path) -> dict
 def run_network(job: Job, path: Path) -> dict[str, Any]:
     """Measure a network in this process; the document. `path`: its file."""
     engines = (SUBJECT, *(peer for peer in job.peers if peer != TORCH))
-    bound = {name: ONNX_ENGINES[name](path, job.threads) for name in engines}
+    bound = {name: ONNX_ENGINES[name].one(path, job.threads) for name in engines}
     limits, network = _limits(job.threads), NETWORKS[job.name]
     count = counted(onnx.load(path), lambda model: onnxruntime_session(model, job.threads))
     results = []

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.onnx_engines import ONNX_ENGINES, Feeds
+from ftuner_tools.onnx_engines import ONNX_ENGINES, Feeds
 
 CALLS = 2
 """After which memory is read: engines allocate in the second call, too."""
@@ -62,7 +62,7 @@ def here(path: Path, feeds: Feeds, engine: str, threads: int) -> Resident:
     start = resident_bytes()
     importlib.import_module(engine)
     imported = resident_bytes()
-    bind = ONNX_ENGINES[engine](path, threads, None)
+    bind = ONNX_ENGINES[engine].one(path, threads, None)
     loaded = resident_bytes()
     call = bind(feeds)
     for _ in range(CALLS):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx
 
 from benchmarks.vision.writing import PICTURE, Size
-from ftuner.cli.demo_page import model_paths
+from ftuner_tools.demo.page import model_paths
 
 
 def ppocr(task: str) -> Callable[[Size], onnx.ModelProto]:

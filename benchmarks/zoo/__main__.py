@@ -23,7 +23,6 @@ from benchmarks import machine
 from benchmarks.measure import header
 from benchmarks.results import Document, load, save
 from benchmarks.run import console, environment, results_here
-from benchmarks.timing import Settings
 from benchmarks.zoo.architecture import SIZES
 from benchmarks.zoo.checking import RIGHT, UNCOUNTED, checked
 from benchmarks.zoo.exporting import ExportError
@@ -31,6 +30,7 @@ from benchmarks.zoo.measuring import measured
 from benchmarks.zoo.recognised import summary
 from benchmarks.zoo.table import ARCHITECTURES
 from benchmarks.zoo.variants import VARIANTS, variant_of
+from ftuner_tools.timing import Settings
 
 PEERS = ("onnxruntime", "openvino")
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.agreeing import ATOL, RTOL
-from benchmarks.engines import onnxruntime_session
 from benchmarks.zoo.architecture import SHAPES, Array
 from benchmarks.zoo.exporting import FILES, Exported
 from benchmarks.zoo.recognised import recognised
+from ftuner_tools.engines import onnxruntime_session
+from ftuner_tools.timing import ATOL, RTOL
 
 UNCOUNTED = ("not exported", "not run by onnxruntime")
 """Verdicts on files that are no model to be run."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from benchmarks.agreeing import run_agreeing
-from benchmarks.engines import SUBJECT
-from benchmarks.onnx_engines import ONNX_ENGINES
-from benchmarks.timing import Settings
 from benchmarks.zoo.architecture import SHAPES, Feeds
 from benchmarks.zoo.exporting import Exported
+from ftuner_tools.onnx_engines import ONNX_ENGINES
+from ftuner_tools.timing import SUBJECT, Settings
 
 REFERENCE = "onnxruntime"
 AROUND = ("nest", "top_k")
@@ -35,13 +33,12 @@ def measured(name: str, files: Exported, threads: int, settings: Settings,
         model.run(given)
         first_s.append(time.perf_counter() - began)
     around = [share_around(model, given) for given in feeds]
-    kinds = Counter(step.kind for step in model.steps)
     del model
 
     bound, unavailable = {}, {}
     for engine in (SUBJECT, *peers):
         try:
-            bound[engine] = ONNX_ENGINES[engine](files.model, threads)
+            bound[engine] = ONNX_ENGINES[engine].one(files.model, threads)
         except Exception as error:  # Peers have no common class of their errors.
             unavailable[engine] = str(error).strip().partition("\n")[0]
     cases = []
@@ -59,10 +56,9 @@ def measured(name: str, files: Exported, threads: int, settings: Settings,
             continue
         label, by_torch = f"{name}, shape {shape}", files.wanted(shape)[0]
         found = run_agreeing(calls, REFERENCE, 0, settings, label, None, exact=by_torch)
-        extents = {given_name: list(x.shape) for given_name, x in given.items()}
-        cases.append({"label": label, "extents": extents, "first_s": first_s[shape],
-                      "share_around": around[shape]} | found)  # fmt: skip
-    costs = {"load_s": load_s, "kinds": dict(kinds), "unavailable": unavailable, "cases": cases}
+        costs_of_shape = {"first_s": first_s[shape], "share_around": around[shape]}
+        cases.append({"label": label} | costs_of_shape | found)
+    costs = {"load_s": load_s, "unavailable": unavailable, "cases": cases}
     if not cases:
         reasons = (why for what, why in unavailable.items() if what.startswith(REFERENCE))
         costs["why"] = f"{REFERENCE} cannot be timed: {next(reasons)}"

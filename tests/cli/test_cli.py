@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
+import typer
 from tests.cli.invoking import document, exit_code_of, run
+from typer.testing import CliRunner
 
 import ftuner
-from ftuner.cli.main import EXIT_USAGE
-from ftuner.cli.measure import ROUNDS, Case, is_right, operands_of, time_calls
-from ftuner.cli.peers import ENGINES
+from ftuner.cli.cache import cache
+from ftuner.cli.main import EXIT_USAGE, OneLineErrors
+from ftuner.cli.tools import COMMANDS, add_commands, tool
 from ftuner.hardware.recorded import recorded_names
 from ftuner.runtime.cpu.backend import default_backend
+from ftuner_tools.bench import PEERS
+from ftuner_tools.engines import ENGINES
+from ftuner_tools.measuring import Case, is_right, prepared
 
 MACHINE = "epyc-milan-2"
 SHAPE = ("--m", "77", "--n", "770", "--k", "768", "--hardware", MACHINE)
@@ -201,27 +204,43 @@ def test_bench() -> None:
     assert found["threads"] == 1
 
 
-@pytest.mark.parametrize("name", list(ENGINES))
+@pytest.mark.parametrize("name", ["ftuner", *PEERS])
 @pytest.mark.parametrize("kind", ["gemm", "bmm"])
 def test_engines_are_right(name: str, kind: str) -> None:
-    engine = ENGINES[name]
-    if not engine.available():
+    if not ENGINES[name]().available():
         pytest.skip(f"{name} is not installed")
     for m in (1, 5):
         case = Case(kind=kind, batch=2, m=m, n=7, k=9)
-        operands = operands_of(case)
-        call = engine.prepare(operands, 1)
-        assert is_right(call(), operands)
-        assert not is_right(call() + 1, operands)
+        calls, operands = prepared(case, [name], 1)
+        assert is_right(calls[name], operands)
+        assert not is_right(lambda calls=calls: calls[name]() + 1, operands)  # type: ignore[misc]
 
 
-def test_time_calls_interleaves() -> None:
-    order: list[str] = []
+def test_without_the_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of their commands, and their option, say how to get them; help does not list them."""
+    monkeypatch.setattr("ftuner.cli.tools.find_spec", lambda name: None)
+    app = typer.Typer(cls=OneLineErrors)
+    app.command("cache")(cache)
+    add_commands(app)
+    for command in COMMANDS:
+        for arguments in ((), ("--json", "x.onnx"), ("--help",)):
+            result = CliRunner().invoke(app, [command, *arguments])
+            assert (result.exit_code, result.stdout) == (EXIT_USAGE, "")
+            (line,) = result.stderr.splitlines()
+            assert line.startswith(
+                f"ftuner: ConfigurationError: {command} is one of ftuner's tools; install them "
+                "with: pip install ftuner-tools"
+            )
+    listed = CliRunner().invoke(app, ["--help"]).stdout
+    assert "cache" in listed
+    assert not [name for name in COMMANDS if name in listed]
+    result = run("tune", "--ray", "local", "--out", "somewhere")
+    assert result.exit_code == EXIT_USAGE
+    assert "tune --ray is one of ftuner's tools" in result.stderr
 
-    def call(name: str) -> Any:
-        return lambda: order.append(name)
 
-    samples = time_calls({"one": call("one"), "two": call("two")}, settle_s=0.0)
-    assert {name: len(found) for name, found in samples.items()} == {"one": ROUNDS, "two": ROUNDS}
-    switches = sum(a != b for a, b in pairwise(order))
-    assert switches > 8
+def test_all_commands_of_the_tools_are_named() -> None:
+    """For those who do not have the tools."""
+    found = typer.Typer()
+    tool("commands", "this test").add_to(found)
+    assert set(typer.main.get_command(found).commands) == set(COMMANDS)  # type: ignore[attr-defined]

@@ -16,10 +16,19 @@ from tests.cli.invoking import document, run
 
 import ftuner
 from ftuner.cli import checks
-from ftuner.cli.check_gpu import check_gpu, devices
-from ftuner.cli.checks import check_cache, check_hardware, check_limits, check_threads
+from ftuner.cli.checks import (
+    PROBLEM,
+    RIGHT,
+    WARNING,
+    Finding,
+    check_cache,
+    check_gpu,
+    check_hardware,
+    check_limits,
+    check_threads,
+    devices,
+)
 from ftuner.cli.checks import check_versions as versions
-from ftuner.cli.findings import PROBLEM, RIGHT, WARNING, Finding
 from ftuner.hardware.system import read_system
 from ftuner.runtime.cache import HARDWARE, default_cache
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
@@ -272,7 +281,7 @@ def test_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (driverless,) = check_gpu(write(tmp_path, ON_THE_BUS))
     assert (driverless.state, "without a driver" in driverless.text) == (WARNING, True)
     write(tmp_path, DRIVER)
-    monkeypatch.setattr("ftuner.cli.check_gpu.find_spec", lambda name: None)
+    monkeypatch.setattr("ftuner.cli.checks.find_spec", lambda name: None)
     driver, packages = check_gpu(tmp_path)
     assert driver == Finding("GPU", RIGHT, "NVIDIA driver 550.54.15")
     assert packages.todo == "pip install 'ftuner[gpu]'"

@@ -6,8 +6,8 @@ import pytest
 import typer
 from tests.cli.invoking import document, run
 
-from ftuner.cli.extents import given_extents
 from ftuner.cli.main import EXIT_USAGE
+from ftuner.cli.options import given_extents
 
 OPTIONS = ("--m", "3", "--n", "5", "--k", "7")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,14 @@ from tests.cli.invoking import document, exit_code_of, run
 from tests.frontends.onnx_models import model_of
 
 import ftuner
-from ftuner.cli import measure_model, model_peers
-from ftuner.cli.bench_model import MEASURING_MODULE
-from ftuner.cli.child import measured_in_child
 from ftuner.cli.main import EXIT_USAGE
-from ftuner.cli.measure_model import ModelRequest, measure
-from ftuner.cli.model_peers import MODEL_ENGINES, ModelEngine
-from ftuner.cli.peers import SUBJECT
 from ftuner.errors import GraphError
+from ftuner_tools import measuring
+from ftuner_tools.bench_model import PEERS
+from ftuner_tools.contest import Contest, measured
+from ftuner_tools.measuring import Request, measure
+from ftuner_tools.onnx_engines import ONNX_ENGINES, BindAll, OnnxEngine, Outputs
+from ftuner_tools.timing import SUBJECT
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((8, 5)).astype(np.float32)
@@ -270,13 +269,13 @@ def test_compare(layer: str, lookup: str) -> None:
 
 def test_compare_finds_differences(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
-    engine = MODEL_ENGINES["onnxruntime"]
+    engine = ONNX_ENGINES["onnxruntime"]
 
-    def wrong(path: str, threads: int) -> model_peers.Runner:
-        session = engine.prepare(path, threads)
-        return lambda feeds: [x + 1 for x in session(feeds)]
+    def wrong(path: Path, threads: int, outputs: Outputs) -> BindAll:
+        bind = engine.prepare(path, threads, outputs)
+        return lambda feeds: lambda: [x + 1 for x in bind(feeds)()]
 
-    monkeypatch.setitem(MODEL_ENGINES, "onnxruntime", engine._replace(prepare=wrong))
+    monkeypatch.setitem(ONNX_ENGINES, "onnxruntime", engine._replace(prepare=wrong))
     found = document("compare", layer, "--shape", "x=7x8", exit_code=1)
     assert not found["within"]
     assert found["outputs"][0]["absolute"] == pytest.approx(1.0, rel=1e-3)
@@ -286,8 +285,8 @@ def test_compare_finds_differences(layer: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_compare_needs_the_reference(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = ModelEngine(("no_such_module",), MODEL_ENGINES[SUBJECT].prepare)
-    monkeypatch.setitem(MODEL_ENGINES, "onnxruntime", missing)
+    missing = OnnxEngine(("no_such_module",), ONNX_ENGINES[SUBJECT].prepare)
+    monkeypatch.setitem(ONNX_ENGINES, "onnxruntime", missing)
     result = run("compare", layer, "--shape", "x=7x8")
     assert result.exit_code == EXIT_USAGE
     assert "pip install" in result.stderr
@@ -311,7 +310,7 @@ def test_bench_says_which_shapes_it_needs(layer: str) -> None:
     assert run("bench", layer, "--peers", "", "--shape", "x=3x8").exit_code == 0
 
 
-@pytest.mark.parametrize("name", [name for name in MODEL_ENGINES if name != SUBJECT])
+@pytest.mark.parametrize("name", PEERS)
 def test_bench_with_a_peer(layer: str, name: str) -> None:
     pytest.importorskip(name)
     arguments = ("bench", layer, "--shapes", "x=3x8", "--peers", name)
@@ -327,24 +326,25 @@ def test_bench_with_a_peer(layer: str, name: str) -> None:
 
 
 def test_peers_that_fail_or_differ(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def differing(path: str, threads: int) -> model_peers.Runner:
-        own = MODEL_ENGINES[SUBJECT].prepare(path, threads)
-        return lambda feeds: [x + 1 for x in own(feeds)]
+    def differing(path: Path, threads: int, outputs: Outputs) -> BindAll:
+        own = ONNX_ENGINES[SUBJECT].prepare(path, threads, outputs)
+        return lambda feeds: lambda: [x + 1 for x in own(feeds)()]
 
-    def unable(path: str, threads: int) -> model_peers.Runner:
-        def runner(feeds: Mapping[str, Any]) -> list[Any]:
+    def unable(path: Path, threads: int, outputs: Outputs) -> BindAll:
+        def call() -> list[Any]:
             raise RuntimeError("no\nsuch kernel")
 
-        return runner
+        return lambda feeds: call
 
-    def broken(path: str, threads: int) -> model_peers.Runner:
+    def broken(path: Path, threads: int, outputs: Outputs) -> BindAll:
         raise OSError("no library")
 
     made = {"differing": differing, "unable": unable, "broken": broken}
     for name, prepare in made.items():
-        monkeypatch.setitem(MODEL_ENGINES, name, ModelEngine((), prepare))
-    monkeypatch.setattr(measure_model, "version_of", lambda name: "1")
-    request: ModelRequest = {
+        monkeypatch.setitem(ONNX_ENGINES, name, OnnxEngine((), prepare))
+    monkeypatch.setattr(measuring, "version_of", lambda name: "1")
+    request: Request = {
+        "cases": [],
         "model": layer,
         "sets": [{"x": [3, 8]}],
         "engines": [SUBJECT, *made],
@@ -360,9 +360,11 @@ def test_peers_that_fail_or_differ(layer: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_errors_of_the_measuring_process_keep_their_names() -> None:
-    request = {"model": "missing.onnx", "sets": [], "engines": [SUBJECT], "threads": 1}
+    request: Request = {
+        "cases": [], "model": "missing.onnx", "sets": [], "engines": [SUBJECT], "threads": 1
+    }  # fmt: skip
     with pytest.raises(GraphError, match=r"missing\.onnx"):
-        measured_in_child(MEASURING_MODULE, request, 1)
+        measured(request, Contest((), (), 1))
 
 
 @pytest.mark.parametrize(
@@ -393,9 +395,7 @@ def test_errors_of_the_measuring_process_keep_their_names() -> None:
 def test_named_errors(
     layer: str, arguments: tuple[str, ...], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        MODEL_ENGINES, "onnxruntime", ModelEngine((), MODEL_ENGINES[SUBJECT].prepare)
-    )
+    monkeypatch.setitem(ONNX_ENGINES, "onnxruntime", OnnxEngine((), ONNX_ENGINES[SUBJECT].prepare))
     result = run(*(layer if a == "MODEL" else a for a in arguments))
     assert result.exit_code == exit_code_of(error)
     assert result.stdout == ""

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ftuner.cli.agreement import agreement
-from ftuner.cli.inputs import (
+from ftuner.cli.arrays import (
     all_shapes,
     gathered_inputs,
     parsed_files,
@@ -17,6 +16,7 @@ from ftuner.cli.inputs import (
 )
 from ftuner.errors import ConfigurationError, InputError, ShapeError
 from ftuner.runtime.model import TensorSpec
+from ftuner_tools.agreement import agreement
 
 SPECS = [
     TensorSpec("ids", "int64", ("batch", "length")),

@@ -8,8 +8,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from ftuner.learn.evaluation import gains, kendall_tau, regrets, score
+from ftuner.learn.evaluation import gains, regrets
 from ftuner.learn.features import Table
+from ftuner_tools.learning.evaluation import kendall_tau, score
 
 
 def table(measured: list[float], estimated: list[float], contest: list[int]) -> Table:

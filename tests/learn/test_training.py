@@ -21,16 +21,18 @@ from ftuner.errors import ConfigurationError, DatasetError, DatasetWarning
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.learn import training
 from ftuner.learn.checked import MAX_EXTENT
-from ftuner.learn.evaluation import contests, score
+from ftuner.learn.evaluation import contests
 from ftuner.learn.features import Table, table_of
 from ftuner.learn.samples import MAX_WORKERS, Dataset, Sample, SamplePlan
 from ftuner.learn.training import Additive, choose, competing, folds_of, learn
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.planner import Planner
 from ftuner.ukernels.cpu.library import build_library
+from ftuner_tools.learning.boosting import FORMS
+from ftuner_tools.learning.evaluation import score
 
 NAME = "xeon-8375c"
-FORMS = ["linear", pytest.param("boosted", marks=pytest.mark.full)]
+NAMES = ["linear", pytest.param("boosted", marks=pytest.mark.full)]
 
 
 @cache
@@ -43,14 +45,14 @@ def table(noise: float = 0.01, odd: bool = False) -> Table:
 def learned(form: str = "linear", noise: float = 0.01) -> LearnedCorrection:
     if form == "boosted":
         pytest.importorskip("sklearn")
-    return learn(table(noise), machine(NAME).fingerprint, forms=(form,))
+    return learn(table(noise), machine(NAME).fingerprint, forms={form: FORMS[form]})
 
 
 def model_of(found: LearnedCorrection) -> Additive:
     return Additive(found.share, found.cover)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", NAMES)
 def test_a_known_distortion_is_found(form: str) -> None:
     """Of shapes that were not trained on."""
     other = table(odd=True)
@@ -64,7 +66,7 @@ def test_a_known_distortion_is_found(form: str) -> None:
 
 def test_the_better_form_is_taken_and_the_errors_of_all_are_told() -> None:
     pytest.importorskip("sklearn")
-    found = choose(table())
+    found = choose(table(), forms=FORMS)
     assert {"estimate", "boosted", "linear 1", "linear 100"} <= set(found.errors)
     label = found.form if found.form == "boosted" else f"linear {found.penalty:g}"
     assert found.errors[label] == min(found.errors.values()) < 0.3 * found.errors["estimate"]
@@ -72,15 +74,15 @@ def test_the_better_form_is_taken_and_the_errors_of_all_are_told() -> None:
 
 def test_predictions_of_shapes_that_were_held_out() -> None:
     before = score(table(), np.zeros(len(table())))
-    after = score(table(), table().log_ratio - choose(table(), forms=("linear",)).residuals)
+    after = score(table(), table().log_ratio - choose(table()).residuals)
     assert after.tau > before.tau + 0.2
     assert after.error < 0.2 * before.error
 
 
 def test_boosting_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.tree", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'ftuner\[learn\]'"):
-        learn(table(), "a", forms=("boosted",))
+    with pytest.raises(ConfigurationError, match=r"pip install 'ftuner-tools\[learn\]'"):
+        learn(table(), "a", forms={"boosted": FORMS["boosted"]})
 
 
 def test_few_samples_are_not_learned_from() -> None:
@@ -88,7 +90,7 @@ def test_few_samples_are_not_learned_from() -> None:
         learn(table().take(np.arange(29)), "a")
     one_shape = table().take(table().shape == table().shape[0])
     with pytest.raises(DatasetError, match="one shape only"):
-        learn(one_shape, "a", forms=("linear",))
+        learn(one_shape, "a")
 
 
 def test_a_shape_is_in_one_fold() -> None:
@@ -98,7 +100,7 @@ def test_a_shape_is_in_one_fold() -> None:
         assert len(np.unique(fold[table().shape == shape])) == 1
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", NAMES)
 @pytest.mark.parametrize("noise", [0.01, 0.05])
 def test_nine_in_ten_errors_are_within_the_interval(form: str, noise: float) -> None:
     """Of plans that compete, of shapes that were not trained on."""
@@ -112,7 +114,7 @@ def test_nine_in_ten_errors_are_within_the_interval(form: str, noise: float) -> 
 def test_a_few_disturbed_samples_change_little() -> None:
     disturbed = table().log_ratio.copy()
     disturbed[::20] += 1.0
-    found = learn(replace(table(), log_ratio=disturbed), "a", forms=("linear",))
+    found = learn(replace(table(), log_ratio=disturbed), "a")
     other = table(odd=True)
     assert score(other, model_of(found).predict(other)).error < 0.03
 
@@ -148,7 +150,7 @@ def test_noise_alone_teaches_nothing() -> None:
         data = synthetic(NAME, lambda hardware, sample: 0.0, 0.05, shapes=SHAPES[::2], seed=seed)
         noisy = table_of(data)
         try:
-            found = Correction(learn(noisy, "a", forms=("linear",)))
+            found = Correction(learn(noisy, "a"))
         except DatasetError as error:
             assert "do not choose better plans" in str(error)  # noqa: PT017, either is right
             continue
@@ -170,20 +172,20 @@ def lucky(*workers: int) -> Table:
 
 def test_a_model_that_chooses_worse_is_not_learned() -> None:
     with pytest.raises(DatasetError, match="held-out predictions do not choose better plans"):
-        learn(lucky(1, 2), "a", forms=("linear",))
+        learn(lucky(1, 2), "a")
 
 
 def test_a_model_that_chooses_as_well_is_not_learned() -> None:
     """The truth is the estimate: a tie."""
     exact = table_of(synthetic(NAME, lambda hardware, sample: 0.0, 0.0, shapes=SHAPES[::2]))
     with pytest.raises(DatasetError, match=r"1 worker: 0.00% longer .* by the estimate 0.00%"):
-        learn(exact, "a", forms=("linear",))
+        learn(exact, "a")
 
 
 def test_a_correction_is_used_with_those_workers_with_which_it_chooses_better() -> None:
     hardware = machine(NAME)
     assert learned().workers == (1, 2)
-    found = learn(lucky(2), hardware.fingerprint, forms=("linear",))
+    found = learn(lucky(2), hardware.fingerprint)
     assert found.workers == (1,)
     assert "2 workers: " in found.provenance["regret"]
     library = build_library(hardware, "avx512", product_types(FLOAT32))
@@ -212,7 +214,7 @@ def test_the_interval_grows_away_from_the_samples() -> None:
 def test_the_planner_takes_what_is_faster() -> None:
     """On the machine with the distortion, the corrected planner's choices take less time."""
     hardware = machine(NAME)
-    found = learn(table(), hardware.fingerprint, forms=("linear",))
+    found = learn(table(), hardware.fingerprint)
     other = synthetic(NAME, shapes=SHAPES[1::2])
     library = build_library(hardware, "avx512", product_types(FLOAT32))
     plain, corrected = (mean_regret(Planner(library, some), other) for some in (None, found))

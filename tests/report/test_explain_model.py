@@ -18,7 +18,7 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.model import explain_model
+from ftuner.report.model import NAMED, explain_model, growth_facts
 from ftuner.report.model_tables import model_table, rows_of, work_table
 from ftuner.runtime.memory_use import Memory
 
@@ -175,3 +175,15 @@ def test_document_and_table() -> None:
     unknown = explain_model([program()], {})
     console.print(model_table(unknown, rows_of(unknown), "title"))
     assert "estimate" not in console.export_text()
+
+
+def test_nothing_is_said_of_a_model_without_pasts() -> None:
+    assert growth_facts({}, {}) == {}
+
+
+def test_names_are_together_by_reason_and_not_too_many() -> None:
+    appended = {f"past{n}": f"present{n}" for n in range(NAMED + 2)}
+    found = growth_facts(appended, {"a": "why", "b": "because", "c": "why"})
+    assert found["appended in place"].startswith("present0 to past0, present1 to past1, ")
+    assert found["appended in place"].endswith(f"present{NAMED - 1} to past{NAMED - 1} and 2 more")
+    assert found["copied"] == "a, c (why); b (because)"

@@ -17,8 +17,8 @@ from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, load_recorded, recorded_names
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.report.funnel import funnel_document, funnel_table
 from ftuner.report.hardware import hardware_document, hardware_table
+from ftuner.report.tuning import funnel_document, funnel_table
 from ftuner.ukernels.cpu.library import build_library
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from ftuner.cli.findings import Finding
+    from ftuner.cli.checks import Finding
 
 EXIT_PROBLEM = 1
 _STYLES = {"right": "green", "warning": "yellow", "problem": "bold red"}
@@ -28,8 +28,7 @@ def doctor(as_json: JsonOption = False) -> None:
     Versions, cache, hardware model, calibration, threads, limits, GPU. The exit code is 1 if there
     is a problem. Nothing is tuned, compiled or measured.
     """
-    from ftuner.cli.checks import checked
-    from ftuner.cli.findings import PROBLEM
+    from ftuner.cli.checks import PROBLEM, checked
 
     found = checked()
     problem = any(finding.state == PROBLEM for finding in found)
@@ -48,7 +47,7 @@ def _lines(found: Sequence[Finding]) -> Iterator[Text | Table]:
     from rich.table import Table
     from rich.text import Text
 
-    from ftuner.cli.findings import PROBLEM, WARNING
+    from ftuner.cli.checks import PROBLEM, WARNING
     from ftuner.core.units import count
 
     for part, findings in groupby(found, lambda finding: finding.part):

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftuner.cli import explain_model
-from ftuner.cli.explain_gpu import show_block
-from ftuner.cli.extents import ExtentOption, ProductArgument, given_extents
-from ftuner.cli.options import JsonOption, MachineOption
+from ftuner.cli.estimates import estimate_table, roofline_table
+from ftuner.cli.options import (
+    ExtentOption,
+    JsonOption,
+    MachineOption,
+    ProductArgument,
+    given_extents,
+)
 from ftuner.cli.output import console, print_json, show_table
-from ftuner.cli.roofline import roofline_table
 from ftuner.cli.routing import ModelFiles
-from ftuner.cli.terms import estimate_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ftuner.report.cpu.explain import Explanation
+    from ftuner.report.gpu.explain import BlockExplanation
 
 app = typer.Typer(
     cls=ModelFiles,
@@ -92,7 +96,7 @@ def gemm(
         print_json(found.to_document())
         return
     if not isinstance(found, Explanation):
-        show_block(found)
+        _show_block(found)
         if save is not None:
             console().print(f"drawn to {save}", soft_wrap=True)
         return
@@ -140,3 +144,36 @@ def _waste_line(found: Explanation) -> str:
 
     rows, columns = count(found.wasted_rows, "row"), count(found.wasted_columns, "column")
     return f"wasted: {rows}; {columns} inside the last vector ({found.wasted_fraction:.1%})"
+
+
+def _show_block(found: BlockExplanation) -> None:
+    """Print the plan, its picture, its estimate and its place on the roofline."""
+    from ftuner.core.units import count
+    from ftuner.report.gpu.picture import wave_picture
+
+    out = console()
+    show_table(out, _bands_table(found))
+    plan = found.plan
+    split_k = f", split-k {plan.split_k}" if plan.split_k > 1 else ""
+    out.print(
+        f"{plan.kernel.loads}; swizzle of {count(plan.swizzle, 'row tile')}{split_k}; "
+        f"library: {found.enumerated} tiles enumerated, {found.kept} kept",
+        soft_wrap=True,
+    )
+    out.print(wave_picture(found.plan))
+    show_table(out, estimate_table(found.estimate))
+    show_table(out, roofline_table(found.roofline))
+    out.print(f"computed and thrown away: {found.wasted_fraction:.1%}")
+
+
+def _bands_table(found: BlockExplanation) -> Table:
+    from rich.table import Table
+
+    table = Table(title=found.title, title_justify="left")
+    for column in ("band", "tile", "rows", "tiles", "rows thrown away"):
+        table.add_column(column, justify="left" if column == "tile" else "right")
+    for number, band in enumerate(found.bands()):
+        first, last = band.rows
+        table.add_row(str(number), str(band.tile), f"{first}..{last}", str(band.tiles),
+                      str(band.wasted_rows))  # fmt: skip
+    return table

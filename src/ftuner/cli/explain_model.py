@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ftuner.cli.estimates import roofline_table
 from ftuner.cli.loading import loaded, read_specs, sampled
 from ftuner.cli.options import (
     DeviceOption,
@@ -19,11 +20,10 @@ from ftuner.cli.options import (
     ThreadsOption,
 )
 from ftuner.cli.output import console, print_json, shape_text, show_table
-from ftuner.cli.roofline import roofline_table
 from ftuner.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
-    from ftuner.cli.inputs import Array
+    from ftuner.cli.arrays import Array
     from ftuner.frontends.onnx.records import ModelRecord
     from ftuner.report.model import ModelExplanation
 
@@ -62,7 +62,7 @@ def model(
     With --shape or --input: the plan, estimate and measured time of each step, the roofline and the
     memory. Steps that repeat share a row.
     """
-    from ftuner.cli.inputs import gathered_inputs, specs_of
+    from ftuner.cli.arrays import gathered_inputs, specs_of
     from ftuner.frontends.onnx.importer import read_model
     from ftuner.runtime.saved.container import is_saved
 
@@ -203,7 +203,7 @@ def _memory_line(found: ModelExplanation) -> str:
 
 
 def _show_nodes(path: Path, record: ModelRecord, as_json: bool) -> None:
-    from ftuner.cli.inputs import specs_of
+    from ftuner.cli.arrays import specs_of
 
     graph = record.graph
     values, nodes = [*map(str, specs_of(record))], [*map(str, graph.nodes)]

@@ -27,7 +27,7 @@ def read_specs(path: Path) -> list[TensorSpec]:
         from ftuner.inference import load
 
         return load(path).inputs
-    from ftuner.cli.inputs import specs_of
+    from ftuner.cli.arrays import specs_of
     from ftuner.frontends.onnx.importer import read_model
 
     return specs_of(read_model(path))

@@ -1,4 +1,5 @@
-"""`ftuner`: the command line. Each command has a file; this one lists them.
+"""`ftuner`: the command line. Each command has a file; this one lists them, and
+`tools` adds those that are in a distribution of their own.
 
 So that help is quick, a command imports what it needs beyond its options when it runs.
 """
@@ -14,19 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import ftuner
-from ftuner.cli import (
-    bench,
-    cache,
-    compare,
-    demo,
-    doctor,
-    explain,
-    hardware,
-    report,
-    run,
-    save,
-    tune,
-)
+from ftuner.cli import cache, doctor, explain, hardware, run, save, tools, tune
 from ftuner.cli.routing import Commands
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, FTunerError
 
@@ -101,13 +90,10 @@ app.command("tune")(tune.tune)
 app.command("doctor")(doctor.doctor)
 app.command("hardware")(hardware.hardware)
 app.command("cache")(cache.cache)
-app.command("report")(report.report)
 app.add_typer(explain.app, name="explain")
-app.add_typer(bench.app, name="bench")
 app.command("run")(run.run)
 app.command("save")(save.save)
-app.command("compare")(compare.compare)
-app.command("demo")(demo.demo)
+tools.add_commands(app)
 
 
 def _show_version(wanted: bool) -> None:

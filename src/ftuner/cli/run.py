@@ -24,7 +24,7 @@ from ftuner.cli.output import console, print_json, shape_text, show_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ftuner.cli.inputs import Array
+    from ftuner.cli.arrays import Array
 
 
 def run(
@@ -42,8 +42,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run an ONNX model and describe its outputs."""
-    from ftuner.cli.inputs import gathered_inputs
-    from ftuner.cli.outputs import description, save
+    from ftuner.cli.arrays import description, gathered_inputs, save
 
     feeds = gathered_inputs(read_specs(path), inputs, shapes)
     model, compile_s = loaded(path, threads, device, dtype, append_in_place)
@@ -72,7 +71,7 @@ def run(
         print_json(document)
         return
     from ftuner.core.units import count, duration
-    from ftuner.report.growth import growth_facts
+    from ftuner.report.model import growth_facts
 
     out = console()
     show_table(out, _outputs_table(described))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ftuner.cli.fleet import tune_cluster
 from ftuner.cli.options import DeviceOption, JsonOption
 from ftuner.cli.output import console, print_json, show_table, shown_progress
+from ftuner.cli.tools import tool
 from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def tune(
     """Make products of a dtype and epilogue ready for every shape."""
     from ftuner import api
     from ftuner.errors import DTypeError
-    from ftuner.report.calibration import calibration_table
-    from ftuner.report.funnel import funnel_document, funnel_table
+    from ftuner.report.tuning import calibration_table, funnel_document, funnel_table
     from ftuner.runtime.cpu.backend import default_backend
     from ftuner.runtime.cpu.session import ISA_VARIABLE, known_hardware
     from ftuner.runtime.devices import CPU, backend_of
@@ -87,7 +86,7 @@ def tune(
             raise typer.BadParameter(
                 "--ray takes no other options than --out, --thorough, --no-calibration and --json"
             )
-        tune_cluster(ray, out, effort, as_json)
+        tool("fleet.command", "tune --ray").tune_cluster(ray, out, effort, as_json)
         return
     if device != CPU and (isa is not None or prior is not None):
         raise typer.BadParameter("--isa and --from are options of the CPU")

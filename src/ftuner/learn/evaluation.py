@@ -1,4 +1,4 @@
-"""How good predicted times are: their error, the order that they put plans in, and the regret.
+"""How good the plans are that predicted times choose: the regret, and the gain over the estimate.
 
 A *contest* is one product of which several plans were measured in one setting; the planner has to
 find the fastest.
@@ -15,19 +15,6 @@ import numpy as np
 from ftuner.core.units import count
 from ftuner.hardware.correction import Array
 from ftuner.learn.features import Table
-
-
-class Score(NamedTuple):
-    """How good predictions of a table are."""
-
-    error: float
-    """Mean of |log(measured / predicted)|."""
-    tau: float
-    """Mean of Kendall's tau over the contests; 0 without any."""
-    regret: float
-    """Mean over the contests of what the plan with the least prediction takes longer than the
-    fastest, relatively."""
-    worst_regret: float
 
 
 class Regret(NamedTuple):
@@ -63,22 +50,6 @@ class Gain(NamedTuple):
             f"{count(self.workers, 'worker')}: {self.of_model:.2%} longer than the fastest plans, "
             f"by the estimate {self.of_estimate:.2%}, standard error {self.standard_error:.2%}"
         )
-
-
-def score(table: Table, predicted: Array) -> Score:
-    """The score of predictions of log(measured / estimated)."""
-    log_predicted = table.log_estimated + predicted
-    taus = [
-        kendall_tau(table.log_measured[index], log_predicted[index], table.spread[index])
-        for index in contests(table)
-    ]
-    costs = [found.regret for found in regrets(table, predicted)]
-    return Score(
-        error=float(np.mean(np.abs(table.log_ratio - predicted))),
-        tau=float(np.nanmean(taus)) if np.isfinite(taus).any() else 0.0,
-        regret=float(np.mean(costs)) if costs else 0.0,
-        worst_regret=max(costs, default=0.0),
-    )
 
 
 def regrets(table: Table, predicted: Array) -> list[Regret]:
@@ -120,16 +91,3 @@ def contests(table: Table) -> Iterator[Array]:
     for index in np.split(order, starts):
         if len(index) > 1:
             yield index
-
-
-def kendall_tau(measured: Array, predicted: Array, spread: Array | None = None) -> float:
-    """Kendall's tau of two orders (Kendall, 1938): of the pairs, what is in the same order minus
-    what is in the other. Pairs that are equal in `measured`, or within the `spread` of both, do not
-    count; NaN if none counts."""
-    difference = np.subtract.outer(measured, measured)
-    noise = 0.0 if spread is None else np.maximum.outer(spread, spread)
-    counted = np.triu(np.abs(difference) > noise, 1)
-    if not counted.any():
-        return float("nan")
-    agreement = np.sign(difference) * np.sign(np.subtract.outer(predicted, predicted))
-    return float(agreement[counted].mean())

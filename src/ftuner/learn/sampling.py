@@ -12,6 +12,7 @@ import hashlib
 import logging
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,20 +20,22 @@ import numpy as np
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
+from ftuner.cost.cpu.intake import Reading
 from ftuner.errors import DatasetError
 from ftuner.hardware.constants import constants
 from ftuner.hardware.model import MemoryLevel
-from ftuner.learn.competing import Setting, best_reading, competing, sample_of
 from ftuner.learn.features import table_of
-from ftuner.learn.samples import SUFFIX, Header, Sample, append, read
+from ftuner.learn.samples import SUFFIX, Header, Sample, SamplePlan, SampleProblem, append, read
 from ftuner.learn.training import learn
-from ftuner.planner.cpu.cover import Segments
+from ftuner.planner.cpu.candidates import Candidate
+from ftuner.planner.cpu.cover import Segments, one_or_two_heights
 from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner
+from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.correction import forget, keep
-from ftuner.runtime.cpu.trials import Bed, Pace, timed
+from ftuner.runtime.cpu.trials import Bed, Pace, Timing, timed
 from ftuner.runtime.shown_progress import Progress
 
 _LOG = logging.getLogger(__name__)
@@ -49,6 +52,62 @@ _MOST_ROWS, _MOST_COLUMNS, _MOST_STEPS = 128, 2048, 4096
 _LEAST_COLUMNS, _LEAST_STEPS = 128, 128
 _SHARE_OF_LEVEL = 3
 """Least size of a cache that is to hold a weight, in sizes of the weight: others use it, too."""
+Readings = Callable[[Candidate, Segments], Sequence[Reading]]
+"""The ways of reading B that compete for a cover."""
+
+
+class Competitor(NamedTuple):
+    """A plan that competes."""
+
+    candidate: Candidate
+    plan: Plan
+    segments: Segments
+    """How it covers the rows."""
+    reading: Reading
+
+
+class Setting(NamedTuple):
+    """What the samples of one product share."""
+
+    isa: str
+    dtype: str
+    level: str
+    """Where B comes from."""
+
+
+def competing(planner: Planner, problem: Problem, readings: Readings) -> Iterator[Competitor]:
+    """Plans of a product whose rows are not cut, for each candidate, cover of one or two heights
+    and reading."""
+    for candidate in planner.candidates(problem):
+        if not candidate.fits(problem.m):
+            continue
+        base = planner.lay_out(problem, candidate)
+        for segments in one_or_two_heights(problem.m, candidate.family.max_mr):
+            for reading in readings(candidate, segments):
+                plan = base.covered(segments, reading)
+                if plan is not None:
+                    yield Competitor(candidate, plan, segments, reading)
+
+
+def best_reading(candidate: Candidate, segments: Segments) -> Sequence[Reading]:
+    """The reading that the tuning has for a cover."""
+    heights = tuple(mr for mr, tiles in segments for _ in range(tiles))
+    return (candidate.table.cover(heights).reading,)
+
+
+def sample_of(
+    planner: Planner, plan: Plan, segments: Segments, timing: Timing, setting: Setting, chosen: bool
+) -> Sample:
+    """A plan that was timed, with its estimate by `planner`. `chosen`: whether `planner` chose
+    it."""
+    problem, choice = plan.problem, plan.choice
+    terms = planner.estimate_covered(planner.candidate(problem, choice), problem.m, segments)
+    return Sample(
+        isa=setting.isa, dtype=setting.dtype, workers=problem.workers, level=setting.level,
+        problem=SampleProblem(problem.m, problem.n, problem.k),
+        plan=SamplePlan(choice.grid, choice.vectors, choice.kc, segments), chosen=chosen,
+        terms=terms, seconds=timing.seconds, spread=timing.spread, rounds=timing.rounds,
+    )  # fmt: skip
 
 
 class Learned(NamedTuple):
@@ -75,7 +134,7 @@ def improve(backend: CpuBackend, seconds: float, progress: Progress | None = Non
         _LOG.info("no correction was learned: %s", error)
         return Learned(0, False, str(error))
     try:
-        learned = learn(table, hardware.fingerprint, forms=("linear",), source="ftuner tune")
+        learned = learn(table, hardware.fingerprint, source="ftuner tune")
     except DatasetError as error:
         _LOG.info("no correction was learned: %s", error)
         forget(backend.cache, hardware)

@@ -1,10 +1,8 @@
 """Training: from a table of samples to a learned correction, chosen by cross-validation.
 
-Two forms are compared. *Linear*: ridge regression on the features of the share, those of the cover,
-and the products of the first with the kind of cover. *Boosted*: gradient boosting (Friedman, 2001)
-whose trees take turns between the features of the share and those of the cover, so that the sum
-stays additive in the two. Both are fitted robustly (Huber weights), because other load on a machine
-lengthens some measurements.
+Forms of model are compared. Tuning uses one, *linear*: ridge regression on the features of the
+share, those of the cover, and the products of the first with the kind of cover. It is fitted
+robustly (Huber weights), because other load on a machine lengthens some measurements.
 
 The interval of a prediction is leverage-weighted conformal (arXiv:2602.12693): the residuals of the
 cross-validation over `sqrt(1 + h)`, h being the leverage of the share, have a quantile that covers
@@ -16,18 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.cost.cpu.correction import evaluate
 from ftuner.cost.cpu.correction_features import COVER_FEATURES, KINDS, SHARE_FEATURES
-from ftuner.errors import ConfigurationError, DatasetError
+from ftuner.errors import DatasetError
 from ftuner.hardware.correction import (
     Array,
     Component,
     LearnedCorrection,
-    Trees,
     Uncertainty,
     from_document,
 )
@@ -50,11 +48,6 @@ HUBER = 1.345
 MARGIN = 0.25
 """A model is used this far beyond the range of its samples: a quarter of an octave of a ratio,
 less than the step of a flag."""
-STAGES, RATE, DEPTH = 60, 0.15, 3
-"""Of boosting: stages of one tree for each component, what of a tree is added, and its depth."""
-LEAST_LEAF = 8
-"""Samples of a leaf."""
-
 COMPETING = 1.65
 """Plans that take longer than this multiple of the fastest of their contest are not learned from:
 planners do not choose them, and an additive model that follows their errors is less exact where
@@ -122,8 +115,8 @@ def fit_linear(table: Table, target: Array, penalty: float) -> Additive:
     weights = (of_share[:, None] + of_both.reshape(-1, len(KINDS))) / share_scale[:, None]
     cover_weights = of_cover[:, None] / cover_scale[:, None]
     return Additive(
-        _component(SHARE_FEATURES, table.share, weights, constant - share_mean @ weights),
-        _component(COVER_FEATURES, table.cover, cover_weights, -(cover_mean @ cover_weights)),
+        component(SHARE_FEATURES, table.share, weights, constant - share_mean @ weights),
+        component(COVER_FEATURES, table.cover, cover_weights, -(cover_mean @ cover_weights)),
     )
 
 
@@ -139,71 +132,6 @@ def _robust(rows: Array, target: Array, weight: Array, penalties: Array) -> Arra
     return found
 
 
-def fit_boosted(table: Table, target: Array) -> Additive:
-    """Boosted trees of `target`, which take turns between the two components.
-
-    Raises:
-        ConfigurationError: the extra `learn` is not installed.
-    """
-    try:
-        from sklearn.tree import DecisionTreeRegressor  # Only here: most processes never train.
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{error}; install the extra: pip install 'ftuner[learn]'"
-        ) from None
-    share = np.hstack([table.share, table.kind[:, None]])
-    start = float(np.median(target))
-    left = target - start
-    of_cover: list[Any] = []
-    of_share: list[Any] = []
-    leaf = min(LEAST_LEAF, max(len(table) // 8, 1))
-    for stage in range(STAGES):
-        size = np.abs(left)
-        scale = 1.4826 * float(np.median(size)) or 1.0
-        weight = table.weight * np.minimum(1.0, HUBER * scale / np.maximum(size, 1e-12))
-        for trees, rows in ((of_cover, table.cover), (of_share, share)):
-            tree = DecisionTreeRegressor(max_depth=DEPTH, min_samples_leaf=leaf, random_state=stage)
-            tree.fit(rows, left, sample_weight=weight)
-            left = left - RATE * tree.predict(rows)
-            trees.append(tree.tree_)
-    flat = fit_constant(table, start)
-    return Additive(
-        replace(flat.share, trees=_exported(of_share)),
-        replace(flat.cover, trees=_exported(of_cover)),
-    )
-
-
-def fit_constant(table: Table, value: float) -> Additive:
-    """The model that is one number, with the ranges of a table."""
-    share = np.zeros((len(SHARE_FEATURES), len(KINDS)))
-    cover = np.zeros((len(COVER_FEATURES), 1))
-    return Additive(
-        _component(SHARE_FEATURES, table.share, share, np.full(len(KINDS), value)),
-        _component(COVER_FEATURES, table.cover, cover, np.zeros(1)),
-    )
-
-
-def _exported(grown: Sequence[Any]) -> Trees:
-    """scikit-learn's trees as plain arrays; leaves there have no children (-1) nor a feature."""
-    feature, threshold, left, right, value, roots = [], [], [], [], [], []
-    count, depth = 0, 0
-    for tree in grown:
-        own = np.arange(count, count + tree.node_count)
-        leaf = tree.children_left < 0
-        roots.append(count)
-        feature.append(np.where(leaf, 0, tree.feature))
-        threshold.append(np.where(leaf, 0.0, tree.threshold))
-        left.append(np.where(leaf, own, tree.children_left + count))
-        right.append(np.where(leaf, own, tree.children_right + count))
-        value.append(np.where(leaf, RATE * tree.value[:, 0, 0], 0.0))
-        count += tree.node_count
-        depth = max(depth, tree.max_depth)
-    return Trees(
-        np.array(roots), np.concatenate(feature), np.concatenate(threshold), np.concatenate(left),
-        np.concatenate(right), np.concatenate(value), depth,
-    )  # fmt: skip
-
-
 def standard(rows: Array, weight: Array) -> tuple[Array, Array]:
     """Mean and scale of each feature. A feature that does not vary has the scale infinity: a model
     does not use it."""
@@ -212,15 +140,25 @@ def standard(rows: Array, weight: Array) -> tuple[Array, Array]:
     return mean, np.where(scale > 1e-9, scale, np.inf)
 
 
-def _component(names: Sequence[str], rows: Array, weights: Array, intercept: Array) -> Component:
+def component(names: Sequence[str], rows: Array, weights: Array, intercept: Array) -> Component:
+    """A component without trees, in the range of its samples and a margin."""
     low, high = rows.min(axis=0) - MARGIN, rows.max(axis=0) + MARGIN
     return Component(tuple(names), low, high, weights, intercept, None)
 
 
-FORMS: Mapping[str, Callable[[Table, Array, float], Additive]] = {
-    "linear": fit_linear,
-    "boosted": lambda table, target, penalty: fit_boosted(table, target),
-}
+class Form(NamedTuple):
+    """A form of model: how it is fitted to a target, and the penalties that compete."""
+
+    fit: Callable[[Table, Array, float], Additive]
+    penalties: tuple[float, ...]
+
+    def of(self, table: Table, target: Array, penalty: float) -> Additive:
+        """A model of the plans that compete."""
+        index = competing(table)
+        return self.fit(balanced(table.take(index)), target[index], penalty)
+
+
+LINEAR: Mapping[str, Form] = {"linear": Form(fit_linear, PENALTIES)}
 
 
 def competing(table: Table) -> Array:
@@ -239,12 +177,6 @@ def balanced(table: Table) -> Table:
     for index in contests(table):
         importance[index] *= min(1.0, CONTEST_SAMPLES / len(index))
     return replace(table, importance=importance)
-
-
-def fit(form: str, table: Table, target: Array, penalty: float) -> Additive:
-    """A model of a form of the plans that compete."""
-    index = competing(table)
-    return FORMS[form](balanced(table.take(index)), target[index], penalty)
 
 
 def folds_of(table: Table, folds: int = FOLDS) -> Array:
@@ -282,7 +214,7 @@ class Choice:
 
 
 def choose(
-    table: Table, base: Additive | None = None, forms: Sequence[str] = tuple(FORMS)
+    table: Table, base: Additive | None = None, forms: Mapping[str, Form] = LINEAR
 ) -> Choice:
     """Compare the forms of model by cross-validation over shapes. `base`: a model of other machines
     whose errors are learned."""
@@ -290,19 +222,14 @@ def choose(
     centred = table.log_ratio - np.median(table.log_ratio)
     errors = {"estimate": _mean_error(centred, table)}
     best: tuple[float, str, float, Array] | None = None
-    for form in forms:
-        for penalty in PENALTIES if form == "linear" else (0.0,):
-
-            def of_folds(
-                some: Table, of: Array, form: str = form, penalty: float = penalty
-            ) -> Additive:
-                return fit(form, some, of, penalty)
-
-            residuals = target - cross_validated(table, target, of_folds)
+    for name, form in forms.items():
+        for penalty in form.penalties:
+            fit = partial(form.of, penalty=penalty)
+            residuals = target - cross_validated(table, target, fit)
             error = _mean_error(residuals, table)
-            errors[f"{form} {penalty:g}" if penalty else form] = error
+            errors[f"{name} {penalty:g}" if penalty else name] = error
             if best is None or error < best[0]:
-                best = (error, form, penalty, residuals)
+                best = (error, name, penalty, residuals)
     assert best is not None
     return Choice(best[1], best[2], errors, best[3])
 
@@ -316,23 +243,20 @@ def _mean_error(residuals: Array, table: Table) -> float:
 
 def learn(
     table: Table, fingerprint: str, base: Additive | None = None,
-    forms: Sequence[str] = tuple(FORMS), source: str = "",
+    forms: Mapping[str, Form] = LINEAR, source: str = "",
 ) -> LearnedCorrection:  # fmt: skip
-    """The correction that the samples of one machine support. `base`: a linear or boosted model of
-    other machines that it starts from. `source`: where the samples are from, for people.
+    """The correction that the samples of one machine support. `base`: a linear model of other
+    machines that it starts from. `source`: where the samples are from, for people.
 
     Raises:
-        ConfigurationError: boosting is asked for, and the extra `learn` is not installed.
         DatasetError: too few samples, or of too few shapes; or predictions of shapes that were held
             out choose better plans than the estimate with no number of workers.
     """
     if len(table) < LEAST_SAMPLES:
         raise DatasetError(f"{len(table)} samples; expected at least {LEAST_SAMPLES}")
-    if base is not None and base.share.trees is not None:
-        forms = ("linear",)
     chosen = choose(table, base, forms)
     target = table.log_ratio if base is None else table.log_ratio - base.predict(table)
-    model = fit(chosen.form, table, target, chosen.penalty)
+    model = forms[chosen.form].of(table, target, chosen.penalty)
     if base is not None:
         model = base.plus(model)
     workers, regret = proven(table, chosen.residuals)

@@ -10,21 +10,25 @@ from ftuner.core.units import capacity, count, duration, rate
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.report.arena import ArenaMap
-from ftuner.report.cpu.patches import Region, regions_of
-from ftuner.report.cpu.picture import COLOURS, ukernels_by_area, workers_label
+from ftuner.report.cpu.picture import COLOURS, Region, regions_of, ukernels_by_area, workers_label
 from ftuner.report.html import Html, colour_key, element, html, linked
-from ftuner.report.plot import Axis, Curve, Frame, Marks, legend, log_axis
 from ftuner.report.roofline import Roofline
 from ftuner.report.svg import (
     INK,
     LABEL_PIXELS,
     PAPER,
     WIDTH,
+    Axis,
+    Curve,
+    Frame,
+    Marks,
     box,
     chart,
     diamond,
     hint,
+    legend,
     line,
+    log_axis,
     words,
 )
 

@@ -316,3 +316,28 @@ def _bytes(buffers: tuple[Buffer, ...], extents: Mapping[str, int]) -> int | Non
 def _known(dim: Dim, extents: Mapping[str, int]) -> int | None:
     """A dim's value; None if it has symbols that are not bound."""
     return evaluate(dim, extents) if extents.keys() >= set(symbols_of((dim,))) else None
+
+
+NAMED = 4
+"""Most names that a text has one by one."""
+
+
+def growth_facts(appended: Mapping[str, str], copied: Mapping[str, str]) -> dict[str, str]:
+    """`Model.appended` and `Model.copied` by what they are, without those that are empty."""
+    facts = {}
+    if appended:
+        pairs = [f"{output} to {given}" for given, output in appended.items()]
+        facts["appended in place"] = _some(pairs)
+    by_reason: dict[str, list[str]] = {}
+    for given, why in copied.items():
+        by_reason.setdefault(why, []).append(given)
+    if by_reason:
+        parts = (f"{_some(names)} ({why})" for why, names in by_reason.items())
+        facts["copied"] = "; ".join(parts)
+    return facts
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and the number of the others."""
+    left = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {left} more" if left > 0 else "")

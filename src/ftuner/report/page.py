@@ -19,9 +19,8 @@ from ftuner.report.charts import (
     timeline,
 )
 from ftuner.report.cpu.picture import COLOURS
-from ftuner.report.growth import growth_facts
 from ftuner.report.html import Html, colour_key, element, html, linked, scrolled
-from ftuner.report.model import FusedGroup, ModelExplanation
+from ftuner.report.model import FusedGroup, ModelExplanation, growth_facts
 
 DRAWN_PRODUCTS = 4
 """Plans whose patches are drawn: those of the heaviest products, each plan once."""

@@ -24,16 +24,15 @@ from ftuner.report import html as pages
 from ftuner.report.charts import patches_chart, waves_chart
 from ftuner.report.cpu.explain import Explanation
 from ftuner.report.cpu.picture import patch_picture
-from ftuner.report.funnel import filter_rows
 from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.report.gpu.picture import wave_picture
-from ftuner.report.growth import growth_facts
 from ftuner.report.hardware import hardware_values, tuned_values
 from ftuner.report.html import Html, element
-from ftuner.report.model import ModelExplanation, explain_model
+from ftuner.report.model import ModelExplanation, explain_model, growth_facts
 from ftuner.report.page import model_sections, steps_table
 from ftuner.report.plots import save_picture
 from ftuner.report.tuned import TuneReport
+from ftuner.report.tuning import filter_rows
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.model import Model
 from ftuner.ukernels.funnel import Funnel

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.codegen.triton.resource_model import disagreements
 
 from ftuner.codegen.triton.product import gemm_source
-from ftuner.codegen.triton.resources import disagreements
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.tile import Multiply

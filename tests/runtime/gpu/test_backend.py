@@ -16,7 +16,7 @@ from ftuner.errors import ConfigurationError, DTypeError, HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.recorded import load_recorded, to_document
-from ftuner.report.funnel import funnel_document, funnel_table
+from ftuner.report.tuning import funnel_document, funnel_table
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu import session
 from ftuner.runtime.gpu.arrays import tf32_set

@@ -19,7 +19,7 @@ from ftuner.core.gpu.attention import AttentionForm
 from ftuner.cost.gpu.tile import loads_of
 from ftuner.planner.gpu.attention import attention_planner
 from ftuner.planner.gpu.problem import AttentionProblem
-from ftuner.report.calibration import calibration_table
+from ftuner.report.tuning import calibration_table
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu import backend as backends
 from ftuner.runtime.gpu.backend import GpuBackend

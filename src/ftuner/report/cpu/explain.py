@@ -25,7 +25,7 @@ from ftuner.planner.cpu.candidates import MAX_ROWS
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.planner.cpu.problem import Problem
-from ftuner.report.cpu.patches import PatchOfWorker, Region, patches_of, regions_of
+from ftuner.report.cpu.picture import PatchOfWorker, Region, patches_of, regions_of
 from ftuner.report.gpu.explain import (
     BlockExplanation,
     expect_no_cpu_settings,

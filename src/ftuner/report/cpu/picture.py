@@ -1,5 +1,6 @@
-"""The C matrix as a block picture in the terminal: patches coloured by uKernel; borders between
-workers. It is to scale, except that a patch is at least one character cell wide and high."""
+"""The patches of a plan, and the C matrix as a block picture in the terminal: patches coloured by
+uKernel; borders between workers. The picture is to scale, except that a patch is at least one
+character cell wide and high."""
 
 from __future__ import annotations
 
@@ -11,9 +12,59 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from ftuner.core.cpu.tile import UKernel
 from ftuner.core.units import count
-from ftuner.planner.cpu.plan import Plan
-from ftuner.report.cpu.patches import Region, regions_of
+from ftuner.planner.cpu.plan import Plan, Range
+
+
+class PatchOfWorker(NamedTuple):
+    """One patch of a worker; all ranges are half open."""
+
+    worker: int
+    kernel: UKernel
+    rows: Range
+    columns: Range
+    tiles: int
+    """Row tiles."""
+    panels: int
+    batch: Range
+    k: Range
+
+
+class Region(NamedTuple):
+    """A rectangle of the C matrix of one batch element, computed by one uKernel."""
+
+    rows: Range
+    columns: Range
+    kernel: UKernel
+    workers: tuple[int, ...]
+    """Several if the batch or the reduction axis is cut: each computes other elements of the batch,
+    or another part of the sum."""
+
+
+def patches_of(plan: Plan) -> Iterator[PatchOfWorker]:
+    """All patches, worker by worker, in the order in which a worker begins them."""
+    for worker, share in enumerate(plan.shares):
+        for patch in plan.patches(share):
+            yield PatchOfWorker(
+                worker,
+                patch.family.kernels[patch.mr - 1],
+                (patch.row, patch.row + patch.mr * patch.tiles),
+                (patch.column, patch.column + patch.columns),
+                patch.tiles,
+                patch.panels,
+                share.batch,
+                share.k,
+            )
+
+
+def regions_of(plan: Plan) -> tuple[Region, ...]:
+    """The rectangles of C, each once, in the order of the first worker that computes it."""
+    workers: dict[tuple[Range, Range, UKernel], list[int]] = {}
+    for patch in patches_of(plan):
+        workers.setdefault((patch.rows, patch.columns, patch.kernel), []).append(patch.worker)
+    return tuple(Region(*place, tuple(found)) for place, found in workers.items())
+
 
 MAX_LINES = 28
 MIN_LINES = 3

@@ -1,0 +1,66 @@
+"""`ftuner demo`: searches Python's standard library by meaning, reads a page, and hears speech."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ftuner.cli.options import JsonOption, ThreadsOption
+from ftuner.cli.output import console, print_json, show_table
+from ftuner.errors import ConfigurationError
+
+NEXT = """
+What to do next:
+  ftuner run MODEL.onnx --shape NAME=1x77   your own model; docs/index.md begins there
+  ftuner explain gemm 77 768 768            the plan of a product, and why
+  ftuner bench gemm                         products beside NumPy and what else is installed"""
+
+
+def demo(
+    query: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="A text to search for; repeatable; default: a few."),
+    ] = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Search texts, read a photographed page, and hear speech.
+
+    The texts are the docstrings of Python's standard library, searched by meaning. Each text, line
+    and sound is computed at its own size.
+    """
+    from ftuner_tools.demo.latencies import latency_table
+    from ftuner_tools.demo.page import model_paths, photograph, read, show_reading
+    from ftuner_tools.demo.sentences import QUERIES, encoder_path, search, show_search, tokeniser
+    from ftuner_tools.demo.speech import hear, needs, show_hearing
+
+    # Before anything is compiled: what is missing is said at once.
+    encode, encoder, paths, page = tokeniser(), encoder_path(), model_paths(), photograph()
+    heard_by, hint = None, ""
+    try:
+        heard_by = needs()
+    except ConfigurationError as error:  # No extra can have it, so that the rest runs without.
+        hint = str(error)
+    out = console()
+    found = search(query or QUERIES, encode, encoder, threads)
+    if not as_json:
+        show_search(out, found)
+    reading = read(page, paths, threads)
+    if not as_json:
+        show_reading(out, reading)
+    hearing = hear(heard_by, threads) if heard_by is not None else None
+    if as_json:
+        speech = asdict(hearing) if hearing is not None else {"missing": hint}
+        print_json({**asdict(found), "page": asdict(reading), "speech": speech})
+        return
+    rows = [*found.latencies, *reading.latencies]
+    if hearing is not None:
+        show_hearing(out, hearing)
+        rows += hearing.latencies
+    else:
+        out.print(f"\n{hint}", markup=False, highlight=False, soft_wrap=True)
+    out.print()
+    show_table(out, latency_table(rows))
+    out.print(NEXT, markup=False, highlight=False)
