@@ -34,8 +34,7 @@ from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.product import product_types
 from ftuner.errors import DatasetError
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.nearest import recorded_cpus
-from ftuner.hardware.priors import with_nearest
+from ftuner.hardware.priors import recorded_cpus, with_nearest
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.learn.evaluation import score
 from ftuner.learn.features import table_of
@@ -43,7 +42,7 @@ from ftuner.learn.samples import SUFFIX, Dataset, Header, append, read
 from ftuner.learn.sampling import SECONDS, sample
 from ftuner.learn.training import choose, learn
 from ftuner.learn.transfer import Machine, evaluated
-from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.backend import CALIBRATION_S, CpuBackend, default_backend
 from ftuner.runtime.cpu.calibration.calibrate import calibrate
 from ftuner.runtime.cpu.kernels import Kernels

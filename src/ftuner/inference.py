@@ -12,8 +12,7 @@ from os import PathLike
 from typing import Any, SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
-from ftuner.core.dtype_names import ElementType, dtype_name
-from ftuner.core.integers import checked_integer
+from ftuner.core.given import ElementType, checked_integer, dtype_name
 from ftuner.errors import (
     ConfigurationError,
     FTunerError,

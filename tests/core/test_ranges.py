@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.core.ranges import (
+from ftuner.core.caching import (
     EXACT,
     FINE_BITS,
     after_fine,

@@ -12,7 +12,7 @@ from ftuner.errors import InputError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.memory_use import Memory, together
+from ftuner.runtime.kept_memory import Memory, together
 from ftuner.runtime.model import Model
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ftuner.cli.findings import PROBLEM, RIGHT, WARNING, Finding
 from ftuner.core.units import capacity
 from ftuner.errors import FTunerError
-from ftuner.hardware.system_files import read_text
+from ftuner.hardware.system import read_text
 
 DRIVER = Path("proc/driver/nvidia/version")
 PCI = Path("sys/bus/pci/devices")

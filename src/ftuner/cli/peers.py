@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.api import set_num_threads
-from ftuner.ops.dense import Dense
-from ftuner.ops.matmul import matmul
+from ftuner.ops import Dense, matmul
 
 Array = npt.NDArray[np.float32]
 Call = Callable[[], Array]

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dim import symbols_of
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.appending import Appended, Copied
 from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ftuner.cost.cpu.intake import Reading
+from ftuner.cost.cpu.tile import Reading
 from ftuner.learn.samples import Sample, SamplePlan, SampleProblem
 from ftuner.planner.cpu.candidates import Candidate
 from ftuner.planner.cpu.cover import Segments, one_or_two_heights
-from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.plan import Plan, Problem
 from ftuner.planner.cpu.planner import Planner
-from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.trials import Timing
 
 Readings = Callable[[Candidate, Segments], Sequence[Reading]]

@@ -27,9 +27,8 @@ from ftuner.learn.features import table_of
 from ftuner.learn.samples import SUFFIX, Header, Sample, append, read
 from ftuner.learn.training import learn
 from ftuner.planner.cpu.cover import Segments
-from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Plan
-from ftuner.planner.cpu.planner import Planner
+from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.correction import forget, keep
 from ftuner.runtime.cpu.trials import Bed, Pace, timed

@@ -16,10 +16,9 @@ from ftuner.errors import FTunerError, InputError, ShapeError, UnsupportedOperat
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
 from ftuner.inference import compile_file
-from ftuner.ort.absent import refuse
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg, described
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, translated
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, refuse, translated
 from ftuner.ort.feeds import usable
 from ftuner.ort.options import RunOptions, SessionOptions
 from ftuner.ort.process import random_seed

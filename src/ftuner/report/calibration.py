@@ -10,7 +10,7 @@ from ftuner.core.units import duration
 from ftuner.hardware.intake_tuning import Intake
 
 if TYPE_CHECKING:
-    from ftuner.hardware.calibration import Calibration
+    from ftuner.hardware.constants import Calibration
 
 
 def calibration_table(calibration: Calibration) -> Table:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ftuner.graph.ops.control import Iterations
     from ftuner.graph.splitting import Compiled
     from ftuner.graph.steps import Lowered
-    from ftuner.hardware.calibration import Calibration
+    from ftuner.hardware.constants import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
-    from ftuner.runtime.memory_use import Memory
+    from ftuner.runtime.kept_memory import Memory
     from ftuner.runtime.shared_weights import SharedWeights
     from ftuner.ukernels.cpu.library import Library
     from ftuner.ukernels.gpu.library import GpuLibrary

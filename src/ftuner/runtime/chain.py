@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
-from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dim import symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.evaluation import all_symbols_in, evaluate
 from ftuner.errors import ConfigurationError, IndexRangeError, UnsupportedKernelError

@@ -11,9 +11,9 @@ from ftuner.graph.splitting import SplitGraph
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.chain import Note
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.model import Model, TensorSpec
-from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.ops.operands import check_names
 from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.variants import Variants

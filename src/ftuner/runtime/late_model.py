@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dim import product
 from ftuner.core.dtype import BOOL
 from ftuner.core.forks import fork_safe_lock
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import FTunerError, SavedModelError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph
@@ -21,8 +21,7 @@ from ftuner.graph.splitting import SplitGraph
 from ftuner.runtime.backend import Executable
 from ftuner.runtime.chain import Note
 from ftuner.runtime.chosen_model import ChosenModel, Feeds
-from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.tensors import array_of, is_tensor
+from ftuner.runtime.cpu.arrays import Array, array_of, is_tensor
 from ftuner.runtime.model import Model, TensorSpec
 from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.reference import outputs_of_extents

@@ -21,9 +21,8 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable
 from ftuner.runtime.chain import Chain, Note
 from ftuner.runtime.cpu.memory import give_back_freed
-from ftuner.runtime.kept_memory import KeptMemory
-from ftuner.runtime.memory_use import Memory, together
-from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
+from ftuner.runtime.kept_memory import KeptMemory, Memory, together
+from ftuner.runtime.ops.operands import AnyTensor, Foreign
 from ftuner.runtime.preparing import Extents, Prepared, known_extents, shape_of
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.shapes.binding import Binding

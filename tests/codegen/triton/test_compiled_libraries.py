@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftuner.codegen.triton.product import gemm_source
-from ftuner.codegen.triton.resources import disagreements
-from ftuner.codegen.triton.targets import TARGETS
+from ftuner.codegen.triton.targets import TARGETS, disagreements
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.gpu_model import GpuHardware

@@ -14,8 +14,7 @@ from tests.runtime.convolutions import REDUCTIONS, Convolution, Reduction, name_
 from ftuner.core.dtype import DTYPES
 from ftuner.graph.steps import ConvolutionStep, DepthwiseStep
 from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
-from ftuner.planner.cpu.line_winograd import line_plan
-from ftuner.planner.cpu.winograd import winograd_plan
+from ftuner.planner.cpu.winograd import line_plan, winograd_plan
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps import line_winograd as line_steps
 from ftuner.runtime.cpu.steps import winograd as winograd_steps

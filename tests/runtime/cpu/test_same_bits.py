@@ -27,7 +27,7 @@ from ftuner.codegen.llvm.native.records import PoolSlot
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Problem
 from ftuner.runtime.cpu.attention import Attention
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense

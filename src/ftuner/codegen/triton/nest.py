@@ -20,7 +20,7 @@ from ftuner.codegen.triton.nest_reductions import Reductions
 from ftuner.codegen.triton.nest_values import Frame, Values
 from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
 from ftuner.core.access import Kernel
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType

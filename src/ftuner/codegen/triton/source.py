@@ -14,7 +14,7 @@ from functools import lru_cache
 from textwrap import indent
 from typing import Any
 
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 
 TRITON_TYPES = {
     "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",

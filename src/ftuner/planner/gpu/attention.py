@@ -28,8 +28,7 @@ from ftuner.cost.gpu.tile import supports, vector_instruction
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.attention_candidates import Candidate, Summary, summary_of
-from ftuner.planner.gpu.plan import AttentionPlan
-from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths
+from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
 
 HEIGHTS = (16, 32, 64, 128)
 KEYS = (16, 32, 64, 128)

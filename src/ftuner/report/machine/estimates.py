@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.panel_width import best_width, panel_problem
-from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.planner import best_width, panel_problem, planner_for
 from ftuner.report.cpu.explain import Explanation, explain
 from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.report.machine.section import Subject

@@ -24,16 +24,14 @@ from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
-from ftuner.runtime.cpu.output_pool import OutputPool
+from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.repeated import Repeated
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.step_compilation import StepCompiler
-from ftuner.runtime.cpu.steps.contract import CompiledStep
-from ftuner.runtime.cpu.steps.kinds import KINDS, runs
-from ftuner.runtime.kept_memory import KeptMemory
-from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.cpu.steps.contract import KINDS, CompiledStep, runs
+from ftuner.runtime.kept_memory import KeptMemory, Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.plan_records import Strides
-from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.ukernels.cpu.library import BSource, Operands
 
 if TYPE_CHECKING:

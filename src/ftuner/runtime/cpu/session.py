@@ -41,7 +41,7 @@ from ftuner.runtime.shown_progress import Progress, shown
 from ftuner.ukernels.cpu.library import Family
 
 if TYPE_CHECKING:
-    from ftuner.hardware.calibration import Calibration
+    from ftuner.hardware.constants import Calibration
 
 ISA_VARIABLE = "FTUNER_ISA"
 PROBE_VERSION = 3

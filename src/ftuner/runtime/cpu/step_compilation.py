@@ -8,15 +8,18 @@ from typing import Any
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered, Step
-from ftuner.planner.cpu.panel_width import know_width
-from ftuner.planner.cpu.planner import PanelWidth, Planner, planner_for
-from ftuner.runtime.cpu.cover_records import kept_covers
-from ftuner.runtime.cpu.covers import know_covers
+from ftuner.planner.cpu.planner import PanelWidth, Planner, know_width, planner_for
+from ftuner.runtime.cpu.packed_weights import know_covers
+from ftuner.runtime.cpu.plan_records import kept_covers
 from ftuner.runtime.cpu.products import CoverKey
-from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
 from ftuner.runtime.cpu.session import CpuSession
-from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
-from ftuner.runtime.cpu.steps.kinds import kind_of
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Loaded,
+    RequiredFamilies,
+    by_library,
+    kind_of,
+)
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import LibraryName, build_library

@@ -25,9 +25,9 @@ from ftuner.runtime.gpu.calibration.device_clock import DeviceClock
 from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.gpu.grouped import GroupedMatmul
+from ftuner.runtime.gpu.kernels import target_of
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession, keep_calibrated, known_gpu
-from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.ops.layer import Activation
 from ftuner.runtime.shared_weights import SharedWeights

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -80,3 +82,33 @@ def is_capturing(device: torch.device) -> bool:
 def current_stream(device: torch.device) -> int:
     """Returns the handle of the current stream of a device; 0 where kernels are interpreted."""
     return driver.active.get_current_stream(device.index) if device.type == "cuda" else 0
+
+
+def device_seconds(
+    device: torch.device, launches: Sequence[FixedLaunch], held_cycles: int
+) -> list[float]:
+    """Runs launches in order on the current stream and waits for them; returns the seconds of each.
+
+    The time is the device's, between CUDA events. Where kernels are interpreted, on a CPU, it is
+    the host's.
+
+    Args:
+        held_cycles: clock cycles for which the device is held before the first launch, so that the
+            host queues the launches ahead of it and its own time is not in theirs.
+    """
+    if device.type != "cuda":
+        marks = [time.perf_counter()]
+        for launch in launches:
+            launch()
+            marks.append(time.perf_counter())
+        return [end - begin for begin, end in pairwise(marks)]
+    cuda: Any = torch.cuda
+    with torch.cuda.device(device):
+        events = [cuda.Event(enable_timing=True) for _ in range(len(launches) + 1)]
+        cuda._sleep(held_cycles)
+        events[0].record()
+        for launch, after in zip(launches, events[1:], strict=True):
+            launch()
+            after.record()
+        events[-1].synchronize()
+    return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(events)]

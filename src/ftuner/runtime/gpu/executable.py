@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from ftuner.codegen.triton.source import Source
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.core.forks import fork_safe_lock
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import (
     IndexRangeError,
     ShapeError,
@@ -36,12 +36,8 @@ from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf
 from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.steps.contract import Setting
-from ftuner.runtime.gpu.steps.kinds import kind_of, runs
-from ftuner.runtime.gpu.steps.operand import Places
-from ftuner.runtime.kept_memory import KeptMemory
-from ftuner.runtime.memory_use import Memory
-from ftuner.runtime.shapes.arena import Lifetime, first_fit
+from ftuner.runtime.gpu.steps.contract import Places, Setting, kind_of, runs
+from ftuner.runtime.kept_memory import KeptMemory, Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
     Dims,
@@ -51,6 +47,7 @@ from ftuner.runtime.shapes.evaluation import (
     loops_of,
     picked,
 )
+from ftuner.runtime.shapes.layout import Lifetime, first_fit
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ftuner.codegen.triton.grouped_product import BEYOND_ALL, COLUMNS, LOOKED_AT, grouped_source
+from ftuner.codegen.triton.product import BEYOND_ALL, COLUMNS, LOOKED_AT, grouped_source
 from ftuner.core.dtype import DType
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Multiply, Order
 from ftuner.errors import DTypeError, ShapeError, UnsupportedKernelError

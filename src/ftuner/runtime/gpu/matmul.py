@@ -19,7 +19,7 @@ from ftuner.runtime.gpu.arrays import (
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.ops.product_operands import check_out, product_shapes
+from ftuner.runtime.ops.operands import check_out, product_shapes
 
 ACCUMULATED: Expr = ACCUMULATOR + BEFORE
 

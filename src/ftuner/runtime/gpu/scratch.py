@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from ftuner.core.recently_used import RecentlyUsed
+from ftuner.core.caching import RecentlyUsed
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.cuda_graphs import current_stream, is_capturing
 

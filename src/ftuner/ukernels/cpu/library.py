@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.cpu.tile import (
     COLUMN,
@@ -27,8 +27,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.ukernels.cpu.enumerate import dot_tiles, register_tiles
-from ftuner.ukernels.cpu.filters import RegisterFunnel, run_filters
+from ftuner.ukernels.cpu.filters import RegisterFunnel, dot_tiles, register_tiles, run_filters
 
 BSource = Literal["panels", "rows", "columns", "other"]
 """The layout of B. `panels`: packed before; `rows`: contiguous along n; `columns`: contiguous along

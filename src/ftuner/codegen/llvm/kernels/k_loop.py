@@ -29,9 +29,8 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.instructions import L1, L2, emitter_of, prefetch
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.ir.multiply_add import emitter_of
-from ftuner.codegen.llvm.ir.prefetching import L1, L2, prefetch
 from ftuner.codegen.llvm.kernels.widen import widened
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context

@@ -1,4 +1,4 @@
-"""A convolution as Winograd's products along its last axis, in LLVM IR (see `core.line_winograd`).
+"""A convolution as Winograd's products along its last axis, in LLVM IR (see `core.winograd`).
 
 A task is one line of outputs in a block of rows. The inputs of all rows that the block reads are
 transformed, to one matrix for each point. In it the elements of a row's phases and channels follow
@@ -20,13 +20,12 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.kernels.winograd_common import WinogradEmission
-from ftuner.codegen.llvm.native.kernel_records import LineWinograd
+from ftuner.codegen.llvm.kernels.winograd import WinogradEmission
+from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE, LineWinograd
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
-from ftuner.core.line_winograd import Matrix, line_transforms, mirrored, transposed
+from ftuner.core.winograd import Matrix, line_transforms, mirrored, transposed
 
 Terms = list[tuple[Fraction, ir.Value]]
 

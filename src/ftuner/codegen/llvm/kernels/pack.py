@@ -31,8 +31,7 @@ from ftuner.codegen.llvm.ir.builder import (
     shuffle,
     transpose,
 )
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.ir.row_copy import copy_rows
+from ftuner.codegen.llvm.ir.loops import carried_loop, copy_rows, counted_loop
 from ftuner.codegen.llvm.native.symbols import pack_symbol
 from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning

@@ -31,10 +31,9 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.functions import emit
+from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.prefetching import L1, prefetch
-from ftuner.codegen.llvm.ir.row_copy import copy_rows
+from ftuner.codegen.llvm.ir.loops import copy_rows, counted_loop
 from ftuner.codegen.llvm.kernels.k_loop import emit_k_loop
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context

@@ -24,8 +24,7 @@ from ftuner.codegen.llvm.ir.builder import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.row_copy import copy_rows
+from ftuner.codegen.llvm.ir.loops import copy_rows, counted_loop
 from ftuner.codegen.llvm.kernels.product import finish_tile
 from ftuner.codegen.llvm.native.driver import REDUCE_TYPE
 from ftuner.codegen.llvm.native.records import Call, Context, Plan

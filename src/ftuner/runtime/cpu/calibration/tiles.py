@@ -6,10 +6,9 @@ from itertools import product
 
 import numpy as np
 
-from ftuner.hardware.calibration import Fitted
+from ftuner.hardware.constants import Fitted
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.cpu.calibration.fits import between, closest, geometric, line
-from ftuner.runtime.cpu.calibration.stand import Stand
+from ftuner.runtime.cpu.calibration.stand import Stand, between, closest, geometric, line
 from ftuner.runtime.cpu.trials import Trial
 
 _SHORT_STEPS = (8, 16, 24, 32)

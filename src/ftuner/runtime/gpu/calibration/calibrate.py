@@ -18,8 +18,7 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from ftuner.errors import HardwareError
-from ftuner.hardware.calibration import Calibration, Fitted, confidence
-from ftuner.hardware.constants import constants
+from ftuner.hardware.constants import Calibration, Fitted, confidence, constants
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.runtime.backend import Effort

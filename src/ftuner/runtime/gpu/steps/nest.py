@@ -25,8 +25,7 @@ from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Kernel
 from ftuner.runtime.gpu.program import KernelLaunch, Launch
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import Places
+from ftuner.runtime.gpu.steps.contract import CompiledStep, Places, Setting, StepKind
 from ftuner.runtime.shapes.evaluation import Dims
 
 MAX_LAUNCHED = 1 << 20

@@ -1,11 +1,70 @@
-"""What `matmul` asks of its operands on every device."""
+"""What operators and models ask of their arguments on every device; where an operand is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ftuner.errors import DTypeError, ShapeError
+import numpy as np
+import numpy.typing as npt
+
+from ftuner.errors import ConfigurationError, DTypeError, InputError, ShapeError
+
+Float = TypeVar("Float", np.float32, np.float64)
+"""Elements that are multiplied on a CPU."""
+Offsets = Sequence[int] | npt.NDArray[np.int32] | npt.NDArray[np.int64]
+"""Where requests begin, on the host."""
+
+
+class Tensor(Protocol):
+    """A torch tensor, in the memory of the CPU or of a GPU."""
+
+    @property
+    def is_cuda(self) -> bool: ...
+
+    def data_ptr(self) -> int: ...
+
+
+class Foreign(Protocol):
+    """An object that NumPy views without a copy; arrays are such objects."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+
+AnyTensor = TypeVar("AnyTensor", bound=Tensor)
+
+
+def on_gpu(value: object) -> bool:
+    """Whether a value is a torch tensor on a GPU; asked without importing torch."""
+    return bool(getattr(value, "is_cuda", False))
+
+
+def checked_flag(value: object, name: str) -> bool:
+    """`value`, if it is a boolean; 0 and 1 are.
+
+    Raises:
+        ConfigurationError: anything else, such as an array.
+    """
+    if isinstance(value, bool | int | np.bool_) and value in (0, 1):
+        return bool(value)
+    raise ConfigurationError(f"{name} is {value!r}; expected True or False")
+
+
+def check_names(feeds: Mapping[str, object], names: Sequence[str]) -> None:
+    """Raises InputError unless inputs are given by name, one for each name, and no other."""
+    if not isinstance(feeds, Mapping):
+        raise InputError(
+            f"inputs are a {type(feeds).__name__}; expected a mapping from names, "
+            f"{', '.join(names) or 'none'}, to arrays"
+        )
+    if len(feeds) != len(names) or any(n not in feeds for n in names):
+        missing = [n for n in names if n not in feeds]
+        unknown = [n for n in feeds if n not in names]
+        raise InputError(
+            f"inputs are {', '.join(names)}; missing: {', '.join(missing) or 'none'}; "
+            f"unknown: {', '.join(map(str, unknown)) or 'none'}"
+        )
 
 
 class Operand(Protocol):
