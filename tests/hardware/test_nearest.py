@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.conftest import recorded_cpus
 
-from ftuner.hardware import priors as module
+from ftuner.hardware import priors
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import FEATURES, MAX_DISTANCE, distance, nearest
 
@@ -33,7 +33,7 @@ def scaled(hardware: CpuHardware, clock: float, cores: int) -> CpuHardware:
 
 
 def test_the_recorded_ones_are_those_of_the_package() -> None:
-    assert module.recorded_cpus() == recorded_cpus()
+    assert priors.recorded_cpus() == recorded_cpus()
 
 
 def test_a_machine_is_nearest_to_itself(recorded: CpuHardware) -> None:

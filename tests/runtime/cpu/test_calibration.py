@@ -122,9 +122,9 @@ def test_noise_keeps_the_prior() -> None:
     assert stand.preferred(scores, "usual", 0.01) == "other"
     assert stand.preferred(scores, "usual", 0.1) == "usual"
     assert stand.preferred({"usual": 0.019, "other": 0.0}, "usual", 0.0) == "usual"
-    assert fits.between(2.0, 1.0, 0.0) == 2.0
-    assert fits.between(2.0, 1.0, 10.0) == pytest.approx(1.0, abs=0.01)
-    assert fits.confidence(0.2) == pytest.approx(0.5)
+    assert stand.between(2.0, 1.0, 0.0) == 2.0
+    assert stand.between(2.0, 1.0, 10.0) == pytest.approx(1.0, abs=0.01)
+    assert stand.confidence(0.2) == pytest.approx(0.5)
 
 
 WRONG = {
