@@ -16,6 +16,7 @@ from tests.at_once import at_once
 from tests.graph.graphs import Maker, S
 
 from ftuner.errors import AllocationError
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu import memory
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
@@ -39,7 +40,7 @@ def model(widest: CpuBackend) -> Model:
     maker = Maker()
     x = maker.given("x", S)
     graph = maker.made(maker.add("add", x, x), maker.add("multiply", x, maker.number(3)))
-    return Model(graph, widest, threads=1)
+    return Model(graph, widest, Options(threads=1))
 
 
 def address(x: np.ndarray) -> int:
