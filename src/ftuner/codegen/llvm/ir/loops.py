@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -214,20 +215,20 @@ def _i64(value: ir.Value | int) -> ir.Value:
     return value
 
 
+class Rows(NamedTuple):
+    """Where rows begin, and the bytes from one to the next."""
+
+    first: ir.Value
+    stride: ir.Value
+
+
 def copy_rows(
-    builder: ir.IRBuilder,
-    dtype: DType,
-    lanes: int,
-    source: ir.Value,
-    source_stride: ir.Value,
-    target: ir.Value,
-    target_stride: ir.Value,
-    rows: ir.Value,
+    builder: ir.IRBuilder, types: tuple[DType, int], source: Rows, target: Rows, rows: ir.Value,
     columns: ir.Value,
-) -> None:
-    """Copy `rows` rows of `columns` elements; strides in bytes."""
-    function = _copy_function(builder.module, dtype, lanes)
-    builder.call(function, [source, source_stride, target, target_stride, rows, columns])
+) -> None:  # fmt: skip
+    """Copy `rows` rows of `columns` elements. `types`: of elements, and the lanes of a vector."""
+    function = _copy_function(builder.module, *types)
+    builder.call(function, [*source, *target, rows, columns])
 
 
 def _copy_function(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:

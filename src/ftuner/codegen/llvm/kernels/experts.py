@@ -22,7 +22,7 @@ from ftuner.codegen.llvm.ir.builder import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.ir.loops import copy_rows, counted_loop
+from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
 from ftuner.codegen.llvm.kernels.panel_product import emit_any_rows, product_context
 from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE, Experts, fail
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
@@ -168,9 +168,10 @@ class _Emission:
             is_full = builder.icmp_signed("<", panel, full)
             offset = builder.mul(column, self._size)
             c = builder.select(apart, self._results, at(builder, self._out_at(first), offset))
+            some = builder.select(is_full, covers, tail_covers)
+            b = at(builder, weight, builder.mul(column, row_bytes))
             emit_any_rows(
-                builder, context, builder.select(is_full, covers, tail_covers), count, a, a_row,
-                at(builder, weight, builder.mul(column, row_bytes)), c, c_row, self._k,
+                builder, context, some, count, Rows(a, a_row), b, Rows(c, c_row), self._k,
                 (const(0), column),
             )  # fmt: skip
             with builder.if_then(apart), counted_loop(builder, 0, count) as number:
@@ -179,7 +180,5 @@ class _Emission:
                 self._copy_row(source, target, valid)
 
     def _copy_row(self, source: ir.Value, target: ir.Value, columns: ir.Value) -> None:
-        zero = const(0)
-        copy_rows(
-            self._builder, self._dtype, self._lanes, source, zero, target, zero, const(1), columns
-        )
+        zero, types = const(0), (self._dtype, self._lanes)
+        copy_rows(self._builder, types, Rows(source, zero), Rows(target, zero), const(1), columns)

@@ -18,7 +18,7 @@ from fractions import Fraction
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
 from ftuner.codegen.llvm.kernels.winograd import WinogradEmission
 from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE, LineWinograd
@@ -178,7 +178,7 @@ class _Emission(WinogradEmission):
             a = at(builder, self._transformed, builder.mul(point, dim(LineWinograd.INPUTS_BYTES)))
             b = at(builder, weight, builder.mul(point, dim(LineWinograd.WEIGHT_BYTES)))
             c = at(builder, self._sums, builder.mul(point, dim(LineWinograd.SUMS_BYTES)))
-            emit_panel(builder, self._context, cover, a, a_row, b, c, c_row, k)
+            emit_panel(builder, self._context, cover, Rows(a, a_row), b, Rows(c, c_row), k)
         image, first, position = place
         left = builder.sub(dim(LineWinograd.OUT_WIDTH), position)
         out = at(builder, self._out, builder.mul(image, dim(LineWinograd.OUT_IMAGE)))

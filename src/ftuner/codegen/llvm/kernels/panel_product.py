@@ -14,7 +14,7 @@ from ftuner.codegen.llvm.ir.builder import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import AllCovers
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context, Segment
@@ -34,13 +34,12 @@ def product_context(builder: ir.IRBuilder) -> ir.Value:
 
 
 def emit_panel(
-    builder: ir.IRBuilder, context: ir.Value, cover: ir.Value, a: ir.Value, a_row: ir.Value,
-    b: ir.Value, c: ir.Value, c_row: ir.Value, k: ir.Value,
-    place: tuple[ir.Value, ir.Value] = (const(0), const(0)),
+    builder: ir.IRBuilder, context: ir.Value, cover: ir.Value, a: Rows, b: ir.Value, c: Rows,
+    k: ir.Value, place: tuple[ir.Value, ir.Value] = (const(0), const(0)),
 ) -> None:  # fmt: skip
-    """Multiply rows of A by one panel, with the uKernels of a cover from top to bottom. `a_row` and
-    `c_row`: bytes between rows, which the context holds too (`A_STRIDE`, `C_ROW_STRIDE`), and the
-    number of columns that are stored (`VALID_COLUMNS`). `place`: the first row and column, for the
+    """Multiply rows of A by one panel, with the uKernels of a cover from top to bottom. The context
+    holds the strides of `a` and `c`, too (`A_STRIDE`, `C_ROW_STRIDE`), and the number of columns
+    that are stored (`VALID_COLUMNS`). `place`: the first row and column, for the
     operands of the epilogue."""
     first_row, column = place
     done = reserve(builder, I64, SLOT_BYTES)
@@ -50,20 +49,19 @@ def emit_panel(
         tiles, mr = slot(builder, record, Segment.TILES), slot(builder, record, Segment.MR)
         with builder.if_then(builder.icmp_signed(">", tiles, const(0))):
             row = builder.load(done, typ=I64)
-            set_slot(builder, context, Context.A_TILE_STRIDE, builder.mul(mr, a_row))
+            set_slot(builder, context, Context.A_TILE_STRIDE, builder.mul(mr, a.stride))
             kernel = pointer_slot(builder, record, Segment.KERNEL)
-            here = at(builder, a, builder.mul(row, a_row))
-            there = at(builder, c, builder.mul(row, c_row))
-            call_address(builder, KERNEL_TYPE, kernel,
-                         [context, here, b, there, builder.add(first_row, row), column, k,
-                          tiles])  # fmt: skip
+            here = at(builder, a.first, builder.mul(row, a.stride))
+            there = at(builder, c.first, builder.mul(row, c.stride))
+            at_row = builder.add(first_row, row)
+            given = [context, here, b, there, at_row, column, k, tiles]
+            call_address(builder, KERNEL_TYPE, kernel, given)
             builder.store(builder.add(row, builder.mul(mr, tiles)), done)
 
 
 def emit_any_rows(
-    builder: ir.IRBuilder, context: ir.Value, covers: ir.Value, rows: ir.Value, a: ir.Value,
-    a_row: ir.Value, b: ir.Value, c: ir.Value, c_row: ir.Value, k: ir.Value,
-    place: tuple[ir.Value, ir.Value],
+    builder: ir.IRBuilder, context: ir.Value, covers: ir.Value, rows: ir.Value, a: Rows,
+    b: ir.Value, c: Rows, k: ir.Value, place: tuple[ir.Value, ir.Value],
 ) -> None:  # fmt: skip
     """`emit_panel` for any number of rows: by the cover that `AllCovers` at `covers` has for them,
     or by main tiles and then the cover of the rows that are left."""
@@ -75,16 +73,18 @@ def emit_any_rows(
         with long:
             tiles = builder.add(builder.sdiv(beyond, main), const(1))
             done = builder.mul(tiles, main)
-            set_slot(builder, context, Context.A_TILE_STRIDE, builder.mul(main, a_row))
+            set_slot(builder, context, Context.A_TILE_STRIDE, builder.mul(main, a.stride))
             kernel = pointer_slot(builder, covers, AllCovers.KERNEL)
-            call_address(builder, KERNEL_TYPE, kernel, [context, a, b, c, *place, k, tiles])
+            call_address(
+                builder, KERNEL_TYPE, kernel, [context, a.first, b, c.first, *place, k, tiles]
+            )
             left = builder.sub(rows, done)
             number = builder.add(builder.add(limit, const(1)), left)
             cover = at(builder, tables, builder.mul(number, const(COVER_BYTES)))
-            rest_a = at(builder, a, builder.mul(done, a_row))
-            rest_c = at(builder, c, builder.mul(done, c_row))
+            rest_a = a._replace(first=at(builder, a.first, builder.mul(done, a.stride)))
+            rest_c = c._replace(first=at(builder, c.first, builder.mul(done, c.stride)))
             below = builder.add(place[0], done), place[1]
-            emit_panel(builder, context, cover, rest_a, a_row, b, rest_c, c_row, k, below)
+            emit_panel(builder, context, cover, rest_a, b, rest_c, k, below)
         with short:
             cover = at(builder, tables, builder.mul(rows, const(COVER_BYTES)))
-            emit_panel(builder, context, cover, a, a_row, b, c, c_row, k, place)
+            emit_panel(builder, context, cover, a, b, c, k, place)

@@ -35,7 +35,7 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.level_product import (
     emit_level_panel,
     emit_levels,
@@ -317,8 +317,9 @@ class _Emission:
                 return
             set_slot(builder, self._context, Context.VALID_COLUMNS, width)
             column = builder.mul(builder.mul(number, nr), const(self._size))
-            emit_panel(builder, self._context, cover, a, self._row_bytes, self._panel(number),
-                       at(builder, sums, column), self._sum_bytes, self._hidden)  # fmt: skip
+            rows, b = Rows(a, self._row_bytes), self._panel(number)
+            made = Rows(at(builder, sums, column), self._sum_bytes)
+            emit_panel(builder, self._context, cover, rows, b, made, self._hidden)
 
         each = self._dim(Recurrence.GATE_PANELS)
         by_gates = builder.icmp_signed(">", each, const(0))

@@ -26,7 +26,7 @@ from ftuner.codegen.llvm.ir.builder import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.panel_product import emit_any_rows, product_context
 from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE, StripeMember, Stripes
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
@@ -238,9 +238,8 @@ class _Emission:
             set_slot(builder, context, Context.VALID_COLUMNS, columns)
             weight = at(builder, b, builder.mul(column, step_bytes))
             out = at(builder, c, builder.mul(column, size))
-            emit_any_rows(
-                builder, context, covers, count, a, a_row, weight, out, c_row, k, (first, column)
-            )
+            rows, made = Rows(a, a_row), Rows(out, c_row)
+            emit_any_rows(builder, context, covers, count, rows, weight, made, k, (first, column))
 
         covers = self._pointer(member, StripeMember.COVERS)
         with counted_loop(builder, 0, full) as number:

@@ -30,7 +30,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.instructions import EMITTERS
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
 from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE, Winograd, WinogradCommon
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
@@ -306,7 +306,7 @@ class _Emission(WinogradEmission):
                 c = at(builder, self._sums, builder.mul(i, sums))
                 set_slot(builder, self._context, Context.A_STRIDE, a_row)
                 set_slot(builder, self._context, Context.C_ROW_STRIDE, c_row)
-                emit_panel(builder, self._context, cover, a, a_row, b, c, c_row, some)
+                emit_panel(builder, self._context, cover, Rows(a, a_row), b, Rows(c, c_row), some)
         with counted_loop(builder, 0, count) as tile:
             self._transform_sums(builder.add(first, tile), tile, column, width, sums, c_row)
 
