@@ -4,7 +4,7 @@ from ftuner.codegen.llvm.ir import builder as words
 from ftuner.codegen.llvm.ir.functions import memory_type
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
-from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType
 
 

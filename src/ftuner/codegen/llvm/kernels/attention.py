@@ -38,7 +38,8 @@ from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
-from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE, Attention
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.native.kernel_records import Attention
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import BOOL, DType
 

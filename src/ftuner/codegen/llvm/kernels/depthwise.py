@@ -34,7 +34,8 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.instructions import EMITTERS
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE, Depthwise
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.native.kernel_records import Depthwise
 from ftuner.core.cpu.schedule import BLOCK, DepthwiseKernel
 from ftuner.core.expr import ACCUMULATOR, operands
 

@@ -32,8 +32,8 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, mask_of
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.nest_values import Frame, Lanes, Place, Values
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.transposition import emit_transposition
-from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE
 from ftuner.core.access import Kernel
 from ftuner.core.cpu.schedule import Schedule
 from ftuner.core.guards import outer_steps

@@ -25,7 +25,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.kernel_records import fail
+from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, Kernel, affine_index
 from ftuner.core.cpu.schedule import Schedule, operand_numbers
 from ftuner.core.dim import Dim

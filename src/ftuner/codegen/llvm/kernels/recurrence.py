@@ -44,7 +44,8 @@ from ftuner.codegen.llvm.kernels.level_product import (
 )
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
 from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
-from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE, LevelPanel, Recurrence, fail
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
+from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.codegen.llvm.native.waiting import Team
 from ftuner.core.dtype import DType

@@ -30,7 +30,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.functions import number, zero
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType
 
 _AREA = 4

@@ -29,7 +29,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.functions import number
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType
 from ftuner.graph.steps import TopKStep
 

@@ -27,7 +27,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
-from ftuner.codegen.llvm.native.kernel_records import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.records import (
     PRODUCT_KINDS,
     SLOT_BYTES,
