@@ -49,16 +49,15 @@ class AttentionTuning:
         "derived: counted in the kernel's text",
     )  # fmt: skip
     slack_bytes: int = constant(
-        1024, "bytes", "Shared memory for barriers and for sums of rows between warps", _ATTENTION,
-    )  # fmt: skip
+        1024, "bytes", "Shared memory for barriers and for sums of rows between warps", _ATTENTION
+    )
     spill_registers: int = constant(
         256, "registers", "Kernels modelled with more registers of a thread spill",
         f"{_ATTENTION}: from about 260 on most spilled; below, 24 bytes at most",
     )  # fmt: skip
     vector_spill_registers: int = constant(
-        216, "registers", "The same without matrix units, where the model is less exact",
-        _ATTENTION,
-    )  # fmt: skip
+        216, "registers", "The same without matrix units, where the model is less exact", _ATTENTION
+    )
     vector_unrolled_elements: int = constant(
         2560, "elements", "Largest block of keys without matrix units: products over longer blocks "
         "are unrolled whole and spill at any height", _ATTENTION,
@@ -111,24 +110,24 @@ class AttentionTuning:
         "wgmma takes only 2-byte values in either order",
     )  # fmt: skip
     wide_fragment_registers: float = _registers(
-        1.1, "For each 4-byte value of a block that threads load by pointers and "
-        "multiply as fragments",
-    )  # fmt: skip
+        1.1,
+        "For each 4-byte value of a block that threads load by pointers and multiply as fragments",
+    )
     second_block_registers: float = _registers(
-        2.0, "For each key of a block where warps are along keys and there is a "
-        "second block of columns",
-    )  # fmt: skip
+        2.0,
+        "For each key of a block where warps are along keys and there is a second block of columns",
+    )
     second_block_keys: int = constant(
-        64, "keys", "Keys that second_block_registers counts at most", _ATTENTION,
-    )  # fmt: skip
+        64, "keys", "Keys that second_block_registers counts at most", _ATTENTION
+    )
     mask_base_registers: float = _registers(20.0, "For an aligned mask with a value for each score")
     mask_registers_per_score: float = _registers(1.2, "For each score under an aligned mask")
     mask_registers_per_address: float = _registers(
         12.0, "For each score under a mask whose values are loaded one by one"
     )
     split_sum_loads: int = constant(
-        4, "parts", "Parts of split keys that are loaded together by the reduction", "assumed",
-    )  # fmt: skip
+        4, "parts", "Parts of split keys that are loaded together by the reduction", "assumed"
+    )
     split_sum_values: int = constant(
         8192, "values", "Most values of a tile in those loads",
         "derived: 64 registers of each thread of four warps",
@@ -138,8 +137,8 @@ class AttentionTuning:
         "taller tiles", "assumed",
     )  # fmt: skip
     lowest_unpacked_rows: int = constant(
-        32, "rows", "Lowest tile of one head where heads share keys", "assumed",
-    )  # fmt: skip
+        32, "rows", "Lowest tile of one head where heads share keys", "assumed"
+    )
     tallest_split_rows: int = constant(
         64, "rows", "Tallest tile whose keys are split; where taller tiles are few, so are rows",
         "assumed",
@@ -202,8 +201,8 @@ class RateTuning:
         "bursts, and C is written besides", UNMEASURED,
     )  # fmt: skip
     loaded_latency_ratio: float = constant(
-        1.5, "", "Latency of DRAM under load over that of a single load", UNMEASURED,
-    )  # fmt: skip
+        1.5, "", "Latency of DRAM under load over that of a single load", UNMEASURED
+    )
     ample_latencies: float = constant(
         2.0, "", "Bytes in flight beyond what L2 delivers in this many loaded latencies hide "
         "nothing more", UNMEASURED,
@@ -288,8 +287,8 @@ class ProductTuning:
         "seldom short",
     )  # fmt: skip
     widest_aspect: float = constant(
-        4.0, "", "Largest width over height of a tile", "assumed: m is often short",
-    )  # fmt: skip
+        4.0, "", "Largest width over height of a tile", "assumed: m is often short"
+    )
     widest_aspect_of_lowest: float = constant(
         8.0, "", "Largest width over height of the lowest tiles, which serve products of few rows",
         "assumed",
@@ -307,8 +306,8 @@ class ProductTuning:
         "wave", "assumed",
     )  # fmt: skip
     last_rows_divisor: int = constant(
-        8, "", "The same for the lower tile that computes a few remaining rows", "assumed",
-    )  # fmt: skip
+        8, "", "The same for the lower tile that computes a few remaining rows", "assumed"
+    )
     split_k_steps: int = constant(
         4, "k steps", "Least k steps of each part of split-k",
         "derived: with fewer, the pipeline of at least three stages is never full",
@@ -396,11 +395,11 @@ class GpuTuning(Tuning, RateTuning, ProductTuning, AttentionTuning, NestTuning):
     """All fitted, measured and assumed constants of a GPU."""
 
     host_launch_s: float = constant(
-        5e-6, "s", "Time of the host to launch one kernel from Python", UNMEASURED,
-    )  # fmt: skip
+        5e-6, "s", "Time of the host to launch one kernel from Python", UNMEASURED
+    )
     replay_s: float = constant(
-        10e-6, "s", "Time of the host to launch a recorded CUDA graph", UNMEASURED,
-    )  # fmt: skip
+        10e-6, "s", "Time of the host to launch a recorded CUDA graph", UNMEASURED
+    )
     recorded_run: int = constant(
         3, "runs", "The run of a shape that is recorded as a CUDA graph",
         "assumed: the shape has repeated by then, and all its kernels have run",

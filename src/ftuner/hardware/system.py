@@ -158,11 +158,7 @@ class SystemFacts:
         return hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
 
 
-_ASSUMED_CACHES = (
-    ("L1", 32 * _KIB, 64, 8),
-    ("L2", 256 * _KIB, 64, 4),
-    ("L3", 4 * _MIB, 64, 16),
-)
+_ASSUMED_CACHES = (("L1", 32 * _KIB, 64, 8), ("L2", 256 * _KIB, 64, 4), ("L3", 4 * _MIB, 64, 16))
 """(name, bytes, line, ways): the smallest among x86 cores since Haswell and Arm servers since
 Neoverse N1, so that a tile sized by them fits everywhere; L3 is a dual-core's 2 MiB a core."""
 _ASSUMED_L3_BYTES_PER_CORE = 2 * _MIB

@@ -113,10 +113,7 @@ def described(record: ModelRecord, computed: Sequence[TensorSpec]) -> Descriptio
         type_ = ort_type_of(spec.dtype)
         shape = _merged(declared[spec.name], spec.shape, names)
         outputs.append(NodeArg(spec.name, type_, [] if type_.startswith("seq(") else shape))
-    return Description(
-        inputs, outputs,
-        [_given(v) for v in record.overridable],
-    )  # fmt: skip
+    return Description(inputs, outputs, [_given(v) for v in record.overridable])
 
 
 def _given(record: InputRecord) -> NodeArg:

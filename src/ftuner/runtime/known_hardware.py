@@ -94,9 +94,7 @@ def kept_calibration(cache: Cache, key: str) -> KeptCalibration | None:
     return cache.read_document(HARDWARE, key + _CALIBRATION, decode)
 
 
-def keep_model(
-    cache: Cache, key: str, model: CpuHardware | GpuHardware, sources: str = ""
-) -> None:  # fmt: skip
+def keep_model(cache: Cache, key: str, model: CpuHardware | GpuHardware, sources: str = "") -> None:
     """Keep a model under `key`, completed from `sources`, for this process and others."""
     document = to_document(model)
     if sources:

@@ -91,10 +91,7 @@ class NestKernel:
 
 
 def nest_kernel(
-    kernel: Kernel,
-    schedule: Schedule | None = None,
-    aligned: bool = True,
-    even: bool = False,
+    kernel: Kernel, schedule: Schedule | None = None, aligned: bool = True, even: bool = False
 ) -> NestKernel:
     """Returns a nest by one of its schedules; by default the last one of the default tuning, which
     is valid for any extents.

@@ -59,11 +59,7 @@ class Source:
     def options(self) -> dict[str, Any]:
         """Triton's options for compiling the source. Multiply-adds are fused only where the text
         says so."""
-        return {
-            "num_warps": self.warps,
-            "num_stages": self.stages,
-            "enable_fp_fusion": False,
-        }
+        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": False}
 
     @cached_attribute
     def key(self) -> str:

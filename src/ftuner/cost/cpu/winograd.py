@@ -234,10 +234,7 @@ def line_terms(
     positions = problem.images * problem.rows * problem.positions
     x_bytes = positions * problem.stride * problem.run * size
     moved = x_bytes + positions * problem.columns * size
-    streams = [
-        Stream(busiest * weight_bytes, weight_bytes),
-        Stream(moved * share, moved),
-    ]
+    streams = [Stream(busiest * weight_bytes, weight_bytes), Stream(moved * share, moved)]
     workers = max(min(tasks, problem.workers), 1)
     return estimate_of(machine, workers, issue, step - issue, fixed, streams)
 

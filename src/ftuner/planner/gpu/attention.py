@@ -14,15 +14,8 @@ from itertools import product
 from math import inf, sqrt
 
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel, AttentionTile
-from ftuner.cost.gpu.attention import (
-    AttentionEstimate,
-    estimate_attention,
-)
-from ftuner.cost.gpu.attention_tile import (
-    ROWS_A_WARP,
-    AttentionTileCost,
-    attention_tile_cost,
-)
+from ftuner.cost.gpu.attention import AttentionEstimate, estimate_attention
+from ftuner.cost.gpu.attention_tile import ROWS_A_WARP, AttentionTileCost, attention_tile_cost
 from ftuner.cost.gpu.product import chip_of
 from ftuner.cost.gpu.tile import supports, vector_instruction
 from ftuner.errors import HardwareError

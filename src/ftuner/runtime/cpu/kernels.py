@@ -18,19 +18,9 @@ from ftuner.codegen.llvm.native.symbols import (
     pack_symbol,
     reduce_symbol,
 )
-from ftuner.codegen.llvm.objects.bundle import (
-    Bundle,
-    family_bundle,
-    reduce_bundle,
-    runtime_bundle,
-)
+from ftuner.codegen.llvm.objects.bundle import Bundle, family_bundle, reduce_bundle, runtime_bundle
 from ftuner.codegen.llvm.objects.elf import parse
-from ftuner.codegen.llvm.objects.jit import (
-    Target,
-    compiler_build,
-    compiler_version,
-    host_target,
-)
+from ftuner.codegen.llvm.objects.jit import Target, compiler_build, compiler_version, host_target
 from ftuner.codegen.llvm.objects.keys import generator_digest
 from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.codegen.llvm.objects.loading import LoadedObject

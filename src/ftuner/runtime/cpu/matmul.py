@@ -64,9 +64,8 @@ class Matmul:
         return self._general(a, b, out, accumulate, found is False)
 
     def _general(
-        self, a_given: object, b_given: object, out: object | None, accumulate: bool,
-        remember: bool,
-    ) -> Any:  # fmt: skip
+        self, a_given: object, b_given: object, out: object | None, accumulate: bool, remember: bool
+    ) -> Any:
         a, b = as_array(a_given, "a"), as_array(b_given, "b")
         dtype_of(a, "a")
         dtype_of(b, "b")

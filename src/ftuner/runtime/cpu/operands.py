@@ -133,11 +133,9 @@ def _is(x: Dim, value: int) -> tuple[bool, ...]:
 
 
 ProblemOf = Callable[
-    [
-        StridedArray, StridedArray, StridedArray, Sequence[StridedArray], int, int, CpuHardware
-    ],
+    [StridedArray, StridedArray, StridedArray, Sequence[StridedArray], int, int, CpuHardware],
     tuple[Problem, Strides],
-]  # fmt: skip
+]
 """A function with the arguments of `step_problem`."""
 
 

@@ -171,9 +171,8 @@ class Products:
                 raise ConfigurationError(f"cannot start {encoded.workers - 1} threads")
 
     def _enter(
-        self, encoded: Encoded, pool: int | None, a: Array, b: Array, c: Array,
-        operands: int | None,
-    ) -> None:  # fmt: skip
+        self, encoded: Encoded, pool: int | None, a: Array, b: Array, c: Array, operands: int | None
+    ) -> None:
         arrays = id(a) + DATA_WORD, id(b) + DATA_WORD, id(c) + DATA_WORD
         if not encoded.workspace_bytes:
             self._entry(encoded.address, pool, None, *arrays, operands)

@@ -15,12 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import (
-    ALIGNMENT_BYTES,
-    SLACK_BYTES,
-    SLOT_BYTES,
-    Program,
-)
+from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES, SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.caching import RecentlyUsed, after_fine
 from ftuner.graph.buffers import Buffer

@@ -102,9 +102,7 @@ class ThreadPool:
         _stop(*self._held)
 
 
-def _work(
-    code: LoadedObject, memory: NDArray[np.int64], address: int, permit: list[int]
-) -> None:  # fmt: skip
+def _work(code: LoadedObject, memory: NDArray[np.int64], address: int, permit: list[int]) -> None:
     """Run one worker until it is stopped. Its code and memory stay alive until then, even if an
     interrupt kept the pool from stopping it."""
     with suppress(IndexError):

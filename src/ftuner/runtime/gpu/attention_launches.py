@@ -27,13 +27,7 @@ from ftuner.errors import ShapeError, UnsupportedKernelError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.attention import AttentionPlanner, attention_planner
 from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
-from ftuner.runtime.gpu.arrays import (
-    Tensor,
-    allows_tf32,
-    copied_bytes,
-    matrix_dtype,
-    multiply_of,
-)
+from ftuner.runtime.gpu.arrays import Tensor, allows_tf32, copied_bytes, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.attention_layout import (
     AttentionBatch,
     all_aligned,

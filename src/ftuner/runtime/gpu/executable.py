@@ -39,14 +39,7 @@ from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.contract import Places, Setting, kind_of, runs
 from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding
-from ftuner.runtime.shapes.evaluation import (
-    Dims,
-    Layouts,
-    addressable,
-    evaluated,
-    loops_of,
-    picked,
-)
+from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of, picked
 from ftuner.runtime.shapes.layout import Lifetime, first_fit
 from ftuner.runtime.shared_weights import SharedWeights
 

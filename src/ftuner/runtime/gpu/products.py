@@ -22,13 +22,7 @@ from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
-from ftuner.core.gpu.tile import (
-    ALIGNMENT_BYTES,
-    MOST_COUNTED,
-    Multiply,
-    Order,
-    ProductKernel,
-)
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, Multiply, Order, ProductKernel
 from ftuner.errors import ShapeError
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for

@@ -33,12 +33,7 @@ from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.late_model import LateModel, SavedLate
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
-from ftuner.runtime.saved.code import (
-    backend_for,
-    hardware_document,
-    interface,
-    needed_flags,
-)
+from ftuner.runtime.saved.code import backend_for, hardware_document, interface, needed_flags
 
 _LOG = logging.getLogger(__name__)
 _COMPILER = "llvmlite"

@@ -13,16 +13,7 @@ from typing import Literal, NamedTuple
 
 from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.common_epilogue import COMMON
-from ftuner.core.cpu.tile import (
-    COLUMN,
-    DOT,
-    PACKED,
-    ROW,
-    STRIDED,
-    WINDOW,
-    RegisterTile,
-    UKernel,
-)
+from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, WINDOW, RegisterTile, UKernel
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import ProductTypes
@@ -227,10 +218,7 @@ def families_of_calls(library: Library) -> tuple[Family, ...]:
 
 @lru_cache(maxsize=64)
 def build_library(
-    hardware: CpuHardware,
-    isa_name: str,
-    types: ProductTypes,
-    epilogue: Expr = ACCUMULATOR,
+    hardware: CpuHardware, isa_name: str, types: ProductTypes, epilogue: Expr = ACCUMULATOR
 ) -> Library:
     """Enumerate and filter: arithmetic on the hardware model, no measurement.
 

@@ -34,10 +34,7 @@ Body = Callable[[ir.IRBuilder, tuple[ir.Value, ...]], None]
 
 @contextmanager
 def counted_loop(
-    builder: ir.IRBuilder,
-    begin: ir.Value | int,
-    end: ir.Value | int,
-    step: ir.Value | int = 1,
+    builder: ir.IRBuilder, begin: ir.Value | int, end: ir.Value | int, step: ir.Value | int = 1
 ) -> Iterator[ir.Value]:
     """Emit `for (index = begin; index < end; index += step)`; yields the i64 index.
 
@@ -110,10 +107,7 @@ def carried_loop(
 
 
 def partition_bounds(
-    builder: ir.IRBuilder,
-    extent: ir.Value | int,
-    parts: ir.Value | int,
-    worker: ir.Value | int,
+    builder: ir.IRBuilder, extent: ir.Value | int, parts: ir.Value | int, worker: ir.Value | int
 ) -> tuple[ir.Value, ir.Value]:
     """Emit `ftuner.core.mapping.bounds`: the half-open i64 range (begin, end) of `worker`.
 

@@ -41,9 +41,8 @@ from ftuner.core.expr import ACCUMULATOR, operands
 
 
 def emit(
-    module: ir.Module, symbol: str, kernel: DepthwiseKernel, lanes: int, registers: int,
-    fused: bool,
-) -> None:  # fmt: skip
+    module: ir.Module, symbol: str, kernel: DepthwiseKernel, lanes: int, registers: int, fused: bool
+) -> None:
     """Add the kernel to a module. `registers`: vector registers of the ISA."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     builder = ir.IRBuilder(function.append_basic_block("entry"))

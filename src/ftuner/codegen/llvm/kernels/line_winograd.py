@@ -32,9 +32,8 @@ Terms = list[tuple[Fraction, ir.Value]]
 
 
 def emit(
-    module: ir.Module, symbol: str, dtype: DType, taps: int, epilogue: Expr, lanes: int,
-    fused: bool,
-) -> None:  # fmt: skip
+    module: ir.Module, symbol: str, dtype: DType, taps: int, epilogue: Expr, lanes: int, fused: bool
+) -> None:
     """Add the kernel for windows of `taps` elements in each phase to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     _Emission(function, dtype, taps, epilogue, lanes, fused).emit()

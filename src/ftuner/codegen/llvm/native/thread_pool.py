@@ -12,14 +12,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I64,
-    PTR,
-    VOID,
-    call_address,
-    const,
-    slot_address,
-)
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, call_address, const, slot_address
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Barrier, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (

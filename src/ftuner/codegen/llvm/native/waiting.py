@@ -35,10 +35,7 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot, TeamState
 from ftuner.hardware.tuning import NativeTuning
 
 FUTEX, GETTID = "futex", "gettid"
-_NUMBERS = {
-    "x86_64": {FUTEX: 202, GETTID: 186},
-    "aarch64": {FUTEX: 98, GETTID: 178},
-}
+_NUMBERS = {"x86_64": {FUTEX: 202, GETTID: 186}, "aarch64": {FUTEX: 98, GETTID: 178}}
 """By architecture, as the kernel's headers have them."""
 
 

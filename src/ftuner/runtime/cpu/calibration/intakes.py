@@ -147,9 +147,8 @@ def _fit(
         return [overlapped(cycles, fetch / share, overlap) for cycles in own]
 
     (share, overlap), error = closest(
-        product(_SHARES, _OVERLAPS), modelled, measured, (prior.share, prior.overlap),
-        _PRIOR_WEIGHT,
-    )  # fmt: skip
+        product(_SHARES, _OVERLAPS), modelled, measured, (prior.share, prior.overlap), _PRIOR_WEIGHT
+    )
     error = max(error, least_error, *(t.spread for t in timings))
     intake = Intake(
         k_streams=1 << way.streams_log2,

@@ -110,10 +110,7 @@ def fit_packing(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
 
     copied, transposed = stand.timed([packing(far, near), packing(near, far)], _ROUNDS)
     vectors = nr * k / library.lanes
-    fields = {
-        "pack_copy_cycles_per_vector": copied,
-        "pack_transpose_cycles_per_vector": transposed,
-    }
+    fields = {"pack_copy_cycles_per_vector": copied, "pack_transpose_cycles_per_vector": transposed}
     clock_hz = stand.hardware.clock_hz
     return {
         field: Fitted(

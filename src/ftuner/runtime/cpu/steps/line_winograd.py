@@ -183,9 +183,8 @@ class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
         )  # fmt: skip
 
     def compiled(
-        self, step: LineWinogradStep, required: RequiredFamilies | None, kernel: int,
-        loaded: Loaded,
-    ) -> CompiledWinograd[LineWinogradStep, LineChoice]:  # fmt: skip
+        self, step: LineWinogradStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledWinograd[LineWinogradStep, LineChoice]:
         assert required is not None
         products = loaded.products(required.library)
         choice = self.choice(step, loaded.hardware, loaded.isa.name)

@@ -48,19 +48,8 @@ from ftuner.runtime.cpu.steps.contract import (
     touched,
 )
 from ftuner.runtime.cpu.steps.depthwise import kernel_of
-from ftuner.runtime.cpu.steps.product import (
-    CompiledProduct,
-    lay_out_limits,
-    shared_epilogue,
-)
-from ftuner.runtime.cpu.tasks import (
-    BoundTask,
-    Condition,
-    PlanKey,
-    Task,
-    most_chunks,
-    nothing_to_do,
-)
+from ftuner.runtime.cpu.steps.product import CompiledProduct, lay_out_limits, shared_epilogue
+from ftuner.runtime.cpu.tasks import BoundTask, Condition, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Dims, DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import build_library

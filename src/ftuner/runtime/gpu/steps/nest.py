@@ -12,13 +12,7 @@ import torch
 from ftuner.codegen.triton.nest import NestKernel, nest_kernel
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.gpu.schedule import (
-    Schedule,
-    best_schedule,
-    reduced_elements,
-    schedules_of,
-    splits,
-)
+from ftuner.core.gpu.schedule import Schedule, best_schedule, reduced_elements, schedules_of, splits
 from ftuner.graph.steps import NestStep
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Kernel
