@@ -38,7 +38,6 @@ HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", 
 ONLY_ON_CPU = {
     "cost.correction": "a GPU's estimates are not corrected by a learned model",
     "cost.correction_features": "the same",
-    "runtime.correction": "the same",
     "core.common_epilogue": "a GPU's kernels are compiled when a shape first needs them",
     "cost.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "cost.winograd": "a GPU computes convolutions by their definition",
@@ -72,8 +71,7 @@ ONLY_ON_GPU = {
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
     "runtime.attention_launches": "one launch of the attention kernel",
     "runtime.attention_layout": "operands as the attention kernel reads them",
-    "runtime.cuda_graphs": "recorded launches",
-    "runtime.native_launch": "the C function of Triton's launcher; a CPU's kernels are pointers",
+    "runtime.launching": "recorded launches, and the launcher of Triton; a CPU calls pointers",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""

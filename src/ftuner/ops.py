@@ -11,9 +11,8 @@ from numpy import ndarray
 
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.devices import backend_for
-from ftuner.runtime.ops.grouped_operands import matched
 from ftuner.runtime.ops.layer import Activation, Layer
-from ftuner.runtime.ops.operands import AnyTensor, Float, Offsets, Tensor, checked_flag
+from ftuner.runtime.ops.operands import AnyTensor, Float, Offsets, Tensor, checked_flag, matched
 
 if TYPE_CHECKING:
     import torch

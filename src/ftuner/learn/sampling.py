@@ -30,8 +30,8 @@ from ftuner.planner.cpu.cover import Segments
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.correction import forget, keep
 from ftuner.runtime.cpu.trials import Bed, Pace, timed
+from ftuner.runtime.known_hardware import forget, keep
 from ftuner.runtime.shown_progress import Progress
 
 _LOG = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from ftuner.core.expr import Expr
 from ftuner.errors import SavedModelError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.kept_memory import Keeper, KeptMemory
-from ftuner.runtime.ops.grouped_operands import Groups
 from ftuner.runtime.ops.layer import Activation, Layer
+from ftuner.runtime.ops.operands import Groups
 from ftuner.runtime.shown_progress import Progress
 
 if TYPE_CHECKING:

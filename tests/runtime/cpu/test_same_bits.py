@@ -35,7 +35,7 @@ from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.model import Model
-from ftuner.runtime.ops.grouped_operands import matched
+from ftuner.runtime.ops.operands import matched
 
 SHAPES = (
     (64, 64, 4096),

@@ -23,9 +23,9 @@ from ftuner.graph.ir import Graph
 from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu import scratch
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.executable import CompiledGraph
+from ftuner.runtime.gpu.launching import FixedLaunch
 
 THREADS, CALLS = 4, 200
 ROWS, WIDTH, LAYERS = 16, 2048, 4

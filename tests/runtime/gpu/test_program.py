@@ -19,8 +19,8 @@ from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu import executable as graphs
 from ftuner.runtime.gpu.arrays import allows_tf32, tf32_set
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.executable import CompiledGraph
+from ftuner.runtime.gpu.launching import FixedLaunch
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.kept_memory import KeptMemory

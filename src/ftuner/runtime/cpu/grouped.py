@@ -17,7 +17,7 @@ from ftuner.runtime.cpu.arrays import (
 )
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.ops.grouped_operands import Groups, Range, crossing, product_extents
+from ftuner.runtime.ops.operands import Groups, Range, crossing, product_extents
 
 
 class GroupedMatmul:

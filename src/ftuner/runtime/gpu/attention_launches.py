@@ -41,8 +41,8 @@ from ftuner.runtime.gpu.attention_layout import (
     whole_loads,
 )
 from ftuner.runtime.gpu.call_cache import MAX_CALLS
-from ftuner.runtime.gpu.cuda_graphs import current_stream, is_capturing
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
+from ftuner.runtime.gpu.launching import current_stream, is_capturing
 from ftuner.runtime.gpu.operands import moved
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.ops.attention_operands import Requests

@@ -33,7 +33,7 @@ from ftuner.graph.precision import held_types
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
-from ftuner.runtime.gpu.cuda_graphs import is_capturing
+from ftuner.runtime.gpu.launching import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.steps.contract import Places, Setting, kind_of, runs

@@ -30,10 +30,10 @@ from ftuner.runtime.gpu.arrays import (
     same_dtype,
     writable,
 )
-from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
+from ftuner.runtime.gpu.launching import is_capturing
 from ftuner.runtime.gpu.operands import lying
-from ftuner.runtime.ops.grouped_operands import Groups, crossing, product_extents
+from ftuner.runtime.ops.operands import Groups, crossing, product_extents
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 

@@ -21,8 +21,7 @@ from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import HardwareError
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.compile_processes import Request, answers, worthwhile_processes
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
-from ftuner.runtime.gpu.native_launch import native_launch
+from ftuner.runtime.gpu.launching import FixedLaunch, native_launch
 from ftuner.runtime.shown_progress import Progress, shown
 
 

@@ -11,8 +11,8 @@ import torch
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor, allocated
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, Recorder, device_seconds
 from ftuner.runtime.gpu.kernels import BoundKernel
+from ftuner.runtime.gpu.launching import FixedLaunch, Recorder, device_seconds
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.kept_memory import Memory
 

@@ -11,7 +11,7 @@ import torch
 
 from ftuner.core.caching import RecentlyUsed
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.cuda_graphs import current_stream, is_capturing
+from ftuner.runtime.gpu.launching import current_stream, is_capturing
 
 LEAST = 1024
 """Fewest counters of an allocation."""

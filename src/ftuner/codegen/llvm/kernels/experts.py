@@ -23,8 +23,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
 )
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
-from ftuner.codegen.llvm.kernels.panel_product import emit_any_rows, product_context
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, emit_any_rows, fail, product_context
 from ftuner.codegen.llvm.native.kernel_records import Experts
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType

@@ -19,8 +19,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import COVER_BYTES, STEP_KERNEL_TYPE, emit_panel
 from ftuner.codegen.llvm.kernels.winograd import WinogradEmission
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context

@@ -43,8 +43,13 @@ from ftuner.codegen.llvm.kernels.level_product import (
     whole,
 )
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
+from ftuner.codegen.llvm.kernels.step import (
+    COVER_BYTES,
+    STEP_KERNEL_TYPE,
+    emit_panel,
+    fail,
+    product_context,
+)
 from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.codegen.llvm.native.waiting import Team

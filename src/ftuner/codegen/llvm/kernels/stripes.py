@@ -27,8 +27,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
 )
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
-from ftuner.codegen.llvm.kernels.panel_product import emit_any_rows, product_context
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, emit_any_rows, product_context
 from ftuner.codegen.llvm.native.kernel_records import StripeMember, Stripes
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.cpu.schedule import BLOCK, StripesKernel

@@ -31,8 +31,12 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.instructions import EMITTERS
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel, product_context
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.step import (
+    COVER_BYTES,
+    STEP_KERNEL_TYPE,
+    emit_panel,
+    product_context,
+)
 from ftuner.codegen.llvm.native.kernel_records import Winograd, WinogradCommon
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType

@@ -22,7 +22,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES
+from ftuner.codegen.llvm.kernels.step import COVER_BYTES
 from ftuner.codegen.llvm.native.kernel_records import AllCovers
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Band, Segment
 from ftuner.core.cpu.tile import MAX_SEGMENTS

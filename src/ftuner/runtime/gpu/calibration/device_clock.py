@@ -38,8 +38,8 @@ from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.calibration.calibrate import HostSeconds
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, device_seconds
 from ftuner.runtime.gpu.kernels import BoundKernel, Kernel
+from ftuner.runtime.gpu.launching import FixedLaunch, device_seconds
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.shown_progress import Progress
