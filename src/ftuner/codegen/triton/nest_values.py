@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from ftuner.codegen.triton import functions
 from ftuner.codegen.triton.functions import Functions
-from ftuner.core.access import Access, Kernel
+from ftuner.core.access import Access, Kernel, guards, inner_steps, needs
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
 from ftuner.core.gpu.schedule import Schedule
-from ftuner.core.guards import guards, inner_steps, needs
 
 
 class Lines:

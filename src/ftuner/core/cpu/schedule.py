@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ftuner.core.access import Access, Kernel, without_unused
+from ftuner.core.access import Access, Kernel, differing, needs, without_unused
 from ftuner.core.dim import Dim, ceil_quotient, product, quotient
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
-from ftuner.core.guards import differing, needs
 
 TRANSPOSED_BLOCK = 64
 """Elements that a task of a transposition writes side by side. Derived: some cache lines, so that

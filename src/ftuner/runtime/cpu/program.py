@@ -28,10 +28,9 @@ from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep, kind_of
 from ftuner.runtime.cpu.task_groups import NO_SHARES, BoundGroup, TaskGroups, WorkDistribution
-from ftuner.runtime.cpu.tasks import Unless, most_chunks
+from ftuner.runtime.cpu.tasks import FIRST_BUFFER, NOTHING, RecordLayout, Unless, most_chunks
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
     Outputs,

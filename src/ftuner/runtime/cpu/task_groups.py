@@ -22,8 +22,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.arrays import address_of
 from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.products import Ready
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, RecordLayout, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.shapes.layout import Lifetime, Words
 

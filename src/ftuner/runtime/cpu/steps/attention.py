@@ -30,7 +30,6 @@ from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.packed_weights import cover_slots
 from ftuner.runtime.cpu.plan_records import COVER_SLOTS, aligned
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -43,7 +42,15 @@ from ftuner.runtime.cpu.steps.contract import (
     strided,
     touched,
 )
-from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import (
+    BoundTask,
+    Field,
+    PlanKey,
+    RecordLayout,
+    Task,
+    most_chunks,
+    nothing_to_do,
+)
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.step_kinds import MatrixKind

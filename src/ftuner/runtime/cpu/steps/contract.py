@@ -29,7 +29,7 @@ from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.packed_weights import Panels, UsedCovers, pack_several, unpacked
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.tasks import RecordLayout
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.step_kinds import StepKinds

@@ -35,7 +35,6 @@ from ftuner.planner.cpu.stripes import (
 from ftuner.runtime.cpu.operands import step_types
 from ftuner.runtime.cpu.packed_weights import panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -49,7 +48,15 @@ from ftuner.runtime.cpu.steps.contract import (
 )
 from ftuner.runtime.cpu.steps.depthwise import kernel_of
 from ftuner.runtime.cpu.steps.product import CompiledProduct, lay_out_limits, shared_epilogue
-from ftuner.runtime.cpu.tasks import BoundTask, Condition, PlanKey, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import (
+    BoundTask,
+    Condition,
+    PlanKey,
+    RecordLayout,
+    Task,
+    most_chunks,
+    nothing_to_do,
+)
 from ftuner.runtime.shapes.evaluation import Dims, DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import build_library
