@@ -16,16 +16,14 @@ from typing import Any, NamedTuple
 
 from ftuner.core.dtype import DType
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.intake import Reading
+from ftuner.cost.cpu.tile import Reading
 from ftuner.hardware.model import CpuHardware, MemoryLevel
 from ftuner.learn.samples import Sample
 from ftuner.learn.sampling import Competitor, Setting, competing, sample_of
 from ftuner.planner.cpu.candidates import Candidate
 from ftuner.planner.cpu.cover import Segments
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.plan import Plan
-from ftuner.planner.cpu.planner import Planner
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.trials import BURST_S, Bed, Pace, Trial, timed
 

@@ -24,9 +24,8 @@ from ftuner.core.gpu.tile import ProductKernel
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.recorded import from_document, load_recorded, recorded_names, to_document
-from ftuner.planner.gpu.plan import ProductPlan
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
-from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.calibration.calibrate import Clock, DeviceCalibration, calibrate
 from ftuner.runtime.gpu.calibration.device_clock import DeviceClock

@@ -33,18 +33,17 @@ from benchmarks.gpu_bench import (
 from benchmarks.gpu_graphs import GRAPHS, run_graph
 from benchmarks.gpu_grouped import GROUPED, plain
 from benchmarks.gpu_regret import named, plans
-from ftuner.codegen.triton.grouped_product import grouped_source
-from ftuner.codegen.triton.product import gemm_source
+from ftuner.codegen.triton.product import gemm_source, grouped_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.tile import Multiply, Order
 from ftuner.planner.gpu.grouped import grouped_planner_for
+from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
-from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend, backend_on
-from ftuner.runtime.gpu.calibration.given_plans import PlannedProducts
+from ftuner.runtime.gpu.calibration.device_clock import PlannedProducts
 from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.grouped import GroupedProducts
 from ftuner.runtime.gpu.matmul import Matmul

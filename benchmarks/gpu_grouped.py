@@ -12,7 +12,7 @@ from ftuner.core.gpu.tile import Multiply
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.grouped import GroupedMatmul, GroupedProducts
-from ftuner.runtime.ops.grouped_operands import Groups
+from ftuner.runtime.ops.operands import Groups
 
 SIZES = ((1, 8, 8), (300, 264, 520), (0, 16, 24), (17, 1000, 64), (129, 40, 2048), (5, 8, 0))
 DRY_SIZES = ((1, 8, 8), (17, 40, 24), (0, 16, 24), (5, 8, 0))

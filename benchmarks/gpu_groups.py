@@ -21,7 +21,7 @@ from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATE
 from benchmarks.gpu_grouped import DRY_SIZES, worst_of
 from benchmarks.gpu_timing import Call
 from ftuner.runtime.gpu.grouped import GroupedMatmul
-from ftuner.runtime.ops.grouped_operands import Groups
+from ftuner.runtime.ops.operands import Groups
 
 GROUPED_MM = "torch._grouped_mm"
 EXPERTS = "experts"

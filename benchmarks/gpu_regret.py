@@ -18,11 +18,10 @@ from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
 from benchmarks.gpu_timing import Call, Settings, Timing, measure
 from ftuner.planner.gpu.candidates import Candidate, CandidateEstimate
-from ftuner.planner.gpu.plan import ProductPlan
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
-from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
-from ftuner.runtime.gpu.calibration.given_plans import PlannedProducts
+from ftuner.runtime.gpu.calibration.device_clock import PlannedProducts
 from ftuner.runtime.gpu.products import Products
 
 SETTINGS = Settings(burst_s=1e-3, rounds=5)

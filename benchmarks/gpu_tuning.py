@@ -12,13 +12,13 @@ import torch
 from benchmarks.gpu_bench import TORCH_TYPES, Attempt, Bench
 from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.recorded import to_document
+from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner
-from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.dense import Dense
+from ftuner.runtime.gpu.kernels import target_of
 from ftuner.runtime.gpu.matmul import Matmul
-from ftuner.runtime.gpu.targets import target_of
 from ftuner.ukernels.gpu.library import build_gpu_library
 
 LAYER = (4096, 4096)

@@ -34,14 +34,13 @@ from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.product import product_types
 from ftuner.errors import DatasetError
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.nearest import recorded_cpus
-from ftuner.hardware.priors import with_nearest
+from ftuner.hardware.priors import recorded_cpus, with_nearest
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.learn.features import table_of
 from ftuner.learn.samples import SUFFIX, Dataset, Header, append, read
 from ftuner.learn.sampling import SECONDS, sample
 from ftuner.learn.training import choose, learn
-from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.backend import CALIBRATION_S, CpuBackend, default_backend
 from ftuner.runtime.cpu.calibration.calibrate import calibrate
 from ftuner.runtime.cpu.kernels import Kernels

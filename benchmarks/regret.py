@@ -20,7 +20,7 @@ from benchmarks.results import SCHEMA, save
 from benchmarks.run import results_here
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
-from ftuner.planner.cpu.panel_width import best_width
+from ftuner.planner.cpu.planner import best_width
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 
 OWN = "chosen"

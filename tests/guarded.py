@@ -32,13 +32,13 @@ import ftuner.runtime.cpu.grouped  # noqa: F401
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
 from ftuner.runtime.cpu import steps
-from ftuner.runtime.cpu.output_pool import OutputPool
+from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
-from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.scratch import Workspaces
-from ftuner.runtime.cpu.work_distribution import WorkDistribution
+from ftuner.runtime.cpu.task_groups import WorkDistribution
+from ftuner.runtime.cpu.tasks import RecordLayout
 
 Array = npt.NDArray[Any]
 Side = Literal["begin", "end"]

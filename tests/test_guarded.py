@@ -19,7 +19,7 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.model import Model
-from ftuner.runtime.ops.grouped_operands import matched
+from ftuner.runtime.ops.operands import matched
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no mprotect, no fork")
 SIDES: tuple[Side, ...] = ("begin", "end")

@@ -38,43 +38,27 @@ HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", 
 ONLY_ON_CPU = {
     "cost.correction": "a GPU's estimates are not corrected by a learned model",
     "cost.correction_features": "the same",
-    "runtime.correction": "the same",
     "core.common_epilogue": "a GPU's kernels are compiled when a shape first needs them",
-    "core.stripes": "chains that are walked by stripes, which no GPU kernel does",
-    "cost.stripes": "the same",
-    "cost.depthwise": "a GPU's kernel has one schedule, which needs no estimate",
+    "cost.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "cost.winograd": "a GPU computes convolutions by their definition",
-    "cost.line_winograd": "the same",
-    "cost.intake": "what a CPU's tiles wait for; a GPU's pipeline is part of `cost.tile`",
-    "cost.recurrence": "a GPU launches each step of a layer: nothing is chosen by cost",
-    "cost.experts": "a GPU multiplies gathered copies of weights as a batch",
+    "cost.composed": "a GPU launches each product of a layer, and gathers weights for a batch",
+    "cost.kernels": "kernels of one schedule on a GPU need no estimate, and torch selects elements",
     "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
-    "cost.top_k": "a GPU has torch select the best elements",
     "planner.stripes": "chains that are walked by stripes, which no GPU kernel does",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
-    "planner.winograd": "a GPU computes convolutions by their definition",
-    "planner.line_winograd": "the same",
+    "planner.winograd": "as cost.winograd",
     "planner.recurrence": "a GPU launches each step of a layer in blocks of one of two sizes",
-    "planner.panel_width": "only a CPU packs weights into panels",
     "runtime.appending": "outputs that append to inputs in place",
-    "runtime.output_pool": "torch keeps the memory of freed tensors for later ones",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
-    "runtime.cover_records": "as runtime.covers",
-    "runtime.covers": "uKernels that a kernel calls; on a GPU a kernel is one launch",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",
-    "runtime.numpy_types": "NumPy's dtypes; torch's are a table of `runtime.arrays`",
     "runtime.output_forms": "dims of outputs, evaluated once for all layers of a decoder",
     "runtime.packed_weights": "only a CPU packs weights into panels",
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
-    "runtime.record_layout": "the records that native code reads; a GPU passes arguments",
-    "runtime.required_families": "kernels by layout of B; a GPU has one kernel for each tile",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
     "runtime.step_compilation": "on a GPU, programs compile the kernels of their steps",
-    "runtime.tasks": "shares of workers; on a GPU a step is launches",
+    "runtime.tasks": "shares of workers and records of native code; on a GPU a step is launches",
     "runtime.task_groups": "the same",
-    "runtime.work_distribution": "the same",
-    "runtime.tensors": "tensors among arrays; on a GPU all operands are tensors",
     "runtime.threads": "the thread pool",
     "runtime.trials": "a GPU's trials are launches, timed by events",
 }
@@ -82,14 +66,10 @@ ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
     "cost.attention_tile": "a tile of the attention kernel, as `cost.tile` is one of a product",
     "planner.attention_candidates": "tiles of the attention kernel",
-    "core.recurrence": "a CPU cuts layers by its planner, a GPU into blocks",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
     "runtime.attention_launches": "one launch of the attention kernel",
     "runtime.attention_layout": "operands as the attention kernel reads them",
-    "runtime.cuda_graphs": "recorded launches",
-    "runtime.native_launch": "the C function of Triton's launcher; a CPU's kernels are pointers",
-    "runtime.events": "the device's own time; a CPU has the clock of the host",
-    "runtime.windows": "arguments of a launch; a CPU's record has slots for dims",
+    "runtime.launching": "recorded launches, and the launcher of Triton; a CPU calls pointers",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""
@@ -285,6 +265,5 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
         "gpu": {GroupedConvolutionStep.kind},
     }
     kinds |= only[device]
-    own = {"winograd_common", "kernel", "views"} if device == "cpu" else {"operand"}
-    helpers = {"__init__", "contract", "kinds", *own}
-    assert {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")} == kinds | helpers
+    files = {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")}
+    assert files == kinds | {"__init__", "contract"}

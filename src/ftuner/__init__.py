@@ -43,10 +43,7 @@ if TYPE_CHECKING:
         tune,
     )
     from ftuner.inference import Model, compile, load, save
-    from ftuner.ops.attention import attention
-    from ftuner.ops.dense import Dense
-    from ftuner.ops.grouped_matmul import grouped_matmul
-    from ftuner.ops.matmul import matmul
+    from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
 else:
 
@@ -101,20 +98,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Dense": "ftuner.ops.dense",
+    "Dense": "ftuner.ops",
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
     "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
-    "attention": "ftuner.ops.attention",
+    "attention": "ftuner.ops",
     "compile": "ftuner.inference",
     "explain": "ftuner.api",
     "export_hardware": "ftuner.api",
     "get_num_threads": "ftuner.api",
-    "grouped_matmul": "ftuner.ops.grouped_matmul",
+    "grouped_matmul": "ftuner.ops",
     "hardware": "ftuner.api",
     "load": "ftuner.inference",
-    "matmul": "ftuner.ops.matmul",
+    "matmul": "ftuner.ops",
     "save": "ftuner.inference",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",

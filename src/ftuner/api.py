@@ -9,11 +9,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, GPU_DTYPES
-from ftuner.core.dtype_names import ElementType, dtype_name
+from ftuner.core.given import ElementType, dtype_name
 from ftuner.errors import ConfigurationError, DTypeError
+from ftuner.hardware.constants import GIVEN, PRIOR
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import with_given
-from ftuner.hardware.provenance import GIVEN, PRIOR
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report.tuned import Prior, TuneReport
 from ftuner.runtime.backend import EFFORTS, Effort

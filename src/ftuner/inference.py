@@ -7,13 +7,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from os import PathLike
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
-from ftuner.core.dtype_names import ElementType, dtype_name
-from ftuner.core.integers import checked_integer
+from ftuner.core.given import ElementType, checked_integer, dtype_name
 from ftuner.errors import (
     ConfigurationError,
     FTunerError,
@@ -28,9 +28,9 @@ from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.splitting import SplitGraph
+from ftuner.graph.splitting import SplitGraph, divided
 from ftuner.models import LateModel, Model, UnrankedModel
-from ftuner.runtime.backend import Backend
+from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.memory import give_back_freed, reuse
 from ftuner.runtime.devices import CPU, backend_of
@@ -46,6 +46,71 @@ from ftuner.runtime.shown_progress import Progress
 from ftuner.runtime.variants import Check, Variants
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `load` is asked for; it documents the fields."""
+
+    threads: SupportsIndex | None = None
+    progress: Progress | None = None
+    device: str = CPU
+    dtype: ElementType | None = None
+    append_in_place: bool = False
+    random_seed: SupportsIndex | None = None
+    memory_limit: SupportsIndex | None = None
+    warm: Mapping[str, Extents] | None = None
+    isa: str | None = None
+    """One of this machine's CPU; by default as the process says."""
+
+    def backend(self) -> Backend:
+        """The back end of the device.
+
+        Raises:
+            ConfigurationError: no such device or ISA, or nothing is appended in place there.
+            HardwareError: a GPU that kernels cannot run on.
+        """
+        backend = backend_of(self.device)
+        if self.append_in_place and not backend.appends_in_place:
+            raise ConfigurationError(
+                "append_in_place is for models on a CPU, and the device is "
+                f"{self.device!r}; leave it out"
+            )
+        return backend if self.isa is None else CpuBackend(isa=self.isa)
+
+    def options(self, backend: Backend, origin: Origin | None = None) -> Options:
+        """How the model is compiled on a back end. `origin`: where it comes from.
+
+        Raises:
+            ConfigurationError: an element type that is not held there, a limit that is not a number
+                of bytes, or one for a GPU.
+        """
+        held = _half(self.dtype)
+        if held is not None and held.name not in backend.held_dtypes:
+            raise ConfigurationError(
+                f"dtype is {self.dtype!r}, which only a GPU multiplies here: a CPU runs a model as "
+                "the file says; leave dtype out, or give device='cuda'"
+            )
+        limit = self.memory_limit
+        if limit is not None:
+            if not backend.limits_memory:
+                raise ConfigurationError("memory_limit is for models on a CPU; leave it out")
+            limit = checked_integer(limit, "memory_limit", 0, error=ConfigurationError)
+        return Options(
+            self.threads, held, self.progress, self.append_in_place, self.random_seed,
+            KeptMemory(limit), made_by=origin,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The path that a model was loaded from, and how. A call loads it again."""
+
+    path: str
+    request: Request
+
+    def __call__(self) -> Model:
+        return _loaded(self.path, self.request)
 
 
 def load(
@@ -110,32 +175,10 @@ def load(
         InputError, ShapeError, MemoryLimitError: shapes of `warm`; see `Model.prepare`.
         HardwareError: a GPU that kernels cannot run on.
     """
-    by_path = isinstance(model, str | PathLike)
-    again = dict[str, Any](
-        threads=threads,
-        device=device,
-        dtype=dtype,
-        append_in_place=append_in_place,
-        random_seed=random_seed,
-        memory_limit=memory_limit,
+    request = Request(
+        threads, progress, device, dtype, append_in_place, random_seed, memory_limit, warm
     )
-    if isinstance(model, str | PathLike) and is_saved(model):
-        with _without_collections():
-            found = _saved_model(model, **again)
-        if warm:
-            found.prepare(warm)
-        found.made_by = partial(load, os.path.abspath(model), **again, warm=warm)
-        return found
-    read: Callable[[], ModelRecord] = partial(read_model, model)
-    if not (by_path or isinstance(model, bytes)):
-        # A message may be changed after it was loaded.
-        read = cache(read)
-    found = compile_file(read, progress=progress, **again)
-    if warm:
-        found.prepare(warm)
-    if by_path:
-        found.made_by = partial(load, os.path.abspath(model), **again, warm=warm)
-    return found
+    return _loaded(model, request)
 
 
 def save(model: Model, path: str | PathLike[str], *, isas: Sequence[str] = ()) -> None:
@@ -172,16 +215,31 @@ def _for_isa(model: Model, isa: str) -> Model:
     own = next(iter(model.all_executables()), None)
     if own is not None and own.isa == isa:
         return model
-    if not isinstance(model.made_by, partial):
+    origin = model.made_by
+    if not isinstance(origin, Origin):
         raise ConfigurationError(
             f"the model was not loaded from a path, so that it cannot be compiled for {isa}; save "
             "it for its own ISA, or load it from an ONNX file"
         )
-    options = {n: x for n, x in model.made_by.keywords.items() if n != "warm"}
-    (path,) = model.made_by.args
-    if is_saved(path):
-        return _saved_model(path, isa=isa, **options)
-    return compile_file(partial(read_model, path), isa=isa, **options)
+    return _loaded(origin.path, replace(origin.request, isa=isa, warm=None))
+
+
+def _loaded(source: Source, request: Request) -> Model:
+    """`load`."""
+    origin = None
+    if isinstance(source, str | PathLike):
+        origin = Origin(os.path.abspath(source), replace(request, progress=None))
+    if isinstance(source, str | PathLike) and is_saved(source):
+        with _without_collections():
+            found = _saved_model(source, request, origin)
+    else:
+        read = partial(read_model, source)
+        # A message may be changed after it was loaded.
+        kept = isinstance(source, str | PathLike | bytes)
+        found = compile_file(read if kept else cache(read), request, origin)
+    if request.warm:
+        found.prepare(request.warm)
+    return found
 
 
 @contextmanager
@@ -197,38 +255,31 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _saved_model(
-    path: str | PathLike[str], threads: SupportsIndex | None, device: str,
-    dtype: ElementType | None, append_in_place: bool, random_seed: SupportsIndex | None,
-    memory_limit: SupportsIndex | None, isa: str | None = None,
-) -> Model:  # fmt: skip
-    """`load` of a file that `save` has written. `isa`: as of `compile_file`.
+def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | None) -> Model:
+    """`load` of a file that `save` has written.
 
     Raises:
         ParseError: it is malformed.
     """
-    if device != CPU or dtype is not None:
+    if request.device != CPU or request.dtype is not None:
         raise ConfigurationError(
             f"{path} is compiled for a CPU; for another device or dtype load the ONNX model"
         )
-    saved = read_saved(path, isa)
-    if append_in_place and not saved.append_in_place:
+    saved = read_saved(path, request.isa)
+    if request.append_in_place and not saved.append_in_place:
         raise ConfigurationError(
             f"{path} was saved without append_in_place; leave it out, or save the model with it"
         )
-
-    kept = _kept(memory_limit, saved.backend)
+    request = replace(request, append_in_place=saved.append_in_place)
+    options = request.options(saved.backend, origin)
 
     def compiled(graph: SplitGraph) -> Model:
-        return Model(
-            graph, saved.backend, threads, append_in_place=saved.append_in_place,
-            random_seed=random_seed, kept=kept,
-        )  # fmt: skip
+        return Model(graph, saved.backend, options)
 
     try:
         if isinstance(saved.graph, SplitGraph):
             return compiled(saved.graph)
-        found = LateModel.from_saved(saved.graph, compiled, random_seed)
+        found = LateModel.from_saved(saved.graph, compiled, options)
         assert isinstance(found, LateModel)
         return found
     except FTunerError:
@@ -238,91 +289,90 @@ def _saved_model(
 
 
 def compile_file(
-    read: Callable[[], ModelRecord], *, threads: SupportsIndex | None = None,
-    progress: Progress | None = None, device: str = CPU, dtype: ElementType | None = None,
-    append_in_place: bool = False, random_seed: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None, isa: str | None = None,
-) -> Model:  # fmt: skip
-    """Compile the model that `read` gives: `load` with another way of reading a file. `isa`: one of
-    this machine's CPU, by default as the process says.
+    read: Callable[[], ModelRecord], request: Request, origin: Origin | None = None
+) -> Model:
+    """Compile the model that `read` gives: `load` with another way of reading a file.
 
     Raises:
         As `load`, and what `read` does.
     """
-    backend, held = _target(device, dtype, append_in_place)
-    if isa is not None:
-        backend = CpuBackend(isa=isa)
-    kept = _kept(memory_limit, backend)
-
-    def compiled(graph: Graph, shared: SharedWeights | None = None, used_up: bool = False) -> Model:
-        graph = optimised(graph.moved() if used_up else graph, backend.multiplies_halves)
-        return Model(
-            graph, backend, threads, progress, held, append_in_place, random_seed, shared, used_up,
-            kept,
-        )  # fmt: skip
-
-    def made(
-        taken: Callable[[], ModelRecord], shared: SharedWeights | None = None,
-        check: Check | None = None,
-    ) -> Model:  # fmt: skip
-        """`check`: called before anything is compiled."""
-        with reuse():
-            record = taken()
-            try:
-                graph = _imported(record, ())
-            except RunTimeNumberError as need:
-                found: Model = LateModel(
-                    partial(_imported, record), partial(compiled, shared=shared or SharedWeights()),
-                    need, _declared(record.declared_outputs), random_seed,
-                )  # fmt: skip
-            else:
-                # Weights are freed as they are packed, if nothing else refers to them.
-                del record
-                if check is not None:
-                    check(graph)
-                found = compiled(graph, shared, used_up=True)
-        give_back_freed()
-        return found
-
-    def varied(again: Callable[[], ModelRecord]) -> Variants[Model]:
-        shared = SharedWeights()
-
-        def variant(wanted: Variant, check: Check) -> Model:
-            found = made(lambda: again().varied(wanted), shared, check)
-            level = logging.WARNING if wanted.apart else logging.INFO
-            _LOG.log(level, "%s: compiled for such inputs", wanted)
-            return found
-
-        return Variants(header.variant, variant)
-
+    backend = request.backend()
+    options = request.options(backend, origin)
     records = [read()]
     header = records[0].header()
     if any(v.dims is None for v in header.inputs):
+        ranked = _variants(header, partial(records.__getitem__, 0), backend, options)
         return UnrankedModel(
-            _declared(header.inputs), _declared(header.declared_outputs),
-            varied(partial(records.__getitem__, 0)), compiled(Graph((), (), ())), random_seed,
+            _declared(header.inputs), _declared(header.declared_outputs), ranked,
+            Model(Graph((), (), ()), backend, options), options,
         )  # fmt: skip
+
+    def again() -> ModelRecord:
+        record = read()
+        if record.header() != header:
+            raise GraphError("the model's file has changed since it was loaded")
+        return record
+
+    variants = _variants(header, again, backend, options) if header.repeated else None
     try:
-        found = made(records.pop)
+        return _made(records, backend, options, variants)
     except (ShapeError, IndexRangeError) as refused:
         # What is computed of extents may be impossible because names are wrong.
         apart = Variant((), header.repeated)
         try:
-            found = made(lambda: read().varied(apart))
+            found = _made([read().varied(apart)], backend, options)
         except FTunerError:
             raise refused from None
         _LOG.warning("%s: %s", apart, refused)
         return found
-    if header.repeated:
 
-        def again() -> ModelRecord:
-            record = read()
-            if record.header() != header:
-                raise GraphError("the model's file has changed since it was loaded")
-            return record
 
-        found.variants = varied(again)
+def _made(
+    records: list[ModelRecord], backend: Backend, options: Options,
+    variants: Variants[Model] | None = None, check: Check | None = None,
+) -> Model:  # fmt: skip
+    """The model of a record, which is taken out of its list: its weights are freed as they are
+    packed, if nothing else refers to them. `check`: called before anything is compiled."""
+    with reuse():
+        record = records.pop()
+        try:
+            graph = _imported(record, ())
+        except RunTimeNumberError as need:
+            options = replace(options, shared=options.shared or SharedWeights())
+            found: Model = LateModel(
+                partial(_imported, record), lambda g: _compiled(replace(g), backend, options), need,
+                _declared(record.declared_outputs), options, variants,
+            )  # fmt: skip
+        else:
+            del record
+            if check is not None:
+                check(graph)
+            found = _compiled(graph, backend, options, variants)
+    give_back_freed()
     return found
+
+
+def _compiled(
+    graph: Graph, backend: Backend, options: Options, variants: Variants[Model] | None = None
+) -> Model:
+    """The model of a graph, which loses its nodes."""
+    parts = divided(optimised(graph.moved(), backend.multiplies_halves))
+    return Model(parts, backend, options, variants)
+
+
+def _variants(
+    header: ModelRecord, read: Callable[[], ModelRecord], backend: Backend, options: Options
+) -> Variants[Model]:
+    """The models for other shapes than a file declares; they share weights."""
+    options = replace(options, shared=SharedWeights())
+
+    def variant(wanted: Variant, check: Check) -> Model:
+        found = _made([read().varied(wanted)], backend, options, check=check)
+        level = logging.WARNING if wanted.apart else logging.INFO
+        _LOG.log(level, "%s: compiled for such inputs", wanted)
+        return found
+
+    return Variants(header.variant, variant)
 
 
 def _imported(record: ModelRecord, answers: Sequence[Answer]) -> Graph:
@@ -358,50 +408,14 @@ def compile(
             the device does not have.
         ConfigurationError, HardwareError: as of `load`.
     """
-    backend, held = _target(device, dtype, append_in_place)
+    request = Request(threads, progress, device, dtype, append_in_place, random_seed, memory_limit)
+    backend = request.backend()
+    options = request.options(backend)
     values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]
     for value in values:
         if value.dtype.name not in ELEMENT_DTYPES:
             raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
-    graph = optimised(graph, backend.multiplies_halves)
-    kept = _kept(memory_limit, backend)
-    return Model(graph, backend, threads, progress, held, append_in_place, random_seed, kept=kept)
-
-
-def _kept(limit: SupportsIndex | None, backend: Backend) -> KeptMemory:
-    """What counts the memory that a model keeps.
-
-    Raises:
-        ConfigurationError: a limit that is not a number of bytes, or one for a GPU.
-    """
-    if limit is None:
-        return KeptMemory()
-    if not backend.limits_memory:
-        raise ConfigurationError("memory_limit is for models on a CPU; leave it out")
-    return KeptMemory(checked_integer(limit, "memory_limit", 0, error=ConfigurationError))
-
-
-def _target(device: str, dtype: ElementType | None, append: bool) -> tuple[Backend, DType | None]:
-    """The back end of a device, and the element type that it holds float32 in. `append`: whether
-    outputs are to append to inputs in place.
-
-    Raises:
-        ConfigurationError: no such device, an element type that it does not hold, or nothing is
-            appended in place there.
-        HardwareError: a GPU that kernels cannot run on.
-    """
-    held = _half(dtype)
-    backend = backend_of(device)
-    if held is not None and held.name not in backend.held_dtypes:
-        raise ConfigurationError(
-            f"dtype is {dtype!r}, which only a GPU multiplies here: a CPU runs a model as the file "
-            "says; leave dtype out, or give device='cuda'"
-        )
-    if append and not backend.appends_in_place:
-        raise ConfigurationError(
-            f"append_in_place is for models on a CPU, and the device is {device!r}; leave it out"
-        )
-    return backend, held
+    return _compiled(replace(graph), backend, options)
 
 
 def _half(dtype: ElementType | None) -> DType | None:

@@ -15,7 +15,7 @@ from ftuner.errors import InputError
 from ftuner.report.model import ModelExplanation, explain_model
 from ftuner.runtime import chosen_model, late_model, model
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.ops.product_operands import Operand
+from ftuner.runtime.ops.operands import Operand
 from ftuner.runtime.preparing import shape_of
 from ftuner.runtime.shapes.binding import bind
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import ftuner
-from ftuner.core.dtype_names import dtype_name
-from ftuner.core.integers import checked_integer
+from ftuner.core.given import checked_integer, dtype_name
 from ftuner.errors import ConfigurationError, DTypeError, ShapeError
 
 

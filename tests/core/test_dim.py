@@ -27,10 +27,9 @@ from ftuner.core.dim import (
     resized,
     row_major_strides,
     symbol,
+    symbols_of,
 )
-from ftuner.core.dim_symbols import symbols_of
-from ftuner.core.evaluation import compiled, evaluate
-from ftuner.core.renaming import Renaming
+from ftuner.core.evaluation import Renaming, compiled, evaluate
 from ftuner.errors import ShapeError
 
 NAMES = ("A", "B", "C")

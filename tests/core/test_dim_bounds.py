@@ -15,8 +15,8 @@ from ftuner.core.dim import (
     quotient,
     remainder,
     symbol,
+    symbols_of,
 )
-from ftuner.core.dim_symbols import symbols_of
 from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
 from ftuner.core.symbolic import MAX_BITS, MAX_DEGREE, MAX_TERMS, MAX_TEXT
 from ftuner.errors import ShapeError

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ftuner.core.dim import Symbolic, maximum, quotient, symbol
-from ftuner.core.dim_symbols import atoms_of, shares_symbols, symbol_name, symbols_of
+from ftuner.core.dim import (
+    Symbolic,
+    atoms_of,
+    maximum,
+    quotient,
+    shares_symbols,
+    symbol,
+    symbol_name,
+    symbols_of,
+)
 
 A, B, C = (symbol(name) for name in "ABC")
 

@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ftuner.core.line_winograd import (
-    OUTPUTS,
+from ftuner.core.winograd import (
+    LINE_OUTPUTS,
     line_transforms,
     mirrored,
     operations,
@@ -22,9 +22,9 @@ def exact(matrix: tuple[tuple[Fraction, ...], ...]) -> np.ndarray:
     return np.array(matrix, dtype=object)
 
 
-@pytest.mark.parametrize("taps", OUTPUTS)
+@pytest.mark.parametrize("taps", LINE_OUTPUTS)
 def test_the_matrices_filter_exactly(taps: int) -> None:
-    found, m = line_transforms(taps), OUTPUTS[taps]
+    found, m = line_transforms(taps), LINE_OUTPUTS[taps]
     random = np.random.default_rng(taps)
     d = np.array([Fraction(int(n)) for n in random.integers(-9, 10, m + taps - 1)])
     g = np.array([Fraction(int(n)) for n in random.integers(-9, 10, taps)])
@@ -33,7 +33,7 @@ def test_the_matrices_filter_exactly(taps: int) -> None:
     assert list(exact(found.sums) @ products) == expected
 
 
-@pytest.mark.parametrize("taps", OUTPUTS)
+@pytest.mark.parametrize("taps", LINE_OUTPUTS)
 def test_opposite_points_share_their_sums(taps: int) -> None:
     found = line_transforms(taps)
     n = len(found.inputs)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ftuner.core.numbers import expected_range, to_float
+from ftuner.core.given import expected_range, to_float
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 1 << 90])

@@ -1,18 +1,16 @@
-"""Ranges of extents: where they begin, and that native arithmetic agrees."""
+"""Ranges of extents: where they begin."""
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.core.ranges import (
+from ftuner.core.caching import (
     EXACT,
     FINE_BITS,
     after_fine,
     coarse_middle,
     fine_start,
-    fine_starts,
 )
 
 EXTENTS = st.integers(0, 1 << 50)
@@ -27,13 +25,8 @@ def test_an_extent_is_in_its_fine_range(extent: int) -> None:
     assert extent >= EXACT or start == extent
 
 
-@given(st.lists(EXTENTS, max_size=9))
-def test_many_extents_at_once(extents: list[int]) -> None:
-    assert fine_starts(np.array(extents, np.int64)) == [*map(fine_start, extents)]
-
-
 def test_negative_extents_are_as_they_are() -> None:
-    assert fine_starts(np.array([-3, -1000])) == [-3, -1000]
+    assert [fine_start(-3), fine_start(-1000)] == [-3, -1000]
 
 
 @given(EXTENTS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.at_once import at_once
 
-from ftuner.core.recently_used import RecentlyUsed
+from ftuner.core.caching import RecentlyUsed
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(2, 20))

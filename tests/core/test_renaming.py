@@ -14,8 +14,7 @@ from ftuner.core.dim import (
     remainder,
     symbol,
 )
-from ftuner.core.evaluation import evaluate
-from ftuner.core.renaming import Renaming
+from ftuner.core.evaluation import Renaming, evaluate
 
 A, B, C = symbol("A"), symbol("B"), symbol("C")
 OPERATIONS = (quotient, remainder, maximum, minimum, broadcast)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate
 
 
 def test_seconds_are_the_largest_of_what_overlaps() -> None:

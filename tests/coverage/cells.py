@@ -24,7 +24,7 @@ from ftuner.core.access import Access, Kernel
 from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.cpu.schedule import schedule_of
 from ftuner.core.cpu.tile import COLUMN
-from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dim import symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import ACCUMULATOR, Expr
@@ -32,8 +32,7 @@ from ftuner.core.product import ProductTypes
 from ftuner.graph.buffers import View
 from ftuner.graph.placement import Form
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.planner.cpu.plan import Plan
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Plan, Problem
 
 Cell = tuple[str, ...]
 

@@ -16,9 +16,8 @@ from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import ProductTypes, product_types
 from ftuner.graph.arrays import converted
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.plan import Plan
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.packed_weights import pack
 from ftuner.runtime.cpu.plan_records import Strides

@@ -19,7 +19,7 @@ from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.ir import Graph, Node
 from ftuner.graph.ops.contraction import PendingProduct
 from ftuner.graph.placement import Placement
-from ftuner.graph.splitting import split
+from ftuner.graph.splitting import divided
 from ftuner.graph.steps import AttentionStep, Lowered, NestStep, TopKStep
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.products import Products
@@ -144,7 +144,7 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     def noting_parts(self: Model, graph: Graph, *arguments: Any, **options: Any) -> None:
         make(self, graph, *arguments, **options)
         # Between programs.
-        nodes = [part.node for part in split(graph) if part.node is not None]
+        nodes = [part.node for part in divided(graph).parts if part.node is not None]
         between[self] = {cell for node in nodes for cell in _node_cells(node)}
 
     yield lowering, "lowered", noting_node

@@ -19,7 +19,7 @@ from ftuner.errors import ConfigurationError, GraphError, InputError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.arrays import converted
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.runtime.cpu.arrays import numpy_dtype
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 

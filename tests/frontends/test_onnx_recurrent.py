@@ -23,6 +23,7 @@ from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps import recurrence as steps
 from ftuner.runtime.model import Model
@@ -99,7 +100,7 @@ def test_workers(threads: int, widest: CpuBackend) -> None:
         for batch in (1, 9, 40):
             layer = Layer(op, 6, batch, 8, 70, "bidirectional", OPTIONAL[op])
             proto, feeds = layer.model()
-            model = Model(optimised(import_model(proto).graph), widest, threads)
+            model = Model(optimised(import_model(proto).graph), widest, Options(threads))
             expect(model.run(feeds), layer.truth(), "float32")
 
 
@@ -119,11 +120,11 @@ def test_teams(op: str, threads: int, widest: CpuBackend, monkeypatch: pytest.Mo
             layer = Layer(op, 30, batch, 8, hidden, direction, given, variant)
             proto, feeds = layer.model()
             graph, wanted = optimised(import_model(proto).graph), layer.truth()
-            alone = Model(graph, widest, 1).run(feeds)
+            alone = Model(graph, widest, Options(1)).run(feeds)
             expect(alone, wanted, "float32")
             with monkeypatch.context() as patch:
                 patch.setattr(steps, "recurrence_cut", cut)
-                model = Model(graph, widest, threads)
+                model = Model(graph, widest, Options(threads))
                 with ThreadPoolExecutor(3) as callers:
                     runs = [callers.submit(model.run, feeds) for _ in range(12)]
                     for run in runs:
@@ -150,7 +151,7 @@ def test_rounded_states(isa: str, backend_of: Any) -> None:
         x = random.standard_normal((length, batch, k)).astype(np.float32)
         wanted = run_reference(graph, [x])
         for threads in (1, 3):
-            model = Model(optimised(graph), backend_of(isa), threads)
+            model = Model(optimised(graph), backend_of(isa), Options(threads))
             expect(model.run({"x": x}), wanted, "float32")
 
 

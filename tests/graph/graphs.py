@@ -20,7 +20,7 @@ from ftuner.graph.verify import verify
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
-from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.runtime.shapes.layout import StridedArray
 
 Array = npt.NDArray[Any]
 B, S, T = symbol("B"), symbol("S"), symbol("T")

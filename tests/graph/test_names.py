@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ftuner.core.dim_symbols import MAX_NAME
+from ftuner.core.dim import MAX_NAME
 from ftuner.graph.names import Names
 
 

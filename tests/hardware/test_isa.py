@@ -15,7 +15,7 @@ from tests.conftest import recorded_cpus
 from tests.reference import assert_product, uniform
 
 import ftuner
-from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
+from ftuner.codegen.llvm.ir.instructions import EMITTERS
 from ftuner.codegen.llvm.objects import keys
 from ftuner.codegen.llvm.objects.bundle import family_bundle
 from ftuner.codegen.llvm.objects.compile import bundle_module
@@ -39,7 +39,7 @@ from ftuner.hardware.isa import (
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import isas_of, promised_isas, read_system
 from ftuner.hardware.tuning import KLoopTuning
-from ftuner.planner.cpu.panel_width import panel_problem
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.packed_weights import pack

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.conftest import recorded_cpus
 
-from ftuner.hardware import nearest as module
+from ftuner.hardware import priors
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.nearest import FEATURES, MAX_DISTANCE, distance, nearest
+from ftuner.hardware.priors import FEATURES, MAX_DISTANCE, distance, nearest
 
 BY_NAME = {machine.name: machine for machine in recorded_cpus()}
 MILAN, ICE_LAKE = BY_NAME["epyc-milan-2"], BY_NAME["xeon-8375c"]
@@ -33,7 +33,7 @@ def scaled(hardware: CpuHardware, clock: float, cores: int) -> CpuHardware:
 
 
 def test_the_recorded_ones_are_those_of_the_package() -> None:
-    assert module.recorded_cpus() == recorded_cpus()
+    assert priors.recorded_cpus() == recorded_cpus()
 
 
 def test_a_machine_is_nearest_to_itself(recorded: CpuHardware) -> None:

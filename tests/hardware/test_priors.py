@@ -10,10 +10,10 @@ from tests.conftest import recorded_cpus
 from tests.hardware.test_correction import document as correction_document
 
 from ftuner.hardware import priors
+from ftuner.hardware.constants import GIVEN, PRIOR, is_taken, taken_from
 from ftuner.hardware.correction import from_document as from_correction
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import own_tuning, portable, with_given, with_nearest
-from ftuner.hardware.provenance import GIVEN, PRIOR, is_taken, taken_from
 from ftuner.hardware.recorded import from_document, load_recorded, to_document
 from ftuner.hardware.tuning import CpuTuning
 

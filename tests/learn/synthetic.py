@@ -9,13 +9,12 @@ import numpy as np
 
 from ftuner.core.dtype import DTYPES
 from ftuner.core.product import product_types
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.learn.samples import Dataset, Header, Sample, SamplePlan, SampleProblem
 from ftuner.planner.cpu.candidates import Candidate
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.planner import Planner
+from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.ukernels.cpu.library import build_library
 
 SHAPES = tuple(

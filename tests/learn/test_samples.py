@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate
 from ftuner.errors import DatasetError, DatasetWarning
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded

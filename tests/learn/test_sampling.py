@@ -15,7 +15,7 @@ from ftuner.learn.features import table_of
 from ftuner.learn.samples import Dataset, read
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.correction import corrected, keep
+from ftuner.runtime.known_hardware import corrected, keep
 
 pytestmark = pytest.mark.alone
 

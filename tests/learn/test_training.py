@@ -25,8 +25,7 @@ from ftuner.learn.evaluation import contests
 from ftuner.learn.features import Table, table_of
 from ftuner.learn.samples import MAX_WORKERS, Dataset, Sample, SamplePlan
 from ftuner.learn.training import Additive, choose, competing, folds_of, learn
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.planner import Planner
+from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.ukernels.cpu.library import build_library
 from ftuner_tools.learning.boosting import FORMS
 from ftuner_tools.learning.evaluation import score

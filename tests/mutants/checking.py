@@ -20,8 +20,7 @@ from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.checking import CPU
 from tests.random_graphs.checking import check as check_case
 
-from ftuner.core.dim import Symbolic
-from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dim import Symbolic, symbols_of
 from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx import import_model

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import onnxruntime
 
 import ftuner.ort
-from ftuner.ort.absent import REASONS
+from ftuner.ort.exceptions import REASONS
 
 PATH = Path(__file__).parent.parent.parent / "docs" / "onnxruntime.md"
 BEGIN = "<!-- Written by `python -m tests.ort.member_table`. -->"

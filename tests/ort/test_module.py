@@ -26,9 +26,9 @@ from tests.ort.test_scripts import expect_same
 
 import ftuner
 import ftuner.ort
-from ftuner.ort.absent import REASONS
 from ftuner.ort.capi.onnxruntime_pybind11_state import NotImplemented as Refused
-from ftuner.ort.installing import SUBMODULES
+from ftuner.ort.exceptions import REASONS
+from ftuner.ort.process import SUBMODULES
 from ftuner.ort.transformers.io_binding_helper import TypeHelper
 from ftuner.runtime.cpu.backend import CpuBackend
 

@@ -32,6 +32,7 @@ from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep
 from ftuner.inference import load
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu import compilation as compiling
 from ftuner.runtime.cpu.appending import Growth, extended, keep
 from ftuner.runtime.cpu.backend import default_backend
@@ -110,7 +111,10 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     backend.threads = random.choice(THREADS)
     append = agreement.case.seed // 2 % 2 == 0
     model = _compiled(
-        agreement.graph, report, lambda graph: Model(graph, backend, append_in_place=append), False
+        agreement.graph,
+        report,
+        lambda graph: Model(graph, backend, Options(append_in_place=append)),
+        False,
     )
     if model is None:
         return
@@ -147,7 +151,7 @@ def _saved(model: Model) -> Model:
         path = Path(folder) / "model.ftuner"
         save([model], path)
         found = read_saved(path)
-    return Model(found.graph, found.backend, append_in_place=found.append_in_place)
+    return Model(found.graph, found.backend, Options(append_in_place=found.append_in_place))
 
 
 def _with_room(x: Array, pair: Appended) -> Array:

@@ -27,7 +27,7 @@ from ftuner.graph.arrays import converted, held_in, largest_finite
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.passes.halves import halves_in_float32
-from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.runtime.cpu.arrays import numpy_dtype
 from ftuner.runtime.shapes.binding import bind, check
 
 NOISE = {FLOAT32: 2.0**-20, FLOAT64: 2.0**-47}

@@ -12,8 +12,8 @@ from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.hardware.recorded import load_recorded
+from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.problem import Problem
 from ftuner.report.arena import ArenaMap, Place
 from ftuner.report.charts import (
     LEFT,

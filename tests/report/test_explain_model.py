@@ -20,7 +20,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report.model import NAMED, explain_model, growth_facts
 from ftuner.report.model_tables import model_table, rows_of, work_table
-from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.kept_memory import Memory
 
 WEIGHT = np.ones((8, 6), np.float32)
 

@@ -19,7 +19,7 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.steps import Lowered
 from ftuner.report.model import ModelExplanation, explain_model
 from ftuner.report.page import model_page, save_page
-from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.kept_memory import Memory
 
 EMPTY = ("meta", "br")
 """Elements that have no end."""

@@ -16,7 +16,7 @@ from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.shown import MAX_LINES, MAX_REPR
 from ftuner.errors import ConfigurationError
 from ftuner.graph.builder import Builder
-from ftuner.hardware.calibration import Calibration, Fitted
+from ftuner.hardware.constants import Calibration, Fitted
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.report.tuned import Prior, TuneReport
 from ftuner.ukernels.gpu.library import build_gpu_library

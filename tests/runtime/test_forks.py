@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 from ftuner.core.forks import fork_safe_lock, wait_before_fork
 from ftuner.runtime.cache import CACHE_VARIABLE
 

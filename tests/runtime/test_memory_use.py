@@ -11,8 +11,9 @@ from tests.graph.graphs import B, Maker, S
 from ftuner.errors import InputError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.memory_use import Memory, together
+from ftuner.runtime.kept_memory import Memory, together
 from ftuner.runtime.model import Model
 
 
@@ -27,7 +28,7 @@ def encoder() -> Graph:
 
 
 def test_what_is_counted(widest: CpuBackend) -> None:
-    model = Model(encoder(), widest, threads=1)
+    model = Model(encoder(), widest, Options(threads=1))
     x = np.ones((2, 9, 64), np.float32)
     (y,) = model.run({"x": x})
     found = model.memory({"x": x})
@@ -43,7 +44,7 @@ def test_what_is_counted(widest: CpuBackend) -> None:
 
 
 def test_more_rows_take_more(widest: CpuBackend) -> None:
-    model = Model(encoder(), widest, threads=1)
+    model = Model(encoder(), widest, Options(threads=1))
     small, large = (model.memory({"x": np.ones((2, n, 64), np.float32)}) for n in (8, 800))
     assert large.weights_bytes == small.weights_bytes
     assert large.outputs_bytes == 100 * small.outputs_bytes
@@ -53,7 +54,7 @@ def test_more_rows_take_more(widest: CpuBackend) -> None:
 
 def test_each_worker_has_an_attention(widest: CpuBackend) -> None:
     x = {"x": np.ones((2, 31, 64), np.float32)}
-    one, two = (Model(encoder(), widest, threads=n).memory(x) for n in (1, 2))
+    one, two = (Model(encoder(), widest, Options(threads=n)).memory(x) for n in (1, 2))
     assert one.workspace_bytes == one.attention_worker_bytes
     assert two.workspace_bytes >= 2 * two.attention_worker_bytes > 0
 
@@ -65,7 +66,7 @@ def test_parts_are_together(widest: CpuBackend) -> None:
     found = g.add("non_zero", g.add("exp", x), count="found")
     g.made(found)
     graph = g.made(g.add("negative", g.add("add", found, found)))
-    model = Model(graph, widest, threads=1)
+    model = Model(graph, widest, Options(threads=1))
     assert len(model.parts) == 2
     memory = model.memory({"x": np.ones(100, np.float32)})
     assert memory.outputs_bytes == 4 * 100 + 8 * 100
@@ -74,6 +75,6 @@ def test_parts_are_together(widest: CpuBackend) -> None:
 
 
 def test_named_errors(widest: CpuBackend) -> None:
-    model = Model(encoder(), widest, threads=1)
+    model = Model(encoder(), widest, Options(threads=1))
     with pytest.raises(InputError, match="missing: x"):
         model.memory({})

@@ -17,6 +17,7 @@ from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.inference import load
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps import contract
 from ftuner.runtime.late_model import LateModel
@@ -144,14 +145,14 @@ def test_what_is_packed_once(
 ) -> None:
     shared = SharedWeights()
     first, second = {**SAME, **OTHER}[name]
-    models = [Model(make(), widest, 1, shared=shared) for make in (first, second)]
+    models = [Model(make(), widest, Options(1, shared=shared)) for make in (first, second)]
     assert len(packed) == (1 if name in SAME else 2)
     for model, make in zip(models, (first, second), strict=True):
         inputs = {
             v.name: np.ones([3 if d in (S, T) else d for d in v.shape], v.dtype.name)
             for v in make().inputs
         }
-        alone = Model(make(), widest, 1)
+        alone = Model(make(), widest, Options(1))
         for one, other in zip(model.run(inputs), alone.run(inputs), strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -160,7 +161,7 @@ def test_a_weight_lives_as_long_as_a_model(
     widest: CpuBackend, packed: list[weakref.ref[Array]]
 ) -> None:
     shared = SharedWeights()
-    models = [Model(product(W), widest, 1, shared=shared) for _ in range(2)]
+    models = [Model(product(W), widest, Options(1, shared=shared)) for _ in range(2)]
     x = np.ones((5, 64), np.float32)
     wanted = models[0].run({"x": x})[0]
     del models[0]
@@ -171,7 +172,7 @@ def test_a_weight_lives_as_long_as_a_model(
     gc.collect()
     assert packed[0]() is None
     # What was freed is made again.
-    again = Model(product(W), widest, 1, shared=shared)
+    again = Model(product(W), widest, Options(1, shared=shared))
     np.testing.assert_array_equal(again.run({"x": x})[0], wanted)
     assert len(packed) == 2
 

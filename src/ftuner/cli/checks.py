@@ -17,11 +17,17 @@ from typing import Any
 import ftuner
 from ftuner.core.units import capacity, count
 from ftuner.errors import CacheWarning, ConfigurationError, FTunerError
-from ftuner.hardware.cgroups import cpu_quota, memory_limit
 from ftuner.hardware.isa import instruction_sets
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.system import SystemFacts, own_affinity, promised_isas, read_system
-from ftuner.hardware.system_files import read_text
+from ftuner.hardware.system import (
+    SystemFacts,
+    cpu_quota,
+    memory_limit,
+    own_affinity,
+    promised_isas,
+    read_system,
+    read_text,
+)
 from ftuner.runtime.cache import (
     CACHE_VARIABLE,
     MAX_BYTES_VARIABLE,

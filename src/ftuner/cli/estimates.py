@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ftuner.cost.gpu.product import ProductEstimate
-    from ftuner.cost.terms import Estimate
+    from ftuner.cost.step import Estimate
     from ftuner.report.roofline import Roofline
 
 

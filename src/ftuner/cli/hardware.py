@@ -42,7 +42,7 @@ def hardware(
     """
     from ftuner.hardware.exported import write_exported
     from ftuner.hardware.model import CpuHardware
-    from ftuner.hardware.nearest import nearest, recorded_cpus
+    from ftuner.hardware.priors import nearest, recorded_cpus
     from ftuner.hardware.recorded import load_recorded, recorded_names
     from ftuner.report.hardware import (
         hardware_document,

@@ -15,7 +15,7 @@ from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
     from ftuner.api import Prior
-    from ftuner.hardware.calibration import Calibration
+    from ftuner.hardware.constants import Calibration
     from ftuner.learn.sampling import Learned
     from ftuner.report.tuned import TuneReport
     from ftuner.runtime.backend import Effort

@@ -178,9 +178,7 @@ _TABLE: dict[str, ScalarFunction] = {
     "tan": _unary(references.tan, composition="sin(x) / cos(x)", onnx="Tan"),
     "atan": _unary(references.atan, cost=Instructions((5, 11), (15, 15), 1), onnx="Atan"),
     "asin": _unary(
-        references.asin,
-        composition="2 * atan(x / (1 + sqrt((1 - x) * (1 + x))))",
-        onnx="Asin",
+        references.asin, composition="2 * atan(x / (1 + sqrt((1 - x) * (1 + x))))", onnx="Asin"
     ),
     "acos": _unary(references.acos, composition="2 * atan(sqrt((1 - x) / (1 + x)))", onnx="Acos"),
     "sinh": _unary(

@@ -28,10 +28,7 @@ PEEPHOLES = ("i", "o", "f")
 ACTIVATIONS: Mapping[str, Callable[[Expr, float, float], Expr]] = {
     "affine": lambda x, alpha, beta: x * alpha + beta,
     "elu": lambda x, alpha, beta: applied(
-        "where",
-        applied("less", x, 0.0),
-        applied("expm1", applied("minimum", x, 0.0)) * alpha,
-        x,
+        "where", applied("less", x, 0.0), applied("expm1", applied("minimum", x, 0.0)) * alpha, x
     ),
     "hard_sigmoid": lambda x, alpha, beta: clip(x * alpha + beta, 0.0, 1.0),
     "leaky_relu": lambda x, alpha, beta: applied("where", applied("less", x, 0.0), x * alpha, x),
@@ -54,9 +51,7 @@ ACTIVATIONS: Mapping[str, Callable[[Expr, float, float], Expr]] = {
 _LEVELS = 255.0
 _LOW, _HIGH = Operand("low", "row"), Operand("high", "row")
 _SCALE, _ZERO = Operand("scale", "row"), Operand("zero", "row")
-SCALE = applied(
-    "where", applied("equal", _HIGH - _LOW, 0.0), 1.0, (_HIGH - _LOW) / _LEVELS
-)  # fmt: skip
+SCALE = applied("where", applied("equal", _HIGH - _LOW, 0.0), 1.0, (_HIGH - _LOW) / _LEVELS)
 """The distance of the levels of a state that is rounded to 8 bits, of `low` and `high`: its least
 and its largest element, or zero. It is that of ONNX's DynamicQuantizeLinear."""
 ZERO = clip(applied("rint", -_LOW / _SCALE), 0.0, _LEVELS)

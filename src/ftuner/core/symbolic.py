@@ -19,7 +19,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Union
 
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 from ftuner.errors import ShapeError
 
 Dim = Union[int, "Symbolic"]

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ftuner.core.dim import Dim, Shape, Symbolic
-from ftuner.core.dim_symbols import UsedSymbols
+from ftuner.core.dim import Dim, Shape, Symbolic, UsedSymbols
 from ftuner.core.dtype import UINT64, DType
 
 Array = npt.NDArray[Any]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ftuner.core.dim import Symbolic, symbol
-from ftuner.core.dim_symbols import symbol_name
+from ftuner.core.dim import Symbolic, symbol, symbol_name
 
 
 class Names:

@@ -12,9 +12,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dim import symbols_of
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.appending import Appended, Copied
+from ftuner.graph.growing import grown_outputs
 from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.steps import Lowered
@@ -102,8 +103,6 @@ def split(graph: Graph) -> tuple[Part, ...]:
     Raises:
         UnsupportedOperatorError: there would be more than `MAX_PARTS`.
     """
-    if isinstance(graph, SplitGraph):
-        return graph.parts
     parts: list[Part] = []
     inputs = list(graph.inputs)
     left = _host_first(graph)
@@ -130,6 +129,14 @@ def split(graph: Graph) -> tuple[Part, ...]:
         parts.append(Part(Graph(tuple(inputs), named, nodes, graph.constraints), node))
         inputs += [*wanted, *node.outputs]
         left = after
+
+
+def divided(graph: Graph) -> SplitGraph:
+    """A graph in parts, which does not keep the nodes of the whole graph."""
+    if isinstance(graph, SplitGraph):
+        return graph
+    parts, grown = split(graph), grown_outputs(graph)
+    return SplitGraph(graph.inputs, graph.outputs, (), graph.constraints, parts, grown)
 
 
 def _host_first(graph: Graph) -> tuple[Node, ...]:

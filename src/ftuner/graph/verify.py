@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ftuner.core.dim import Dim
-from ftuner.core.dim_symbols import UsedSymbols
+from ftuner.core.dim import Dim, UsedSymbols
 from ftuner.errors import GraphError
 from ftuner.graph.ir import Graph, Node, Value, used_dims
 from ftuner.graph.operators import OPERATORS

@@ -55,7 +55,7 @@ class WinogradStep(_WinogradStep):
 
 @dataclass(frozen=True)
 class LineWinogradStep(_WinogradStep):
-    """By any window: products along the last axis (`core.line_winograd`). Positions of x follow
+    """By any window: products along the last axis (`core.winograd`). Positions of x follow
     each other without gaps."""
 
     kind: ClassVar[str] = "line_winograd"

@@ -2,17 +2,21 @@
 value.
 
 A field states its unit, its meaning, the values that it may have, and where the default comes from.
+
+What was measured on a machine itself has one of the words of `hardware.model`. A constant of
+another machine has a prefix and the name of that machine: `prior: epyc-zen4`.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 from ftuner.core.shown import Shown
 
 UNMEASURED = "assumed; not measured on a device yet"
@@ -96,3 +100,86 @@ class Tuning(Shown):
         """Computed once, because planning looks libraries and tiles up by their machine. Subclasses
         assign it again: the decorator `dataclass` would give them another."""
         return self._hash
+
+
+PRIOR = "prior: "
+"""Taken over from the nearest recorded machine. Follows what is recorded."""
+GIVEN = "given: "
+"""Taken over from a file that the user gave, of another machine. Stays until another is given."""
+_NAME = re.compile(r"[\w.+-]{1,64}")
+_UNUSUAL = re.compile(r"[^\w.+-]+")
+
+
+def taken_from(prefix: str, machine: str) -> str:
+    """The provenance of a constant of a machine, whose name is shortened to plain characters."""
+    return prefix + (_UNUSUAL.sub("-", machine).strip("-")[:64] or "unnamed")
+
+
+def is_taken(provenance: str) -> bool:
+    """Whether a provenance says that a constant is of another machine."""
+    return any(
+        provenance.startswith(prefix) and _NAME.fullmatch(provenance[len(prefix) :]) is not None
+        for prefix in (PRIOR, GIVEN)
+    )
+
+
+NOISY_SHARE = 0.5
+"""A machine is said to be noisy if this share of the bursts ran beside other load."""
+
+
+class Fitted(NamedTuple):
+    """A value that a fit found."""
+
+    value: Any
+    """Of the field of the tuning."""
+    error: float
+    """Relative error that is expected of it, or of the times that it was chosen by."""
+
+
+def confidence(error: float) -> float:
+    """From 1, where another measurement will find the same, to 0. One half at an error of 20%."""
+    return 1.0 / (1.0 + (error / 0.2) ** 2)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was found on a machine."""
+
+    tuning: Any
+    """With what was found; of the device's kind: `CpuTuning` or `GpuTuning`."""
+    found: Mapping[str, Fitted]
+    before: Any
+    """The tuning from before."""
+    seconds: float
+    slow_share: float
+    """Share of the bursts that ran beside other load."""
+
+    @property
+    def noisy(self) -> bool:
+        return self.slow_share > NOISY_SHARE
+
+    @property
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """Values before and after, of the fields that changed."""
+        pairs = {name: (getattr(self.before, name), f.value) for name, f in self.found.items()}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+    def document(self) -> dict[str, Any]:
+        """What was found, as JSON can hold it."""
+        return {
+            "seconds": self.seconds,
+            "slow_share": self.slow_share,
+            "noisy": self.noisy,
+            "found": {
+                name: {
+                    "before": _plain(getattr(self.before, name)),
+                    "value": _plain(fitted.value),
+                    "confidence": self.tuning.confidence[name],
+                }
+                for name, fitted in self.found.items()
+            },
+        }
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

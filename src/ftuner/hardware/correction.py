@@ -97,10 +97,7 @@ class Uncertainty:
 
     def to_document(self) -> dict[str, Any]:
         names = ("mean", "scale", "whitening", "spread", "limit")
-        return {
-            "coverage": self.coverage,
-            **{name: getattr(self, name).tolist() for name in names},
-        }
+        return {"coverage": self.coverage, **{name: getattr(self, name).tolist() for name in names}}
 
 
 @dataclass(frozen=True, eq=False)

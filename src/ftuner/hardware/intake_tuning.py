@@ -22,12 +22,11 @@ class Intake:
         "cache misses in flight", "", most=64, power_of_two=True,
     )  # fmt: skip
     prefetch_bytes: int = constant(
-        MISSING, "bytes", "Prefetch distance of that tile, over all its streams", "",
-        most=1 << 20,
-    )  # fmt: skip
+        MISSING, "bytes", "Prefetch distance of that tile, over all its streams", "", most=1 << 20
+    )
     share: float = constant(
-        MISSING, "", "Share of the level's bandwidth that the panel arrives with", "", most=2,
-    )  # fmt: skip
+        MISSING, "", "Share of the level's bandwidth that the panel arrives with", "", most=2
+    )
     overlap: float = constant(
         MISSING, "", "Computing and fetching take the p-norm of their times: 1 if neither hides "
         "any of the other, more if they overlap", "", least=1, most=32,
@@ -79,8 +78,8 @@ class IntakeTuning:
     several_l3_shared: Intake = _shared(Intake(1, 4096, 0.9, 3.0), "several tiles, B from L3")
     several_dram_shared: Intake = _shared(Intake(1, 8192, 0.9, 1.8), "several tiles, B from DRAM")
     l2_share: float = constant(
-        0.8, "", "Share of L2's bandwidth that a panel arrives with from there", _ZEN4, most=2,
-    )  # fmt: skip
+        0.8, "", "Share of L2's bandwidth that a panel arrives with from there", _ZEN4, most=2
+    )
     l2_overlap: float = constant(
         6.0, "", "The overlap of multiply-adds and a B that comes from L2, as in `Intake`", _ZEN4,
         least=1, most=32,

@@ -1,7 +1,7 @@
 """Instruction sets: one row for each, with all that ftuner knows of it.
 
 To add one, add a row to the table here; if its multiply-add is new, also an emitter to
-`codegen/llvm/ir/multiply_add.py`. From outside the package, `register_instruction_set` adds a row.
+`codegen/llvm/ir/instructions.py`. From outside the package, `register_instruction_set` adds a row.
 What a core does in a cycle is not here but measured (`runtime/cpu/probe.py`) or recorded
 (`machines/*.toml`).
 """
@@ -29,7 +29,7 @@ class MultiplyAdd:
     b: DType
     accumulator: DType
     emitter: str
-    """Its name in `codegen.llvm.ir.multiply_add.EMITTERS`; of one from outside ftuner, a function
+    """Its name in `codegen.llvm.ir.instructions.EMITTERS`; of one from outside ftuner, a function
     of the module `llvm`."""
     fused: bool
     """Whether it is one instruction; if not, it is a multiply and an add."""

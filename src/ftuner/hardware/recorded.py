@@ -19,13 +19,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from ftuner.core.numbers import expected_range, to_float
+from ftuner.core.given import expected_range, to_float
 from ftuner.errors import HardwareError, MissingMachineError
-from ftuner.hardware.constants import Constant
+from ftuner.hardware.constants import Constant, is_taken
 from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.isa import FIXED, instruction_sets
 from ftuner.hardware.model import APART, CpuHardware
-from ftuner.hardware.provenance import is_taken
 
 if TYPE_CHECKING:
     from ftuner.hardware.gpu_model import GpuHardware

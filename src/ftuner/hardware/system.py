@@ -1,4 +1,4 @@
-"""What the operating system reports about the CPU: plain files and calls, no native code.
+"""Files of `/proc` and `/sys`, any of which may be hidden.
 
 Linux reports it in `/proc` and `/sys`; containers and virtual machines hide parts of both, and
 other systems have neither. Whatever is missing is replaced by a conservative default, and
@@ -12,14 +12,80 @@ import math
 import mmap
 import os
 import platform
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftuner.errors import HardwareError
-from ftuner.hardware.cgroups import cpu_quota, memory_limit
 from ftuner.hardware.isa import instruction_sets
-from ftuner.hardware.system_files import read_int, read_text
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a file without surrounding space; None if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def read_int(path: Path) -> int | None:
+    """A number, `K`/`M`/`G` understood as the kernel writes cache sizes; None if it is not one."""
+    text = read_text(path)
+    if not text:
+        return None
+    scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1].upper(), 1)
+    digits = text[:-1] if scale > 1 else text
+    return int(digits) * scale if digits.isdecimal() else None
+
+
+_UNLIMITED = 1 << 60
+"""Version 1 says that there is no limit with a number near 2^63."""
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of this process's cgroup and its ancestors, v2 (one hierarchy) and v1."""
+    mount = root / "sys/fs/cgroup"
+    for line in (read_text(root / "proc/self/cgroup") or "0::/").splitlines():
+        fields = line.split(":", 2)
+        if len(fields) != 3:
+            continue
+        _, controllers, group = fields
+        if controllers == "":
+            bases = [mount, mount / "unified"]
+        elif controller in controllers.split(","):
+            bases = [mount / controllers, mount / controller]
+        else:
+            continue
+        path = Path(group.lstrip("/"))
+        for base in bases:
+            # Inside a container the path is the host's, and only the mount's top is there.
+            yield from (base / p for p in (path, *path.parents))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """CPUs that the tightest cgroup grants, or None without a limit."""
+    quotas = []
+    for folder in _folders(root, "cpu"):
+        limit, _, period = (read_text(folder / "cpu.max") or "").partition(" ")
+        if not limit.isdecimal():
+            limit = read_text(folder / "cpu.cfs_quota_us") or ""
+            period = read_text(folder / "cpu.cfs_period_us") or ""
+        if limit.isdecimal() and period.isdecimal() and int(period) > 0:
+            quotas.append(int(limit) / int(period))
+    return min(quotas, default=None)
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Bytes that the tightest cgroup grants, or None without a limit."""
+    limits = []
+    for folder in _folders(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = read_int(folder / name)
+            if limit and limit < _UNLIMITED:
+                limits.append(limit)
+    return min(limits, default=None)
+
 
 ARCHITECTURES: Mapping[str, str] = {
     "x86_64": "x86_64",
@@ -92,11 +158,7 @@ class SystemFacts:
         return hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
 
 
-_ASSUMED_CACHES = (
-    ("L1", 32 * _KIB, 64, 8),
-    ("L2", 256 * _KIB, 64, 4),
-    ("L3", 4 * _MIB, 64, 16),
-)
+_ASSUMED_CACHES = (("L1", 32 * _KIB, 64, 8), ("L2", 256 * _KIB, 64, 4), ("L3", 4 * _MIB, 64, 16))
 """(name, bytes, line, ways): the smallest among x86 cores since Haswell and Arm servers since
 Neoverse N1, so that a tile sized by them fits everywhere; L3 is a dual-core's 2 MiB a core."""
 _ASSUMED_L3_BYTES_PER_CORE = 2 * _MIB

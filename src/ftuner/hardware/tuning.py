@@ -46,8 +46,8 @@ class KLoopTuning:
         most=1 << 20,
     )  # fmt: skip
     prefetch_steps: int = constant(
-        16, "k steps", "Prefetch distance in a B that is read in place", _ZEN3, most=1024,
-    )  # fmt: skip
+        16, "k steps", "Prefetch distance in a B that is read in place", _ZEN3, most=1024
+    )
 
 
 @dataclass(frozen=True)
@@ -100,22 +100,22 @@ class ProductTuning(IntakeTuning):
         "(AVX-512, tails of 16 to 48 columns, k of 64)",
     )  # fmt: skip
     tile_cycles_per_vector: float = constant(
-        2.0, "cycles", "Clearing, adding and storing one vector of accumulators", _ZEN3,
-    )  # fmt: skip
+        2.0, "cycles", "Clearing, adding and storing one vector of accumulators", _ZEN3
+    )
     crowded_row_cycles: float = constant(
         0.9, "cycles", "Reading an element of A from L2 in each k step, where rows of a tile are "
         "apart by multiples of a way of L1 and are more than its ways",
         f"{_ZEN4}: 14 rows of 1024 steps take 82 cycles a step, of 1008 steps 57",
     )  # fmt: skip
     tail_cycles_per_row: float = constant(
-        6.0, "cycles", "Copying one row of a tail tile from scratch memory to C", _ZEN3,
-    )  # fmt: skip
+        6.0, "cycles", "Copying one row of a tail tile from scratch memory to C", _ZEN3
+    )
     pack_copy_cycles_per_vector: float = constant(
-        1.8, "cycles", "Copying one vector into a panel", _ZEN3,
-    )  # fmt: skip
+        1.8, "cycles", "Copying one vector into a panel", _ZEN3
+    )
     pack_transpose_cycles_per_vector: float = constant(
-        4.5, "cycles", "Transposing one vector into a panel", _ZEN3,
-    )  # fmt: skip
+        4.5, "cycles", "Transposing one vector into a panel", _ZEN3
+    )
     widen_cycles_per_vector: float = constant(
         4.0, "cycles", "Widening one vector of 8-bit integers into a panel",
         f"{_RAPIDS} (AVX-512, panels of 480 KiB: widening pays from 20 rows on)",
@@ -129,8 +129,8 @@ class ProductTuning(IntakeTuning):
         "prefetcher crosses", _ZEN3,
     )  # fmt: skip
     dot_sum_cycles_per_round: float = constant(
-        1.0, "cycles", "Halving the lanes of one accumulator of a dot tile", _RAPIDS,
-    )  # fmt: skip
+        1.0, "cycles", "Halving the lanes of one accumulator of a dot tile", _RAPIDS
+    )
     cache_share: float = constant(
         0.8, "", "Share of a cache that a block may fill; the rest is for data that streams by",
         "assumed after Low et al. (2016), who leave one way of each set to the streams", most=1,
@@ -154,11 +154,11 @@ class ProductTuning(IntakeTuning):
         "derived: an element of B from L3 is then used for 256 operations",
     )  # fmt: skip
     a_share_of_last_cache: float = constant(
-        0.5, "", "Share of the usable last cache beyond which A is blocked", "assumed", most=1,
-    )  # fmt: skip
+        0.5, "", "Share of the usable last cache beyond which A is blocked", "assumed", most=1
+    )
     block_share_of_l2: float = constant(
-        0.4, "", "Share of L2 that a block of A may fill", "assumed", most=1,
-    )  # fmt: skip
+        0.4, "", "Share of L2 that a block of A may fill", "assumed", most=1
+    )
     long_block_steps: int = constant(
         768, "k steps", "A is blocked once it outgrows its share of L2, where L2 holds a block "
         "this long",
@@ -200,22 +200,20 @@ class ProductTuning(IntakeTuning):
         "derived: two workers then save fifteen times what they wait",
     )  # fmt: skip
     rows_worth_a_worker: int = constant(
-        2, "rows", "Least rows of each worker where m is cut", "assumed",
-    )  # fmt: skip
+        2, "rows", "Least rows of each worker where m is cut", "assumed"
+    )
     split_k_steps: int = constant(
-        64, "k steps", "Least k steps of each worker where k is cut", "assumed",
-    )  # fmt: skip
-    max_dot_rows: int = constant(
-        4, "rows", "Largest dot tile of fewer columns", "assumed", most=8,
-    )  # fmt: skip
+        64, "k steps", "Least k steps of each worker where k is cut", "assumed"
+    )
+    max_dot_rows: int = constant(4, "rows", "Largest dot tile of fewer columns", "assumed", most=8)
     max_dot_columns: int = constant(
         5, "columns", "Widest dot tile, which has as many rows",
         "assumed: the scores of a batch of five by five take one tile, where 4x4 tiles take four",
         most=8,
     )  # fmt: skip
     max_widths: int = constant(
-        2, "widths", "Panel widths that a library keeps", "assumed: more only cost tuning time",
-    )  # fmt: skip
+        2, "widths", "Panel widths that a library keeps", "assumed: more only cost tuning time"
+    )
     same_loads_ratio: float = constant(
         1.1, "", "Two panel widths are alike if their loads per multiply-add differ by less",
         "measured on Intel Emerald Rapids, widths 64 and 80: equal within 0.4%, and tuning takes a "
@@ -286,22 +284,22 @@ class CpuTuning(Tuning, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         "derived from the 15 to 20 cycles of a mispredicted branch on x86 (Agner Fog)",
     )  # fmt: skip
     call_cycles: float = constant(
-        6.0, "cycles", "Calling the body of an elementary function", "assumed",
-    )  # fmt: skip
+        6.0, "cycles", "Calling the body of an elementary function", "assumed"
+    )
     float32_divide_cycles_per_16_bytes: float = constant(
         2.5, "cycles", "Division or square root of 16 bytes of float32",
         "Intel Skylake by Agner Fog's instruction tables",
     )  # fmt: skip
     float64_divide_cycles_per_16_bytes: float = constant(
-        4.0, "cycles", "The same of float64", "Intel Skylake by Agner Fog's instruction tables",
-    )  # fmt: skip
+        4.0, "cycles", "The same of float64", "Intel Skylake by Agner Fog's instruction tables"
+    )
     integer_divide_cycles: float = constant(
         10.0, "cycles", "Division of one integer",
         "6 to 14 cycles on Intel Ice Lake and AMD Zen 3 by Agner Fog's instruction tables",
     )  # fmt: skip
     library_call_cycles: float = constant(
-        40.0, "cycles", "One element of a function of the C library", "assumed: some 10 ns",
-    )  # fmt: skip
+        40.0, "cycles", "One element of a function of the C library", "assumed: some 10 ns"
+    )
     nest_block_elements: int = constant(
         512, "elements", "Elements of the vector axis in a task, where it is the only kept axis",
         "assumed: enough to pay for a task, few enough to share",
@@ -348,11 +346,11 @@ class CpuTuning(Tuning, KLoopTuning, NativeTuning, ProductTuning, ProbeTuning):
         "assumed: half of it if tasks end at any time, less as they begin together",
     )  # fmt: skip
     scores_share_of_l2: float = constant(
-        0.25, "", "Share of L2 that a block of attention scores may fill", "assumed", most=1,
-    )  # fmt: skip
+        0.25, "", "Share of L2 that a block of attention scores may fill", "assumed", most=1
+    )
     max_block_row_tiles: int = constant(
-        8, "row tiles", "Most row tiles of a block of attention", "assumed",
-    )  # fmt: skip
+        8, "row tiles", "Most row tiles of a block of attention", "assumed"
+    )
     causal_blocks: int = constant(
         8, "blocks", "Least blocks of a causal attention, unless a row tile is more",
         "derived: what is computed above the diagonal is then an eighth of the triangle",

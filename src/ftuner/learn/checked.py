@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ftuner.core.files import read_regular
-from ftuner.core.numbers import expected_range, to_float
+from ftuner.core.given import expected_range, to_float
 from ftuner.errors import DatasetError
 
 MAX_EXTENT = 1 << 40

@@ -19,9 +19,8 @@ from ftuner.errors import DatasetError, DatasetWarning
 from ftuner.hardware.correction import Array
 from ftuner.hardware.model import CpuHardware
 from ftuner.learn.samples import Dataset, Sample
-from ftuner.planner.cpu.panel_width import panel_problem
 from ftuner.planner.cpu.plan import Choice, Grid
-from ftuner.planner.cpu.planner import Planner
+from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.ukernels.cpu.library import build_library
 
 LEAST_SPREAD = 0.01

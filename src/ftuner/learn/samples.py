@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.core.dtype import DTYPES
-from ftuner.cost.terms import TERMS, Estimate
+from ftuner.cost.step import TERMS, Estimate
 from ftuner.errors import DatasetError, DatasetWarning, FTunerError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document

@@ -20,7 +20,7 @@ import numpy as np
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.intake import Reading
+from ftuner.cost.cpu.tile import Reading
 from ftuner.errors import DatasetError
 from ftuner.hardware.constants import constants
 from ftuner.hardware.model import MemoryLevel
@@ -29,13 +29,11 @@ from ftuner.learn.samples import SUFFIX, Header, Sample, SamplePlan, SampleProbl
 from ftuner.learn.training import learn
 from ftuner.planner.cpu.candidates import Candidate
 from ftuner.planner.cpu.cover import Segments, one_or_two_heights
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.plan import Plan
-from ftuner.planner.cpu.planner import Planner
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.correction import forget, keep
 from ftuner.runtime.cpu.trials import Bed, Pace, Timing, timed
+from ftuner.runtime.known_hardware import forget, keep
 from ftuner.runtime.shown_progress import Progress
 
 _LOG = logging.getLogger(__name__)

@@ -8,19 +8,18 @@ from typing import NoReturn
 
 from ftuner.frontends.onnx.records import ModelMetadata
 from ftuner.ort import capi
-from ftuner.ort.absent import missing
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg
-from ftuner.ort.devices import OrtDevice
 from ftuner.ort.enumerations import (
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
     OrtAllocatorType,
+    OrtDevice,
     OrtDeviceVendorId,
     OrtMemType,
 )
-from ftuner.ort.installing import install
+from ftuner.ort.exceptions import missing
 from ftuner.ort.options import RunOptions, SessionOptions
 from ftuner.ort.process import (
     __version__,
@@ -29,6 +28,7 @@ from ftuner.ort.process import (
     get_build_info,
     get_version_string,
     has_collective_ops,
+    install,
     preload_dlls,
     set_default_logger_severity,
     set_default_logger_verbosity,

@@ -7,13 +7,12 @@ from typing import Any, Protocol
 
 from ftuner.errors import FTunerError
 from ftuner.ort import cuda
-from ftuner.ort.description import NodeArg
-from ftuner.ort.devices import device_index
-from ftuner.ort.element_types import Array
+from ftuner.ort.description import Array, NodeArg
+from ftuner.ort.enumerations import device_index
 from ftuner.ort.exceptions import ArgumentError
 from ftuner.ort.values import OrtValue, at_address, expect_value
 from ftuner.runtime.cpu.appending import lent
-from ftuner.runtime.ops.placement import on_gpu
+from ftuner.runtime.ops.operands import on_gpu
 
 Run = Callable[[Mapping[str, object]], list[Any]]
 """Returns all outputs of a model."""

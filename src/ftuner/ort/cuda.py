@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dtype import BFLOAT16
-from ftuner.ort.element_types import Array, ElementType, element_type
+from ftuner.ort.description import Array, ElementType, element_type
 from ftuner.ort.exceptions import ArgumentError
 
 _SIGNS_OF_A_DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia")

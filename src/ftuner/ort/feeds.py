@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.errors import OperandError
-from ftuner.ort.description import NodeArg
-from ftuner.ort.element_types import BY_NAME, Array, ElementType, ort_type_of
+from ftuner.ort.description import BY_NAME, Array, ElementType, NodeArg, ort_type_of
 from ftuner.ort.exceptions import (
     ArgumentError,
     ArgumentShapeError,
@@ -19,7 +18,7 @@ from ftuner.ort.exceptions import (
 )
 from ftuner.ort.values import OrtValue
 from ftuner.runtime.cpu.arrays import as_array
-from ftuner.runtime.ops.placement import on_gpu
+from ftuner.runtime.ops.operands import on_gpu
 
 _BY_ORT_TYPE = {found.ort_type: found for found in BY_NAME.values()}
 

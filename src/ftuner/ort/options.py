@@ -11,10 +11,9 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from ftuner.ort.absent import refuse
-from ftuner.ort.element_types import Array
+from ftuner.ort.description import Array
 from ftuner.ort.enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, refuse
 from ftuner.ort.values import OrtValue, expect_value
 
 MAX_KEY, MAX_VALUE = 1024, 8192

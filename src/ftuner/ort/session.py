@@ -15,11 +15,10 @@ from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import FTunerError, InputError, ShapeError, UnsupportedOperatorError
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
-from ftuner.inference import compile_file
-from ftuner.ort.absent import refuse
+from ftuner.inference import Request, compile_file
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg, described
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, translated
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, refuse, translated
 from ftuner.ort.feeds import usable
 from ftuner.ort.options import RunOptions, SessionOptions
 from ftuner.ort.process import random_seed
@@ -144,11 +143,12 @@ class InferenceSession:
             headers.append(record.header())
             return record
 
-        model = compile_file(
-            read, threads=threads if threads > 0 else None, device=picked.device,
-            append_in_place=self._options.append_in_place and picked.device == CPU,
+        append = self._options.append_in_place and picked.device == CPU
+        request = Request(
+            threads if threads > 0 else None, device=picked.device, append_in_place=append,
             random_seed=self._seed,
         )  # fmt: skip
+        model = compile_file(read, request)
         return headers[0], model
 
     def run(

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ftuner.ort import cuda
-from ftuner.ort.absent import refuse
-from ftuner.ort.devices import device_index
-from ftuner.ort.element_types import Array, ElementType, element_type
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError
-from ftuner.runtime.ops.placement import on_gpu
+from ftuner.ort.description import Array, ElementType, element_type
+from ftuner.ort.enumerations import device_index
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, refuse
+from ftuner.runtime.ops.operands import on_gpu
 
 _DLPACK_CPU = 1
 """DLPack's number of the CPU."""

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
-from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dim import symbols_of
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.program import arena_buffers, stages
-from ftuner.runtime.shapes.arena import Lifetime, first_fit
+from ftuner.runtime.shapes.layout import Lifetime, first_fit
 
 
 @dataclass(frozen=True)

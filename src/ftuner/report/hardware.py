@@ -11,12 +11,11 @@ from rich.table import Table
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.core.units import capacity, count, duration, rate
-from ftuner.hardware.constants import Constant, constants
+from ftuner.hardware.constants import PRIOR, Constant, constants, taken_from
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
-from ftuner.hardware.nearest import MAX_DISTANCE, Nearest
-from ftuner.hardware.provenance import PRIOR, taken_from
+from ftuner.hardware.priors import MAX_DISTANCE, Nearest
 from ftuner.hardware.recorded import to_document
 from ftuner.hardware.tuning import CpuTuning
 

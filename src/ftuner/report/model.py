@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from ftuner.core.dim import Dim
-from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dim import Dim, symbols_of
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ProductTypes, product_types
@@ -24,9 +23,8 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.planner.cpu.plan import Plan
 from ftuner.report.arena import ArenaMap, arena_map
 from ftuner.report.roofline import Roofline, roofline_of
-from ftuner.runtime.cpu.steps.contract import StepReport
-from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.cpu.steps.contract import StepReport, kind_of
+from ftuner.runtime.kept_memory import Memory
 
 
 @dataclass(frozen=True)

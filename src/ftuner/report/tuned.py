@@ -10,7 +10,7 @@ from ftuner.core.units import count, duration
 from ftuner.ukernels.funnel import Funnel
 
 if TYPE_CHECKING:
-    from ftuner.hardware.calibration import Calibration
+    from ftuner.hardware.constants import Calibration
     from ftuner.learn.sampling import Learned
 
 

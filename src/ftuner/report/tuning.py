@@ -15,7 +15,7 @@ from ftuner.ukernels.funnel import Funnel
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 if TYPE_CHECKING:
-    from ftuner.hardware.calibration import Calibration
+    from ftuner.hardware.constants import Calibration
 
 
 def funnel_table(library: Library | GpuLibrary) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex, get_args
 
 from ftuner.core.dtype import DType
@@ -11,19 +12,19 @@ from ftuner.core.expr import Expr
 from ftuner.errors import SavedModelError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.kept_memory import Keeper, KeptMemory
-from ftuner.runtime.ops.grouped_operands import Groups
 from ftuner.runtime.ops.layer import Activation, Layer
+from ftuner.runtime.ops.operands import Groups
 from ftuner.runtime.shown_progress import Progress
 
 if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Array, Graph, Node
     from ftuner.graph.ops.control import Iterations
-    from ftuner.graph.splitting import Compiled
+    from ftuner.graph.splitting import Compiled, Part
     from ftuner.graph.steps import Lowered
-    from ftuner.hardware.calibration import Calibration
+    from ftuner.hardware.constants import Calibration
     from ftuner.hardware.gpu_model import GpuHardware
-    from ftuner.runtime.memory_use import Memory
+    from ftuner.runtime.kept_memory import Memory
     from ftuner.runtime.shared_weights import SharedWeights
     from ftuner.ukernels.cpu.library import Library
     from ftuner.ukernels.gpu.library import GpuLibrary
@@ -34,6 +35,26 @@ EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 TIMED_ROUNDS = 6
 """Runs of which `Executable.step_seconds` takes the shortest times; the first one binds extents."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the graphs of one model are compiled and run. `ftuner.load` says more of each."""
+
+    threads: SupportsIndex | None = None
+    """CPU threads of a run; by default those of the process. A GPU's run has the caller's alone."""
+    held: DType | None = None
+    """One of `Backend.held_dtypes`, in which float32 is held; by default float32 itself."""
+    progress: Progress | None = None
+    append_in_place: bool = False
+    """Whether outputs append to inputs in place, where the graph is one part."""
+    random_seed: SupportsIndex | None = None
+    kept: KeptMemory = field(default_factory=KeptMemory)
+    """Counts the memory that is kept between runs."""
+    shared: SharedWeights | None = None
+    """Weights that are shared with other models; by default none are."""
+    made_by: Callable[[], object] | None = None
+    """Makes the model again from its file; None where there is no file."""
 
 
 class Tuned(NamedTuple):
@@ -247,24 +268,10 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(
-        self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
-        progress: Progress | None = None, appended: Sequence[Appended] = (),
-        shared: SharedWeights | None = None, used_up: bool = False,
-        compiled: Compiled | None = None,
-        kept: KeptMemory | None = None,
-    ) -> Executable:  # fmt: skip
-        """Compile a graph without data-dependent shapes.
-
-        Args:
-            threads: of the CPU, that a run uses; by default those of the process.
-            held: one of `held_dtypes`, in which float32 is held; by default float32 itself.
-            appended: the outputs that append to an input in place.
-            shared: weights that are shared with other graphs; by default none are.
-            used_up: whether nobody else reads the graph, which may then lose its nodes, so that
-                weights are freed while others are still packed.
-            compiled: what `Executable.compiled` returned for the graph, which may then be without
-                nodes.
-            kept: what counts the memory that is kept between runs; by default its own.
+        self, part: Part, options: Options, appended: Sequence[Appended] = ()
+    ) -> Executable:
+        """Compile the graph of a part. It loses its nodes, so that weights are freed while others
+        are still packed. `appended`: the outputs that append to an input in place.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for; all are listed.

@@ -7,23 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
-from ftuner.core.dim_symbols import symbols_of
-from ftuner.core.dtype import DType
+from ftuner.core.dim import symbols_of
 from ftuner.core.evaluation import all_symbols_in, evaluate
 from ftuner.errors import ConfigurationError, IndexRangeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph, Node, Value, attribute_dims
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.control import MAX_TRIPS, Host, Iterations, once
-from ftuner.graph.splitting import Part, SplitGraph, runs_graphs, split
-from ftuner.runtime.backend import Backend, Boundary, Executable
-from ftuner.runtime.kept_memory import KeptMemory
+from ftuner.graph.splitting import Part, SplitGraph, divided, runs_graphs
+from ftuner.runtime.backend import Backend, Boundary, Executable, Options
 from ftuner.runtime.reference import bound_attributes
 from ftuner.runtime.shapes.binding import Binding, bind
-from ftuner.runtime.shared_weights import SharedWeights
-from ftuner.runtime.shown_progress import Progress
 
 MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
 """The environment variable of the most iterations of a loop."""
@@ -53,26 +49,18 @@ class Chain:
     from several threads."""
 
     def __init__(
-        self, graph: Graph, parts: Sequence[Part], backend: Backend, boundary: Boundary,
-        threads: SupportsIndex | None, held: DType | None, progress: Progress | None,
-        appended: Sequence[Appended] = (), shared: SharedWeights | None = None,
-        used_up: bool = False, kept: KeptMemory | None = None,
+        self, graph: SplitGraph, backend: Backend, boundary: Boundary, options: Options,
+        appended: Sequence[Appended] = (),
     ) -> None:  # fmt: skip
-        """Compile the parts of a graph; `threads`, `held`, `shared`, `used_up` and `kept` are those
-        of `Backend.compile`, and so is `appended`, of the one part of a graph.
+        """Compile the parts of a graph, which lose their nodes. `appended`: as of
+        `Backend.compile`, of the one part of a graph.
 
         Raises:
             UnsupportedOperatorError, ConfigurationError, HardwareError: as `Backend.compile`.
         """
-
-        def chain(graph: Graph) -> Chain:
-            return Chain(
-                graph, split(graph), backend, boundary, threads, held, progress, (), shared,
-                kept=kept,
-            )  # fmt: skip
-
-        self._graph = replace(graph, nodes=())
-        self._inputs = parts[0].graph.inputs
+        parts = graph.parts
+        self._graph = replace(graph, parts=())
+        self._inputs = graph.inputs
         self._headers: list[_Header] = []
         self._links: list[_Link] = []
         self.executables: list[Executable] = []
@@ -83,10 +71,7 @@ class Chain:
         for part in parts:
             node, executable = part.node, None
             if not part.is_empty or (node is None and not self.executables):
-                executable = backend.compile(
-                    part.graph, threads, held, progress, appended, shared, used_up, part.compiled,
-                    kept,
-                )  # fmt: skip
+                executable = backend.compile(part, options, appended)
                 self.executables.append(executable)
             # An executable checks the extents that it is given.
             needed = (part.is_empty and not checked) or _has_dims(node)
@@ -95,7 +80,11 @@ class Chain:
             between = None
             chains: dict[str, Chain] = {}
             if node is not None:
-                chains = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
+                chains = {
+                    name: Chain(divided(x), backend, boundary, options)
+                    for name, x in node.attributes.items()
+                    if isinstance(x, Graph)
+                }
                 evaluate = _evaluation(node, boundary, chains)
                 between = _Between(node.op, tuple(map(places.of, node.inputs)), evaluate)
                 places.add(node.outputs)
@@ -146,8 +135,7 @@ class Chain:
             if executable is not None:
                 part = replace(part, compiled=executable.compiled())
             parts.append(part)
-        graph = self._graph
-        return SplitGraph(self._inputs, graph.outputs, (), graph.constraints, tuple(parts))
+        return replace(self._graph, parts=tuple(parts))
 
     def all_executables(self) -> Iterator[Executable]:
         """Those of the graph and of the graphs within its host nodes."""

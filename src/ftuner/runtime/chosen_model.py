@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 from ftuner.errors import SavedModelError
 from ftuner.graph.splitting import SplitGraph
 from ftuner.graph.steps import Lowered, Step
+from ftuner.runtime.backend import Options
 from ftuner.runtime.chain import Note
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.model import Model, TensorSpec
-from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.ops.operands import check_names
 from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.variants import Variants
@@ -29,12 +30,14 @@ class ChosenModel(Model):
     """What is described before any run."""
 
     def __init__(
-        self, outputs: Sequence[TensorSpec], random_seed: SupportsIndex | None = None
-    ) -> None:
-        """`outputs`: as the file declares them. `random_seed`: as of `Model`."""
+        self, outputs: Sequence[TensorSpec], options: Options,
+        variants: Variants[Model] | None = None,
+    ) -> None:  # fmt: skip
+        """`outputs`: as the file declares them. `options`, `variants`: as of `Model`."""
+        self._options, self.variants = options, variants
         self._outputs = list(outputs)
         self._names = [spec.name for spec in self._outputs]
-        self._keys = RandomKeys(random_seed)
+        self._keys = RandomKeys(options.random_seed)
         self._draws = True
         self._recorded = True
         self._last: Model | None = None
@@ -133,12 +136,11 @@ class UnrankedModel(ChosenModel):
 
     def __init__(
         self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec],
-        variants: Variants[Model], initial: Model, random_seed: SupportsIndex | None = None,
+        ranked: Variants[Model], initial: Model, options: Options,
     ) -> None:  # fmt: skip
-        """`initial`: a model of no steps. `random_seed`: as of `Model`."""
-        super().__init__(outputs, random_seed)
-        self._inputs, self._ranked, self._initial = list(inputs), variants, initial
-        self._kept = initial._kept
+        """`ranked`: the models for each number. `initial`: a model of no steps."""
+        super().__init__(outputs, options)
+        self._inputs, self._ranked, self._initial = list(inputs), ranked, initial
 
     @property
     def inputs(self) -> list[TensorSpec]:

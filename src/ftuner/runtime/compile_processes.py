@@ -27,8 +27,7 @@ from typing import Any, NamedTuple, cast
 from ftuner.codegen.compile_server import ERROR, HELLO, read_answer
 from ftuner.core.child_processes import Child, python_child
 from ftuner.errors import CompileError
-from ftuner.hardware.cgroups import cpu_quota
-from ftuner.hardware.system import own_affinity
+from ftuner.hardware.system import cpu_quota, own_affinity
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ from typing import Any
 from ftuner.errors import ConfigurationError
 from ftuner.runtime.backend import Backend
 from ftuner.runtime.cpu.backend import default_backend
-from ftuner.runtime.ops.placement import on_gpu
+from ftuner.runtime.ops.operands import on_gpu
 
 CPU = "cpu"
 """The device that is always there."""

@@ -1,17 +1,23 @@
-"""Hardware models in the cache: a device is probed once."""
+"""Hardware models in the cache, with learned corrections: a device is probed once."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ftuner.cost.cpu.correction_features import COVER_FEATURES, KINDS, SHARE_FEATURES
+from ftuner.errors import DatasetError
+from ftuner.hardware.constants import constants
+from ftuner.hardware.correction import SCHEMA, LearnedCorrection, from_document
+from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import to_document
-from ftuner.runtime.cache import HARDWARE, Cache
+from ftuner.runtime.cache import CORRECTIONS, HARDWARE, Cache
 
 if TYPE_CHECKING:
     from ftuner.hardware.gpu_model import GpuHardware
-    from ftuner.hardware.model import CpuHardware
 
 _Model = TypeVar("_Model", "CpuHardware", "GpuHardware")
 
@@ -94,11 +100,56 @@ def kept_calibration(cache: Cache, key: str) -> KeptCalibration | None:
     return cache.read_document(HARDWARE, key + _CALIBRATION, decode)
 
 
-def keep_model(
-    cache: Cache, key: str, model: CpuHardware | GpuHardware, sources: str = ""
-) -> None:  # fmt: skip
+def keep_model(cache: Cache, key: str, model: CpuHardware | GpuHardware, sources: str = "") -> None:
     """Keep a model under `key`, completed from `sources`, for this process and others."""
     document = to_document(model)
     if sources:
         document[_SOURCES] = sources
     cache.write(HARDWARE, key, json.dumps(document, indent=1).encode())
+
+
+def corrected(cache: Cache, hardware: CpuHardware) -> CpuHardware:
+    """The machine with the correction that the cache has for it and its tuning, if any. One that is
+    damaged is dropped with a CacheWarning."""
+
+    def decode(document: Any) -> LearnedCorrection:
+        return _checked(from_document(document), hardware)
+
+    found = cache.read_document(CORRECTIONS, _key(hardware), decode)
+    return hardware if found == hardware.correction else replace(hardware, correction=found)
+
+
+def keep(cache: Cache, hardware: CpuHardware, learned: LearnedCorrection) -> CpuHardware:
+    """Keep a correction for the estimates of a machine with its present tuning; returns the machine
+    with it.
+
+    Raises:
+        DatasetError: the correction is of another machine, or of other features.
+    """
+    payload = json.dumps(_checked(learned, hardware).to_document()).encode()
+    cache.write(CORRECTIONS, _key(hardware), payload)
+    return replace(hardware, correction=learned)
+
+
+def forget(cache: Cache, hardware: CpuHardware) -> CpuHardware:
+    """Remove the correction of a machine; returns the machine without it."""
+    cache.drop(CORRECTIONS, _key(hardware))
+    return replace(hardware, correction=None)
+
+
+def _key(hardware: CpuHardware) -> str:
+    """Names all that the corrected estimates depend on: errors of another tuning are others."""
+    tuning = [(name, getattr(hardware.tuning, name)) for name in constants(hardware.tuning)]
+    of_tuning = hashlib.sha256(repr(tuning).encode()).hexdigest()[:8]
+    return f"{hardware.fingerprint}-{SCHEMA}-{of_tuning}.json"
+
+
+def _checked(learned: LearnedCorrection, hardware: CpuHardware) -> LearnedCorrection:
+    if learned.fingerprint != hardware.fingerprint:
+        raise DatasetError(
+            f"a correction of the machine {learned.fingerprint}; expected {hardware.fingerprint}"
+        )
+    found = (learned.kinds, learned.share.names, learned.cover.names)
+    if found != (KINDS, SHARE_FEATURES, COVER_FEATURES):
+        raise DatasetError("a correction of other features; learn it again with this version")
+    return learned

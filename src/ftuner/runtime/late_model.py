@@ -6,26 +6,26 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dim import product
 from ftuner.core.dtype import BOOL
 from ftuner.core.forks import fork_safe_lock
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import FTunerError, SavedModelError, UnsupportedOperatorError
 from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import SplitGraph
-from ftuner.runtime.backend import Executable
+from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.chain import Note
 from ftuner.runtime.chosen_model import ChosenModel, Feeds
-from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.tensors import array_of, is_tensor
+from ftuner.runtime.cpu.arrays import Array, array_of, is_tensor
 from ftuner.runtime.model import Model, TensorSpec
 from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.reference import outputs_of_extents
+from ftuner.runtime.variants import Variants
 
 _LOG = logging.getLogger(__name__)
 
@@ -119,23 +119,20 @@ class LateModel(ChosenModel):
 
     def __init__(
         self, imported: Import, compiled: Compile, need: RunTimeNumberError,
-        outputs: Sequence[TensorSpec], random_seed: SupportsIndex | None = None,
+        outputs: Sequence[TensorSpec], options: Options, variants: Variants[Model] | None = None,
     ) -> None:  # fmt: skip
-        """`need`: the first one. `outputs`, `random_seed`: as of `ChosenModel`."""
-        self._begin(imported, compiled, outputs, random_seed)
+        """`need`: the first one. `outputs`, `options`, `variants`: as of `ChosenModel`."""
+        self._begin(imported, compiled, outputs, options, variants)
         self._left = MAX_PREPARED
         self._first = self._question(need, ())
         self._left = 0
         self._initial = self._first.model
         """Computes what is needed first."""
-        self.append_in_place = self._initial.append_in_place
-        self._kept = self._initial._kept
 
     @classmethod
     def from_saved(
-        cls, saved: SavedLate, compiled: Callable[[SplitGraph], Model],
-        random_seed: SupportsIndex | None = None,
-    ) -> LateModel:  # fmt: skip
+        cls, saved: SavedLate, compiled: Callable[[SplitGraph], Model], options: Options
+    ) -> LateModel:
         """The model that was saved, for the answers that it had by then."""
 
         def question(found: SavedQuestion) -> _Question:
@@ -149,11 +146,9 @@ class LateModel(ChosenModel):
             return made
 
         late = cls.__new__(cls)
-        late._begin(_not_saved, _not_compiled, saved.outputs, random_seed)
+        late._begin(_not_saved, _not_compiled, saved.outputs, options)
         late._first = question(saved.first)
         late._initial = late._first.model
-        late.append_in_place = late._initial.append_in_place
-        late._kept = late._initial._kept
         return late
 
     def saved(self) -> SavedLate:
@@ -165,9 +160,9 @@ class LateModel(ChosenModel):
 
     def _begin(
         self, imported: Import, compiled: Compile, outputs: Sequence[TensorSpec],
-        random_seed: SupportsIndex | None,
+        options: Options, variants: Variants[Model] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(outputs, random_seed)
+        super().__init__(outputs, options, variants)
         self._import, self._compile = imported, compiled
         self._lock = fork_safe_lock()
         self._reads: frozenset[str] = frozenset()

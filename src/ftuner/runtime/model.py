@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex, overload
+from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy.typing as npt
 
-from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count
 from ftuner.errors import GraphError, PickleError, ShapeError
 from ftuner.graph.appending import Appended, Copied
-from ftuner.graph.growing import grown_outputs
 from ftuner.graph.ir import RANDOM_KEY, Array, Graph, RandomKey, Value
-from ftuner.graph.splitting import SplitGraph, split
+from ftuner.graph.splitting import SplitGraph, divided
 from ftuner.graph.steps import Lowered, Step
-from ftuner.runtime.backend import Backend, Executable
+from ftuner.runtime.backend import Backend, Executable, Options
 from ftuner.runtime.chain import Chain, Note
 from ftuner.runtime.cpu.memory import give_back_freed
-from ftuner.runtime.kept_memory import KeptMemory
-from ftuner.runtime.memory_use import Memory, together
-from ftuner.runtime.ops.operand_types import AnyTensor, Foreign
+from ftuner.runtime.kept_memory import Memory, together
+from ftuner.runtime.ops.operands import AnyTensor, Foreign
 from ftuner.runtime.preparing import Extents, Prepared, known_extents, shape_of
 from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.shapes.binding import Binding
-from ftuner.runtime.shared_weights import SharedWeights
-from ftuner.runtime.shown_progress import Progress
 from ftuner.runtime.variants import Variants
 
 ANY_RANK = ("...",)
@@ -54,16 +49,11 @@ class Model(Shown):
     """A graph compiled for one device. Safe to use from several threads."""
 
     def __init__(
-        self, graph: Graph, backend: Backend, threads: SupportsIndex | None = None,
-        progress: Progress | None = None, held: DType | None = None,
-        append_in_place: bool = False, random_seed: SupportsIndex | None = None,
-        shared: SharedWeights | None = None, used_up: bool = False,
-        kept: KeptMemory | None = None,
+        self, graph: Graph, backend: Backend, options: Options | None = None,
+        variants: Variants[Model] | None = None,
     ) -> None:  # fmt: skip
-        """Compile a graph; `threads`, `held`, `shared`, `used_up` and `kept` are those of
-        `Backend.compile`.
-        `append_in_place`: whether outputs append to inputs in place, where the back end can and
-        the graph is one part. `random_seed`: of its random numbers; see `RandomKeys`.
+        """Compile a graph; the parts of a `SplitGraph` lose their nodes. `variants`: models for
+        extents that contradict the names of dims in the file; None without such names.
 
         Raises:
             UnsupportedOperatorError: steps that the device has no kernel for.
@@ -71,45 +61,42 @@ class Model(Shown):
             HardwareError: an element type that the device does not multiply.
         """
         self._backend = backend
+        self.variants = variants
+        options = self._options = options or Options()
         self._names = [name for name, _ in graph.outputs]
-        self.append_in_place = append_in_place
-        """Whether outputs were to append to inputs in place."""
-        self._keys = RandomKeys(random_seed)
-        if used_up:
-            graph = graph.moved()
-        parts = split(graph)
+        self._keys = RandomKeys(options.random_seed)
+        graph = divided(graph)
         given = tuple(v for v in graph.inputs if not isinstance(v, RandomKey))
         self._draws = len(given) < len(graph.inputs)
         """Whether a run draws random numbers."""
-        in_parts = len(parts) > 1
-        self._grown = graph.grown if isinstance(graph, SplitGraph) else grown_outputs(graph)
-        graph = self._graph = Graph(given, graph.outputs, (), graph.constraints)
+        in_parts = len(graph.parts) > 1
+        self._grown = graph.grown
+        self._graph = Graph(given, graph.outputs, (), graph.constraints)
         self._not_in_place = ""
-        if not append_in_place:
+        if not options.append_in_place:
             where = "only a model on a CPU appends in place"
             asked = "append_in_place=True was not given"
             self._not_in_place = asked if backend.appends_in_place else where
         elif in_parts:
-            self._not_in_place = f"the model runs in {len(parts)} parts"
+            self._not_in_place = f"the model runs in {len(graph.parts)} parts"
         self._appended = () if self._not_in_place else tuple(
             found for found in self._grown if isinstance(found, Appended)
         )  # fmt: skip
         self._boundary = backend.boundary(self._graph, in_parts, self._appended)
-        self._kept = KeptMemory() if kept is None else kept
-        self._chain = Chain(
-            graph, parts, backend, self._boundary, threads, held, progress, self._appended, shared,
-            used_up, self._kept,
-        )  # fmt: skip
+        self._chain = Chain(graph, backend, self._boundary, options, self._appended)
         self.parts = self._chain.executables
         """Executables that run one after the other: several where an extent depends on data, or
         around a loop. The graphs within loops have others."""
 
-    made_by: Callable[[], Model] | None = None
-    """Makes the model again from its file, in a room above; None where there is no file."""
+    @property
+    def made_by(self) -> Callable[[], object] | None:
+        """Makes the model again from its file; None where there is no file."""
+        return self._options.made_by
 
-    variants: Variants[Model] | None = None
-    """Models for extents that contradict the names of dims in the file, from a room above; None
-    without such names."""
+    @property
+    def append_in_place(self) -> bool:
+        """Whether outputs were to append to inputs in place."""
+        return self._options.append_in_place
 
     def __copy__(self) -> Model:
         """The model itself, which nothing changes."""
@@ -179,7 +166,7 @@ class Model(Shown):
         Raises:
             SavedModelError: a model that cannot be saved.
         """
-        return replace(self._chain.split_graph(), grown=self._grown)
+        return self._chain.split_graph()
 
     def all_executables(self) -> Iterator[Executable]:
         """`parts`, and those of the graphs within loops."""
@@ -284,14 +271,14 @@ class Model(Shown):
     def kept_bytes(self) -> int:
         """Bytes that the model keeps between runs, or that runs use now, beside weights, code and
         the outputs that callers have: arenas, programs of shapes and freed outputs."""
-        return self._kept.bytes
+        return self._options.kept.bytes
 
     def trim(self) -> None:
         """Free what the model keeps between runs, except for what runs of other threads use now,
         and return freed pages to the system. Later runs make it again: the first one of each shape
         takes as long as if the model was new. Outputs keep their memory. On a GPU, recorded CUDA
         graphs go as well, and torch keeps the memory for later tensors."""
-        self._kept.trim()
+        self._options.kept.trim()
         give_back_freed()
 
     def prepare(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, SupportsIndex
 
-from ftuner.core.dim_symbols import symbols_of
-from ftuner.core.integers import checked_integer
+from ftuner.core.dim import symbols_of
+from ftuner.core.given import checked_integer
 from ftuner.core.shown import short_repr
 from ftuner.core.units import count
 from ftuner.errors import InputError

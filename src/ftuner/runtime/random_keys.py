@@ -8,7 +8,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from ftuner.core.forks import fork_safe_lock
-from ftuner.core.integers import checked_integer
+from ftuner.core.given import checked_integer
 from ftuner.errors import ConfigurationError
 from ftuner.graph.ir import Array
 

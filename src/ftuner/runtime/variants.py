@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.forks import fork_safe_lock
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import DTypeError, InputError, OperandError
 from ftuner.graph.ir import Graph
 from ftuner.runtime.cpu.arrays import as_array

@@ -144,7 +144,7 @@ def test_emitters_outside_the_package(
     path.parent.mkdir(exist_ok=True, parents=True)
     package, *_ = emitter.split(".")
     helper = tmp_path / "newcomers" / "helper.py"
-    text = "import llvmlite.ir as ir\nfrom ftuner.cost.terms import x\n"
+    text = "import llvmlite.ir as ir\nfrom ftuner.cost.step import x\n"
     if package == "newcomers":
         text += "from newcomers import helper\n"
         helper.write_text("x = 1\n")
@@ -154,7 +154,7 @@ def test_emitters_outside_the_package(
         return Sources(resources.files("ftuner")).imported(emitter)
 
     before = found()
-    assert {emitter, "ftuner.cost.terms"} <= before.keys()
+    assert {emitter, "ftuner.cost.step"} <= before.keys()
     assert ("newcomers.helper" in before) == (package == "newcomers")
     for file in (path, helper):
         if file.exists():

@@ -16,7 +16,7 @@ from tests.reference import Array, assert_product, lie, uniform
 
 from ftuner.codegen.llvm.kernels import k_loop
 from ftuner.codegen.llvm.kernels.dot import emit_dot
-from ftuner.codegen.llvm.kernels.k_loop import steps_of_round
+from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, steps_of_round
 from ftuner.codegen.llvm.kernels.product import emit_ukernel
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.codegen.llvm.objects.jit import (
@@ -67,7 +67,7 @@ def module_of(kernel: UKernel, fused: bool, triple: str, masked: bool = False) -
     if kernel.b_layout == DOT:
         emit_dot(module, kernel, row)
     else:
-        emit_ukernel(module, kernel, row, KLoopTuning(), 64)
+        emit_ukernel(module, kernel, CodeOptions(row, KLoopTuning(), 64))
     return module
 
 
@@ -80,7 +80,7 @@ def test_code_is_written_at_the_limits_of_each_constant(name: str, line_bytes: i
     for value in (kind(1), kind(most)):
         module = ir.Module("kernel")
         tuning = replace(KLoopTuning(), **{name: value})
-        emit_ukernel(module, kernel, instruction_set("avx2"), tuning, line_bytes)
+        emit_ukernel(module, kernel, CodeOptions(instruction_set("avx2"), tuning, line_bytes))
         assert "fma" in str(module)
 
 

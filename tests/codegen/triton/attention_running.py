@@ -23,8 +23,7 @@ from ftuner.core.gpu.attention import (
     AttentionMask,
     AttentionTile,
 )
-from ftuner.planner.gpu.plan import AttentionPlan
-from ftuner.planner.gpu.problem import AttentionProblem
+from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem
 
 TORCH_DTYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, FLOAT32: torch.float32}
 PLAIN = AttentionSoftmax()

@@ -20,7 +20,7 @@ from ftuner.codegen.triton.product_arguments import (
 from ftuner.codegen.triton.source import load
 from ftuner.core.expr import operands
 from ftuner.core.gpu.tile import ProductKernel
-from ftuner.runtime.gpu.windows import BoundWindow
+from ftuner.runtime.gpu.operands import BoundWindow
 
 TORCH_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 

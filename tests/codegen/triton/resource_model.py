@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftuner.codegen.triton.resources import Resources
+from ftuner.codegen.triton.targets import Resources
 from ftuner.core.gpu.tile import ProductKernel
 
 MOST_REGISTERS = {32: 255, 64: 256}

@@ -24,7 +24,7 @@ from ftuner.core.gpu.attention import (
     AttentionMask,
     AttentionTile,
 )
-from ftuner.planner.gpu.problem import AttentionProblem
+from ftuner.planner.gpu.plan import AttentionProblem
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

@@ -12,7 +12,7 @@ from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BFLOAT16, FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Operand, relu
-from ftuner.core.gpu.windows import DepthwiseKernel, depthwise_block
+from ftuner.core.gpu.schedule import DepthwiseKernel, depthwise_block
 
 pytest.importorskip("triton")
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gpu_kernels import product_kernel
 
-from ftuner.codegen.triton.grouped_product import (
+from ftuner.codegen.triton.product import (
     ARGUMENTS,
     BEYOND_ALL,
     COLUMNS,

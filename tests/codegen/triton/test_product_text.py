@@ -85,7 +85,7 @@ def test_workspace_has_room_for_the_parts_of_every_tile() -> None:
 
 def test_no_text_needs_triton() -> None:
     script = (
-        "import sys\nfrom ftuner.codegen.triton import product, resources, targets, vector_math\n"
+        "import sys\nfrom ftuner.codegen.triton import product, targets, vector_math\n"
         "print({'torch', 'triton', 'llvmlite'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 
 from tests.codegen.triton.product_running import TORCH_TYPES, run  # noqa: E402
 
-from ftuner.runtime.gpu.windows import bound_window, matrix_of  # noqa: E402
+from ftuner.runtime.gpu.operands import bound_window, matrix_of  # noqa: E402
 
 SMALL, LOW = BlockTile(32, 16, 16, 4, 2), BlockTile(16, 16, 16, 4, 2)
 BIAS, RESIDUAL = Operand("bias", "column"), Operand("res", "matrix")

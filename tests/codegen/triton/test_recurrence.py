@@ -8,7 +8,7 @@ import pytest
 from ftuner.codegen.triton.recurrence import recurrence_source
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
-from ftuner.core.gpu.recurrence import BLOCKS, RecurrenceKernel
+from ftuner.core.gpu.schedule import BLOCKS, RecurrenceKernel
 from ftuner.core.recurrence import Activation, Cell
 
 pytest.importorskip("triton")

@@ -10,10 +10,10 @@ from tests.conftest import recorded_cpus
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate
 from ftuner.hardware.model import CpuHardware
+from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import Planner
-from ftuner.planner.cpu.problem import Problem
 from ftuner.ukernels.cpu.library import build_library
 
 machines = st.sampled_from(recorded_cpus())

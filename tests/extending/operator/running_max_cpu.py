@@ -6,9 +6,14 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.evaluation import evaluate
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded, StepKind, StepReport
-from ftuner.runtime.cpu.steps.kernel import CompiledKernel
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledKernel,
+    CompiledStep,
+    Loaded,
+    RequiredFamilies,
+    StepKind,
+    StepReport,
+)
 
 
 class RunningMaxKind(StepKind[RunningMaxStep]):

@@ -11,6 +11,7 @@ from ftuner.core.dim import Dim
 from ftuner.core.dtype import INT64
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
@@ -121,7 +122,7 @@ def feeds(graph: Graph, bindings: Mapping[str, int]) -> dict[str, Array]:
 
 def assert_experts_run(graph: Graph, backend: CpuBackend) -> None:
     for threads in (1, 2):
-        model = Model(optimised(graph, halves=False), backend, threads)
+        model = Model(optimised(graph, halves=False), backend, Options(threads))
         assert "experts" in [step.kind for step in model.steps]
         for bindings in ({"B": 1, "S": 1}, {"B": 2, "S": 5}, {"B": 3, "S": 40}, {"B": 0, "S": 4}):
             given = feeds(graph, bindings)

@@ -12,6 +12,7 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.int8 import keep_int8_weights
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.reference import run_reference
@@ -72,7 +73,7 @@ def test_kept(kind: str, backend: CpuBackend) -> None:
     assert product.op == "narrow_matmul"
     assert product.inputs[1].dtype == INT8
     assert {n.op for n in kept.nodes} <= {"narrow_matmul", "multiply"}
-    compiled = CompiledGraph(kept, backend)
+    compiled = CompiledGraph(kept, backend, Options())
     for rows in (0, 1, 2, 7, 50):
         x = RNG.standard_normal((rows, K)).astype(np.float32)
         (expected,) = run_reference(graph, [x])
@@ -136,7 +137,9 @@ def test_query_key_and_value_are_one_product(backend: CpuBackend) -> None:
     assert [n.op for n in merged.nodes].count("narrow_matmul") == 1
     array = RNG.standard_normal((5, K)).astype(np.float32)
     for result, expected in zip(
-        CompiledGraph(merged, backend).run([array]), run_reference(graph, [array]), strict=True
+        CompiledGraph(merged, backend, Options()).run([array]),
+        run_reference(graph, [array]),
+        strict=True,
     ):
         assert np.allclose(result, expected, rtol=1e-4, atol=5e-2)
 

@@ -12,8 +12,8 @@ from ftuner.core.dtype import DTYPES, INT8, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
+from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.ops.layer import layer_epilogue
 from ftuner.ukernels.cpu.library import (
     ANY_MATRICES,

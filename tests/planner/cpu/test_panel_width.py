@@ -9,8 +9,13 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.panel_width import REFERENCE_ROWS, best_width, panel_problem
-from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.planner.cpu.planner import (
+    REFERENCE_ROWS,
+    Planner,
+    best_width,
+    panel_problem,
+    planner_for,
+)
 from ftuner.ukernels.cpu.library import build_library
 
 

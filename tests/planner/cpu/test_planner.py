@@ -20,10 +20,8 @@ from ftuner.cost.cpu.product import most_rows
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.candidates import split_rows
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.plan import Plan
-from ftuner.planner.cpu.planner import Planner, grids
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.planner import Planner, grids, panel_problem
 from ftuner.ukernels.cpu.library import build_library
 
 MACHINES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftuner.core.cpu.windows import DepthwiseKernel
+from ftuner.core.cpu.schedule import DepthwiseKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
@@ -17,8 +17,7 @@ from ftuner.cost.cpu.stripes import (
 )
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.planner import panel_problem, planner_for
 from ftuner.planner.cpu.stripes import (
     ProductWork,
     StripesPlanner,

@@ -19,8 +19,7 @@ from ftuner.planner.gpu.attention import (
     attention_planner,
     kept_tiles,
 )
-from ftuner.planner.gpu.plan import AttentionPlan
-from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths
+from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
 
 CASES = (
     # Requests, heads of keys, heads that share one, rows, keys, elements, causal.

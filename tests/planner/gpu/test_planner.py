@@ -12,9 +12,8 @@ from tests.recorded_gpus import GPUS, gpu
 from ftuner.core.dtype import FLOAT16
 from ftuner.core.product import ReadWindow
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.planner.gpu.plan import ProductPlan
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
-from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.ukernels.gpu.library import build_gpu_library
 
 SHAPES = (

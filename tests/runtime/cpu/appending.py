@@ -10,6 +10,7 @@ from tests.runtime.cpu.decoders import Decoder
 
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
@@ -24,7 +25,7 @@ def compiled(decoder: Decoder, backend: CpuBackend, append: bool, **options: Any
 
 def from_file(data: bytes, backend: CpuBackend, append: bool, **options: Any) -> Model:
     graph = optimised(import_model(data).graph, halves=False)
-    return Model(graph, backend, append_in_place=append, **options)
+    return Model(graph, backend, Options(append_in_place=append, **options))
 
 
 def tokens(seed: int, batch: int = 1, new: int = 1) -> Array:

@@ -23,7 +23,7 @@ from ftuner.runtime.cpu.attention import Attention
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.ops.grouped_operands import matched
+from ftuner.runtime.ops.operands import matched
 
 PRIMES = (5, 7, 11, 13, 17, 23, 31, 37, 61, 67, 97, 127, 131)
 LAYERS = ((False, None, False), (True, "gelu", False), (True, "relu", True))

@@ -25,6 +25,7 @@ from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeErr
 from ftuner.graph.appending import ROOM_ROWS
 from ftuner.graph.ir import Value
 from ftuner.graph.steps import NestStep
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
@@ -275,7 +276,7 @@ def test_memory_that_cannot_be_had(widest: CpuBackend) -> None:
     def body(g: Maker) -> Value:
         return g.add("concat", g.given("x", S, row), g.given("new", T, row), axis=0)
 
-    model = Model(graph_of(body), widest, append_in_place=True)
+    model = Model(graph_of(body), widest, Options(append_in_place=True))
     assert model.appended == {"x": "y0"}
     past = np.broadcast_to(np.float32(0), (1, n))
     with pytest.raises(AllocationError):

@@ -17,6 +17,7 @@ from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.graph.appending import ROOM_ROWS
 from ftuner.graph.ir import Graph, Value
 from ftuner.inference import load
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
@@ -41,7 +42,7 @@ def _sums(axis: int) -> Graph:
 def summing(widest: CpuBackend) -> list[tuple[Model, Model]]:
     graphs = [_sums(axis) for axis in range(1, 4)]
     return [
-        (Model(g, widest, append_in_place=True), Model(g, widest)) for g in graphs
+        (Model(g, widest, Options(append_in_place=True)), Model(g, widest)) for g in graphs
     ]  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def _windowed(axis: int) -> Graph:
 @pytest.mark.parametrize("axis", [1, 2, 3])
 def test_a_window_slides_in_place(axis: int, rows: int, widest: CpuBackend) -> None:
     """Through the memory from its begin to its end; then the window alone moves to another."""
-    model = Model(_windowed(axis), widest, append_in_place=True)
+    model = Model(_windowed(axis), widest, Options(append_in_place=True))
     assert model.appended == {"x": "y0"}
     assert not [step for step in model.steps if "copy" in step.title]
     rng = np.random.default_rng(rows)
@@ -179,7 +180,7 @@ def test_ids_are_appended_too(widest: CpuBackend) -> None:
         ids, new = g.given("ids", B, S, dtype=INT64), g.given("new", B, T, dtype=INT64)
         return g.add("concat", ids, g.add("multiply", new, new), axis=1)
 
-    model = Model(graph_of(body), widest, append_in_place=True)
+    model = Model(graph_of(body), widest, Options(append_in_place=True))
     ids = np.empty((2, 0), np.int64)
     wanted = ids
     for number in range(200):

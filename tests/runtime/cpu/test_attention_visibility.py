@@ -28,7 +28,7 @@ from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps.attention import attention_plan, problem_of
 from ftuner.runtime.model import Model
-from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.runtime.shapes.layout import StridedArray
 
 B, H, G, D, E, P = (symbol(name) for name in "BHGDEP")
 LOWEST = float(np.finfo(np.float32).min)

@@ -14,15 +14,14 @@ from tests.conftest import HOST_ISAS
 from ftuner import api
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.intake import overlapped
+from ftuner.cost.cpu.tile import overlapped
 from ftuner.errors import ConfigurationError
-from ftuner.hardware.calibration import Fitted
-from ftuner.hardware.constants import constants
+from ftuner.hardware.constants import Fitted, constants
 from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.calibration import fits
+from ftuner.runtime.cpu.calibration import stand
 from ftuner.runtime.cpu.calibration.calibrate import FITS
 from ftuner.runtime.cpu.calibration.stand import Stand
 from ftuner.runtime.cpu.calibration.steps import Ring, Run, fit_steps
@@ -105,7 +104,7 @@ def test_a_clock_that_jumps_back_is_no_time(machine: Machine) -> None:
 
 
 def test_a_line_and_the_closest() -> None:
-    assert fits.line([1.0, 2.0, 4.0], [5.0, 7.0, 11.0]) == pytest.approx((3.0, 2.0))
+    assert stand.line([1.0, 2.0, 4.0], [5.0, 7.0, 11.0]) == pytest.approx((3.0, 2.0))
     true = (0.8, 3.0)
     own = [4.0, 16.0, 40.0]
 
@@ -113,19 +112,19 @@ def test_a_line_and_the_closest() -> None:
         return [overlapped(c, 12.0 / share, overlap) for c in own]
 
     ways = [(s, p) for s in (0.4, 0.6, 0.8, 1.0) for p in (1.0, 2.0, 3.0, 8.0)]
-    found, error = fits.closest(ways, modelled, modelled(*true), (0.4, 1.0), 1e-3)
+    found, error = stand.closest(ways, modelled, modelled(*true), (0.4, 1.0), 1e-3)
     assert found == true
     assert error < 1e-9
 
 
 def test_noise_keeps_the_prior() -> None:
     scores = {"usual": 0.05, "other": 0.0}
-    assert fits.preferred(scores, "usual", 0.01) == "other"
-    assert fits.preferred(scores, "usual", 0.1) == "usual"
-    assert fits.preferred({"usual": 0.019, "other": 0.0}, "usual", 0.0) == "usual"
-    assert fits.between(2.0, 1.0, 0.0) == 2.0
-    assert fits.between(2.0, 1.0, 10.0) == pytest.approx(1.0, abs=0.01)
-    assert fits.confidence(0.2) == pytest.approx(0.5)
+    assert stand.preferred(scores, "usual", 0.01) == "other"
+    assert stand.preferred(scores, "usual", 0.1) == "usual"
+    assert stand.preferred({"usual": 0.019, "other": 0.0}, "usual", 0.0) == "usual"
+    assert stand.between(2.0, 1.0, 0.0) == 2.0
+    assert stand.between(2.0, 1.0, 10.0) == pytest.approx(1.0, abs=0.01)
+    assert stand.confidence(0.2) == pytest.approx(0.5)
 
 
 WRONG = {

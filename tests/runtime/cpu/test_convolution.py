@@ -14,8 +14,8 @@ from tests.runtime.convolutions import REDUCTIONS, Convolution, Reduction, name_
 from ftuner.core.dtype import DTYPES
 from ftuner.graph.steps import ConvolutionStep, DepthwiseStep
 from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
-from ftuner.planner.cpu.line_winograd import line_plan
-from ftuner.planner.cpu.winograd import winograd_plan
+from ftuner.planner.cpu.winograd import line_plan, winograd_plan
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps import line_winograd as line_steps
 from ftuner.runtime.cpu.steps import winograd as winograd_steps
@@ -74,7 +74,7 @@ EXTENTS = {
 @pytest.mark.parametrize("case", WINDOWS, ids=name_of)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_windows_equal_the_reference(backend: CpuBackend, case: Convolution, threads: int) -> None:
-    model = Model(case.graph(), backend, threads=threads)
+    model = Model(case.graph(), backend, Options(threads=threads))
     assert ConvolutionStep in step_types(model)
     for images, spatial in product((1, 3), EXTENTS[len(case.kernel)]):
         check(model, case, images, *spatial)
@@ -86,7 +86,7 @@ def test_windows_equal_the_reference(backend: CpuBackend, case: Convolution, thr
 def test_single_channels_equal_the_reference(
     backend: CpuBackend, case: Convolution, threads: int
 ) -> None:
-    model = Model(case.graph(), backend, threads=threads)
+    model = Model(case.graph(), backend, Options(threads=threads))
     assert step_types(model) == [DepthwiseStep]
     # Rows longer than a task's block, too.
     longer = [(70,)] if len(case.kernel) == 1 else [(7, 90)]
@@ -98,7 +98,7 @@ def test_single_channels_equal_the_reference(
 @pytest.mark.each_value
 @pytest.mark.parametrize("case", REDUCTIONS, ids=name_of)
 def test_reductions_of_windows_equal_the_reference(backend: CpuBackend, case: Reduction) -> None:
-    model = Model(case.graph(), backend, threads=2)
+    model = Model(case.graph(), backend, Options(threads=2))
     assert step_types(model) == [DepthwiseStep]
     for images, spatial in product((1, 2), EXTENTS[len(case.kernel)]):
         case.check_extremes(model, images, *spatial, tolerance=1e-5)
@@ -117,7 +117,7 @@ def test_winograd_equals_the_reference(
         winograd_steps, "faster_winograd", lambda planner, _, *rest: winograd_plan(planner, *rest)
     )
     winograd_steps._plan.cache_clear()
-    model = Model(case.graph(), backend, threads=threads)
+    model = Model(case.graph(), backend, Options(threads=threads))
     assert step_types(model) == [WinogradStep, ConvolutionStep] * case.groups
     for images, spatial in product((1, 3), [(1, 3), (3, 4), (8, 8), (9, 30), (17, 13)]):
         check(model, case, images, *spatial)
@@ -130,7 +130,7 @@ def test_where_winograd_is_slower_the_window_does_the_work(
     monkeypatch.setattr(winograd_steps, "faster_winograd", lambda *_: None)
     winograd_steps._plan.cache_clear()
     case = WINOGRAD[0]
-    model = Model(case.graph(), widest, threads=1)
+    model = Model(case.graph(), widest, Options(threads=1))
     check(model, case, 2, 9, 12)
     winograd_steps._plan.cache_clear()
 
@@ -153,7 +153,7 @@ def _lines_win(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("case", LINES, ids=name_of)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_lines_equal_the_reference(backend: CpuBackend, case: Convolution, threads: int) -> None:
-    model = Model(case.graph(), backend, threads=threads)
+    model = Model(case.graph(), backend, Options(threads=threads))
     assert step_types(model) == [LineWinogradStep, ConvolutionStep]
     for images, spatial in product((1, 3), [(7, 7), (8, 9), (9, 30), (31, 13), (40, 67)]):
         check(model, case, images, *spatial)
@@ -173,7 +173,7 @@ def test_lines_equal_the_reference_in_blocks_of_any_rows(
         )._replace(block=min(block, problem.rows)),
     )
     case = LINES[0]
-    model = Model(case.graph(), widest, threads=2)
+    model = Model(case.graph(), widest, Options(threads=2))
     for spatial in [(7, 7), (31, 13), (40, 67)]:
         check(model, case, 2, *spatial)
 
@@ -184,7 +184,7 @@ def test_lines_of_a_first_layer_read_what_was_padded(
     """Whole rows of a window are one piece of memory there."""
     chosen: list[object] = []
     case = Convolution((7, 7), 3, 32, strides=2, pads=(0, 0))
-    model = Model(case.graph(), widest, threads=1)
+    model = Model(case.graph(), widest, Options(threads=1))
     line, window = (step for part in model.parts for step in part.lowered.steps)
     assert line.weight.shape == (7, 7, 3, 32)
     assert window.window.run == 21
@@ -198,12 +198,12 @@ def test_lines_of_a_first_layer_read_what_was_padded(
 
 @pytest.mark.parametrize("case", [*WINDOWS[:3:2], WINDOWS[6], DEPTHWISE[1]])
 def test_empty_batches(widest: CpuBackend, case: Convolution) -> None:
-    check(Model(case.graph(), widest, threads=2), case, 0, *(9,) * len(case.kernel))
+    check(Model(case.graph(), widest, Options(threads=2)), case, 0, *(9,) * len(case.kernel))
 
 
 def test_all_that_is_read_may_be_padding(widest: CpuBackend) -> None:
     case = Convolution((3, 3), 8, 8, pads=(3, 3))
-    model = Model(case.graph(), widest, threads=1)
+    model = Model(case.graph(), widest, Options(threads=1))
     check(model, case, 1, 0, 4)
     check(model, case, 1, 1, 1)
 
@@ -211,7 +211,7 @@ def test_all_that_is_read_may_be_padding(widest: CpuBackend) -> None:
 def test_infinity_and_nan_reach_only_their_windows(widest: CpuBackend) -> None:
     """Those of products through windows; Winograd's transforms add up all that a tile reads."""
     case = Convolution((3, 3), 4, 8, pads=(2, 2), dilation=2)
-    model = Model(case.graph(), widest, threads=1)
+    model = Model(case.graph(), widest, Options(threads=1))
     x = case.made(1, 12, 12, 4)
     x[0, 5, 5, 2] = np.nan
     (result,) = model.run({"x": x})
@@ -228,6 +228,6 @@ def test_infinity_and_nan_reach_only_their_windows(widest: CpuBackend) -> None:
 @pytest.mark.usefixtures("_lines_win")
 def test_nothing_outside_of_arrays_is_touched(widest: CpuBackend, case: Convolution) -> None:
     with guarding():
-        model = Model(case.graph(), widest, threads=1)
+        model = Model(case.graph(), widest, Options(threads=1))
         for spatial in EXTENTS[len(case.kernel)][:2]:
             check(model, case, 2, *spatial)

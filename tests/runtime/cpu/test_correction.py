@@ -17,11 +17,10 @@ from ftuner.errors import CacheWarning, DatasetError
 from ftuner.hardware.correction import LearnedCorrection, from_document
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, to_document
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.planner.cpu.planner import Planner, panel_problem, planner_for
 from ftuner.runtime.cache import CORRECTIONS, Cache
-from ftuner.runtime.cpu.correction import corrected, forget, keep
 from ftuner.runtime.cpu.session import CpuSession, known_hardware
+from ftuner.runtime.known_hardware import corrected, forget, keep
 from ftuner.ukernels.cpu.library import build_library
 
 

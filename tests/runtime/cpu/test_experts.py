@@ -9,6 +9,7 @@ from tests.graph.graphs import Array, Maker, S, T
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
 from ftuner.errors import IndexRangeError
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps import experts as steps
 from ftuner.runtime.model import Model
@@ -31,7 +32,7 @@ class Experts:
         operands += [g.constant(self.bias)] if biased else []
         y = g.add("expert_matmul", *operands, transposed=transposed, node="experts of a layer")
         self.transposed, self.biased = transposed, biased
-        self.model = Model(optimised(g.made(y), halves=False), backend, threads)
+        self.model = Model(optimised(g.made(y), halves=False), backend, Options(threads))
         assert [s.kind for s in self.model.steps][-1] == "experts"
 
     def check(self, index: Array) -> None:

@@ -16,7 +16,7 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.grouped import GroupedMatmul
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.ops.grouped_operands import matched
+from ftuner.runtime.ops.operands import matched
 
 Grouped = Callable[..., list[Any]]
 """`grouped_matmul` of a back end."""

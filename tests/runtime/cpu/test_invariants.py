@@ -13,6 +13,7 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.graph.invariants import invariants
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
@@ -63,10 +64,10 @@ def test_same_bits_without(
     widest: CpuBackend, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     x = np.random.default_rng(0).standard_normal((3, 333)).astype(np.float32)
-    model = Model(biased(), widest, threads)
+    model = Model(biased(), widest, Options(threads))
     kept = [model.run({"x": x}) for _ in range(3)]
     monkeypatch.setattr("ftuner.runtime.cpu.program.MAX_INVARIANT_BYTES", 0)
-    other = Model(biased(), widest, threads)
+    other = Model(biased(), widest, Options(threads))
     without = other.run({"x": x})
     (program,) = compiled(other).states.all[0].programs.values()
     assert program.results is None

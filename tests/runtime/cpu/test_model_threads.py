@@ -13,6 +13,7 @@ from tests.at_once import at_once
 from tests.runtime.cpu.small_models import LAYER, assert_right, small
 
 from ftuner.graph.ir import Graph
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
@@ -22,7 +23,7 @@ def test_thread_counts(widest: CpuBackend, encoder: Model, threads: int) -> None
     """Those of the back end, and a model's own."""
     widest.threads = threads
     assert encoder.threads == threads
-    own = Model(LAYER, widest, threads)
+    own = Model(LAYER, widest, Options(threads))
     widest.threads = 1
     assert own.threads == threads
     for b, s in ((1, 1), (3, 17), (2, 64)):

@@ -14,8 +14,7 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.graph.arrays import converted
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.panel_width import best_width
-from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.planner import best_width, planner_for
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.packed_weights import Panels, pack
 from ftuner.runtime.cpu.plan_records import Strides

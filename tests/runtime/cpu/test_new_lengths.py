@@ -17,6 +17,7 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.planner.cpu.planner import Planner
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.program import MAX_FILLS
@@ -96,7 +97,7 @@ def test_experts_do_not_plan_each_length(
     products = g.add("expert_matmul", x, weight, index, transposed=False, node="experts")
     past = g.given("past", T, 16)
     graph = g.graph(g.inputs, [("y", products), ("z", g.add("softmax", past, axis=1, log=False))])
-    model = Model(optimised(graph, halves=False), widest, threads=threads)
+    model = Model(optimised(graph, halves=False), widest, Options(threads=threads))
     assert "experts" in [step.kind for step in model.steps]
     random = np.random.default_rng(0)
 
@@ -127,7 +128,7 @@ def test_attention_across_borders_is_as_in_float64(
     extents: tuple[int, ...], causal: Any, threads: int, widest: CpuBackend
 ) -> None:
     """Keys one by one, past the borders of vectors, panels and ranges."""
-    model = Model(graph_of(AttentionSoftmax(SCALE, causal)), widest, threads=threads)
+    model = Model(graph_of(AttentionSoftmax(SCALE, causal)), widest, Options(threads=threads))
     heads, group, rows = extents
     for keys in range(rows, 2 * RANGE + 20):
         feeds = inputs_of((heads, group, rows, keys, 16, 24), past=keys // 2)

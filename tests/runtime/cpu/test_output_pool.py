@@ -16,11 +16,11 @@ from tests.at_once import at_once
 from tests.graph.graphs import Maker, S
 
 from ftuner.errors import AllocationError
-from ftuner.runtime.cpu import output_pool
+from ftuner.runtime.backend import Options
+from ftuner.runtime.cpu import memory
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
-from ftuner.runtime.cpu.memory import HUGE_PAGE_BYTES
-from ftuner.runtime.cpu.output_pool import OutputPool
+from ftuner.runtime.cpu.memory import HUGE_PAGE_BYTES, OutputPool
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import Model
 
@@ -40,7 +40,7 @@ def model(widest: CpuBackend) -> Model:
     maker = Maker()
     x = maker.given("x", S)
     graph = maker.made(maker.add("add", x, x), maker.add("multiply", x, maker.number(3)))
-    return Model(graph, widest, threads=1)
+    return Model(graph, widest, Options(threads=1))
 
 
 def address(x: np.ndarray) -> int:
@@ -138,7 +138,7 @@ def test_as_much_is_kept_as_was_lent_at_once(
     assert 0 < pool.kept_bytes <= 8 * LARGE
     pool.trim()
     assert pool.kept_bytes == 0
-    monkeypatch.setattr(output_pool, "MAX_SPARE_BYTES", 4 * LARGE)
+    monkeypatch.setattr(memory, "MAX_SPARE_BYTES", 4 * LARGE)
     together = [pool.array((LARGE,), FLOAT32) for _ in range(3)]
     del together
     assert pool.kept_bytes == 4 * LARGE

@@ -16,15 +16,13 @@ from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES, FLOAT32, DType
 from ftuner.core.expr import Expr, evaluate
 from ftuner.core.product import ProductTypes, product_types
-from ftuner.planner.cpu.plan import Choice, Grid
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Choice, Grid, Problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.cover_records import encoded_covers
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.kernels import CompiledLibrary, Kernels
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.plan_records import Strides, encoded_covers
 from ftuner.runtime.cpu.products import Products, words
 from ftuner.runtime.cpu.scratch import Workspaces
 from ftuner.runtime.ops.layer import layer_epilogue

@@ -17,6 +17,7 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
 from ftuner.planner.cpu.plan import Plan
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, RowRange
@@ -75,7 +76,7 @@ def test_short_inputs_are_planned_when_loaded(
     widest: CpuBackend, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     graph = optimised(layer())
-    model = Model(graph, widest, threads=threads)
+    model = Model(graph, widest, Options(threads=threads))
     write, written = PlanWriter.write, []
 
     def counted(self: PlanWriter, plan: Plan, rows: RowRange | None = None) -> Encoded:
@@ -131,7 +132,7 @@ def test_alike_layers_are_planned_once(widest: CpuBackend, monkeypatch: pytest.M
         monkeypatch.setattr(kind, "bind", counted)
     for layers in (1, 12):
         graph = decoder(layers)
-        model = Model(graph, widest, threads=1)
+        model = Model(graph, widest, Options(threads=1))
         for tokens in (1, 3, 40):
             planned.clear()
             feeds = inputs_of(graph, decoder_extents(layers, tokens), seed=tokens)
@@ -141,7 +142,7 @@ def test_alike_layers_are_planned_once(widest: CpuBackend, monkeypatch: pytest.M
 
 def test_alike_layers_with_other_extents(widest: CpuBackend) -> None:
     graph = decoder(5)
-    model = Model(graph, widest, threads=2)
+    model = Model(graph, widest, Options(threads=2))
     for past in ((3, 4, 5, 6, 7), (9, 9, 1, 9, 1), (0, 2, 0, 2, 0)):
         extents = decoder_extents(5, 4) | {f"P{i}": n for i, n in enumerate(past)}
         extents |= {f"N{i}": 3 * n + 1 for i, n in enumerate(past)}
@@ -153,7 +154,7 @@ def test_alike_layers_with_other_extents(widest: CpuBackend) -> None:
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_workers_that_come_late(widest: CpuBackend, graph: Graph, threads: int) -> None:
     """With more workers than cores most of them miss most runs."""
-    model = Model(graph, widest, threads=threads)
+    model = Model(graph, widest, Options(threads=threads))
     for turn in range(300):
         feeds = inputs_of(graph, {"B": 1 + turn % 3, "S": 1 + turn % 17}, seed=turn % 5)
         assert_close(model.run(feeds), reference(graph, feeds))
@@ -165,7 +166,7 @@ def test_workers_of_an_earlier_run(widest: CpuBackend, order: list[tuple[int, bo
     """Runs of programs and of products, each with its own number of workers: who wakes up late for
     one may meet the next."""
     graph = fork()
-    models = {n: Model(graph, widest, threads=n) for n in range(1, 10)}
+    models = {n: Model(graph, widest, Options(threads=n)) for n in range(1, 10)}
     feeds = inputs_of(graph, {"B": 40, "S": 30}, seed=1)
     expected = reference(graph, feeds)
     matmul = Matmul(widest)

@@ -28,6 +28,7 @@ from ftuner.graph.builder import Builder
 from ftuner.graph.invariants import invariants
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
@@ -65,7 +66,7 @@ def test_right_at_any_extents(
 ) -> None:
     graph = noise(op, dtype)
     for threads in (1, 2):
-        model = Model(graph, backend_of(isa), threads, random_seed=SEED)
+        model = Model(graph, backend_of(isa), Options(threads, random_seed=SEED))
         assert [spec.name for spec in model.inputs] == ["x"]
         for run, shape in enumerate(SHAPES):
             x = np.full(shape, 2, dtype.name)
@@ -77,7 +78,7 @@ def test_right_at_any_extents(
 
 
 def test_all_readers_see_the_same_numbers(widest: CpuBackend) -> None:
-    found = Model(noise(), widest, random_seed=0)(x=zeros(5, 700))
+    found = Model(noise(), widest, Options(random_seed=0))(x=zeros(5, 700))
     np.testing.assert_array_equal(found["sum"], found["first"])
     assert_independent(found["first"], found["second"])
 
@@ -88,7 +89,7 @@ def test_the_same_bits_with_any_threads_and_isa(
     x, wanted = zeros(3, 5000), None
     for isa in HOST_ISAS:
         for threads in (1, 2, 3):
-            model = Model(noise(), backend_of(isa), threads, random_seed=4)
+            model = Model(noise(), backend_of(isa), Options(threads, random_seed=4))
             found = [np.stack(model.run({"x": x})) for _ in range(3)]
             wanted = found if wanted is None else wanted
             np.testing.assert_array_equal(found, wanted)
@@ -104,8 +105,8 @@ def test_runs_and_models_differ(widest: CpuBackend) -> None:
 
 
 def test_distributions_over_runs(widest: CpuBackend) -> None:
-    normal = Model(noise(), widest, random_seed=1)
-    uniform = Model(noise("random_uniform"), widest, random_seed=2)
+    normal = Model(noise(), widest, Options(random_seed=1))
+    uniform = Model(noise("random_uniform"), widest, Options(random_seed=2))
     x = zeros(40, 100)
     assert_normal(np.stack([normal(x=x)["first"] for _ in range(50)]))
     assert_uniform(np.stack([uniform(x=x)["first"] for _ in range(50)]))
@@ -116,10 +117,10 @@ def test_distributions_over_runs(widest: CpuBackend) -> None:
 def test_concurrent_runs_differ(widest: CpuBackend) -> None:
     """With a seed they are, in some order, those that one thread makes."""
     x, count = zeros(2, 300), 64
-    model = Model(noise(), widest, random_seed=3)
+    model = Model(noise(), widest, Options(random_seed=3))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: model(x=x)["first"].tobytes(), range(count)))
-    again = Model(noise(), widest, random_seed=3)
+    again = Model(noise(), widest, Options(random_seed=3))
     assert sorted(found) == sorted(again(x=x)["first"].tobytes() for _ in range(count))
     assert len(set(found)) == count
 
@@ -157,7 +158,7 @@ def test_numbers_in_a_product(widest: CpuBackend) -> None:
     y = builder.add("matmul", x, drawn(builder, like, "random_normal"))
     y = builder.add("add", y, drawn(builder, y, "random_normal"))
     graph = optimised(builder.graph([x, like], [("y", y)]))
-    model = Model(graph, widest, random_seed=9)
+    model = Model(graph, widest, Options(random_seed=9))
     feeds = {"x": np.ones((17, 33), np.float32), "like": zeros(33, 21)}
     wanted = run_reference(graph, [*feeds.values(), np.array([9, 0], np.uint64)])
     np.testing.assert_allclose(model.run(feeds), wanted, 1e-4, 1e-4)
@@ -166,12 +167,12 @@ def test_numbers_in_a_product(widest: CpuBackend) -> None:
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "3", True])
 def test_seeds_that_are_none(seed: Any, widest: CpuBackend) -> None:
     with pytest.raises(ConfigurationError, match=r"random_seed is .* from 0 below 2"):
-        Model(noise(), widest, random_seed=seed)
+        Model(noise(), widest, Options(random_seed=seed))
 
 
 def test_measured_and_explained(widest: CpuBackend) -> None:
     """Which leaves the numbers of later runs as they were."""
-    model, again = (Model(noise(), widest, random_seed=4) for _ in range(2))
+    model, again = (Model(noise(), widest, Options(random_seed=4)) for _ in range(2))
     x = zeros(3, 5)
     for _ in range(3):
         assert len(model.step_seconds({"x": x})) == len(model.steps)
@@ -185,7 +186,7 @@ def test_measured_and_explained(widest: CpuBackend) -> None:
 @pytest.mark.parametrize("seed", [None, 8])
 def test_after_a_fork(seed: int | None, widest: CpuBackend) -> None:
     """A child goes on with the numbers of a seed, as its parent does; without one it has others."""
-    model, x = Model(noise(), widest, 1, random_seed=seed), zeros(2, 50)
+    model, x = Model(noise(), widest, Options(1, random_seed=seed)), zeros(2, 50)
     model(x=x)
     reading, writing = os.pipe()
     child = os.fork()

@@ -30,8 +30,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.operands import step_problem
-from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
-from ftuner.runtime.cpu.steps.kinds import kind_of
+from ftuner.runtime.cpu.steps.contract import RequiredFamilies, by_library, kind_of
 from ftuner.runtime.model import Model
 from ftuner.ukernels.cpu.library import build_library, families_of_calls
 

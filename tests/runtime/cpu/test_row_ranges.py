@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 from tests.graph.graphs import Maker, S, assert_close, graph_of, inputs_of, reference
 
-from ftuner.core.ranges import after_fine
+from ftuner.core.caching import after_fine
 from ftuner.graph.ir import Graph, Value
 from ftuner.planner.cpu.candidates import Candidate
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.plan_records import PlanWriter
 from ftuner.runtime.cpu.program import ProgramWriter
@@ -30,7 +31,7 @@ def dense(k: int, n: int) -> Graph:
 @pytest.mark.parametrize(("k", "n"), WIDTHS)
 def test_all_rows(backend: CpuBackend, k: int, n: int, threads: int) -> None:
     graph = dense(k, n)
-    model = Model(graph, backend, threads=threads)
+    model = Model(graph, backend, Options(threads=threads))
     # The same ranges from below and from above, and no rows at all.
     for rows in (*ROWS, *reversed(ROWS), 0):
         feeds = inputs_of(graph, {"S": rows})
@@ -42,7 +43,7 @@ def test_blocks_of_rows(backend: CpuBackend, threads: int, monkeypatch: pytest.M
     """An A that is walked block by block."""
     monkeypatch.setattr(Candidate, "block_of_rows", lambda self, m: min(m, 23))
     graph = dense(40, 72)
-    model = Model(graph, backend, threads=threads)
+    model = Model(graph, backend, Options(threads=threads))
     for rows in ROWS:
         feeds = inputs_of(graph, {"S": rows})
         assert_close(model.run(feeds), reference(graph, feeds))
@@ -51,7 +52,7 @@ def test_blocks_of_rows(backend: CpuBackend, threads: int, monkeypatch: pytest.M
 def test_a_range_is_planned_once(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProgramWriter, "plan_few_rows", lambda *_: None)
     graph = dense(24, 40)
-    model = Model(graph, widest, threads=1)
+    model = Model(graph, widest, Options(threads=1))
     first = 1 << 9
     model.run(inputs_of(graph, {"S": first}))
     written: list[object] = []

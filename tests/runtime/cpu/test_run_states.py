@@ -13,6 +13,7 @@ from tests.at_once import at_once
 from tests.graph.graphs import assert_close, inputs_of, layer, reference
 
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.program import BoundProgram
@@ -124,7 +125,7 @@ def test_runs_of_one_model_side_by_side(
 ) -> None:
     """Two callers are inside at once."""
     monkeypatch.setattr(widest, "cores", 2)
-    model = Model(LAYER, widest, threads=threads)
+    model = Model(LAYER, widest, Options(threads=threads))
     both = threading.Barrier(2)
     launch = CompiledGraph._launch
 
@@ -151,7 +152,7 @@ def test_a_program_is_bound_to_one_state(
 ) -> None:
     """Callers change places; each run reads and writes the memory of its own state."""
     monkeypatch.setattr(widest, "cores", 3)
-    model = Model(LAYER, widest, threads=1)
+    model = Model(LAYER, widest, Options(threads=1))
     (part,) = model.parts
     assert isinstance(part, CompiledGraph)
     cases = [inputs_of(LAYER, {"B": 1, "S": s}, s) for s in range(1, 9)]
@@ -177,7 +178,7 @@ def test_a_program_is_bound_to_one_state(
 
 
 def test_times_and_footprints_beside_runs(widest: CpuBackend) -> None:
-    model = Model(LAYER, widest, threads=1)
+    model = Model(LAYER, widest, Options(threads=1))
     feeds = inputs_of(LAYER, {"B": 2, "S": 9})
     expected = model.run(feeds)
     memory = model.memory(feeds)

@@ -27,14 +27,15 @@ from ftuner.codegen.llvm.native.records import PoolSlot
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Problem
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.attention import Attention
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.model import Model
-from ftuner.runtime.ops.grouped_operands import matched
+from ftuner.runtime.ops.operands import matched
 
 SHAPES = (
     (64, 64, 4096),
@@ -260,17 +261,17 @@ GRAPHS = {
 @pytest.mark.parametrize("threads", [2, 3])
 def test_models(several: CpuBackend, name: str, threads: int) -> None:
     graph, extents = GRAPHS[name]
-    model = Model(graph, several, threads=threads)
+    model = Model(graph, several, Options(threads=threads))
     feeds = inputs_of(graph, extents)
     assert_same(lambda: model.run(feeds), several, name)
-    other = Model(graph, several, threads=threads)
+    other = Model(graph, several, Options(threads=threads))
     assert bits(other.run(feeds)) == bits(model.run(feeds))
 
 
 def test_a_model_while_others_come_and_go(several: CpuBackend) -> None:
     """Workers come late or not at all, and runs go alone."""
     graph = optimised(layer())
-    model = Model(graph, several, threads=3)
+    model = Model(graph, several, Options(threads=3))
     feeds = inputs_of(graph, {"B": 2, "S": 37})
     expected = bits(model.run(feeds))
     with disturbed(several):
@@ -288,7 +289,7 @@ def test_rounding_modes_of_threads(several: CpuBackend) -> None:
     library = ctypes.CDLL("libm.so.6")
     upward = 0x800 if platform.machine() == "x86_64" else 0x400000
     matmul = Matmul(several)
-    model = Model(optimised(layer()), several, threads=2)
+    model = Model(optimised(layer()), several, Options(threads=2))
     a, b = uniform(1, (64, 700), "float32"), uniform(2, (700, 300), "float32")
     feeds = inputs_of(optimised(layer()), {"B": 2, "S": 37})
     pool = several.kernels.runtime.pool

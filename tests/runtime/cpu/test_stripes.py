@@ -16,6 +16,7 @@ from ftuner.cost.step import Machine
 from ftuner.graph.ir import Graph
 from ftuner.graph.steps import StripesStep, WholeStep
 from ftuner.planner.cpu.stripes import StripesPlanner
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.steps.stripes import stripes_at
 from ftuner.runtime.model import Model
@@ -67,7 +68,7 @@ def test_stripes_equal_the_reference(
 ) -> None:
     graph = chain.graph()
     with walking(rows, parts):
-        model = Model(graph, backend, threads=threads)
+        model = Model(graph, backend, Options(threads=threads))
         has_chain(chain, model)
         for images, spatial in product((1, 2), EXTENTS):
             check(chain, graph, model, images, spatial)
@@ -76,7 +77,7 @@ def test_stripes_equal_the_reference(
 def test_where_steps_are_faster_apart_they_do_the_work(widest: CpuBackend) -> None:
     chain = CHAINS[0]
     graph = chain.graph()
-    model = Model(graph, widest, threads=2)
+    model = Model(graph, widest, Options(threads=2))
     has_chain(chain, model)
     check(chain, graph, model, 2, (12, 12))
 
@@ -84,7 +85,7 @@ def test_where_steps_are_faster_apart_they_do_the_work(widest: CpuBackend) -> No
 def test_a_large_picture_is_walked_by_estimate(widest: CpuBackend) -> None:
     chain = Chain(channels=16, wide=96, columns=24, stride=2)
     graph = chain.graph()
-    model = Model(graph, widest, threads=1)
+    model = Model(graph, widest, Options(threads=1))
     (step,) = (step for step in model.steps if isinstance(step, StripesStep))
     machine = Machine(widest.hardware, widest.hardware.widest, 1)
     stripes = stripes_at(step, {"N": 1, "H": 640, "W": 640}, machine)
@@ -97,7 +98,7 @@ def test_a_large_picture_is_walked_by_estimate(widest: CpuBackend) -> None:
 def test_empty_pictures_and_batches(widest: CpuBackend, chain: Chain) -> None:
     graph = chain.graph()
     with walking():
-        model = Model(graph, widest, threads=2)
+        model = Model(graph, widest, Options(threads=2))
         check(chain, graph, model, 0, (12, 12))
         check(chain, graph, model, 1, (12, 12))
 
@@ -106,7 +107,7 @@ def test_all_that_a_window_reads_may_be_padding(widest: CpuBackend) -> None:
     chain = Chain(kernel=(3, 3), pads=(4, 4), stride=2)
     graph = chain.graph()
     with walking(1, 1):
-        model = Model(graph, widest, threads=1)
+        model = Model(graph, widest, Options(threads=1))
         for spatial in ((1, 1), (2, 3), (5, 1)):
             check(chain, graph, model, 1, spatial)
 
@@ -117,7 +118,7 @@ def test_infinity_and_nan_reach_only_their_windows(widest: CpuBackend) -> None:
     x = np.random.default_rng(0).standard_normal((1, 12, 12, 4)).astype(np.float32)
     x[0, 5, 5, 2] = np.nan
     with walking(2, 2):
-        (result,) = Model(graph, widest, threads=2).run({"x": x})
+        (result,) = Model(graph, widest, Options(threads=2)).run({"x": x})
     touched = np.isnan(result).any(axis=-1)[0]
     expected = np.zeros((12, 12), bool)
     expected[4:7, 4:7] = True
@@ -128,7 +129,7 @@ def test_infinity_and_nan_reach_only_their_windows(widest: CpuBackend) -> None:
 def test_nothing_outside_of_arrays_is_touched(widest: CpuBackend, chain: Chain) -> None:
     graph = chain.graph()
     with guarding(), walking():
-        model = Model(graph, widest, threads=1)
+        model = Model(graph, widest, Options(threads=1))
         for spatial in EXTENTS:
             check(chain, graph, model, 2, spatial)
 
@@ -139,7 +140,7 @@ def test_same_bits_with_and_without_workers(widest: CpuBackend) -> None:
     graph = chain.graph()
     inputs = dict(zip(("x", "r"), chain.inputs(graph, 2, 33, 21), strict=True))
     with walking(2, 3):
-        model = Model(graph, widest, threads=2)
+        model = Model(graph, widest, Options(threads=2))
         (together,) = model.run(inputs)
         pool = widest.kernels.runtime.pool
         with pool.lock:
@@ -152,9 +153,9 @@ def test_what_passes_between_steps_takes_no_memory_of_the_arena(widest: CpuBacke
     graph = chain.graph()
     (x,) = chain.inputs(graph, 1, 64, 64)
     with mock.patch.object(StripesPlanner, "stripes", return_value=None):
-        apart = Model(graph, widest, threads=1).memory({"x": x})
+        apart = Model(graph, widest, Options(threads=1)).memory({"x": x})
     with walking(4, 1):
-        model = Model(graph, widest, threads=1)
+        model = Model(graph, widest, Options(threads=1))
         by_stripes = model.memory({"x": x})
         check(chain, graph, model, 1, (64, 64))
     wide_bytes = 64 * 64 * 96 * 4

@@ -13,8 +13,7 @@ import ftuner
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, INT64
 from ftuner.graph.builder import Builder
-from ftuner.runtime.cpu.arrays import as_array
-from ftuner.runtime.cpu.tensors import tensor_of
+from ftuner.runtime.cpu.arrays import as_array, tensor_of
 
 torch = pytest.importorskip("torch")
 

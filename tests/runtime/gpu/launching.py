@@ -20,11 +20,12 @@ from tests.runtime.gpu.fake_cuda import Driver, h200
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ftuner.graph.ir import Graph
+from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu import scratch
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.executable import CompiledGraph
+from ftuner.runtime.gpu.launching import FixedLaunch
 
 THREADS, CALLS = 4, 200
 ROWS, WIDTH, LAYERS = 16, 2048, 4
@@ -156,7 +157,7 @@ def layers() -> Graph:
 def model(driver: Driver, backend: GpuBackend) -> dict[str, Any]:
     capture = Capture()
     backend.recorder = lambda: capture  # type: ignore[method-assign, assignment, return-value]
-    compiled = CompiledGraph(layers(), backend)
+    compiled = CompiledGraph(layers(), backend, Options())
     compiled.recording = False
     x = torch.randn(ROWS, WIDTH)
     found: dict[str, Any] = measured(driver, lambda: compiled.run([x]))

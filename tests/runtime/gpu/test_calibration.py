@@ -18,8 +18,8 @@ from ftuner.core.dtype import BFLOAT16
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_tuning import GpuTuning, RateTuning
 from ftuner.hardware.recorded import from_document, to_document
+from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import estimate_plan, product_planner_for
-from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.gpu.calibration.calibrate import DeviceCalibration, calibrate
 from ftuner.runtime.gpu.calibration.table import (
     HOST_FIELDS,

@@ -9,8 +9,8 @@ import torch
 
 from ftuner.runtime.gpu.arrays import tf32_set
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Kernel
+from ftuner.runtime.gpu.launching import FixedLaunch
 
 BLOCK = [1, 16, 16]
 

@@ -12,6 +12,7 @@ from tests.runtime.gpu.backends import interpreted
 
 from ftuner.core.dtype import BFLOAT16, DTYPES, FLOAT16, DType
 from ftuner.graph.steps import ConvolutionStep, DepthwiseStep, GroupedConvolutionStep
+from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
 
@@ -70,7 +71,7 @@ def test_single_channels_equal_the_reference(backend: GpuBackend, case: Convolut
 @pytest.mark.parametrize("case", REDUCTIONS, ids=name_of)
 @pytest.mark.parametrize("held", [None, BFLOAT16], ids=str)
 def test_reductions_of_windows_equal_the_reference(case: Reduction, held: DType | None) -> None:
-    model = Model(case.graph(), RTX3090, held=held)
+    model = Model(case.graph(), RTX3090, Options(held=held))
     assert DepthwiseStep in step_types(model)
     assert ConvolutionStep not in step_types(model)
     for images, *spatial in PICTURES[len(case.kernel)]:
@@ -96,7 +97,7 @@ def test_float64_is_computed_by_its_definition() -> None:
 @pytest.mark.parametrize("groups", [1, 4])
 def test_halves_are_multiplied_as_they_are_held(dtype: DType, groups: int) -> None:
     case = Convolution((3, 3), 32, 24, groups=groups, strides=2, residual=True)
-    model = Model(case.graph(), RTX3090, held=dtype)
+    model = Model(case.graph(), RTX3090, Options(held=dtype))
     inputs = case.inputs(2, 9, 6)
     (result,) = model.run(inputs)
     # Three roundings of the operands, one of the result.

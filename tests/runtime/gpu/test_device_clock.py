@@ -18,13 +18,16 @@ from ftuner.core.dtype import BFLOAT16
 from ftuner.core.gpu.attention import AttentionForm
 from ftuner.cost.gpu.tile import loads_of
 from ftuner.planner.gpu.attention import attention_planner
-from ftuner.planner.gpu.problem import AttentionProblem
+from ftuner.planner.gpu.plan import AttentionProblem
 from ftuner.report.tuning import calibration_table
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu import backend as backends
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.calibration.device_clock import DeviceClock
-from ftuner.runtime.gpu.calibration.given_plans import PlannedAttentions, PlannedProducts
+from ftuner.runtime.gpu.calibration.device_clock import (
+    DeviceClock,
+    PlannedAttentions,
+    PlannedProducts,
+)
 from ftuner.runtime.gpu.calibration.table import with_values
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial, planned
 

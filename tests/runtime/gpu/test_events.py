@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ftuner.runtime.gpu.events import device_seconds
+from ftuner.runtime.gpu.launching import device_seconds
 
 
 def test_the_clock_of_the_host() -> None:

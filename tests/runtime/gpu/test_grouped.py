@@ -15,7 +15,7 @@ from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKerne
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.grouped import GroupedMatmul, GroupedProducts
-from ftuner.runtime.ops.grouped_operands import matched
+from ftuner.runtime.ops.operands import matched
 
 DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
 SIZES = [(1, 1, 1), (5, 7, 3), (67, 33, 129), (0, 4, 5), (16, 72, 40), (3, 4, 0), (17, 130, 64),

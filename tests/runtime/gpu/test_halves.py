@@ -23,6 +23,7 @@ from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
+from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
@@ -63,7 +64,7 @@ def assert_within(
     graph: Graph, backend: GpuBackend, dtype: DType, inputs: Mapping[str, Array], roundings: float
 ) -> Model:
     """Outputs keep their types, and their relative error is that of so many roundings."""
-    model = Model(optimised(graph), backend, held=dtype)
+    model = Model(optimised(graph), backend, Options(held=dtype))
     found = model.run(inputs)
     wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in inputs.values()]
     for x, wanted, (name, value) in zip(
@@ -167,7 +168,7 @@ def test_products_whose_columns_are_hidden(dtype: DType, h200: GpuBackend) -> No
     scores = maker.add("add", maker.add("matmul", q, k), mask)
     weights = maker.add("softmax", scores, axis=1, log=False)
     graph = maker.made(weights, maker.add("exp", scores))
-    model = Model(optimised(graph), h200, None, dtype)
+    model = Model(optimised(graph), h200, Options(None, progress=dtype))
     found, none = model.run({"q": np.ones((2, 8), "f"), "k": np.zeros((8, 3), "f")})
     np.testing.assert_allclose(found, np.full((2, 3), 1 / 3), rtol=2 * roundoff(dtype))
     assert not none.any()
@@ -225,7 +226,7 @@ def test_what_is_joined_to_a_cache(dtype: DType, h200: GpuBackend) -> None:
 
 
 def test_an_empty_input(h200: GpuBackend) -> None:
-    model = Model(optimised(layer()), h200, held=BFLOAT16)
+    model = Model(optimised(layer()), h200, Options(held=BFLOAT16))
     (found,) = model.run({"x": np.zeros((0, 4, 24), np.float32), "mask": np.ones((0, 4), "f")})
     assert found.shape == (0, 4, 24)
     assert found.dtype == np.float32
@@ -311,9 +312,9 @@ def test_where_elements_are_not_zero(dtype: DType, h200: GpuBackend) -> None:
 
 def test_a_chip_that_does_not_multiply_it_says_so_at_once() -> None:
     graph = optimised(layer())
-    Model(graph, interpreted("v100"), held=FLOAT16)
+    Model(graph, interpreted("v100"), Options(held=FLOAT16))
     with pytest.raises(HardwareError, match=r"v100.* no matrix units for bfloat16"):
-        Model(graph, interpreted("v100"), held=BFLOAT16)
+        Model(graph, interpreted("v100"), Options(held=BFLOAT16))
 
 
 def test_bad_inputs(h200: GpuBackend) -> None:

@@ -15,11 +15,12 @@ from ftuner.core.dtype import INT64
 from ftuner.errors import IndexRangeError
 from ftuner.graph.ir import Graph
 from ftuner.hardware.gpu_tuning import GpuTuning
+from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu import executable as graphs
 from ftuner.runtime.gpu.arrays import allows_tf32, tf32_set
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
 from ftuner.runtime.gpu.executable import CompiledGraph
+from ftuner.runtime.gpu.launching import FixedLaunch
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.kept_memory import KeptMemory
@@ -89,7 +90,7 @@ def recorded(h200: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> Recordings:
 
 def test_what_comes_again_is_recorded(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
-    run = runner(CompiledGraph(graph, h200), graph)
+    run = runner(CompiledGraph(graph, h200, Options()), graph)
     for _ in range(RECORDED_RUN - 1):
         run(3)
     assert (recorded.made, recorded.replayed) == (0, 0)
@@ -105,7 +106,7 @@ def test_what_comes_again_is_recorded(h200: GpuBackend, recorded: Recordings) ->
 
 def test_a_larger_arena_forgets_recordings(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
-    run = runner(CompiledGraph(graph, h200), graph)
+    run = runner(CompiledGraph(graph, h200, Options()), graph)
     for _ in range(RECORDED_RUN):
         run(2)
     # Buffers begin at multiples of 256 bytes, which are four rows.
@@ -138,7 +139,7 @@ def test_recordings_are_bounded(
     tuning = GpuTuning(recorded_share_of_dram=share)
     monkeypatch.setattr(h200, "_hardware", replace(h200.hardware, tuning=tuning))
     graph = stack()
-    model = CompiledGraph(graph, h200)
+    model = CompiledGraph(graph, h200, Options())
     run = runner(model, graph)
     for rows, made, replayed in ((6, 0, 0), (3, 1, 1), (1, 2, 2), (2, 3, 3), (1, 3, 6)):
         for _ in range(RECORDED_RUN):
@@ -153,7 +154,7 @@ def test_what_cannot_be_recorded_is_launched(
 ) -> None:
     monkeypatch.setattr(h200, "recorder", Failing)
     graph = stack()
-    run = runner(CompiledGraph(graph, h200), graph)
+    run = runner(CompiledGraph(graph, h200, Options()), graph)
     for rows in (3, 2):
         for _ in range(RECORDED_RUN + 2):
             run(rows)
@@ -162,7 +163,7 @@ def test_what_cannot_be_recorded_is_launched(
 
 def test_recording_may_be_wanted_later(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
-    model = CompiledGraph(graph, h200)
+    model = CompiledGraph(graph, h200, Options())
     model.recording = False
     run = runner(model, graph)
     for _ in range(RECORDED_RUN + 1):
@@ -179,7 +180,7 @@ def test_precision_is_that_of_load(h200: GpuBackend, recorded: Recordings) -> No
     for _ in range(LAYERS):
         y = maker.linear(y, WIDTH, bias=False)
     graph = maker.made(y)
-    model = CompiledGraph(graph, h200)
+    model = CompiledGraph(graph, h200, Options())
     kernels = len(h200.kernels)
     with tf32_set(True):
         for _ in range(RECORDED_RUN + 1):
@@ -190,7 +191,7 @@ def test_precision_is_that_of_load(h200: GpuBackend, recorded: Recordings) -> No
 
 def test_a_replay_tells_what_is_out_of_range(h200: GpuBackend, recorded: Recordings) -> None:
     graph = stack()
-    model = CompiledGraph(graph, h200)
+    model = CompiledGraph(graph, h200, Options())
     run = runner(model, graph)
     for _ in range(RECORDED_RUN):
         run(3)
@@ -204,7 +205,7 @@ def test_what_a_caller_captures_has_its_own_memory(
     h200: GpuBackend, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = stack()
-    model = CompiledGraph(graph, h200)
+    model = CompiledGraph(graph, h200, Options())
     run = runner(model, graph)
     run(2)
     with monkeypatch.context() as patch:
@@ -281,7 +282,7 @@ def test_prepared_shapes_are_recorded_and_trim_forgets_them(
 ) -> None:
     graph = stack()
     kept = KeptMemory()
-    model = CompiledGraph(graph, h200, kept=kept)
+    model = CompiledGraph(graph, h200, Options(kept=kept))
     assert model.prepare([[(2,)], [(3,)]]) == []
     assert (recorded.made, recorded.replayed) == (2, 2)
     runner(model, graph)(3)

@@ -7,6 +7,7 @@ import pytest
 from tests.runtime.cpu.test_random_numbers import noise
 
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
+from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
@@ -19,7 +20,7 @@ SEED = 2**64 - 1
 def test_right_at_any_extents(op: str, dtype: DType, h200: GpuBackend) -> None:
     """In each run those of its key, which what is measured between runs does not take."""
     graph = noise(op, dtype)
-    model = Model(graph, h200, random_seed=SEED)
+    model = Model(graph, h200, Options(random_seed=SEED))
     for run, shape in enumerate([(3, 37), (0, 5), (1, 1), (2, 300), (2, 300)]):
         x = np.full(shape, 2, dtype.name)
         wanted = run_reference(graph, [x, np.array([SEED, run], np.uint64)])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftuner.errors import OperandError, ShapeError
-from ftuner.runtime.ops.grouped_operands import Range, crossing, matched, product_extents
+from ftuner.runtime.ops.operands import Range, crossing, matched, product_extents
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda r: (r[0], r[0] + r[1])), max_size=8

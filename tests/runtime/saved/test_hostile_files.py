@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("onnx")
 
 import ftuner
-from ftuner.runtime.saved import code, container, models
+from ftuner.runtime.saved import container, models
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -35,7 +35,7 @@ def test_damage_is_found(seed: int, saved: Path, tmp_path: Path) -> None:
 def test_hostile_documents(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files whose checksums are right, with content that nothing has written."""
     # No other model has the code by now.
-    monkeypatch.setattr(code, "_backends", WeakValueDictionary())
+    monkeypatch.setattr(models, "_backends", WeakValueDictionary())
     opened = container.read(saved, 1)
     path = tmp_path / "model.ftuner"
     (body,) = opened.content["bodies"]

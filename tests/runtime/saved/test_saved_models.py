@@ -38,7 +38,7 @@ from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.system import read_system
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.session import ISA_VARIABLE
-from ftuner.runtime.saved import code, container, models, values
+from ftuner.runtime.saved import container, models, values
 
 
 def same(first: ftuner.Model, second: ftuner.Model, feeds: Arrays) -> None:
@@ -246,7 +246,7 @@ def test_another_machine(
     saved: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     facts = read_system()
-    needed = code.needed_flags(instruction_set(HOST_ISAS[-1]), facts)
+    needed = models.needed_flags(instruction_set(HOST_ISAS[-1]), facts)
     machines = {"this is other": replace(facts, architecture="other")}
     if needed:
         poorer = replace(facts, features=facts.features - {needed[0]})

@@ -8,7 +8,7 @@ from operator import add
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftuner.runtime.shapes.arena import Lifetime, first_fit
+from ftuner.runtime.shapes.layout import Lifetime, first_fit
 
 Layer = list[tuple[int, int, int]]
 """For each buffer: stages after the one before, stages that it lives on for, and its size."""

@@ -12,8 +12,7 @@ from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.learn.samples import Header, Sample, SamplePlan, SampleProblem, append
-from ftuner.planner.cpu.panel_width import best_width, panel_problem
-from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.planner import best_width, panel_problem, planner_for
 from ftuner.ukernels.cpu.library import Library, build_library
 from ftuner_tools.report.results import MACHINES, SAMPLES
 

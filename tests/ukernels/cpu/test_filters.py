@@ -17,8 +17,7 @@ from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.ops.layer import layer_epilogue
-from ftuner.ukernels.cpu.enumerate import register_tiles
-from ftuner.ukernels.cpu.filters import registers_needed, run_filters
+from ftuner.ukernels.cpu.filters import register_tiles, registers_needed, run_filters
 from ftuner.ukernels.cpu.library import Library, build_library, families_of_calls
 
 

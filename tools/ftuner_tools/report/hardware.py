@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftuner.core.units import count
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.nearest import nearest, recorded_cpus
+from ftuner.hardware.priors import nearest, recorded_cpus
 from ftuner.report.hardware import hardware_values, tuned_values
 from ftuner.report.html import Html, element, html, table
 from ftuner_tools.report.section import Section, Subject, panels, paragraphs

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ftuner.core.units import duration
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.panel_width import best_width, panel_problem
-from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.planner import best_width, panel_problem, planner_for
 from ftuner.report.charts import patches_chart, waves_chart
 from ftuner.report.cpu.explain import Explanation, explain
 from ftuner.report.gpu.explain import BlockExplanation

@@ -20,12 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ftuner.codegen.triton.attention_arguments import attention_arguments
-from ftuner.codegen.triton.attention_operands import beyond, block_loads, both, masked, pieces
+from ftuner.codegen.triton.attention_operands import (
+    attention_arguments,
+    beyond,
+    block_loads,
+    both,
+    masked,
+    pieces,
+)
 from ftuner.codegen.triton.functions import Functions
+from ftuner.codegen.triton.product_results import arrival_lines, departure_line, part_load
 from ftuner.codegen.triton.product_tiles import PRECISION
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
-from ftuner.codegen.triton.split_k import arrival_lines, departure_line, part_load
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
 

@@ -13,9 +13,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ftuner.codegen.triton.resources import Resources, amd_resources, nvidia_resources
 from ftuner.codegen.triton.source import Source, load
-from ftuner.codegen.triton.targets import Compiled, Target
+from ftuner.codegen.triton.targets import (
+    Compiled,
+    Resources,
+    Target,
+    amd_resources,
+    nvidia_resources,
+)
 
 _MESSAGE_CHARACTERS = 4000
 """Most characters of an error's message: Triton adds the whole program to some."""

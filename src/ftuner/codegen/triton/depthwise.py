@@ -15,8 +15,8 @@ from ftuner.codegen.triton.source import HEADER, LANGUAGE_TYPES, TRITON_TYPES, A
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR, Apply, flatten, operands
 from ftuner.core.functions import neutral
+from ftuner.core.gpu.schedule import WINDOW_WARPS, DepthwiseKernel
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
-from ftuner.core.gpu.windows import WARPS, DepthwiseKernel
 
 EVEN = 8
 """What even numbers are multiples of: `ALIGNMENT_BYTES` of any dtype are as many elements, or
@@ -65,7 +65,7 @@ def depthwise_source(kernel: DepthwiseKernel) -> Source:
     names = ", ".join(argument.name for argument in arguments)
     lines = "".join(f"    {line}\n" for line in body)
     text = f"{HEADER}{used.prelude()}\n\n@triton.jit\ndef depthwise({names}):\n{lines}"
-    return Source("depthwise", text, arguments, WARPS, 1)
+    return Source("depthwise", text, arguments, WINDOW_WARPS, 1)
 
 
 def _head(kernel: DepthwiseKernel) -> list[str]:

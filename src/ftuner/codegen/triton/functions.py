@@ -1,4 +1,4 @@
-"""Scalar functions of tensors as Triton text, on blocks and scalars of every element type.
+"""Random numbers as Triton text: `core.random_numbers` has the definitions.
 
 float16 and bfloat16 are float32 in registers; a cast to them rounds. Bool is a byte in memory.
 Integers wrap around. Division by zero gives zero. Elementary functions are those of `vector_math`.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 from ftuner.codegen import coefficients
-from ftuner.codegen.triton import random_numbers
 from ftuner.codegen.triton import vector_math as elementary
-from ftuner.codegen.triton.scaled_product import ScaledFunctions, scaled_bodies
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.core.dtype import (
     BOOL,
@@ -29,6 +28,78 @@ from ftuner.core.dtype import (
 from ftuner.core.expr import Apply, Constant, composed_steps
 from ftuner.core.expr import Operand as ExprOperand
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
+from ftuner.core.random_numbers import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
+from ftuner.core.scaled_product import SCALED_FORMATS
+
+PHILOX = f"""\
+x, y = tl.broadcast(x, y)
+a, b, k, m = x & 0xFFFFFFFF, x >> 32, y & 0xFFFFFFFF, y >> 32
+c, d = x * 0, x * 0
+for _ in tl.static_range({ROUNDS}):
+    first, second = a * {MULTIPLIERS[0]}, c * {MULTIPLIERS[1]}
+    a, b = (second >> 32) ^ b ^ k, second & 0xFFFFFFFF
+    c, d = (first >> 32) ^ d ^ m, first & 0xFFFFFFFF
+    k, m = (k + {INCREMENTS[0]}) & 0xFFFFFFFF, (m + {INCREMENTS[1]}) & 0xFFFFFFFF
+return a | (b << 32)"""
+"""The body of a function of counters `x` and keys `y`."""
+
+
+def normal(dtype: DType) -> str:
+    """Returns the body of a function of two words `x` and `y`."""
+    integer = "tl.int32" if dtype == FLOAT32 else "tl.int64"
+    width, turn = RADIUS_BITS[dtype.name], 2.0 ** (1 - ANGLE_BITS[dtype.name])
+    log, sine, root = (
+        elementary.call(name, argument, dtype=dtype.name)
+        for name, argument in (("log", "u"), ("sin", "angle"), ("sqrt", "square"))
+    )
+    return f"""\
+u = ((x >> {64 - width}).to({integer}).to(tl.{dtype}) + 0.5) * {2.0**-width!r}
+v = y.to({integer}).to(tl.{dtype}) * {turn!r}
+angle = (0.5 - tl.abs(v)) * {math.pi!r}
+square = {log} * -2.0
+return {root} * {sine}"""
+
+
+class ScaledFunctions(NamedTuple):
+    """The names of the functions of a scaled product, on blocks or scalars."""
+
+    factor: str
+    """An element as mantissa and exponent, the factors of `product`."""
+    product: str
+    """The mantissa and exponent of the product of two mantissas and exponents."""
+    result: str
+    """The number of a mantissa and an exponent."""
+
+
+def scaled_bodies(dtype: DType) -> tuple[tuple[str, str, str], ...]:
+    """Returns the name, arguments and body of each function."""
+    f = SCALED_FORMATS[dtype]
+    integer, float_ = f"tl.int{f.bits}", f"tl.{dtype}"
+    ones = 2 * f.bias + 1
+    clamped = "" if f.limit is None else (
+        f"exponent = tl.minimum(tl.maximum(exponent, {-f.limit}), {f.limit})\n"
+    )  # fmt: skip
+    factor = f"""small = tl.abs(x) < {f.least!r}
+shift = tl.where(small, {-f.lift_bits}, 0).to({integer})
+return tl.where(small, x * {f.lift!r}, x), shift"""
+    product = f"""mantissa = x * y
+bits = mantissa.to({integer}, bitcast=True)
+field = (bits >> {f.fraction_bits}) & {ones}
+normal = ((bits & {~f.exponent_mask}) | {f.half}).to({float_}, bitcast=True)
+mantissa = tl.where((field == 0) | (field == {ones}), mantissa, normal)
+exponent = x_exponent + y_exponent + (field - {f.bias - 1})
+{clamped}return mantissa, exponent"""
+    # In two steps, because 2^exponent may be subnormal or infinite. The first is exact, so that a
+    # subnormal result is rounded once.
+    result = f"""exponent = tl.minimum(tl.maximum(exponent, {-f.end}), {f.end})
+half = exponent >> 1
+x = x * ((half + {f.bias}) << {f.fraction_bits}).to({float_}, bitcast=True)
+return x * ((exponent - half + {f.bias}) << {f.fraction_bits}).to({float_}, bitcast=True)"""
+    return (
+        ("scaled_factor", "x", factor),
+        ("scaled_product", "x, x_exponent, y, y_exponent", product),
+        ("scaled_result", "x, exponent", result),
+    )
 
 
 def register(dtype: DType) -> DType:
@@ -129,11 +200,11 @@ class Functions:
 
     def philox(self, counter: str, key: str) -> str:
         """Returns 64 random bits for each counter and key."""
-        return f"{self._helper('philox', 'x, y', random_numbers.PHILOX)}({counter}, {key})"
+        return f"{self._helper('philox', 'x, y', PHILOX)}({counter}, {key})"
 
     def normal(self, bits: str, others: str, dtype: DType) -> str:
         """Returns normal numbers of two words of random bits each."""
-        helper = self._helper(f"normal_{dtype}", "x, y", random_numbers.normal(dtype))
+        helper = self._helper(f"normal_{dtype}", "x, y", normal(dtype))
         return f"{helper}({bits}, {others})"
 
     def combine(self, kind: str, x: str, y: str, dtype: DType) -> str:

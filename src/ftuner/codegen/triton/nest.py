@@ -20,7 +20,7 @@ from ftuner.codegen.triton.nest_reductions import Reductions
 from ftuner.codegen.triton.nest_values import Frame, Values
 from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
 from ftuner.core.access import Kernel
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
@@ -91,10 +91,7 @@ class NestKernel:
 
 
 def nest_kernel(
-    kernel: Kernel,
-    schedule: Schedule | None = None,
-    aligned: bool = True,
-    even: bool = False,
+    kernel: Kernel, schedule: Schedule | None = None, aligned: bool = True, even: bool = False
 ) -> NestKernel:
     """Returns a nest by one of its schedules; by default the last one of the default tuning, which
     is valid for any extents.

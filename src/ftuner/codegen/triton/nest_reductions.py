@@ -9,7 +9,7 @@ from ftuner.codegen.triton import functions
 from ftuner.codegen.triton.functions import gathered
 from ftuner.codegen.triton.nest_positions import Positions
 from ftuner.codegen.triton.nest_values import Dimensions, Frame, Term, Values
-from ftuner.codegen.triton.split_k import arrival_lines, departure_line, part_load
+from ftuner.codegen.triton.product_results import arrival_lines, departure_line, part_load
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.functions import neutral
 from ftuner.core.index_expr import POSITIONAL, Stage

@@ -1,19 +1,42 @@
-"""The values of a nest's steps at one place, as Triton text: loads, arithmetic, checks, stores."""
+"""Indented text, line by line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ftuner.codegen.triton import functions
 from ftuner.codegen.triton.functions import Functions
-from ftuner.codegen.triton.lines import Lines
-from ftuner.core.access import Access, Kernel
+from ftuner.core.access import Access, Kernel, guards, inner_steps, needs
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
 from ftuner.core.gpu.schedule import Schedule
-from ftuner.core.guards import guards, inner_steps, needs
+
+
+class Lines:
+    """Lines of a function's body."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._depth = 1
+
+    def line(self, text: str) -> None:
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """Indents what is written within, after `header:`, such as `for i in range(n)`."""
+        self.line(header + ":")
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self._lines)
+
 
 Dimensions = frozenset[int]
 """The dimensions of a block along which a value differs."""

@@ -76,11 +76,7 @@ def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
     for operand in extra:
         held = kernel.dtype if operand.kind == "matrix" else kernel.vectors or kernel.dtype
         elements = c if operand.kind == "matrix" else 1
-        add(
-            operand_argument(operand.name),
-            f"*{TRITON_TYPES[held.name]}",
-            elements * held.itemsize,
-        )
+        add(operand_argument(operand.name), f"*{TRITON_TYPES[held.name]}", elements * held.itemsize)
     walks_k = not described and "k" in (kernel.a_order, kernel.b_order)
     for name in ("m", "n", "batch") if kernel.window else ("m", "n", "k", "batch"):
         add(name, "i32", ab if name == "k" and walks_k else 1)

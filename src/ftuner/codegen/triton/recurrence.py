@@ -18,7 +18,7 @@ from ftuner.codegen.triton.source import (
 )
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import Apply, Operand, flatten
-from ftuner.core.gpu.recurrence import STAGES, WARPS, RecurrenceKernel, turns
+from ftuner.core.gpu.schedule import RECURRENCE_STAGES, RECURRENCE_WARPS, RecurrenceKernel, turns
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.core.recurrence import Stage
 
@@ -114,7 +114,12 @@ def recurrence_source(kernel: RecurrenceKernel) -> Source:
         where = "y + place * y_row + column[None, :]"
         body.append(f"tl.store({where}, ({result}).to({stored}), mask=some)")
     return function_source(
-        "recurrence", used.prelude(), recurrence_arguments(kernel), body, WARPS, STAGES
+        "recurrence",
+        used.prelude(),
+        recurrence_arguments(kernel),
+        body,
+        RECURRENCE_WARPS,
+        RECURRENCE_STAGES,
     )
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from textwrap import indent
 from typing import Any
 
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 
 TRITON_TYPES = {
     "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -59,11 +59,7 @@ class Source:
     def options(self) -> dict[str, Any]:
         """Triton's options for compiling the source. Multiply-adds are fused only where the text
         says so."""
-        return {
-            "num_warps": self.warps,
-            "num_stages": self.stages,
-            "enable_fp_fusion": False,
-        }
+        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": False}
 
     @cached_attribute
     def key(self) -> str:

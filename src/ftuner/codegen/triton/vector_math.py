@@ -385,10 +385,7 @@ _DIRECT = {
         "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     }
 }
-_DIRECT["float64"] = _DIRECT["float32"] | {
-    "sqrt": "tl.sqrt({0})",
-    "divide": "({0} / {1})",
-}
+_DIRECT["float64"] = _DIRECT["float32"] | {"sqrt": "tl.sqrt({0})", "divide": "({0} / {1})"}
 FUNCTIONS = tuple(sorted({*_HELPERS, *_DIRECT["float32"]} - {"exp_sum"}))
 """The functions of `call`, by their names in `core.functions`."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ftuner.core.access import Access, Kernel, without_unused
+from ftuner.core.access import Access, Kernel, differing, needs, without_unused
 from ftuner.core.dim import Dim, ceil_quotient, product, quotient
-from ftuner.core.guards import differing, needs
+from ftuner.core.dtype import DType
+from ftuner.core.expr import Expr
 
 TRANSPOSED_BLOCK = 64
 """Elements that a task of a transposition writes side by side. Derived: some cache lines, so that
@@ -194,3 +195,58 @@ def task_count(kernel: Kernel, schedule: Schedule) -> Dim:
 def operand_numbers(kernel: Kernel) -> list[int]:
     """The operands of the nest that the kernel still reads, in the order of their buffers."""
     return sorted({int(s.payload) for s in kernel.steps if s.op == "load"})  # type: ignore[arg-type]
+
+
+BLOCK = 32
+"""Positions of a row in a task. Derived: a task is some microseconds,
+and its borders are few of its positions."""
+MOST_TOGETHER = 8
+"""Positions computed at once. Derived: the weight's loads are then an eighth of the
+multiply-adds."""
+
+
+@dataclass(frozen=True)
+class DepthwiseKernel:
+    """What the code of a depthwise convolution or of a reduction of windows depends on. Axes are
+    rows and positions of a row."""
+
+    dtype: DType
+    reduction: str | None
+    """Of the elements of a window (`sum`, `maximum`, `minimum`); None for a convolution."""
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    epilogue: Expr
+    group: int = 1
+    """Channels of a group, a power of two: each is a sum over all of them."""
+
+    def together(self, registers: int) -> int:
+        """Positions of a row that are computed at once: one register holds an element of x, one
+        is left over, the others hold the sums and a row of the weight, if there is one. Half of
+        the most are worth loading parts of the weight again."""
+        weights = self.window[1] * self.group if self.reduction is None else 0
+        return max(min(registers - weights - 2, MOST_TOGETHER), MOST_TOGETHER // 2)
+
+
+@dataclass(frozen=True)
+class MemberKernel:
+    """A step of a chain, as far as the code that walks the chain depends on it."""
+
+    operands: int
+    """Of the epilogue."""
+    is_product: bool
+    """Whether it is a product with a weight in panels; otherwise a kernel whose tasks are blocks of
+    rows."""
+    constants: int = 0
+    """Buffers of a kernel between x and the operands of the epilogue."""
+    places: tuple[int, ...] = ()
+    """Where the operands of a product stand in the epilogue of its uKernels."""
+
+
+@dataclass(frozen=True)
+class StripesKernel:
+    """What the code that walks a chain depends on. The first member reads an array of the program,
+    each other one the result of the member before; the last writes an array of the program."""
+
+    dtype: DType
+    members: tuple[MemberKernel, ...]

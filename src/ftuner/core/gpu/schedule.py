@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from ftuner.core.access import Access, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, least_value, product
-from ftuner.core.dtype import FLOAT32
+from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.expr import Expr
+from ftuner.core.recurrence import Cell
 
 WARP_THREADS = 32
 """Of NVIDIA's chips. The numbers of warps below are for these; with wider warps there are fewer."""
@@ -354,3 +356,94 @@ def _unique(digits: Sequence[tuple[Dim, Dim]], run: Dim) -> bool:
             if _unique(left, stride * extent):
                 return True
     return False
+
+
+WINDOW_WARPS = 4
+"""Warps of a block. Assumed: 128 threads, as those of nests."""
+CHANNELS = (64, 32, 128)
+"""Channels of a block where there are more than of the shortest, the best first: whole lines of
+memory."""
+
+
+@dataclass(frozen=True)
+class DepthwiseKernel:
+    """What the code of a depthwise convolution or of a reduction of windows depends on. Axes are
+    rows and positions of a row."""
+
+    x: DType
+    weight: DType | None
+    out: DType
+    operands: tuple[DType, ...]
+    """Of the epilogue."""
+    reduction: str | None
+    """Of the elements of a window (`sum`, `maximum`, `minimum`); None for a convolution."""
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    epilogue: Expr
+    group: int
+    """Channels of a group: each is a sum over all of them."""
+    block: tuple[int, int]
+    """Positions and channels of a block."""
+    even: bool = False
+    """Whether channels, offsets and strides are multiples of elements of 16 bytes."""
+
+
+def depthwise_block(channels: Dim, elements: int) -> tuple[int, int]:
+    """Returns the positions and channels of a block of `elements`: the channels that leave the
+    fewest lanes idle."""
+    best = CHANNELS[0]
+    if isinstance(channels, int):
+        if channels < min(CHANNELS):
+            best = 1 << max(channels - 1, 0).bit_length()
+        else:
+            best = min(CHANNELS, key=lambda block: -(-channels // block) * block)
+    return max(elements // best, 1), best
+
+
+RECURRENCE_WARPS = 4
+"""Warps of a program. Assumed: 128 threads, as those of nests."""
+RECURRENCE_STAGES = 3
+"""Blocks of k that are in flight. Assumed, as for products."""
+
+
+class Block(NamedTuple):
+    """What a program computes, and by how much of k at a time."""
+
+    sequences: int
+    hidden: int
+    k: int
+
+
+BLOCKS = (Block(16, 16, 64), Block(64, 16, 32))
+"""Few and many sequences. Assumed: 16 is the least extent of a matrix instruction, and where there
+are few sequences, narrow blocks spread the weight over more multiprocessors. The sums of four gates
+of larger blocks do not fit the registers of a thread."""
+
+
+@dataclass(frozen=True)
+class RecurrenceKernel:
+    """What the code of a stage of a step depends on."""
+
+    dtype: DType
+    """Of all arrays but the lengths of sequences. Sums and expressions are float32."""
+    cell: Cell
+    stage: int
+    hidden: int
+    block: Block
+    tf32: bool
+    """Whether float32 is multiplied as tf32."""
+    aligned: bool
+    """Whether the weight begins at a multiple of 16 bytes."""
+
+
+def turns(cell: Cell) -> bool:
+    """Whether a stage writes the plane that it multiplies. Other programs still read the old one,
+    so that there are two, which take turns from step to step."""
+    return any(stage.multiplied in [name for name, _ in stage.results] for stage in cell.stages())
+
+
+def block_of(sequences: int) -> Block:
+    """Returns the block of a launch."""
+    few, many = BLOCKS
+    return few if sequences <= few.sequences else many

@@ -2,7 +2,7 @@
 
 Batch elements are cut into blocks of rows. Each block takes two products, by exact covers of its
 rows, and a softmax between them; k and v are packed first. The terms are those of
-`ftuner.cost.terms.Estimate`.
+`ftuner.cost.step.Estimate`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.mapping import bounds
 from ftuner.cost.cpu.product import Covers
 from ftuner.cost.functions import EXP2_FLUSHED, operation_cycles
-from ftuner.cost.step import Machine, Stream, estimate_of
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate, Machine, Stream, estimate_of
 
 
 class AttentionProblem(NamedTuple):

@@ -11,8 +11,8 @@ from math import log2
 
 from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.product import ProductTypes
-from ftuner.cost.cpu.intake import FarPanel
 from ftuner.cost.cpu.product import Cover, ProductMachine, ProductShare
+from ftuner.cost.cpu.tile import FarPanel
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import CpuTuning
 

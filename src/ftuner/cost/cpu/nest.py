@@ -11,11 +11,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ftuner.core.access import Access, Kernel
+from ftuner.core.access import Access, Kernel, differing
 from ftuner.core.cpu.schedule import operand_numbers, schedule_of
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.core.guards import differing
 from ftuner.core.index_expr import POSITIONAL, Stage
 from ftuner.core.scaled_product import is_scaled
 from ftuner.cost.functions import operation_cycles

@@ -1,7 +1,7 @@
 """The cost of a product on a CPU: what its busiest worker takes, at any number of rows.
 
 All that does not depend on the rows is worked out once, so that another number of rows, the common
-case, costs a few microseconds. The terms are those of `ftuner.cost.terms.Estimate`.
+case, costs a few microseconds. The terms are those of `ftuner.cost.step.Estimate`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from ftuner.core.product import ProductTypes
 from ftuner.cost.cpu.correction import UNKNOWN
-from ftuner.cost.cpu.intake import FarPanel, Reading
-from ftuner.cost.terms import Estimate
+from ftuner.cost.cpu.tile import FarPanel, Reading
+from ftuner.cost.step import Estimate
 from ftuner.hardware.model import CpuHardware
 
 

@@ -1,8 +1,14 @@
-"""The cycles of one register tile: its k steps, and what surrounds them.
+"""The cycles of one register tile: its k steps, what surrounds them, and how long it waits for a
+panel of B from a level after L2.
 
 Pure functions of tile and hardware. Cycles of one k step follow Low et al., "Analytical Modeling Is
 Enough for High-Performance BLIS" (2016): multiply-adds over their ports, loads over theirs, and the
 latency of a chain of dependent multiply-adds.
+
+The tile that reads a panel first waits for its cache misses. How many of them are under way, and so
+how fast the panel arrives, depends on the tile: a low one has little else to do, parts read narrow
+strips, and where several tiles share a panel, each fetches a part of the next one. What is measured
+of each is an `Intake` of the tuning.
 """
 
 from __future__ import annotations
@@ -10,10 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType
 from ftuner.core.product import ProductTypes
+from ftuner.hardware.intake_tuning import Intake, IntakeTuning
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel, MultiplyAddRate
 from ftuner.hardware.tuning import CpuTuning
@@ -96,3 +104,65 @@ def panel_intensity(
     row_bytes = tile.width * isa.lanes(types.accumulator) * types.b.itemsize
     bytes_per_cycle = level.bandwidth_bytes_per_s / hardware.clock_hz
     return step_cycles(tile, isa, types).issue / (row_bytes / bytes_per_cycle)
+
+
+class Reading(NamedTuple):
+    """How the tile that reads a panel first does so."""
+
+    streams_log2: int
+    """Binary logarithm of the streams along k."""
+    ahead_bytes: int
+    """Prefetch distance, over all streams."""
+
+
+AT_HAND = Reading(0, 0)
+"""Of a panel that was written just before."""
+
+
+def overlapped(x: float, y: float, exponent: float) -> float:
+    """The time of two things at once: the p-norm of their times."""
+    more, less = (x, y) if x > y else (y, x)
+    if less <= 0.0:
+        return more
+    return float(more * (1.0 + (less / more) ** exponent) ** (1.0 / exponent))
+
+
+LOW, TALL, PARTS, SEVERAL = "low", "tall", "parts", "several"
+"""Kinds of covers of a panel: one low tile, a taller one, one in parts, several tiles."""
+
+
+def kind_of(tuning: IntakeTuning, tile: RegisterTile) -> str:
+    """The kind of a cover by one tile."""
+    if tile.parts > 1:
+        return PARTS
+    return LOW if tile.mr <= tuning.low_tile_rows else TALL
+
+
+def intake_field(kind: str, from_dram: bool, shared: bool) -> str:
+    """The field of the tuning that has the `Intake` of a kind of cover."""
+    return f"{kind}_{'dram' if from_dram else 'l3'}{'_shared' if shared else ''}"
+
+
+class FarPanel(NamedTuple):
+    """A panel of B that comes from a level after L2."""
+
+    cycles: float
+    """Of fetching one k step of it at the bandwidth that a worker has."""
+    from_dram: bool
+    shared: bool
+    """Whether other workers read panels of theirs from the level."""
+
+    def intake(self, tuning: IntakeTuning, tile: RegisterTile, alone: bool) -> Intake:
+        """How a panel is taken in if `tile` reads it first. `alone`: no other tile follows."""
+        kind = kind_of(tuning, tile) if alone else SEVERAL
+        found: Intake = getattr(tuning, intake_field(kind, self.from_dram, self.shared))
+        return found
+
+    def wait(self, intake: Intake, cycles: float) -> float:
+        """Cycles that a k step of all tiles of the panel takes longer than `cycles`, their own."""
+        return overlapped(cycles, self.cycles / intake.share, intake.overlap) - cycles
+
+
+def reading(intake: Intake) -> Reading:
+    """How a tile reads a panel that it takes in so."""
+    return Reading(intake.k_streams.bit_length() - 1, intake.prefetch_bytes)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Symbolic, maximum, product, symbol
-from ftuner.core.dim_symbols import UsedSymbols, symbols_of
+from ftuner.core.dim import Dim, Symbolic, UsedSymbols, maximum, product, symbol, symbols_of
 from ftuner.core.dtype import BOOL, INT64, DType
 from ftuner.errors import IndexRangeError, ShapeError
 from ftuner.frontends.onnx.context import (

@@ -12,7 +12,7 @@ import numpy as np
 from ftuner.core.dim import Shape, least_value
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands as operands_of
-from ftuner.core.line_winograd import saving
+from ftuner.core.winograd import saving
 from ftuner.graph.buffers import View, as_rows, contiguous_rows, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType, Value

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, broadcast, least_value, minimum
-from ftuner.core.dim_symbols import shares_symbols
+from ftuner.core.dim import Dim, Shape, broadcast, least_value, minimum, shares_symbols
 from ftuner.core.dtype import BFLOAT16, BOOL, STRING, UINT64, DType, converted_through
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import Index, Nest, Writer

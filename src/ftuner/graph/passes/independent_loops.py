@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftuner.core.dim import Dim, symbol
-from ftuner.core.dim_symbols import symbols_of
+from ftuner.core.dim import Dim, symbol, symbols_of
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.symbolic import Atom, Symbol, Symbolic

@@ -1,8 +1,7 @@
 """The classes of sessions and tensors, under the name of onnxruntime's module of them."""
 
 from ftuner.ort.binding import IOBinding
-from ftuner.ort.devices import OrtDevice
-from ftuner.ort.enumerations import OrtDeviceVendorId
+from ftuner.ort.enumerations import OrtDevice, OrtDeviceVendorId
 from ftuner.ort.session import InferenceSession
 from ftuner.ort.values import OrtValue
 

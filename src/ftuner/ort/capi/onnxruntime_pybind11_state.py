@@ -2,12 +2,12 @@
 
 from ftuner.frontends.onnx.records import ModelMetadata
 from ftuner.ort.description import NodeArg
-from ftuner.ort.devices import OrtDevice
 from ftuner.ort.enumerations import (
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
     OrtAllocatorType,
+    OrtDevice,
     OrtMemType,
 )
 from ftuner.ort.exceptions import (

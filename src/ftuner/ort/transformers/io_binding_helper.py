@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.ort.element_types import BY_NAME, ElementType
+from ftuner.ort.description import BY_NAME, ElementType
 from ftuner.ort.exceptions import ArgumentError
 from ftuner.ort.session import InferenceSession
 

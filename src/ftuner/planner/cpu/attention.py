@@ -11,8 +11,7 @@ from ftuner.cost.cpu.attention import (
     AttentionUKernels,
 )
 from ftuner.cost.cpu.product import Covers
-from ftuner.cost.step import Machine
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate, Machine
 from ftuner.planner.cpu.planner import Planner
 
 

@@ -15,11 +15,10 @@ from ftuner.core.product import ReadWindow
 from ftuner.cost.cpu.correction import UNKNOWN, Correction
 from ftuner.cost.cpu.correction_features import KINDS, machine_features, share_features
 from ftuner.cost.cpu.product import Covers, ProductCost, ProductMachine, ProductShare, RowBlocks
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.planner.cpu.cover import CoverTable, OneCover, Segments
-from ftuner.planner.cpu.plan import Choice
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Choice, Problem
 from ftuner.ukernels.cpu.library import Family, Library
 
 K_ALIGNMENT = 8

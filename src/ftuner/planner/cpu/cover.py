@@ -14,11 +14,14 @@ from typing import NamedTuple
 from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS
 from ftuner.cost.cpu.correction import Correction
 from ftuner.cost.cpu.correction_features import SEVERAL, cover_features, kind_of
-from ftuner.cost.cpu.intake import AT_HAND, FarPanel, overlapped, reading
 from ftuner.cost.cpu.product import Cover
 from ftuner.cost.cpu.tile import (
+    AT_HAND,
+    FarPanel,
     dot_step_cycles,
     dot_tile_cycles,
+    overlapped,
+    reading,
     step_cycles,
     tile_cycles,
     widen_cycles,

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ftuner.core.recurrence import MAX_TEAM, Cell
-from ftuner.cost.cpu.recurrence import RecurrenceProblem, RecurrenceUKernels, recurrence_cost
+from ftuner.cost.cpu.composed import RecurrenceProblem, RecurrenceUKernels, recurrence_cost
 from ftuner.cost.step import Machine
 from ftuner.planner.cpu.planner import Planner
 

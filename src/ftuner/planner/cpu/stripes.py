@@ -8,9 +8,9 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
-from ftuner.core.cpu.windows import DepthwiseKernel
-from ftuner.core.recently_used import RecentlyUsed
-from ftuner.cost.cpu.depthwise import vector_cycles
+from ftuner.core.caching import RecentlyUsed
+from ftuner.core.cpu.schedule import DepthwiseKernel
+from ftuner.cost.cpu.kernels import vector_cycles
 from ftuner.cost.cpu.stripes import (
     Chain,
     Extents,
@@ -23,8 +23,8 @@ from ftuner.cost.cpu.stripes import (
 )
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import Planner
-from ftuner.planner.cpu.problem import Problem
 
 MAX_PLANS = 256
 """Plans that a chain keeps."""

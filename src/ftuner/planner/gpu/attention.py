@@ -14,22 +14,14 @@ from itertools import product
 from math import inf, sqrt
 
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel, AttentionTile
-from ftuner.cost.gpu.attention import (
-    AttentionEstimate,
-    estimate_attention,
-)
-from ftuner.cost.gpu.attention_tile import (
-    ROWS_A_WARP,
-    AttentionTileCost,
-    attention_tile_cost,
-)
+from ftuner.cost.gpu.attention import AttentionEstimate, estimate_attention
+from ftuner.cost.gpu.attention_tile import ROWS_A_WARP, AttentionTileCost, attention_tile_cost
 from ftuner.cost.gpu.product import chip_of
 from ftuner.cost.gpu.tile import supports, vector_instruction
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.attention_candidates import Candidate, Summary, summary_of
-from ftuner.planner.gpu.plan import AttentionPlan
-from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths
+from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
 
 HEIGHTS = (16, 32, 64, 128)
 KEYS = (16, 32, 64, 128)

@@ -17,7 +17,7 @@ from ftuner.cost.gpu.attention_tile import AttentionTileCost
 from ftuner.cost.gpu.product import Chip
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES
 from ftuner.hardware.gpu_tuning import GpuTuning
-from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths
+from ftuner.planner.gpu.plan import AttentionProblem, RequestLengths
 
 
 class Summary(NamedTuple):

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.gpu.tile import MOST_COUNTED, BlockTile, Order, ProductKernel
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.gpu.product import chip_of
 from ftuner.ukernels.gpu.library import GpuLibrary
 

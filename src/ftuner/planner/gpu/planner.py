@@ -12,9 +12,9 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.gpu.tile import BlockTile, ProductKernel
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.gpu.product import (
     ProductEstimate,
     TileSchedule,
@@ -25,8 +25,7 @@ from ftuner.cost.gpu.product import (
 from ftuner.cost.gpu.tile import tile_cost
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate, limit_rows
-from ftuner.planner.gpu.plan import ProductPlan
-from ftuner.planner.gpu.problem import ProductProblem
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 MAX_PROBLEMS = 1024

@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES
-from ftuner.core.dtype_names import ElementType, dtype_name
-from ftuner.core.integers import checked_integer
+from ftuner.core.given import ElementType, checked_integer, dtype_name
 from ftuner.core.product import Contraction, extents_text, product_types
 from ftuner.core.shown import Saved
 from ftuner.core.units import count
-from ftuner.cost.step import Machine
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate, Machine
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.candidates import MAX_ROWS
-from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.plan import Plan, Problem
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.problem import Problem
 from ftuner.report.cpu.picture import PatchOfWorker, Region, patches_of, regions_of
 from ftuner.report.gpu.explain import (
     BlockExplanation,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES
-from ftuner.core.dtype_names import ElementType, dtype_name
+from ftuner.core.given import ElementType, dtype_name
 from ftuner.core.gpu.tile import BlockTile, Multiply
 from ftuner.core.product import Contraction, ProductTypes, extents_text
 from ftuner.core.shown import Saved
@@ -17,9 +17,8 @@ from ftuner.core.units import count
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.planner.gpu.plan import ProductPlan
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
-from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.report.roofline import Roof, Roofline, estimated_text
 from ftuner.ukernels.gpu.library import build_gpu_library
 

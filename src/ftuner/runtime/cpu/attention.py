@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.forks import fork_safe_lock
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph
 from ftuner.runtime.backend import Backend
-from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, same_dtype, writable
+from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, given_back, same_dtype, writable
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.cpu.tensors import given_back
 from ftuner.runtime.model import Model
 from ftuner.runtime.ops.attention_operands import (
     Extents,

@@ -13,13 +13,12 @@ from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts
-from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Tuned
+from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Options, Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.grouped import GroupedMatmul
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.session import CpuSession, known_hardware
-from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.ops.layer import Activation
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import Library
@@ -27,10 +26,7 @@ from ftuner.ukernels.cpu.library import Library
 if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Graph
-    from ftuner.graph.splitting import Compiled
-    from ftuner.runtime.kept_memory import KeptMemory
-    from ftuner.runtime.shared_weights import SharedWeights
-
+    from ftuner.graph.splitting import Part
 
 CALIBRATION_S: Mapping[Effort, float] = {"default": 1.8, "thorough": 30.0}
 """Seconds of trials, by effort; none where an effort has none."""
@@ -89,19 +85,11 @@ class CpuBackend(CpuSession, Backend):
         return self._attention(q, k, v, **options)
 
     def compile(
-        self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
-        progress: Progress | None = None, appended: Sequence[Appended] = (),
-        shared: SharedWeights | None = None, used_up: bool = False,
-        compiled: Compiled | None = None,
-        kept: KeptMemory | None = None,
-    ) -> Executable:  # fmt: skip
-        assert held is None, "the CPU holds float32 as it is"
-        if threads is not None:
-            threads = checked_threads(threads)
+        self, part: Part, options: Options, appended: Sequence[Appended] = ()
+    ) -> Executable:
+        assert options.held is None, "the CPU holds float32 as it is"
         room = import_module("ftuner.runtime.cpu.executable")
-        found: Executable = room.CompiledGraph(
-            graph, self, threads, progress, appended, shared, used_up, compiled, kept
-        )
+        found: Executable = room.CompiledGraph(part.graph, self, options, appended, part.compiled)
         return found
 
     def boundary(self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()) -> Boundary:

@@ -13,11 +13,9 @@ from ftuner.graph.appending import Appended
 from ftuner.graph.arrays import texts
 from ftuner.graph.ir import Graph, Node, TensorType
 from ftuner.runtime.backend import Boundary
-from ftuner.runtime.cpu.arrays import Array, as_array
+from ftuner.runtime.cpu.arrays import Array, any_tensor, as_array, numpy_dtype, tensor_of
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
-from ftuner.runtime.cpu.numpy_types import numpy_dtype
-from ftuner.runtime.cpu.tensors import any_tensor, tensor_of
-from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.ops.operands import check_names
 from ftuner.runtime.reference import prepared
 
 

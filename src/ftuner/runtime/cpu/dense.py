@@ -11,12 +11,21 @@ import numpy as np
 from ftuner.core.cpu.common_epilogue import LIMITS, shared
 from ftuner.core.cpu.tile import COLUMN
 from ftuner.core.expr import operands
-from ftuner.core.integers import checked_integer
+from ftuner.core.given import checked_integer
 from ftuner.core.product import product_types
 from ftuner.errors import ConfigurationError, ShapeError
-from ftuner.planner.cpu.panel_width import best_width
-from ftuner.planner.cpu.problem import Problem
-from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, readable, same_dtype, writable
+from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.planner import best_width
+from ftuner.runtime.cpu.arrays import (
+    Array,
+    any_tensor,
+    as_array,
+    dtype_of,
+    given_back,
+    readable,
+    same_dtype,
+    writable,
+)
 from ftuner.runtime.cpu.call_cache import Constant, KnownCalls
 from ftuner.runtime.cpu.memory import allocated
 from ftuner.runtime.cpu.operands import a_layout, overlaps_itself, unit_columns
@@ -24,7 +33,6 @@ from ftuner.runtime.cpu.packed_weights import pack, unpacked
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready, Words, words
 from ftuner.runtime.cpu.session import CpuSession
-from ftuner.runtime.cpu.tensors import any_tensor, given_back
 from ftuner.runtime.ops.layer import Activation, Layer
 
 

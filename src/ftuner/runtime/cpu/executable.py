@@ -21,22 +21,19 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.ops.control import Iterations
 from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered
-from ftuner.runtime.backend import Executable
+from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
-from ftuner.runtime.cpu.output_pool import OutputPool
+from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.repeated import Repeated
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.step_compilation import StepCompiler
-from ftuner.runtime.cpu.steps.contract import CompiledStep
-from ftuner.runtime.cpu.steps.kinds import KINDS, runs
-from ftuner.runtime.kept_memory import KeptMemory
-from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.cpu.steps.contract import KINDS, CompiledStep, runs
+from ftuner.runtime.cpu.threads import checked_threads
+from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding
-from ftuner.runtime.shared_weights import SharedWeights
-from ftuner.runtime.shown_progress import Progress
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the inputs."""
@@ -50,29 +47,22 @@ class CompiledGraph(Executable):
     concurrent, each with its own state (`RunStates`)."""
 
     def __init__(
-        self,
-        graph: Graph,
-        session: CpuSession,
-        threads: int | None = None,
-        progress: Progress | None = None,
-        appended: Sequence[Appended] = (),
-        shared: SharedWeights | None = None,
-        used_up: bool = False,
-        compiled: Compiled | None = None,
-        kept: KeptMemory | None = None,
-    ) -> None:
-        """Lower, compile and pack a graph. `threads`: threads of a run, by default the session's.
-        `appended`: the outputs that append to an input in place. `shared`, `used_up`, `compiled`
-        and `kept`: as of `Backend.compile`.
+        self, graph: Graph, session: CpuSession, options: Options,
+        appended: Sequence[Appended] = (), compiled: Compiled | None = None,
+    ) -> None:  # fmt: skip
+        """Lower, compile and pack a graph, which loses its nodes. `appended`: the outputs that
+        append to an input in place. `compiled`: what another process compiled of the graph, which
+        then has no nodes.
 
         Raises:
             UnsupportedOperatorError: an operator without a schedule.
+            ConfigurationError: a number of threads out of range.
         """
         self.session = session
-        self._threads = threads
+        given = options.threads
+        self._threads = None if given is None else checked_threads(given)
         self._binding = Binding(graph)
-        if used_up:
-            graph = graph.moved()
+        graph = graph.moved()
         if compiled is None:
             lowered = lower(graph, runs=runs, appended=appended)
             self._steps = StepCompiler(session, self.threads)
@@ -82,12 +72,12 @@ class CompiledGraph(Executable):
         # The original of a weight is freed when the last step that reads it has been packed.
         graph, steps = replace(graph, nodes=()), list(lowered.steps)
         lowered = replace(lowered, graph=graph, steps=())
-        compiled_steps = self._steps.compile(steps, progress, shared, compiled)
+        compiled_steps = self._steps.compile(steps, options, compiled)
         self.lowered = replace(lowered, steps=tuple(step.step for step in compiled_steps))
         self._pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
         self._weights_bytes = _weights_bytes(self.lowered, compiled_steps)
-        self._kept = kept or KeptMemory()
+        self._kept = options.kept
         self._kept.add(self)
         self._pool = OutputPool(self._kept)
         self._writer = ProgramWriter(

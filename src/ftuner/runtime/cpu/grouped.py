@@ -9,6 +9,7 @@ from ftuner.runtime.cpu.arrays import (
     Array,
     as_array,
     dtype_of,
+    given_back,
     lying_like,
     same_dtype,
     span_of,
@@ -16,8 +17,7 @@ from ftuner.runtime.cpu.arrays import (
 )
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.cpu.tensors import given_back
-from ftuner.runtime.ops.grouped_operands import Groups, Range, crossing, product_extents
+from ftuner.runtime.ops.operands import Groups, Range, crossing, product_extents
 
 
 class GroupedMatmul:

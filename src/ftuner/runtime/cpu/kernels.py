@@ -1,8 +1,10 @@
-"""Machine code of one ISA of this CPU, compiled by LLVM and loaded into this process."""
+"""Targets of code generation on this machine: queried from LLVM once, then kept in the cache."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
 import logging
 import mmap
 import time
@@ -16,17 +18,13 @@ from ftuner.codegen.llvm.native.symbols import (
     pack_symbol,
     reduce_symbol,
 )
-from ftuner.codegen.llvm.objects.bundle import (
-    Bundle,
-    family_bundle,
-    reduce_bundle,
-    runtime_bundle,
-)
+from ftuner.codegen.llvm.objects.bundle import Bundle, family_bundle, reduce_bundle, runtime_bundle
 from ftuner.codegen.llvm.objects.elf import parse
-from ftuner.codegen.llvm.objects.jit import Target
+from ftuner.codegen.llvm.objects.jit import Target, compiler_build, compiler_version, host_target
+from ftuner.codegen.llvm.objects.keys import generator_digest
 from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.codegen.llvm.objects.loading import LoadedObject
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.tile import PACKED, ROW, UKernel
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
@@ -34,15 +32,15 @@ from ftuner.core.forks import fork_safe_lock
 from ftuner.core.product import ProductTypes
 from ftuner.errors import DTypeError
 from ftuner.hardware.constants import part_of
-from ftuner.hardware.isa import instruction_set
+from ftuner.hardware.isa import InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.system import ARCHITECTURES, read_system
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 from ftuner.runtime.backend import Tuned
-from ftuner.runtime.cache import Cache
+from ftuner.runtime.cache import TARGETS, Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.compilation import Object, compile_missing, load
 from ftuner.runtime.cpu.scratch import Workspaces
-from ftuner.runtime.cpu.targets import known_target
 from ftuner.runtime.cpu.threads import ThreadPool
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import (
@@ -52,6 +50,41 @@ from ftuner.ukernels.cpu.library import (
     build_library,
     families_of_calls,
 )
+
+
+def known_target(isa: str, cache: Cache) -> Target:
+    """The target of an ISA of this machine; LLVM is loaded only if the cache does not know it."""
+    facts = read_system()
+    if not facts.features:
+        # Without features, machines that share the cache could not be distinguished.
+        return host_target(isa)
+    row = instruction_set(isa)
+    asked = repr((row, compiler_version(), compiler_build(), generator_digest()))
+    key = f"{facts.fingerprint}-{isa}-{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
+    kept = cache.read_document(
+        TARGETS, key, lambda document: _target_of(document, row, facts.architecture)
+    )
+    if kept is not None:
+        return kept
+    found = host_target(isa)
+    cache.write(TARGETS, key, json.dumps(vars(found)).encode())
+    return found
+
+
+def _target_of(document: Any, isa: InstructionSet, architecture: str) -> Target:
+    """The target in a document. Raises TypeError or ValueError if it is not one of the ISA."""
+    found = Target(**document)
+    if not all(isinstance(text, str) for text in vars(found).values()):
+        raise TypeError(f"{found}; expected strings")
+    if ARCHITECTURES.get(found.triple.partition("-")[0].lower()) != architecture:
+        raise ValueError(f"the triple is {found.triple!r}; this machine is {architecture}")
+    if not found.llvm:
+        raise ValueError("no version of LLVM")
+    missing = set(isa.features.split(",")) - set(found.features.split(","))
+    if missing:
+        raise ValueError(f"the features lack {', '.join(sorted(missing))} for {isa.name}")
+    return found
+
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,13 @@ import numpy as np
 from ftuner.core.cpu.tile import COLUMN
 from ftuner.core.product import product_types
 from ftuner.errors import ShapeError
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Problem
 from ftuner.runtime.cpu.arrays import (
     Array,
+    any_tensor,
     as_array,
     dtype_of,
+    given_back,
     lying_like,
     readable,
     same_dtype,
@@ -32,8 +34,7 @@ from ftuner.runtime.cpu.operands import (
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.session import CpuSession
-from ftuner.runtime.cpu.tensors import any_tensor, given_back
-from ftuner.runtime.ops.product_operands import check_out, product_shapes
+from ftuner.runtime.ops.operands import check_out, product_shapes
 
 
 class Matmul:
@@ -63,9 +64,8 @@ class Matmul:
         return self._general(a, b, out, accumulate, found is False)
 
     def _general(
-        self, a_given: object, b_given: object, out: object | None, accumulate: bool,
-        remember: bool,
-    ) -> Any:  # fmt: skip
+        self, a_given: object, b_given: object, out: object | None, accumulate: bool, remember: bool
+    ) -> Any:
         a, b = as_array(a_given, "a"), as_array(b_given, "b")
         dtype_of(a, "a")
         dtype_of(b, "b")

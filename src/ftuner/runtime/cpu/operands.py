@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ftuner.core.cpu.tile import COLUMN, ROW
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.plan_records import Strides
-from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.ukernels.cpu.library import BSource, Operands
 
 if TYPE_CHECKING:
@@ -133,11 +133,9 @@ def _is(x: Dim, value: int) -> tuple[bool, ...]:
 
 
 ProblemOf = Callable[
-    [
-        StridedArray, StridedArray, StridedArray, Sequence[StridedArray], int, int, CpuHardware
-    ],
+    [StridedArray, StridedArray, StridedArray, Sequence[StridedArray], int, int, CpuHardware],
     tuple[Problem, Strides],
-]  # fmt: skip
+]
 """A function with the arguments of `step_problem`."""
 
 

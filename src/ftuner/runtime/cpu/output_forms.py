@@ -12,8 +12,7 @@ from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.appending import Growth
-from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.runtime.cpu.arrays import Array, numpy_dtype
 from ftuner.runtime.shapes.evaluation import Dims, Outputs, picked
 
 Make = Callable[[Sequence[int], Any], Array]

@@ -8,18 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.core.caching import RecentlyUsed, after_fine
 from ftuner.core.cpu.tile import MAX_OPERANDS
-from ftuner.core.ranges import after_fine
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import ConfigurationError
 from ftuner.planner.cpu.cover import CoverTable
-from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.plan import Plan, Problem
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.problem import Problem
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
-from ftuner.runtime.cpu.cover_records import encoded_covers
 from ftuner.runtime.cpu.kernels import CompiledLibrary, Kernels
-from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, RowRange, Strides
+from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, RowRange, Strides, encoded_covers
 from ftuner.ukernels.cpu.library import Family
 
 MAX_PLANS = 8192
@@ -171,9 +168,8 @@ class Products:
                 raise ConfigurationError(f"cannot start {encoded.workers - 1} threads")
 
     def _enter(
-        self, encoded: Encoded, pool: int | None, a: Array, b: Array, c: Array,
-        operands: int | None,
-    ) -> None:  # fmt: skip
+        self, encoded: Encoded, pool: int | None, a: Array, b: Array, c: Array, operands: int | None
+    ) -> None:
         arrays = id(a) + DATA_WORD, id(b) + DATA_WORD, id(c) + DATA_WORD
         if not encoded.workspace_bytes:
             self._entry(encoded.address, pool, None, *arrays, operands)

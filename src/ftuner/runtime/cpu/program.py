@@ -15,15 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import (
-    ALIGNMENT_BYTES,
-    SLACK_BYTES,
-    SLOT_BYTES,
-    Program,
-)
+from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES, SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.core.ranges import after_fine
-from ftuner.core.recently_used import RecentlyUsed
+from ftuner.core.caching import RecentlyUsed, after_fine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
@@ -34,13 +28,9 @@ from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
-from ftuner.runtime.cpu.steps.contract import CompiledStep
-from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
-from ftuner.runtime.cpu.tasks import Unless, most_chunks
-from ftuner.runtime.cpu.work_distribution import NO_SHARES, WorkDistribution
-from ftuner.runtime.shapes.arena import Lifetime, Words
+from ftuner.runtime.cpu.steps.contract import CompiledStep, kind_of
+from ftuner.runtime.cpu.task_groups import NO_SHARES, BoundGroup, TaskGroups, WorkDistribution
+from ftuner.runtime.cpu.tasks import FIRST_BUFFER, NOTHING, RecordLayout, Unless, most_chunks
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
     Outputs,
@@ -50,6 +40,7 @@ from ftuner.runtime.shapes.evaluation import (
     loops_of,
     picked,
 )
+from ftuner.runtime.shapes.layout import Lifetime, Words
 
 MAX_INVARIANT_BYTES = 4 << 20
 """Most bytes of results that a bound program keeps, so that a graph keeps many shapes. Less where

@@ -12,8 +12,8 @@ import weakref
 from contextlib import suppress
 from itertools import count
 
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.forks import renew_after_fork
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.runtime.cpu.memory import Arena
 from ftuner.runtime.cpu.program import BoundProgram
 

@@ -24,12 +24,13 @@ from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, promised_isas, read_system
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning
 from ftuner.runtime.cache import HARDWARE, Cache, default_cache
-from ftuner.runtime.cpu.correction import corrected, keep
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
 from ftuner.runtime.known_hardware import (
     KeptCalibration,
+    corrected,
+    keep,
     keep_calibration,
     keep_model,
     kept_calibration,
@@ -41,7 +42,7 @@ from ftuner.runtime.shown_progress import Progress, shown
 from ftuner.ukernels.cpu.library import Family
 
 if TYPE_CHECKING:
-    from ftuner.hardware.calibration import Calibration
+    from ftuner.hardware.constants import Calibration
 
 ISA_VARIABLE = "FTUNER_ISA"
 PROBE_VERSION = 3

@@ -8,17 +8,19 @@ from typing import Any
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered, Step
-from ftuner.planner.cpu.panel_width import know_width
-from ftuner.planner.cpu.planner import PanelWidth, Planner, planner_for
-from ftuner.runtime.cpu.cover_records import kept_covers
-from ftuner.runtime.cpu.covers import know_covers
+from ftuner.planner.cpu.planner import PanelWidth, Planner, know_width, planner_for
+from ftuner.runtime.backend import Options
+from ftuner.runtime.cpu.packed_weights import know_covers
+from ftuner.runtime.cpu.plan_records import kept_covers
 from ftuner.runtime.cpu.products import CoverKey
-from ftuner.runtime.cpu.required_families import RequiredFamilies, by_library
 from ftuner.runtime.cpu.session import CpuSession
-from ftuner.runtime.cpu.steps.contract import CompiledStep, Loaded
-from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.shared_weights import SharedWeights
-from ftuner.runtime.shown_progress import Progress
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Loaded,
+    RequiredFamilies,
+    by_library,
+    kind_of,
+)
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 
@@ -35,9 +37,8 @@ class StepCompiler:
             know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
 
     def compile(
-        self, steps: list[Step], progress: Progress | None, shared: SharedWeights | None,
-        saved: Compiled | None,
-    ) -> list[CompiledStep]:  # fmt: skip
+        self, steps: list[Step], options: Options, saved: Compiled | None
+    ) -> list[CompiledStep]:
         """Returns all steps, with what is compiled for them and with packed weights: those of a
         saved model, if it is given. Takes the steps out of their list."""
         session = self._session
@@ -55,8 +56,8 @@ class StepCompiler:
             wanted += dict.fromkeys(bundle for bundle in bundles if bundle is not None)
         required = self._required(steps)
         families = by_library(required)
-        kernels.prepare(families, wanted, progress)
-        self._loaded = kernels.loaded(wanted, progress)
+        kernels.prepare(families, wanted, options.progress)
+        self._loaded = kernels.loaded(wanted, options.progress)
 
         products = {name: session.products(*name, some) for name, some in families.items()}
         for types, epilogue, *key, covers in known:
@@ -68,15 +69,9 @@ class StepCompiler:
         sizes = {id(b.array): b.array.nbytes for s in steps for b in s.reads if b.array is not None}
         weights_bytes = sum(sizes.values())
         loaded = Loaded(
-            hardware,
-            isa,
-            products.__getitem__,
-            kernel,
-            self._workers,
-            weights_bytes,
-            shared,
-            made=made,
-        )
+            hardware, isa, products.__getitem__, kernel, self._workers, weights_bytes,
+            options.shared, made=made,
+        )  # fmt: skip
         addresses = [self._loaded.addresses[name] if name else 0 for name in symbols]
         steps.reverse()
         found = [

@@ -20,7 +20,7 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL, POOL_WORKER_SYMBOL
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.forks import Lock, renew_after_fork
-from ftuner.core.integers import checked_integer
+from ftuner.core.given import checked_integer
 from ftuner.errors import ConfigurationError
 
 THREADS_VARIABLE = "FTUNER_NUM_THREADS"
@@ -102,9 +102,7 @@ class ThreadPool:
         _stop(*self._held)
 
 
-def _work(
-    code: LoadedObject, memory: NDArray[np.int64], address: int, permit: list[int]
-) -> None:  # fmt: skip
+def _work(code: LoadedObject, memory: NDArray[np.int64], address: int, permit: list[int]) -> None:
     """Run one worker until it is stopped. Its code and memory stay alive until then, even if an
     interrupt kept the pool from stopping it."""
     with suppress(IndexError):

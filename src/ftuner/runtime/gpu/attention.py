@@ -7,14 +7,7 @@ import torch
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import FLOAT32
 from ftuner.errors import DTypeError, ShapeError
-from ftuner.runtime.gpu.arrays import (
-    Tensor,
-    as_tensor,
-    matrix_dtype,
-    overlap,
-    same_dtype,
-    writable,
-)
+from ftuner.runtime.gpu.arrays import Tensor, as_tensor, matrix_dtype, overlap, same_dtype, writable
 from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.ops.attention_operands import (

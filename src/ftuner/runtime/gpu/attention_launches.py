@@ -12,6 +12,7 @@ import torch
 from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dtype import FLOAT32, INT32
 from ftuner.core.gpu.attention import (
     MAX_EXTENT,
@@ -21,20 +22,12 @@ from ftuner.core.gpu.attention import (
     Causal,
 )
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.cost.gpu.tile import loads_of, multiplied_on
 from ftuner.errors import ShapeError, UnsupportedKernelError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.attention import AttentionPlanner, attention_planner
-from ftuner.planner.gpu.plan import AttentionPlan
-from ftuner.planner.gpu.problem import AttentionProblem, RequestLengths
-from ftuner.runtime.gpu.arrays import (
-    Tensor,
-    allows_tf32,
-    copied_bytes,
-    matrix_dtype,
-    multiply_of,
-)
+from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
+from ftuner.runtime.gpu.arrays import Tensor, allows_tf32, copied_bytes, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.attention_layout import (
     AttentionBatch,
     all_aligned,
@@ -48,8 +41,8 @@ from ftuner.runtime.gpu.attention_layout import (
     whole_loads,
 )
 from ftuner.runtime.gpu.call_cache import MAX_CALLS
-from ftuner.runtime.gpu.cuda_graphs import current_stream, is_capturing
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
+from ftuner.runtime.gpu.launching import current_stream, is_capturing
 from ftuner.runtime.gpu.operands import moved
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.ops.attention_operands import Requests

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from ftuner.codegen.triton.attention_arguments import array_argument
+from ftuner.codegen.triton.attention_operands import array_argument
 from ftuner.core.dtype import BOOL
 from ftuner.core.gpu.attention import AttentionKernel, AttentionMask, MaskLayout
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES

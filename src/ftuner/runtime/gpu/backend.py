@@ -8,14 +8,14 @@ from typing import Any, SupportsIndex
 import torch
 
 from ftuner.codegen.triton.targets import Target
-from ftuner.core.dtype import GPU_DTYPES, HALF_DTYPES, DType
+from ftuner.core.dtype import GPU_DTYPES, HALF_DTYPES
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import ConfigurationError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
-from ftuner.graph.splitting import Compiled
+from ftuner.graph.splitting import Part
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.runtime.backend import Backend, Effort, Executable
+from ftuner.runtime.backend import Backend, Effort, Executable, Options
 from ftuner.runtime.cache import default_cache
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention import Attention
@@ -25,12 +25,10 @@ from ftuner.runtime.gpu.calibration.device_clock import DeviceClock
 from ftuner.runtime.gpu.dense import Dense
 from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.gpu.grouped import GroupedMatmul
+from ftuner.runtime.gpu.kernels import target_of
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.session import GpuSession, keep_calibrated, known_gpu
-from ftuner.runtime.gpu.targets import target_of
-from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.ops.layer import Activation
-from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 
 
@@ -79,15 +77,11 @@ class GpuBackend(GpuSession, Backend):
         return self._attention(q, k, v, **options)
 
     def compile(
-        self, graph: Graph, threads: SupportsIndex | None = None, held: DType | None = None,
-        progress: Progress | None = None, appended: Sequence[Appended] = (),
-        shared: SharedWeights | None = None, used_up: bool = False,
-        compiled: Compiled | None = None, kept: KeptMemory | None = None,
-    ) -> Executable:  # fmt: skip
-        """As the contract says; a run uses the caller's thread alone, whatever `threads` is."""
+        self, part: Part, options: Options, appended: Sequence[Appended] = ()
+    ) -> Executable:
         assert not appended, "a GPU appends nothing in place"
-        assert compiled is None, "what is compiled for a GPU is not saved"
-        return CompiledGraph(graph, self, progress, held, shared, kept)
+        assert part.compiled is None, "what is compiled for a GPU is not saved"
+        return CompiledGraph(part.graph, self, options)
 
     def boundary(
         self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()

@@ -14,8 +14,8 @@ from ftuner.graph.ir import Array, Graph, Node, Value
 from ftuner.runtime.backend import Boundary
 from ftuner.runtime.cpu.arrays import as_array
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, as_tensor
-from ftuner.runtime.gpu.cuda_graphs import is_capturing
-from ftuner.runtime.ops.feeds import check_names
+from ftuner.runtime.gpu.launching import is_capturing
+from ftuner.runtime.ops.operands import check_names
 from ftuner.runtime.reference import prepared
 
 

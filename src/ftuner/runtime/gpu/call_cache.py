@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.runtime.gpu.arrays import Tensor, address_range, allows_tf32
 from ftuner.runtime.gpu.kernels import BoundKernel
 

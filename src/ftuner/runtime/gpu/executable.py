@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from ftuner.codegen.triton.source import Source
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dtype import GPU_DTYPES, DType
 from ftuner.core.forks import fork_safe_lock
-from ftuner.core.recently_used import RecentlyUsed
 from ftuner.errors import (
     IndexRangeError,
     ShapeError,
@@ -31,28 +31,17 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.passes.few_channels import pad_channels
 from ftuner.graph.precision import held_types
 from ftuner.graph.steps import Lowered
-from ftuner.runtime.backend import Executable
+from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
-from ftuner.runtime.gpu.cuda_graphs import is_capturing
+from ftuner.runtime.gpu.launching import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.steps.contract import Setting
-from ftuner.runtime.gpu.steps.kinds import kind_of, runs
-from ftuner.runtime.gpu.steps.operand import Places
-from ftuner.runtime.kept_memory import KeptMemory
-from ftuner.runtime.memory_use import Memory
-from ftuner.runtime.shapes.arena import Lifetime, first_fit
+from ftuner.runtime.gpu.steps.contract import Places, Setting, kind_of, runs
+from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding
-from ftuner.runtime.shapes.evaluation import (
-    Dims,
-    Layouts,
-    addressable,
-    evaluated,
-    loops_of,
-    picked,
-)
+from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of, picked
+from ftuner.runtime.shapes.layout import Lifetime, first_fit
 from ftuner.runtime.shared_weights import SharedWeights
-from ftuner.runtime.shown_progress import Progress
 
 MAX_LAUNCHES = 1 << 18
 """Launches of all programs that a graph keeps, at about 3 KiB of the host's memory each. At least
@@ -73,14 +62,8 @@ class CompiledGraph(Executable):
     """A graph without data-dependent shapes, compiled for one GPU. Safe to use from several
     threads: runs follow each other."""
 
-    def __init__(
-        self, graph: Graph, session: GpuSession, progress: Progress | None = None,
-        dtype: DType | None = None, shared: SharedWeights | None = None,
-        kept: KeptMemory | None = None,
-    ) -> None:  # fmt: skip
-        """Lowers a graph, compiles its kernels and moves its constants. `dtype`: the dtype that
-        float32 is held in, by default float32; see `graph.precision`. `shared` and `kept`: as of
-        `Backend.compile`.
+    def __init__(self, graph: Graph, session: GpuSession, options: Options) -> None:
+        """Lowers a graph, compiles its kernels and moves its constants.
 
         Raises:
             UnsupportedOperatorError: steps that have no kernel on a GPU; all of them are listed.
@@ -91,15 +74,15 @@ class CompiledGraph(Executable):
         self._session = session
         self._tf32 = allows_tf32()
         self._binding = Binding(graph)
-        graph = pad_channels(graph, held_types(graph, dtype))
-        lowered = lower(graph, held_types(graph, dtype), runs)
+        graph = pad_channels(graph, held_types(graph, options.held))
+        lowered = lower(graph, held_types(graph, options.held), runs)
         steps = tuple(kind_of(step).arranged(step) for step in lowered.steps)
         self.lowered = replace(lowered, steps=steps)
         for element in _expect_supported(self.lowered):
             session.library(element)
         self._dims = Dims()
         self._layouts = Layouts(self._dims)
-        self._constants = _moved_constants(self.lowered, session.device, shared)
+        self._constants = _moved_constants(self.lowered, session.device, options.shared)
         setting = Setting(session, self._tf32, self._dims, self._layouts)
         self._steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
         lifetimes = self.lowered.lifetimes()
@@ -116,7 +99,7 @@ class CompiledGraph(Executable):
         self._loops = loops_of((kind_of(step).loops(step) for step in steps), self._dims)
         self._evaluate = self._dims.compiled(self._binding.names)
         sources = [source for step in self._steps for source in step.sources]
-        session.kernels.prepare([*sources, *self._rehearsed()], progress)
+        session.kernels.prepare([*sources, *self._rehearsed()], options.progress)
         self._checks = [step.checks for step in self._steps if step.checks]
         self._status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
         """A status word for each nest with checks: 0, or the number of the check that failed."""
@@ -134,8 +117,7 @@ class CompiledGraph(Executable):
         if session.device.type == "cuda":
             self._stream = torch.cuda.current_stream(session.device)
         self._lock = fork_safe_lock()
-        if kept is not None:
-            kept.add(self)
+        options.kept.add(self)
 
     @property
     def kept_bytes(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ftuner.codegen.triton.grouped_product import BEYOND_ALL, COLUMNS, LOOKED_AT, grouped_source
+from ftuner.codegen.triton.product import BEYOND_ALL, COLUMNS, LOOKED_AT, grouped_source
 from ftuner.core.dtype import DType
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Multiply, Order
 from ftuner.errors import DTypeError, ShapeError, UnsupportedKernelError
@@ -30,10 +30,10 @@ from ftuner.runtime.gpu.arrays import (
     same_dtype,
     writable,
 )
-from ftuner.runtime.gpu.cuda_graphs import is_capturing
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
+from ftuner.runtime.gpu.launching import is_capturing
 from ftuner.runtime.gpu.operands import lying
-from ftuner.runtime.ops.grouped_operands import Groups, crossing, product_extents
+from ftuner.runtime.ops.operands import Groups, crossing, product_extents
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 

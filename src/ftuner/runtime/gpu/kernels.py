@@ -1,4 +1,4 @@
-"""Kernels in this process: compiled by Triton for one device, and launched on torch's stream."""
+"""What kernels for a GPU of this machine are compiled for."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from functools import partial
 from typing import Any
 
 import torch
+import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.compile import compile_kernel
-from ftuner.codegen.triton.resources import Resources
 from ftuner.codegen.triton.source import Source, load
-from ftuner.codegen.triton.targets import Compiled, Target
+from ftuner.codegen.triton.targets import Compiled, Resources, Target
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import HardwareError
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.compile_processes import Request, answers, worthwhile_processes
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
-from ftuner.runtime.gpu.native_launch import native_launch
+from ftuner.runtime.gpu.launching import FixedLaunch, native_launch
 from ftuner.runtime.shown_progress import Progress, shown
+
+
+def target_of(device: torch.device) -> Target:
+    """Returns the target of a CUDA device, as its driver describes it."""
+    with torch.cuda.device(device):
+        found = triton.runtime.driver.active.get_current_target()
+    return Target(found.backend, found.arch, found.warp_size)
+
 
 COMPILER_MODULE = "ftuner.codegen.triton.compile"
 WORD_BYTES = 4

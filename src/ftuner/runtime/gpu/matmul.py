@@ -8,18 +8,11 @@ import torch
 
 from ftuner.core.expr import ACCUMULATOR, BEFORE, Expr
 from ftuner.errors import ShapeError
-from ftuner.runtime.gpu.arrays import (
-    Tensor,
-    as_tensor,
-    matrix_dtype,
-    overlap,
-    same_dtype,
-    writable,
-)
+from ftuner.runtime.gpu.arrays import Tensor, as_tensor, matrix_dtype, overlap, same_dtype, writable
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.ops.product_operands import check_out, product_shapes
+from ftuner.runtime.ops.operands import check_out, product_shapes
 
 ACCUMULATED: Expr = ACCUMULATOR + BEFORE
 
@@ -32,9 +25,8 @@ class Matmul:
         self._cache = CallCache()
 
     def __call__(
-        self, a_given: object, b_given: object, out: object | None = None,
-        accumulate: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self, a_given: object, b_given: object, out: object | None = None, accumulate: bool = False
+    ) -> Tensor:
         """As `ftuner.matmul`, for tensors on the device of the products."""
         given = (a_given, b_given) if out is None else (a_given, b_given, out)
         key = call_key((bool(accumulate), out is None), given)

@@ -145,11 +145,7 @@ def measure(device: torch.device, target: Target, like: GpuHardware) -> Rates:
         )
 
 
-_MATRIX_OPERANDS = {
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "tf32": torch.float32,
-}
+_MATRIX_OPERANDS = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
 
 
 def _fastest_s(work: Callable[[], object], times: int) -> float:

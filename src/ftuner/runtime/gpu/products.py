@@ -18,21 +18,14 @@ from ftuner.codegen.triton.product_arguments import (
     workspace_elements,
 )
 from ftuner.codegen.triton.source import Source
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
-from ftuner.core.gpu.tile import (
-    ALIGNMENT_BYTES,
-    MOST_COUNTED,
-    Multiply,
-    Order,
-    ProductKernel,
-)
-from ftuner.core.recently_used import RecentlyUsed
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, Multiply, Order, ProductKernel
 from ftuner.errors import ShapeError
-from ftuner.planner.gpu.plan import ProductPlan
+from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
-from ftuner.planner.gpu.problem import ProductProblem
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.gpu.arrays import (
     Tensor,
@@ -45,6 +38,7 @@ from ftuner.runtime.gpu.arrays import (
 from ftuner.runtime.gpu.call_cache import MAX_CALLS, CallCache, call_key
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
 from ftuner.runtime.gpu.operands import (
+    BoundWindow,
     ProductOperands,
     arranged,
     batch_axes,
@@ -54,7 +48,6 @@ from ftuner.runtime.gpu.operands import (
     order_of,
 )
 from ftuner.runtime.gpu.scratch import Scratch
-from ftuner.runtime.gpu.windows import BoundWindow
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.gpu.library import GpuLibrary
 
@@ -178,7 +171,7 @@ class Products:
             operands: operands of the epilogue by name: like c, or `(n,)` or `(m,)`, all of the same
                 dtype or all float32.
             tf32: whether float32 may be multiplied as tf32; by default as torch says.
-            window: the window that A is read through, if it is; see `runtime.gpu.windows`.
+            window: the window that A is read through, if it is; see `runtime.gpu.operands`.
 
         Returns:
             The launches, valid for all tensors of the same layout at the same addresses; None if an

@@ -11,11 +11,10 @@ import torch
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.gpu.arrays import Tensor, allocated
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch, Recorder
-from ftuner.runtime.gpu.events import device_seconds
 from ftuner.runtime.gpu.kernels import BoundKernel
+from ftuner.runtime.gpu.launching import FixedLaunch, Recorder, device_seconds
 from ftuner.runtime.gpu.scratch import Scratch
-from ftuner.runtime.memory_use import Memory
+from ftuner.runtime.kept_memory import Memory
 
 HELD_MARGIN = 5.0
 """Times `GpuTuning.host_launch_s` for which the device is held for each launch that is timed.

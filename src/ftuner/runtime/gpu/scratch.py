@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-from ftuner.core.recently_used import RecentlyUsed
+from ftuner.core.caching import RecentlyUsed
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.cuda_graphs import current_stream, is_capturing
+from ftuner.runtime.gpu.launching import current_stream, is_capturing
 
 LEAST = 1024
 """Fewest counters of an allocation."""

@@ -18,9 +18,9 @@ from ftuner.runtime.backend import Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.calibration.calibrate import CALIBRATION_VERSION
-from ftuner.runtime.gpu.cuda_graphs import CudaRecorder, Recorder, Repeating, is_capturing
 from ftuner.runtime.gpu.grouped import GroupedProducts
-from ftuner.runtime.gpu.kernels import INTERPRETED, Kernels
+from ftuner.runtime.gpu.kernels import INTERPRETED, Kernels, target_of
+from ftuner.runtime.gpu.launching import CudaRecorder, Recorder, Repeating, is_capturing
 from ftuner.runtime.gpu.probe import (
     PROBE_VERSION,
     DeviceFacts,
@@ -31,7 +31,6 @@ from ftuner.runtime.gpu.probe import (
 )
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Scratch
-from ftuner.runtime.gpu.targets import target_of
 from ftuner.runtime.known_hardware import keep_model, known_or_probed
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library

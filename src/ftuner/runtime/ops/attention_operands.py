@@ -13,7 +13,7 @@ from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError, DTypeError, OperandError, ShapeError
 from ftuner.graph.arrays import largest_finite
 from ftuner.runtime.cpu.arrays import as_array
-from ftuner.runtime.ops.placement import on_gpu
+from ftuner.runtime.ops.operands import on_gpu
 
 
 class Extents(NamedTuple):

@@ -10,8 +10,8 @@ from ftuner.core import expr as expressions
 from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Apply, Expr, Operand, operands
 from ftuner.core.shown import Shown
 from ftuner.errors import DTypeError, ExpressionError, OperandError, PickleError, ShapeError
-from ftuner.runtime.ops import product_operands
-from ftuner.runtime.ops.flags import checked_flag
+from ftuner.runtime.ops import operands as product_operands
+from ftuner.runtime.ops.operands import checked_flag
 
 BIAS = Operand("bias", "column")
 RESIDUAL = Operand("residual", "matrix")

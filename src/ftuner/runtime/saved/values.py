@@ -29,9 +29,7 @@ _MODULES = (
     "graph.winograd_steps", "runtime.late_model", "runtime.model",
 )  # fmt: skip
 """The modules whose dataclasses and named tuples are written."""
-_KEPT_APART = (
-    "graph.buffers.Buffer", "graph.ir.Node", "graph.ir.RandomKey", "graph.ir.Value",
-)  # fmt: skip
+_KEPT_APART = ("graph.buffers.Buffer", "graph.ir.Node", "graph.ir.RandomKey", "graph.ir.Value")
 """Classes whose values equal themselves alone; equal values of others are one entry."""
 _SCALARS = (str, bool, int, float, type(None))
 MEANING = 1

@@ -13,12 +13,11 @@ import numpy.typing as npt
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import ADDRESSABLE_BYTES
-from ftuner.core.evaluation import compiled
+from ftuner.core.evaluation import Renaming, compiled
 from ftuner.core.index_expr import Operand
-from ftuner.core.renaming import Renaming
 from ftuner.errors import AllocationError, ShapeError
 from ftuner.runtime.cpu.memory import not_allocated
-from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.runtime.shapes.layout import StridedArray
 
 MAX_LOOP = 1 << 40
 """Elements that the loops of a step may compute. At one in a nanosecond a core takes a quarter of
@@ -83,7 +82,7 @@ def loops_of(loops: Iterable[Shape], dims: Dims) -> Picked:
 
 class DimValues(list[int]):
     """The values of all dims, and what decisions for ranges are made for
-    (`ftuner.core.ranges`)."""
+    (`ftuner.core.caching`)."""
 
     __slots__ = ("coarse", "fine", "symbols")
 

@@ -11,24 +11,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ftuner.core.cached_attribute import cached_attribute
+from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.common_epilogue import COMMON
-from ftuner.core.cpu.tile import (
-    COLUMN,
-    DOT,
-    PACKED,
-    ROW,
-    STRIDED,
-    WINDOW,
-    RegisterTile,
-    UKernel,
-)
+from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, WINDOW, RegisterTile, UKernel
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.ukernels.cpu.enumerate import dot_tiles, register_tiles
-from ftuner.ukernels.cpu.filters import RegisterFunnel, run_filters
+from ftuner.ukernels.cpu.filters import RegisterFunnel, dot_tiles, register_tiles, run_filters
 
 BSource = Literal["panels", "rows", "columns", "other"]
 """The layout of B. `panels`: packed before; `rows`: contiguous along n; `columns`: contiguous along
@@ -228,10 +218,7 @@ def families_of_calls(library: Library) -> tuple[Family, ...]:
 
 @lru_cache(maxsize=64)
 def build_library(
-    hardware: CpuHardware,
-    isa_name: str,
-    types: ProductTypes,
-    epilogue: Expr = ACCUMULATOR,
+    hardware: CpuHardware, isa_name: str, types: ProductTypes, epilogue: Expr = ACCUMULATOR
 ) -> Library:
     """Enumerate and filter: arithmetic on the hardware model, no measurement.
 

@@ -1,4 +1,4 @@
-"""Pruning: named filters, each with a reason, over the enumerated block tiles.
+"""Enumeration: every block tile that Triton could compile, before any filter.
 
 Filters read the cost of a tile on one multiprocessor (`cost.gpu.tile`). The first remove tiles that
 cannot run, the next tiles that leave the multiprocessor idle. Then one schedule (`bk`, warps,
@@ -8,6 +8,7 @@ stages) is kept for each height and width. The last removes a tile if half of it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from math import sqrt
 
 from ftuner.core.dtype import DType
@@ -25,7 +26,23 @@ from ftuner.cost.gpu.tile import (
 )
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.ukernels.funnel import THRESHOLD, Funnel, Sieve
-from ftuner.ukernels.gpu.enumerate import STAGES, block_tiles
+
+EXTENTS = (16, 32, 64, 128, 256)
+"""Heights and widths of a tile. Triton's blocks are powers of two, and its products take at least
+16 rows and columns."""
+ROW_BYTES = (64, 128, 256)
+"""Bytes of `bk` elements: half a memory line, one line, or two. Swizzled rows of shared memory have
+the same lengths."""
+WARPS = (4, 8)
+STAGES = (2, 3, 4, 5, 6)
+
+
+def block_tiles(itemsize: int) -> list[BlockTile]:
+    """Every combination of height, width, depth, warps and stages, for elements of `itemsize`
+    bytes."""
+    depths = [row_bytes // itemsize for row_bytes in ROW_BYTES]
+    return [BlockTile(*found) for found in product(EXTENTS, EXTENTS, depths, WARPS, STAGES)]
+
 
 Extents = tuple[int, int]
 

@@ -17,8 +17,7 @@ from ftuner.cost.gpu.tile import MULTIPLIES, TileCost, fits_unaligned, loads_of,
 from ftuner.errors import DTypeError, HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.ukernels.funnel import Funnel
-from ftuner.ukernels.gpu.enumerate import EXTENTS
-from ftuner.ukernels.gpu.filters import run_filters, tile_rate
+from ftuner.ukernels.gpu.filters import EXTENTS, run_filters, tile_rate
 
 SPECIALISING = ("sm_100",)
 """Chips for which Triton 3.6 and 3.9 specialise the warps of persistent loops; sm_90 is not one."""

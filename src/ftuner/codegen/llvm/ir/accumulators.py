@@ -106,10 +106,7 @@ class _ScaledProduct:
 
     def start(self) -> Sequence[ir.Constant]:
         integers = elements.like(self.type, ir.IntType(self.format.bits))
-        return (
-            elements.number(self.type, UNIT_MANTISSA),
-            elements.number(integers, UNIT_EXPONENT),
-        )
+        return (elements.number(self.type, UNIT_MANTISSA), elements.number(integers, UNIT_EXPONENT))
 
     def neutral_element(self) -> ir.Constant:
         return elements.number(self.type, 1.0)

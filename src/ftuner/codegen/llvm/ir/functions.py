@@ -336,9 +336,8 @@ def combine(builder: ir.IRBuilder, kind: str, x: ir.Value, y: ir.Value, dtype: D
 
 
 def precedes(
-    builder: ir.IRBuilder, x: ir.Value, y: ir.Value, dtype: DType, largest: bool,
-    nan_first: bool,
-) -> ir.Value:  # fmt: skip
+    builder: ir.IRBuilder, x: ir.Value, y: ir.Value, dtype: DType, largest: bool, nan_first: bool
+) -> ir.Value:
     """Whether x comes before y, the largest (or smallest) first; all NaN are equal, and before or
     after every number."""
     if dtype.kind != "float":

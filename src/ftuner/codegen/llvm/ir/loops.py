@@ -2,6 +2,9 @@
 
 Repeats become counted loops, spatial mappings become arithmetic on the worker's number, and
 partitions become loops over bounds computed from it. All indices are i64.
+
+One internal function a module and element type. A row is copied in whole vectors, then in halves
+down to one element: no masks, so that every ISA can do it.
 """
 
 from __future__ import annotations
@@ -9,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
+from typing import NamedTuple
 
 from llvmlite import ir
 
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, const, scalar_type
+from ftuner.core.dtype import DType
 from ftuner.core.mapping import (
     Partition,
     Repeat,
@@ -22,18 +28,13 @@ from ftuner.core.mapping import (
     strides,
 )
 
-I64 = ir.IntType(64)
-
 Body = Callable[[ir.IRBuilder, tuple[ir.Value, ...]], None]
 """What emits one task: given the builder and the task's index along each axis, as i64 values."""
 
 
 @contextmanager
 def counted_loop(
-    builder: ir.IRBuilder,
-    begin: ir.Value | int,
-    end: ir.Value | int,
-    step: ir.Value | int = 1,
+    builder: ir.IRBuilder, begin: ir.Value | int, end: ir.Value | int, step: ir.Value | int = 1
 ) -> Iterator[ir.Value]:
     """Emit `for (index = begin; index < end; index += step)`; yields the i64 index.
 
@@ -106,10 +107,7 @@ def carried_loop(
 
 
 def partition_bounds(
-    builder: ir.IRBuilder,
-    extent: ir.Value | int,
-    parts: ir.Value | int,
-    worker: ir.Value | int,
+    builder: ir.IRBuilder, extent: ir.Value | int, parts: ir.Value | int, worker: ir.Value | int
 ) -> tuple[ir.Value, ir.Value]:
     """Emit `ftuner.core.mapping.bounds`: the half-open i64 range (begin, end) of `worker`.
 
@@ -209,3 +207,62 @@ def _i64(value: ir.Value | int) -> ir.Value:
         return ir.Constant(I64, value)
     assert value.type == I64, f"expected an i64 value, got {value.type}"
     return value
+
+
+class Rows(NamedTuple):
+    """Where rows begin, and the bytes from one to the next."""
+
+    first: ir.Value
+    stride: ir.Value
+
+
+def copy_rows(
+    builder: ir.IRBuilder, types: tuple[DType, int], source: Rows, target: Rows, rows: ir.Value,
+    columns: ir.Value,
+) -> None:  # fmt: skip
+    """Copy `rows` rows of `columns` elements. `types`: of elements, and the lanes of a vector."""
+    function = _copy_function(builder.module, *types)
+    builder.call(function, [*source, *target, rows, columns])
+
+
+def _copy_function(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
+    name = f"copy_rows_{dtype}_{lanes}"
+    found = module.globals.get(name)
+    if found is not None:
+        return found
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64, PTR, I64, I64, I64]), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    source, source_stride, target, target_stride, rows, columns = function.args
+    element = scalar_type(dtype)
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    whole = builder.udiv(columns, const(lanes))
+    with counted_loop(builder, const(0), rows) as row:
+        from_row = at(builder, source, builder.mul(row, source_stride))
+        to_row = at(builder, target, builder.mul(row, target_stride))
+        vector = ir.VectorType(element, lanes)
+        with counted_loop(builder, const(0), whole) as i:
+            offset = builder.mul(i, const(lanes * dtype.itemsize))
+            _move(
+                builder, dtype, vector, at(builder, from_row, offset), at(builder, to_row, offset)
+            )
+        offset = builder.mul(whole, const(lanes * dtype.itemsize))
+        part = lanes // 2
+        while part >= 1:
+            bit = builder.and_(columns, const(part))
+            kind = ir.VectorType(element, part) if part > 1 else element
+            with builder.if_then(builder.icmp_signed("!=", bit, const(0))):
+                _move(
+                    builder, dtype, kind, at(builder, from_row, offset), at(builder, to_row, offset)
+                )
+            offset = builder.add(offset, builder.mul(bit, const(dtype.itemsize)))
+            part //= 2
+    builder.ret_void()
+    return function
+
+
+def _move(
+    builder: ir.IRBuilder, dtype: DType, kind: ir.Type, source: ir.Value, target: ir.Value
+) -> None:
+    value = builder.load(source, typ=kind, align=dtype.itemsize)
+    builder.store(value, target, align=dtype.itemsize)

@@ -36,15 +36,15 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
-from ftuner.codegen.llvm.kernels.panel_product import (
+from ftuner.codegen.llvm.kernels.step import (
     COVER_BYTES,
+    STEP_KERNEL_TYPE,
     emit_covers,
     emit_panel,
     product_context,
 )
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import Attention
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import BOOL, DType
@@ -258,7 +258,7 @@ class _Emission:
             table = at(builder, covers, const(cover * COVER_BYTES))
             b = self._panel(packed, number, packed_k)
             there = at(builder, c, column)
-            emit_panel(builder, self.context, table, a, a_row, b, there, c_row, k)
+            emit_panel(builder, self.context, table, Rows(a, a_row), b, Rows(there, c_row), k)
 
         with counted_loop(builder, 0, full) as number:
             panel(number, FULL, nr)

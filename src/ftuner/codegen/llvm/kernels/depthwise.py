@@ -31,19 +31,18 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.instructions import EMITTERS
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.ir.multiply_add import EMITTERS
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import Depthwise
-from ftuner.core.cpu.windows import BLOCK, DepthwiseKernel
+from ftuner.core.cpu.schedule import BLOCK, DepthwiseKernel
 from ftuner.core.expr import ACCUMULATOR, operands
 
 
 def emit(
-    module: ir.Module, symbol: str, kernel: DepthwiseKernel, lanes: int, registers: int,
-    fused: bool,
-) -> None:  # fmt: skip
+    module: ir.Module, symbol: str, kernel: DepthwiseKernel, lanes: int, registers: int, fused: bool
+) -> None:
     """Add the kernel to a module. `registers`: vector registers of the ISA."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     builder = ir.IRBuilder(function.append_basic_block("entry"))

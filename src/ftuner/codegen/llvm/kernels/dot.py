@@ -24,9 +24,9 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     transpose,
 )
+from ftuner.codegen.llvm.ir.instructions import Emitter, emitter_of
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.ir.multiply_add import Emitter, emitter_of
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import UKernel

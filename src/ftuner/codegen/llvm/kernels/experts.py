@@ -22,10 +22,14 @@ from ftuner.codegen.llvm.ir.builder import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.row_copy import copy_rows
-from ftuner.codegen.llvm.kernels.panel_product import emit_covers, emit_panel, product_context
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
+from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
+from ftuner.codegen.llvm.kernels.step import (
+    STEP_KERNEL_TYPE,
+    emit_covers,
+    emit_panel,
+    fail,
+    product_context,
+)
 from ftuner.codegen.llvm.native.kernel_records import Experts
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType
@@ -173,14 +177,13 @@ class _Emission:
             table = builder.select(is_full, covers, tail_covers)
             b = at(builder, weight, builder.mul(column, row_bytes))
             cover = emit_covers(builder, [table], count)
-            emit_panel(builder, context, cover, a, a_row, b, c, c_row, self._k, (const(0), column))
+            rows, made = Rows(a, a_row), Rows(c, c_row)
+            emit_panel(builder, context, cover, rows, b, made, self._k, (const(0), column))
             with builder.if_then(apart), counted_loop(builder, 0, count) as number:
                 source = at(builder, self._results, builder.mul(number, c_row))
                 target = at(builder, self._out_at(self._read(order, number)), offset)
                 self._copy_row(source, target, valid)
 
     def _copy_row(self, source: ir.Value, target: ir.Value, columns: ir.Value) -> None:
-        zero = const(0)
-        copy_rows(
-            self._builder, self._dtype, self._lanes, source, zero, target, zero, const(1), columns
-        )
+        zero, types = const(0), (self._dtype, self._lanes)
+        copy_rows(self._builder, types, Rows(source, zero), Rows(target, zero), const(1), columns)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from math import ceil
+from typing import NamedTuple
 
 import llvmlite.ir as ir
 
@@ -29,15 +30,23 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.instructions import L1, L2, emitter_of, prefetch
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.ir.multiply_add import emitter_of
-from ftuner.codegen.llvm.ir.prefetching import L1, L2, prefetch
 from ftuner.codegen.llvm.kernels.widen import widened
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import COLUMN, ROW, STRIDED, UKernel
 from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning
+
+
+class CodeOptions(NamedTuple):
+    """What decides the code of a uKernel besides its tile."""
+
+    isa: InstructionSet
+    tuning: KLoopTuning
+    line_bytes: int
+    """Of a cache line, for prefetches."""
 
 
 def steps_of_round(kernel: UKernel, isa: InstructionSet, tuning: KLoopTuning) -> int:
@@ -48,25 +57,6 @@ def steps_of_round(kernel: UKernel, isa: InstructionSet, tuning: KLoopTuning) ->
         large = tile.mr * tile.vectors >= least
         steps = tuning.steps_per_round if large else tuning.steps_per_short_round
     return tile.chains * ceil(steps / tile.chains)
-
-
-def emit_k_loop(
-    builder: ir.IRBuilder,
-    kernel: UKernel,
-    isa: InstructionSet,
-    tuning: KLoopTuning,
-    line_bytes: int,
-    context: ir.Value,
-    tile: ir.Value,
-    a: ir.Value,
-    b: ir.Value,
-    k: ir.Value,
-    window: WindowRows | None = None,
-) -> list[list[ir.Value]]:
-    """The sums of a tile, `[row][vector]`. `tile` is its number, counting parts, `a` its first row,
-    `b` where its columns begin in the panel; `window`: how it reads A, if through one."""
-    loop = _Loop(builder, kernel, isa, tuning, line_bytes, context, window)
-    return loop.sums(tile, a, b, k)
 
 
 @dataclass(frozen=True)
@@ -109,21 +99,17 @@ def _power_of_two(number: int) -> int:
     return next(p for p in (8, 4, 2, 1) if number % p == 0)
 
 
-class _Loop:
+class KLoop:
     def __init__(
-        self,
-        builder: ir.IRBuilder,
-        kernel: UKernel,
-        isa: InstructionSet,
-        tuning: KLoopTuning,
-        line_bytes: int,
-        context: ir.Value,
-        window: WindowRows | None,
-    ) -> None:
+        self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value,
+        window: WindowRows | None = None,
+    ) -> None:  # fmt: skip
+        """`window`: how the tile reads A, if through one."""
+        isa, tuning, self._line_bytes = options
         self._builder, self._kernel, self._isa = builder, kernel, isa
         assert isa.multiply_add(kernel.types).k_steps == 1, "panels hold one k step after the other"
         self._multiply_add = emitter_of(isa, kernel.types)
-        self._tuning, self._line_bytes, self._context = tuning, line_bytes, context
+        self._tuning, self._context = tuning, context
         types = kernel.types
         self._sums = ir.VectorType(scalar_type(types.accumulator), kernel.lanes)
         self._size = size = types.a.itemsize
@@ -167,9 +153,10 @@ class _Loop:
         return self._builder.icmp_signed("<", tile, asking)
 
     def sums(self, tile: ir.Value, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
-        """All steps of k. A tile that waits for its B interleaves several k streams. `chains` sets
-        of sums take the steps in turns, and are added at the end; steps that are left over go to
-        the first."""
+        """The sums of a tile, `[row][vector]`, after all steps of k. `tile` is its number, counting
+        parts, `a` its first row, `b` where its columns begin in the panel. A tile that waits for
+        its B interleaves several k streams. `chains` sets of sums take the steps in turns, and are
+        added at the end; steps that are left over go to the first."""
         builder, shape = self._builder, self._kernel.tile
         values = [a, b, *([ir.Constant(self._sums, None)] * (self._size_of_set * shape.chains))]
         if self._window is not None:

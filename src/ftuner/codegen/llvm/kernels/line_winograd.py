@@ -1,4 +1,4 @@
-"""A convolution as Winograd's products along its last axis, in LLVM IR (see `core.line_winograd`).
+"""A convolution as Winograd's products along its last axis, in LLVM IR (see `core.winograd`).
 
 A task is one line of outputs in a block of rows. The inputs of all rows that the block reads are
 transformed, to one matrix for each point. In it the elements of a row's phases and channels follow
@@ -18,23 +18,21 @@ from fractions import Fraction
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
-from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.kernels.panel_product import COVER_BYTES, emit_panel
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.kernels.winograd_common import WinogradEmission
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
+from ftuner.codegen.llvm.kernels.step import COVER_BYTES, STEP_KERNEL_TYPE, emit_panel
+from ftuner.codegen.llvm.kernels.winograd import WinogradEmission
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
-from ftuner.core.line_winograd import Matrix, line_transforms, mirrored, transposed
+from ftuner.core.winograd import Matrix, line_transforms, mirrored, transposed
 
 Terms = list[tuple[Fraction, ir.Value]]
 
 
 def emit(
-    module: ir.Module, symbol: str, dtype: DType, taps: int, epilogue: Expr, lanes: int,
-    fused: bool,
-) -> None:  # fmt: skip
+    module: ir.Module, symbol: str, dtype: DType, taps: int, epilogue: Expr, lanes: int, fused: bool
+) -> None:
     """Add the kernel for windows of `taps` elements in each phase to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     _Emission(function, dtype, taps, epilogue, lanes, fused).emit()
@@ -177,7 +175,7 @@ class _Emission(WinogradEmission):
             a = at(builder, self._transformed, builder.mul(point, dim(LineWinograd.INPUTS_BYTES)))
             b = at(builder, weight, builder.mul(point, dim(LineWinograd.WEIGHT_BYTES)))
             c = at(builder, self._sums, builder.mul(point, dim(LineWinograd.SUMS_BYTES)))
-            emit_panel(builder, self._context, cover, a, a_row, b, c, c_row, k)
+            emit_panel(builder, self._context, cover, Rows(a, a_row), b, Rows(c, c_row), k)
         image, first, position = place
         left = builder.sub(dim(LineWinograd.OUT_WIDTH), position)
         out = at(builder, self._out, builder.mul(image, dim(LineWinograd.OUT_IMAGE)))

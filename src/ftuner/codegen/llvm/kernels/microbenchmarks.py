@@ -14,8 +14,8 @@ from typing import Any
 from llvmlite import ir
 
 from ftuner.codegen.llvm.ir.builder import scalar_type
+from ftuner.codegen.llvm.ir.instructions import emitter_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.multiply_add import emitter_of
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32

@@ -34,9 +34,8 @@ from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.nest_values import Frame, Lanes, Place, Values
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.transposition import emit_transposition
-from ftuner.core.access import Kernel
+from ftuner.core.access import Kernel, outer_steps
 from ftuner.core.cpu.schedule import Schedule
-from ftuner.core.guards import outer_steps
 from ftuner.core.index_expr import Stage
 
 

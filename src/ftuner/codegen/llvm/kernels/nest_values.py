@@ -26,11 +26,10 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.step import fail
-from ftuner.core.access import Access, Kernel, affine_index
+from ftuner.core.access import Access, Kernel, affine_index, guards, slopes, terms
 from ftuner.core.cpu.schedule import Schedule, operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
-from ftuner.core.guards import guards, slopes, terms
 
 MOST_APART = 4
 """Largest distance of the elements of a vector that is put together from whole vectors of memory.

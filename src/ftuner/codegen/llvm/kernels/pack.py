@@ -31,8 +31,7 @@ from ftuner.codegen.llvm.ir.builder import (
     shuffle,
     transpose,
 )
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.ir.row_copy import copy_rows
+from ftuner.codegen.llvm.ir.loops import Rows, carried_loop, copy_rows, counted_loop
 from ftuner.codegen.llvm.native.symbols import pack_symbol
 from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning
@@ -103,7 +102,8 @@ def _copy_contiguous(
     padded_bytes = builder.mul(padded, const(size))
     with builder.if_then(builder.icmp_signed("<", width, padded)):
         _fill_zero(builder, target, builder.mul(k, padded_bytes))
-    copy_rows(builder, dtype, lanes, source, k_stride, target, padded_bytes, k, width)
+    given, made = Rows(source, k_stride), Rows(target, padded_bytes)
+    copy_rows(builder, (dtype, lanes), given, made, k, width)
     builder.branch(done)
     builder.position_at_end(done)
 

@@ -31,27 +31,25 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.functions import emit
+from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.prefetching import L1, prefetch
-from ftuner.codegen.llvm.ir.row_copy import copy_rows
-from ftuner.codegen.llvm.kernels.k_loop import emit_k_loop
+from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
+from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.common_epilogue import stages
 from ftuner.core.cpu.tile import WINDOW, UKernel
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
-from ftuner.hardware.isa import InstructionSet
-from ftuner.hardware.tuning import KLoopTuning
 
+Sums = list[list[ir.Value]]
+"""Vectors of a tile, row by row."""
 KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
 
 
-def emit_ukernel(
-    module: ir.Module, kernel: UKernel, isa: InstructionSet, tuning: KLoopTuning, line_bytes: int
-) -> ir.Function:
+def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir.Function:
     """Add the function of a uKernel to a module. Where the ISA loads and stores under a mask, tails
-    need no scratch tile. `line_bytes`: of a cache line, for prefetches."""
+    need no scratch tile."""
+    isa = options.isa
     function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
     context, a, b, c, row, column, k, tiles = function.args
     for argument, name in zip(
@@ -81,66 +79,53 @@ def emit_ukernel(
         b_part = at(builder, b, builder.mul(first_column, const(kernel.types.b.itemsize)))
         c_tile = at(builder, c, builder.mul(first_row, c_stride))
         c_tile = at(builder, c_tile, builder.mul(first_column, const(size)))
-        first_row = builder.add(row, first_row)
-        first_column = builder.add(column, first_column)
-        _prefetch_rows(builder, kernel, c_tile, c_stride, line_bytes)
+        c_rows = Rows(c_tile, c_stride)
+        corner = builder.add(row, first_row), builder.add(column, first_column)
+        _prefetch_rows(builder, kernel, c_rows, options.line_bytes)
         if window is not None:
             window.enter_tile()
-        accumulators = emit_k_loop(
-            builder, kernel, isa, tuning, line_bytes, context, number, a_tile, b_part, k, window
-        )
+        loop = KLoop(builder, kernel, options, context, window)
+        sums = loop.sums(number, a_tile, b_part, k)
         if window is not None:
             window.leave_tile()
         if scratch is None:
             valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
-            finish_tile(builder, kernel, isa.fused, context, accumulators, c_tile, c_stride,
-                        first_row, first_column, valid, isa.masked)  # fmt: skip
+            finish_tile(
+                builder, kernel, isa.fused, context, sums, c_rows, corner, valid, isa.masked
+            )
         else:
             valid = slot(builder, context, Context.VALID_COLUMNS)
             ragged = builder.icmp_signed("<", valid, const(kernel.nr))
-            scratch_stride = const(kernel.nr * size)
-            accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE),
-                                             const(0))  # fmt: skip
+            own, types = Rows(scratch, const(kernel.nr * size)), (dtype, kernel.lanes)
+            given = slot(builder, context, Context.ACCUMULATE)
+            accumulate = builder.icmp_signed("!=", given, const(0))
             with builder.if_then(builder.and_(ragged, accumulate)):
-                copy_rows(builder, dtype, kernel.lanes, c_tile, c_stride, scratch,
-                          scratch_stride, const(kernel.mr), valid)  # fmt: skip
-            place = builder.select(ragged, scratch, c_tile)
-            stride = builder.select(ragged, scratch_stride, c_stride)
-            finish_tile(builder, kernel, isa.fused, context, accumulators, place, stride,
-                        first_row, first_column, valid)  # fmt: skip
+                copy_rows(builder, types, c_rows, own, const(kernel.mr), valid)
+            place = Rows(*(builder.select(ragged, x, y) for x, y in zip(own, c_rows, strict=True)))
+            finish_tile(builder, kernel, isa.fused, context, sums, place, corner, valid)
             with builder.if_then(ragged):
-                copy_rows(builder, dtype, kernel.lanes, scratch, scratch_stride, c_tile,
-                          c_stride, const(kernel.mr), valid)  # fmt: skip
+                copy_rows(builder, types, own, c_rows, const(kernel.mr), valid)
     builder.ret_void()
     return function
 
 
-def _prefetch_rows(
-    builder: ir.IRBuilder, kernel: UKernel, c: ir.Value, c_stride: ir.Value, line_bytes: int
-) -> None:
+def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: Rows, line_bytes: int) -> None:
     """Ask for the tile's lines of C now: they are written a whole reduction later."""
     last = kernel.tile.vectors * kernel.lanes * kernel.types.c.itemsize - 1
     for i in range(kernel.mr):
-        row = at(builder, c, builder.mul(c_stride, const(i)))
+        row = at(builder, c.first, builder.mul(c.stride, const(i)))
         for offset in range(0, last, line_bytes):
             prefetch(builder, at(builder, row, offset), L1, write=True)
         prefetch(builder, at(builder, row, last), L1, write=True)
 
 
 def finish_tile(
-    builder: ir.IRBuilder,
-    kernel: UKernel,
-    fused: bool,
-    context: ir.Value,
-    sums: list[list[ir.Value]],
-    c: ir.Value,
-    c_stride: ir.Value,
-    row: ir.Value,
-    column: ir.Value,
-    valid: ir.Value | None = None,
+    builder: ir.IRBuilder, kernel: UKernel, fused: bool, context: ir.Value, sums: Sums,
+    c: Rows, corner: tuple[ir.Value, ir.Value], valid: ir.Value | None = None,
     masked: bool = False,
-) -> None:
-    """Add what C holds if asked to, apply the epilogue on the last block of k, store.
+) -> None:  # fmt: skip
+    """Add what C holds if asked to, apply the epilogue on the last block of k, store. `corner`: the
+    tile's first row and column.
 
     `valid` is given for tails, because nothing after the last column may be touched: the last
     vector is loaded and stored under a mask, or if the ISA has none (not `masked`) and `valid` is
@@ -150,7 +135,11 @@ def finish_tile(
     access = _Access(builder, kernel, valid if masked else None)
     addresses = [
         [
-            at(builder, at(builder, c, builder.mul(c_stride, const(i))), v * kernel.lanes * size)
+            at(
+                builder,
+                at(builder, c.first, builder.mul(c.stride, const(i))),
+                v * kernel.lanes * size,
+            )
             for v in range(kernel.tile.vectors)
         ]
         for i in range(kernel.mr)
@@ -169,11 +158,9 @@ def finish_tile(
     if kernel.epilogue != ACCUMULATOR:
         last = builder.icmp_signed("!=", slot(builder, context, Context.FINISH), const(0))
         given = sums
-        place = _Place(
-            slot_address(builder, context, Context.OPERANDS), row, column, access,
-            None if masked else valid,
-        )  # fmt: skip
-        sums = _if(builder, last, given, lambda: _finished(builder, kernel, fused, place, given))
+        slots = slot_address(builder, context, Context.OPERANDS)
+        place = _Place(slots, *corner, access, None if masked else valid, fused)
+        sums = _if(builder, last, given, lambda: _finished(builder, kernel, place, given))
     for values, pointers in zip(sums, addresses, strict=True):
         for v, (value, pointer) in enumerate(zip(values, pointers, strict=True)):
             access.store(value, pointer, v)
@@ -215,39 +202,34 @@ class _Place(NamedTuple):
     access: _Access
     valid: ir.Value | None
     """Columns that exist, for tails that read operands through scratch."""
+    fused: bool
+    """Whether the ISA has fused multiply-adds."""
 
 
-def _finished(
-    builder: ir.IRBuilder, kernel: UKernel, fused: bool, place: _Place, sums: list[list[ir.Value]]
-) -> list[list[ir.Value]]:
+def _finished(builder: ir.IRBuilder, kernel: UKernel, place: _Place, sums: Sums) -> Sums:
     """The epilogue of every vector of a tile; of stages, those whose first operand is there."""
     numbers = {operand.name: i for i, operand in enumerate(operands(kernel.epilogue))}
     of_common = stages(kernel.epilogue)
     if not of_common:
-        return _applied(builder, kernel, kernel.epilogue, numbers, fused, place, sums)
+        return _applied(builder, kernel, kernel.epilogue, numbers, place, sums)
     for stage in of_common:
         given, first = sums, min(numbers[operand.name] for operand in operands(stage))
         pointer = pointer_slot(builder, place.operand_slots, 2 * first)
         sums = _if(
             builder, builder.icmp_unsigned("!=", pointer, ir.Constant(PTR, None)), given,
-            partial(_applied, builder, kernel, stage, numbers, fused, place, given),
+            partial(_applied, builder, kernel, stage, numbers, place, given),
         )  # fmt: skip
     return sums
 
 
 def _applied(
-    builder: ir.IRBuilder,
-    kernel: UKernel,
-    expr: Expr,
-    numbers: Mapping[str, int],
-    fused: bool,
-    place: _Place,
-    sums: list[list[ir.Value]],
-) -> list[list[ir.Value]]:
+    builder: ir.IRBuilder, kernel: UKernel, expr: Expr, numbers: Mapping[str, int], place: _Place,
+    sums: Sums,
+) -> Sums:  # fmt: skip
     """An expression of every vector of a tile. `numbers`: of the operands, by name."""
     dtype, lanes = kernel.types.c, kernel.lanes
     size, element = dtype.itemsize, scalar_type(dtype)
-    operand_slots, row, column, access, valid = place
+    operand_slots, row, column, access, valid, fused = place
     column_bytes = builder.mul(column, const(size))
     sources = {}
     for operand in operands(expr):
@@ -263,8 +245,8 @@ def _applied(
                 scratch_stride = const(kernel.nr * size)
                 ragged = builder.icmp_signed("<", valid, const(kernel.nr))
                 with builder.if_then(ragged):
-                    copy_rows(builder, dtype, lanes, base, stride, scratch, scratch_stride,
-                              const(rows), valid)  # fmt: skip
+                    given, own = Rows(base, stride), Rows(scratch, scratch_stride)
+                    copy_rows(builder, (dtype, lanes), given, own, const(rows), valid)
                 base = builder.select(ragged, scratch, base)
                 stride = builder.select(ragged, scratch_stride, stride)
         sources[operand.name] = (operand.kind, base, stride)
@@ -295,11 +277,8 @@ def _applied(
 
 
 def _if(
-    builder: ir.IRBuilder,
-    condition: ir.Value,
-    otherwise: list[list[ir.Value]],
-    then: Callable[[], list[list[ir.Value]]],
-) -> list[list[ir.Value]]:
+    builder: ir.IRBuilder, condition: ir.Value, otherwise: Sums, then: Callable[[], Sums]
+) -> Sums:
     """`then()` where the condition holds, else `otherwise`; both nested lists of vectors."""
     before = builder.block
     with builder.if_then(condition):

@@ -35,7 +35,7 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.level_product import (
     emit_level_panel,
     emit_levels,
@@ -43,16 +43,17 @@ from ftuner.codegen.llvm.kernels.level_product import (
     whole,
 )
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
-from ftuner.codegen.llvm.kernels.panel_product import (
+from ftuner.codegen.llvm.kernels.step import (
     COVER_BYTES,
+    STEP_KERNEL_TYPE,
     emit_covers,
     emit_panel,
+    fail,
     product_context,
 )
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, fail
 from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
-from ftuner.codegen.llvm.native.team import Team
+from ftuner.codegen.llvm.native.waiting import Team
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands
 from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell, Stage
@@ -323,8 +324,9 @@ class _Emission:
                 return
             set_slot(builder, self._context, Context.VALID_COLUMNS, width)
             column = builder.mul(builder.mul(number, nr), const(self._size))
-            emit_panel(builder, self._context, cover, a, self._row_bytes, self._panel(number),
-                       at(builder, sums, column), self._sum_bytes, self._hidden)  # fmt: skip
+            rows, b = Rows(a, self._row_bytes), self._panel(number)
+            made = Rows(at(builder, sums, column), self._sum_bytes)
+            emit_panel(builder, self._context, cover, rows, b, made, self._hidden)
 
         each = self._dim(Recurrence.GATE_PANELS)
         by_gates = builder.icmp_signed(">", each, const(0))

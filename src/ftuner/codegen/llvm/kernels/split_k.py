@@ -24,8 +24,7 @@ from ftuner.codegen.llvm.ir.builder import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.row_copy import copy_rows
+from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
 from ftuner.codegen.llvm.kernels.product import finish_tile
 from ftuner.codegen.llvm.native.driver import REDUCE_TYPE
 from ftuner.codegen.llvm.native.records import Call, Context, Plan
@@ -78,10 +77,9 @@ def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
         target = at(builder, c, builder.mul(row, c_stride))
         target = at(builder, target, builder.mul(column, const(size)))
         width = const(kernel.lanes * size)
-        copy_rows(builder, dtype, kernel.lanes, target, width, scratch, width, const(1),
-                  valid)  # fmt: skip
+        given, own, types = Rows(target, width), Rows(scratch, width), (dtype, kernel.lanes)
+        copy_rows(builder, types, given, own, const(1), valid)
         sums = [[builder.load(total, typ=vector)]]
-        finish_tile(builder, kernel, fused, context, sums, scratch, width, row, column, valid)
-        copy_rows(builder, dtype, kernel.lanes, scratch, width, target, width, const(1),
-                  valid)  # fmt: skip
+        finish_tile(builder, kernel, fused, context, sums, own, (row, column), valid)
+        copy_rows(builder, types, own, given, const(1), valid)
     builder.ret_void()

@@ -26,19 +26,18 @@ from ftuner.codegen.llvm.ir.builder import (
     set_slot,
     slot,
 )
-from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
-from ftuner.codegen.llvm.kernels.panel_product import (
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
+from ftuner.codegen.llvm.kernels.step import (
     COVER_BYTES,
+    STEP_KERNEL_TYPE,
     emit_covers,
     emit_panel,
     product_context,
 )
-from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.kernel_records import StripeMember, Stripes
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
-from ftuner.core.cpu.stripes import StripesKernel
+from ftuner.core.cpu.schedule import BLOCK, StripesKernel
 from ftuner.core.cpu.tile import MAX_OPERANDS
-from ftuner.core.cpu.windows import BLOCK
 
 MOVED = 64
 """Bytes that are moved at a time."""
@@ -245,7 +244,8 @@ class _Emission:
             set_slot(builder, context, Context.VALID_COLUMNS, columns)
             weight = at(builder, b, builder.mul(column, step_bytes))
             out = at(builder, c, builder.mul(column, size))
-            emit_panel(builder, context, cover, a, a_row, weight, out, c_row, k, (first, column))
+            rows, made = Rows(a, a_row), Rows(out, c_row)
+            emit_panel(builder, context, cover, rows, weight, made, k, (first, column))
 
         slots = StripeMember.COVERS, StripeMember.TAIL_COVERS
         covers = emit_covers(builder, [self._pointer(member, index) for index in slots], count)

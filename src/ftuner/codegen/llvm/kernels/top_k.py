@@ -85,9 +85,8 @@ class _Row:
     """The elements of a row."""
 
     def __init__(
-        self, builder: ir.IRBuilder, first: ir.Value, count: ir.Value, step: ir.Value,
-        dtype: DType,
-    ) -> None:  # fmt: skip
+        self, builder: ir.IRBuilder, first: ir.Value, count: ir.Value, step: ir.Value, dtype: DType
+    ) -> None:
         self._builder, self._first, self.count, self._step = builder, first, count, step
         self._element, self._align = elements.memory_type(dtype), dtype.itemsize
 

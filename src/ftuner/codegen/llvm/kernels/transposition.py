@@ -9,15 +9,10 @@ from __future__ import annotations
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import (
-    at,
-    const,
-    splat,
-    transpose,
-)
+from ftuner.codegen.llvm.ir.builder import at, const, splat, transpose
+from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.prefetching import L1, prefetch
 from ftuner.codegen.llvm.kernels.nest_values import Frame
 from ftuner.core.access import Access
 

@@ -29,8 +29,8 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.prefetching import L1, prefetch
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context, Window
 
 _FAR = 1 << 62

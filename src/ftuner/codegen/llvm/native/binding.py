@@ -1,7 +1,7 @@
 """Emits what binding does for each new shape over all steps, buffers and slots of a program.
 
 `i64 decide(sharing, extents)` decides how workers share the steps, and places the buffers in an
-arena as `runtime.shapes.arena.first_fit` does; it returns the bytes of all. The records are
+arena as `runtime.shapes.layout.first_fit` does; it returns the bytes of all. The records are
 `Sharing` and `Extents`.
 
 `void fill(records, fills, count, addresses, values)` writes `fixed + address + value * factor` to

@@ -150,10 +150,7 @@ def _find(
     def hashed(values: list[ir.Value]) -> list[ir.Value]:
         i, before = values
         mixed = builder.mul(builder.xor(before, word(signature, i)), const(Known.HASH_FACTOR))
-        return [
-            builder.add(i, const(1)),
-            builder.xor(mixed, builder.lshr(mixed, const(32))),
-        ]
+        return [builder.add(i, const(1)), builder.xor(mixed, builder.lshr(mixed, const(32)))]
 
     _, hash_ = carried_loop(builder, length, [const(0), const(0)], hashed)
     table = slot_address(builder, site, Site.TABLE)

@@ -22,7 +22,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
-from ftuner.codegen.llvm.kernels.panel_product import emit_cover
+from ftuner.codegen.llvm.kernels.step import emit_cover
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Band
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.core.dtype import DType

@@ -34,7 +34,6 @@ from ftuner.codegen.llvm.kernels.pack import emit_pack
 from ftuner.codegen.llvm.kernels.widen import emit_widen
 from ftuner.codegen.llvm.native.band import Helpers, Operands, Panels, emit_band
 from ftuner.codegen.llvm.native.covered import emit_covered
-from ftuner.codegen.llvm.native.float_mode import default_float_mode
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,
     WIDENED_KINDS,
@@ -54,6 +53,7 @@ from ftuner.codegen.llvm.native.symbols import (
     job_symbol,
 )
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, wait_for_all
+from ftuner.codegen.llvm.native.thread_state import default_float_mode
 from ftuner.codegen.llvm.native.work_stealing import taken_chunks
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dtype import DType

@@ -28,7 +28,6 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.native.float_mode import default_float_mode
 from ftuner.codegen.llvm.native.records import (
     PRODUCT_KINDS,
     SLOT_BYTES,
@@ -45,6 +44,7 @@ from ftuner.codegen.llvm.native.symbols import (
     job_symbol,
 )
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, add_completed, wait_for_completed
+from ftuner.codegen.llvm.native.thread_state import default_float_mode
 from ftuner.codegen.llvm.native.work_stealing import taken_chunks
 from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning

@@ -1,19 +1,72 @@
-"""Emits the thread pool, the drivers of all dtypes, and the functions that Python calls."""
+"""Emits the functions that take and give back workspaces, in a table of the free ones.
+
+`i64 take(table, least, most)` returns the address of a free workspace of `least` to `most` bytes,
+or 0. `void give(table, workspace)` puts one back into the first free slot. Both may run on several
+threads at once. The word before a workspace holds its size in bytes.
+"""
 
 from __future__ import annotations
 
 import llvmlite.ir as ir
 
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, const
+from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.binding import emit_binding
 from ftuner.codegen.llvm.native.call_cache import emit_known_call
 from ftuner.codegen.llvm.native.driver import emit_driver
 from ftuner.codegen.llvm.native.program import emit_program
-from ftuner.codegen.llvm.native.scratch import emit_workspaces
-from ftuner.codegen.llvm.native.symbols import KNOWN_CALL_INPUTS
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, FreeWorkspaces
+from ftuner.codegen.llvm.native.symbols import (
+    GIVE_WORKSPACE_SYMBOL,
+    KNOWN_CALL_INPUTS,
+    TAKE_WORKSPACE_SYMBOL,
+)
 from ftuner.codegen.llvm.native.thread_pool import emit_pool
 from ftuner.codegen.llvm.native.work_stealing import emit_chunks
 from ftuner.core.dtype import DTYPES
 from ftuner.hardware.tuning import NativeTuning
+
+_NONE = const(0)
+
+
+def emit_workspaces(module: ir.Module) -> None:
+    """Add both functions to a module."""
+    _emit_take(module, _emit_give(module))
+
+
+def _emit_give(module: ir.Module) -> ir.Function:
+    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), GIVE_WORKSPACE_SYMBOL)
+    table, workspace = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
+        place = at(builder, table, builder.mul(i, const(SLOT_BYTES)))
+        swapped = builder.cmpxchg(place, _NONE, workspace, "release", "monotonic")
+        with builder.if_then(builder.extract_value(swapped, 1)):
+            builder.ret_void()
+    # Never reached: there are at most as many workspaces as slots.
+    builder.ret_void()
+    return function
+
+
+def _emit_take(module: ir.Module, give: ir.Function) -> None:
+    kind = ir.FunctionType(I64, [PTR, I64, I64])
+    function = ir.Function(module, kind, TAKE_WORKSPACE_SYMBOL)
+    table, least, most = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
+        place = at(builder, table, builder.mul(i, const(SLOT_BYTES)))
+        # Read first: empty slots are then not written to.
+        seen = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
+        with builder.if_then(builder.icmp_signed("!=", seen, _NONE)):
+            found = builder.atomic_rmw("xchg", place, _NONE, "acquire")
+            with builder.if_then(builder.icmp_signed("!=", found, _NONE)):
+                size = builder.load(at(builder, builder.inttoptr(found, PTR), -SLOT_BYTES), typ=I64)
+                enough = builder.icmp_signed(">=", size, least)
+                fits = builder.and_(enough, builder.icmp_signed("<=", size, most))
+                with builder.if_then(fits):
+                    builder.ret(found)
+                builder.call(give, [table, found])
+    builder.ret(_NONE)
 
 
 def emit(

@@ -12,26 +12,25 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I64,
-    PTR,
-    VOID,
-    call_address,
-    const,
-    slot_address,
-)
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, call_address, const, slot_address
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.affinity import current_cpu, introduce, place_worker, settle
-from ftuner.codegen.llvm.native.float_mode import restore_float_mode, set_default_float_mode
-from ftuner.codegen.llvm.native.mailboxes import mailbox_of
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Barrier, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (
     POOL_BARRIER_SYMBOL,
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
 )
-from ftuner.codegen.llvm.native.system_calls import has_system_calls
+from ftuner.codegen.llvm.native.thread_state import (
+    current_cpu,
+    introduce,
+    place_worker,
+    restore_float_mode,
+    set_default_float_mode,
+    settle,
+)
 from ftuner.codegen.llvm.native.waiting import (
+    has_system_calls,
+    mailbox_of,
     polls_for_job,
     polls_for_others,
     wait_until,

@@ -20,8 +20,8 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import I64, PTR, const, slot_address
 from ftuner.codegen.llvm.ir.loops import partition_bounds
-from ftuner.codegen.llvm.native.mailboxes import mailbox_of
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
+from ftuner.codegen.llvm.native.waiting import mailbox_of
 
 TAKE_SYMBOL = "ftuner_take_chunk"
 NO_CHUNK = -1

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
-from ftuner.cost.cpu.intake import (
+from ftuner.cost.cpu.tile import (
     LOW,
     PARTS,
     SEVERAL,
@@ -23,12 +24,18 @@ from ftuner.cost.cpu.intake import (
     overlapped,
     reading,
 )
-from ftuner.hardware.calibration import Fitted
+from ftuner.hardware.constants import Fitted, part_of
 from ftuner.hardware.intake_tuning import Intake
 from ftuner.hardware.model import MemoryLevel
-from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.cpu.calibration.fits import between, closest, geometric, preferred
-from ftuner.runtime.cpu.calibration.stand import Segments, Stand
+from ftuner.hardware.tuning import CpuTuning, KLoopTuning
+from ftuner.runtime.cpu.calibration.stand import (
+    Segments,
+    Stand,
+    between,
+    closest,
+    geometric,
+    preferred,
+)
 from ftuner.runtime.cpu.trials import Timing, Weights
 
 _STREAMS_LOG2 = (0, 1, 2, 3)
@@ -140,9 +147,8 @@ def _fit(
         return [overlapped(cycles, fetch / share, overlap) for cycles in own]
 
     (share, overlap), error = closest(
-        product(_SHARES, _OVERLAPS), modelled, measured, (prior.share, prior.overlap),
-        _PRIOR_WEIGHT,
-    )  # fmt: skip
+        product(_SHARES, _OVERLAPS), modelled, measured, (prior.share, prior.overlap), _PRIOR_WEIGHT
+    )
     error = max(error, least_error, *(t.spread for t in timings))
     intake = Intake(
         k_streams=1 << way.streams_log2,
@@ -176,3 +182,62 @@ def _timed(
 def _scores(timings: dict[Reading, list[Timing]]) -> dict[Reading, float]:
     """The mean logarithm of the times of each."""
     return {way: sum(math.log(t.seconds) for t in ts) / len(ts) for way, ts in timings.items()}
+
+
+_ROUNDS = 12
+
+
+class _Contest(NamedTuple):
+    """A field of the k loop, and the values that compete."""
+
+    field: str
+    values: tuple[int, ...]
+    far: bool
+    """Whether B comes from the last level, and else from L2."""
+
+
+_CONTESTS = (
+    _Contest("steps_per_round", (2, 4, 8), far=False),
+    _Contest("steps_per_prefetch", (4, 8, 16), far=True),
+)
+
+
+def fit_code(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
+    """The fields of the k loop's code that pay on this machine."""
+    found: dict[str, Fitted] = {}
+    loop = part_of(tuning, KLoopTuning)
+    tallest = stand.tallest
+    lower = max(tallest - 2, 1)
+    heights = sorted({lower, tallest})
+    kernels = [stand.family.kernels[mr - 1] for mr in heights]
+    for number, contest in enumerate(_CONTESTS):
+        prior = getattr(loop, contest.field)
+        values = sorted({*contest.values, prior})
+        loops = [replace(loop, **{contest.field: value}) for value in values]
+        compiled = stand.products.kernels.variants([kernels] * len(loops), loops)
+        level = stand.hardware.levels[-1 if contest.far else 1]
+        weights = stand.weights(level)
+        tiles = 2 if contest.far else 1
+        covers: list[Segments] = [((mr, tiles),) for mr in heights]
+        way = Reading(0, 1 << 13)
+        trials = [
+            stand.trial(cover, weights, way, _by_height(heights, addresses))
+            for addresses in compiled
+            for cover in covers
+        ]
+        timings = stand.timed(trials, _ROUNDS, 1.0 / (len(_CONTESTS) - number))
+        scores: dict[int, float] = {}
+        for place, value in enumerate(values):
+            some = timings[place * len(covers) : (place + 1) * len(covers)]
+            scores[value] = sum(math.log(t.seconds) for t in some) / len(some)
+        noise = max(t.spread for t in timings)
+        found[contest.field] = Fitted(preferred(scores, prior, noise), noise)
+    return found
+
+
+def _by_height(heights: Sequence[int], addresses: Sequence[int]) -> list[int]:
+    """The addresses by height; those of other heights are 0 and must not be run."""
+    found = [0] * max(heights)
+    for mr, address in zip(heights, addresses, strict=True):
+        found[mr - 1] = address
+    return found

@@ -25,12 +25,11 @@ from ftuner.cost.cpu.winograd import WinogradProblem
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.hardware.calibration import Fitted
+from ftuner.hardware.constants import Fitted
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.winograd import outputs_of, winograd_plan
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.calibration.fits import between, preferred
-from ftuner.runtime.cpu.calibration.stand import Stand
+from ftuner.runtime.cpu.calibration.stand import Stand, between, preferred
 from ftuner.runtime.model import Model
 
 Run = Callable[[], object]

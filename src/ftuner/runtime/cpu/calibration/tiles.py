@@ -6,10 +6,9 @@ from itertools import product
 
 import numpy as np
 
-from ftuner.hardware.calibration import Fitted
+from ftuner.hardware.constants import Fitted
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.cpu.calibration.fits import between, closest, geometric, line
-from ftuner.runtime.cpu.calibration.stand import Stand
+from ftuner.runtime.cpu.calibration.stand import Stand, between, closest, geometric, line
 from ftuner.runtime.cpu.trials import Trial
 
 _SHORT_STEPS = (8, 16, 24, 32)
@@ -111,10 +110,7 @@ def fit_packing(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
 
     copied, transposed = stand.timed([packing(far, near), packing(near, far)], _ROUNDS)
     vectors = nr * k / library.lanes
-    fields = {
-        "pack_copy_cycles_per_vector": copied,
-        "pack_transpose_cycles_per_vector": transposed,
-    }
+    fields = {"pack_copy_cycles_per_vector": copied, "pack_transpose_cycles_per_vector": transposed}
     clock_hz = stand.hardware.clock_hz
     return {
         field: Fitted(

@@ -27,23 +27,32 @@ from ftuner.graph.steps import AttentionStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.attention import attention_blocks, attention_estimate
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.runtime.cpu.covers import covers_of
+from ftuner.runtime.cpu.packed_weights import covers_of
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
+    addressed,
     no_cost,
+    strided,
+    touched,
 )
-from ftuner.runtime.cpu.steps.views import addressed, strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import (
+    BoundTask,
+    Field,
+    PlanKey,
+    RecordLayout,
+    Task,
+    most_chunks,
+    nothing_to_do,
+)
 from ftuner.runtime.shapes.evaluation import Layouts
-from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 

@@ -1,33 +1,67 @@
-"""The contract of a kind of step on the CPU. Each kind is one module of this folder."""
+"""Required families: the families of uKernels that a step may run. Only these are compiled, not all
+families of a library.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle
-from ftuner.core.dim import Shape
+from ftuner.core.cpu.tile import ROW
+from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import DType
+from ftuner.core.evaluation import evaluate
 from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.errors import SavedModelError
-from ftuner.graph.buffers import View, hollow
+from ftuner.graph.buffers import Buffer, View, hollow
 from ftuner.graph.following import static
 from ftuner.graph.splitting import PackedWeight
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.covers import UsedCovers
-from ftuner.runtime.cpu.packed_weights import Panels, pack_several, unpacked
+from ftuner.runtime.cpu.packed_weights import Panels, UsedCovers, pack_several, unpacked
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
+from ftuner.runtime.cpu.tasks import RecordLayout
+from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.shared_weights import SharedWeights
-from ftuner.ukernels.cpu.library import LibraryName
+from ftuner.runtime.step_kinds import StepKinds
+from ftuner.ukernels.cpu.library import Family, Library, LibraryName, Operands
+
+
+class RequiredFamilies(NamedTuple):
+    """The families that one step may run, all of one library."""
+
+    library: LibraryName
+    families: tuple[Family, ...]
+    width: int
+    """Panel width of the step's packed weight in vectors; 0 if it has none."""
+
+
+def for_packed_weight(library: Library, n: int, width: int) -> RequiredFamilies:
+    """The families for rows of A, read in place, by a weight of `n` columns in panels of `width`
+    vectors."""
+    families = library.families(Operands((ROW,), ("panels",)), n, width)
+    return RequiredFamilies(LibraryName(library.types, library.epilogue), families, width)
+
+
+def by_library(
+    required: Iterable[RequiredFamilies | None],
+) -> dict[LibraryName, tuple[Family, ...]]:
+    """Group families by library, without repeats. None stands for a step without uKernels."""
+    found: dict[LibraryName, dict[Family, None]] = {}
+    for one in required:
+        if one is not None:
+            found.setdefault(one.library, {}).update(dict.fromkeys(one.families))
+    return {name: tuple(families) for name, families in found.items()}
+
 
 S = TypeVar("S", bound=Step)
 Extents = Mapping[str, int]
@@ -228,3 +262,55 @@ class StepKind(ABC, Generic[S]):
     ) -> StepReport:
         """The plan and the cost of the step. `resident_bytes`: what passes between two runs
         of the step, which decides from where its constants are read."""
+
+
+KINDS = StepKinds[StepKind[Any]]("cpu")
+kind_of = KINDS.of
+
+
+def runs(kind: str, dtype: DType) -> bool:
+    """Whether there is a kind of step for a dtype."""
+    return KINDS.named(kind) is not None
+
+
+@dataclass(frozen=True)
+class CompiledKernel(CompiledStep):
+    """The kernel reads the addresses of the step's buffers and the values of some dims."""
+
+    step: Step
+    address: int
+    parameters: tuple[Dim, ...]
+    tasks: Dim
+    checks: tuple[str, ...] = ()
+    """What a status of n + 1 means."""
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        arrays = [(buffer, 0) for buffer in (*self.step.reads, *self.step.writes)]
+        dims = records.kernel(at, self.address, arrays, len(self.parameters))
+        for slot, number in enumerate(records.dims.numbers(self.parameters), dims):
+            records.dim(slot, number)
+        records.equal_tasks(self.tasks)
+        if self.checks:
+            records.check(at + StepSlot.STATUS, self.checks)
+
+
+def strided(view: View, extents: Extents) -> StridedArray:
+    """The shape and strides of a view."""
+    layout = view.layout
+    size = layout.dtype.itemsize
+    shape = tuple(evaluate(d, extents) for d in layout.shape)
+    strides = tuple(size * evaluate(d, extents) for d in layout.strides)
+    return StridedArray(shape, strides, size)
+
+
+def addressed(views: Iterable[View]) -> list[tuple[Buffer, Dim]]:
+    """The buffers of views and their offsets, as `RecordLayout.kernel` takes them."""
+    return [(view.buffer, view.layout.offset) for view in views]
+
+
+def touched(view: View, extents: Extents) -> int:
+    """Bytes of the elements of a view, each counted once."""
+    array = strided(view, extents)
+    axes = zip(array.shape, array.strides, strict=True)
+    elements = math.prod(n if stride or not n else 1 for n, stride in axes)
+    return elements * array.itemsize

@@ -20,23 +20,21 @@ from ftuner.cost.step import Machine
 from ftuner.graph.steps import ConvolutionStep
 from ftuner.graph.winograd_steps import WinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.problem import Problem
+from ftuner.planner.cpu.plan import Problem
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.operands import ProblemOf, row_distances
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
-from ftuner.runtime.cpu.steps.contract import Extents, Loaded, StepReport, no_cost
+from ftuner.runtime.cpu.steps.contract import Extents, Loaded, RequiredFamilies, StepReport, no_cost
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
-from ftuner.runtime.cpu.tasks import Condition, PlanKey, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, PlanKey, RecordLayout, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues
-from ftuner.runtime.shapes.strides import StridedArray
+from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.ukernels.cpu.library import Operands
 
 if TYPE_CHECKING:
-    from ftuner.runtime.cpu.steps.winograd_common import CommonWinogradChoice
+    from ftuner.runtime.cpu.steps.winograd import CommonWinogradChoice
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.cpu.windows import BLOCK, DepthwiseKernel
+from ftuner.core.cpu.schedule import BLOCK, DepthwiseKernel
 from ftuner.core.dim import ceil_quotient
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
-from ftuner.cost.cpu.depthwise import DepthwiseProblem, depthwise_cost
+from ftuner.cost.cpu.kernels import DepthwiseProblem, depthwise_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.steps import DepthwiseStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import (
+    CompiledKernel,
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
 )
-from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 
 
 def kernel_of(step: DepthwiseStep) -> DepthwiseKernel:

@@ -14,29 +14,35 @@ from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import product_types
 from ftuner.core.units import count
-from ftuner.cost.cpu.experts import ExpertsProblem, experts_cost
+from ftuner.cost.cpu.composed import ExpertsProblem, experts_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.expert_step import ExpertsStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.panel_width import best_width
-from ftuner.planner.cpu.planner import planner_for
-from ftuner.runtime.cpu.covers import panel_covers
-from ftuner.runtime.cpu.packed_weights import Panels
+from ftuner.planner.cpu.planner import best_width, planner_for
+from ftuner.runtime.cpu.packed_weights import Panels, panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
+    addressed,
+    for_packed_weight,
     no_cost,
     packed_as,
+    touched,
 )
-from ftuner.runtime.cpu.steps.views import addressed, touched
-from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
+from ftuner.runtime.cpu.tasks import (
+    BoundTask,
+    PlanKey,
+    RecordLayout,
+    Task,
+    most_chunks,
+    nothing_to_do,
+)
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library

@@ -14,25 +14,23 @@ import numpy as np
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.caching import coarse_middle, fine_start
 from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.expr import Expr
-from ftuner.core.line_winograd import OUTPUTS, line_transforms, taps_of
 from ftuner.core.product import ReadWindow
-from ftuner.core.ranges import coarse_middle, fine_start
 from ftuner.core.units import count
-from ftuner.cost.cpu.line_winograd import LineProblem
+from ftuner.core.winograd import LINE_OUTPUTS, line_transforms, taps_of
+from ftuner.cost.cpu.winograd import LineProblem
 from ftuner.graph.buffers import View
 from ftuner.graph.winograd_steps import LineWinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.line_winograd import LinePlan, faster_lines
-from ftuner.planner.cpu.panel_width import best_width
-from ftuner.planner.cpu.winograd import epilogue_cycles_of
+from ftuner.planner.cpu.planner import best_width
+from ftuner.planner.cpu.winograd import LinePlan, epilogue_cycles_of, faster_lines
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.covers import panel_covers
+from ftuner.runtime.cpu.packed_weights import panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
-from ftuner.runtime.cpu.steps.contract import Loaded, packed_as
-from ftuner.runtime.cpu.steps.winograd_common import (
+from ftuner.runtime.cpu.steps.contract import Loaded, RequiredFamilies, for_packed_weight, packed_as
+from ftuner.runtime.cpu.steps.winograd import (
     CommonWinogradCut,
     CommonWinogradKind,
     CommonWinogradTask,
@@ -68,7 +66,7 @@ class LineChoice(NamedTuple):
 
     def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, Dim]:
         """Rows, and lines of all images in a row."""
-        return rows, images * ceil_quotient(positions, OUTPUTS[self.taps])
+        return rows, images * ceil_quotient(positions, LINE_OUTPUTS[self.taps])
 
     def decided(self, starts: Sequence[int], workers: int) -> LinePlan | None:
         rows, lines = starts
@@ -77,7 +75,7 @@ class LineChoice(NamedTuple):
         # The number of lines hardly decides: the middle of its octave.
         lines = 3 << lines.bit_length() >> 2
         rows = coarse_middle(rows)
-        return _plan(self, self.problem(1, rows, lines * OUTPUTS[self.taps], workers))
+        return _plan(self, self.problem(1, rows, lines * LINE_OUTPUTS[self.taps], workers))
 
     def plan(self, deciding: Sequence[int], workers: int) -> LinePlan | None:
         found = self.decided([fine_start(value) for value in deciding], workers)
@@ -135,7 +133,7 @@ class LineTask(CommonWinogradTask[LineChoice]):
 
     @classmethod
     def counts(cls, choice: LineChoice, images: Dim, rows: Dim, positions: Dim) -> dict[int, Dim]:
-        return {LineWinograd.LINES: ceil_quotient(positions, OUTPUTS[choice.taps])}
+        return {LineWinograd.LINES: ceil_quotient(positions, LINE_OUTPUTS[choice.taps])}
 
     def cut(self, deciding: Sequence[int], plan: LinePlan) -> CommonWinogradCut:
         (rows, lines), block = deciding, plan.block
@@ -186,9 +184,8 @@ class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
         )  # fmt: skip
 
     def compiled(
-        self, step: LineWinogradStep, required: RequiredFamilies | None, kernel: int,
-        loaded: Loaded,
-    ) -> CompiledWinograd[LineWinogradStep, LineChoice]:  # fmt: skip
+        self, step: LineWinogradStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledWinograd[LineWinogradStep, LineChoice]:
         assert required is not None
         products = loaded.products(required.library)
         choice = self.choice(step, loaded.hardware, loaded.isa.name)
@@ -212,7 +209,7 @@ class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
         problem = choice.problem(images, rows, positions, workers)
         products = problem.points * images * rows * problem.lines * problem.k * columns
         tasks = images * problem.lines * -(-rows // plan.block)
-        text = f"lines of {OUTPUTS[problem.taps]}, {count(tasks, 'task')} of {plan.block} rows"
+        text = f"lines of {LINE_OUTPUTS[problem.taps]}, {count(tasks, 'task')} of {plan.block} rows"
         return products, text
 
 

@@ -13,15 +13,15 @@ from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import NestStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import (
+    CompiledKernel,
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
 )
-from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 
 
 class NestKind(StepKind[NestStep]):

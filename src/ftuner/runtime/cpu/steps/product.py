@@ -19,11 +19,9 @@ from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 from ftuner.graph.steps import ProductStep
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.panel_width import best_width
-from ftuner.planner.cpu.plan import Plan
-from ftuner.planner.cpu.planner import planner_for
-from ftuner.planner.cpu.problem import Problem
-from ftuner.runtime.cpu.numpy_types import numpy_dtype
+from ftuner.planner.cpu.plan import Plan, Problem
+from ftuner.planner.cpu.planner import best_width, planner_for
+from ftuner.runtime.cpu.arrays import numpy_dtype
 from ftuner.runtime.cpu.operands import (
     ProblemOf,
     row_distances,
@@ -34,19 +32,19 @@ from ftuner.runtime.cpu.operands import (
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
     no_cost,
     packed_once,
+    strided,
+    touched,
 )
-from ftuner.runtime.cpu.steps.views import strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, RecordLayout, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library

@@ -14,32 +14,32 @@ from ftuner.core.dtype import INT8
 from ftuner.core.product import product_types
 from ftuner.core.recurrence import Cell
 from ftuner.core.units import count
-from ftuner.cost.cpu.recurrence import RecurrenceProblem, recurrence_cost
+from ftuner.cost.cpu.composed import RecurrenceProblem, recurrence_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.recurrence_step import RecurrenceStep
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import NativeTuning
-from ftuner.planner.cpu.panel_width import best_width
-from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.planner.cpu.planner import Planner, best_width, planner_for
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
-from ftuner.runtime.cpu.covers import panel_covers
-from ftuner.runtime.cpu.packed_weights import Panels, packed_levels
+from ftuner.runtime.cpu.packed_weights import Panels, packed_levels, panel_covers
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
+    addressed,
+    for_packed_weight,
     kept_panels,
     no_cost,
     packed_as,
+    strided,
+    touched,
 )
-from ftuner.runtime.cpu.steps.views import addressed, strided, touched
-from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, RecordLayout, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library

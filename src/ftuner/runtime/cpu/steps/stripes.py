@@ -11,22 +11,20 @@ from ftuner.codegen.llvm.native.kernel_records import Stripes as StripesSlot
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.caching import after_fine, coarse_middle
 from ftuner.core.cpu.common_epilogue import LIMITS
-from ftuner.core.cpu.stripes import MemberKernel, StripesKernel
+from ftuner.core.cpu.schedule import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
-from ftuner.core.ranges import after_fine, coarse_middle
 from ftuner.core.units import count
 from ftuner.cost.cpu.stripes import Extents as MemberExtents
 from ftuner.cost.cpu.stripes import Work
-from ftuner.cost.step import Machine, StepCost
-from ftuner.cost.terms import Estimate
+from ftuner.cost.step import Estimate, Machine, StepCost
 from ftuner.graph.buffers import View
 from ftuner.graph.steps import DepthwiseStep, ProductStep, StripeMember, StripesStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.panel_width import panel_problem
-from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.planner import panel_problem, planner_for
 from ftuner.planner.cpu.stripes import (
     ProductWork,
     Stripes,
@@ -34,31 +32,27 @@ from ftuner.planner.cpu.stripes import (
     kernel_work,
     stripes_planner,
 )
-from ftuner.runtime.cpu.covers import panel_covers
 from ftuner.runtime.cpu.operands import step_types
+from ftuner.runtime.cpu.packed_weights import panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
+    kind_of,
     no_cost,
+    touched,
 )
 from ftuner.runtime.cpu.steps.depthwise import kernel_of
-from ftuner.runtime.cpu.steps.kinds import kind_of
-from ftuner.runtime.cpu.steps.product import (
-    CompiledProduct,
-    lay_out_limits,
-    shared_epilogue,
-)
-from ftuner.runtime.cpu.steps.views import touched
+from ftuner.runtime.cpu.steps.product import CompiledProduct, lay_out_limits, shared_epilogue
 from ftuner.runtime.cpu.tasks import (
     BoundTask,
     Condition,
     PlanKey,
+    RecordLayout,
     Task,
     most_chunks,
     nothing_to_do,

@@ -5,19 +5,19 @@ from __future__ import annotations
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
-from ftuner.cost.cpu.top_k import TopKProblem, top_k_cost
+from ftuner.cost.cpu.kernels import TopKProblem, top_k_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.suppression_step import LANES, SuppressionStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import (
+    CompiledKernel,
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
 )
-from ftuner.runtime.cpu.steps.kernel import CompiledKernel
 
 
 class SuppressionKind(StepKind[SuppressionStep]):

@@ -10,18 +10,18 @@ from ftuner.cost.step import Machine
 from ftuner.graph.steps import DepthwiseStep, ProductStep, WholeStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.stripes import StripesPlanner
-from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.required_families import RequiredFamilies
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
     Loaded,
+    RequiredFamilies,
     StepKind,
     StepReport,
+    kind_of,
     no_cost,
 )
-from ftuner.runtime.cpu.steps.kinds import kind_of
 from ftuner.runtime.cpu.steps.stripes import compiled_chain, stripes_at, walked
+from ftuner.runtime.cpu.tasks import RecordLayout
 
 
 @dataclass(frozen=True)

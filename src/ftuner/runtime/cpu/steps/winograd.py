@@ -1,44 +1,257 @@
-"""Convolutions by windows of 3 x 3 on a CPU, as Winograd's products where these are faster."""
+"""What both kinds of Winograd's products share on a CPU. A step of kind `convolution` follows each
+of them, which does the work where these are slower.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from ftuner.codegen.llvm.native.kernel_records import Winograd
+from ftuner.codegen.llvm.native.kernel_records import Winograd, WinogradCommon
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.caching import fine_start
+from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.dim import Dim, ceil_quotient, maximum
+from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import Expr
-from ftuner.core.ranges import fine_start
+from ftuner.core.product import product_types
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.winograd import WinogradProblem
+from ftuner.cost.step import Estimate, Machine, StepCost
 from ftuner.graph.buffers import View
-from ftuner.graph.winograd_steps import WinogradStep
+from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.planner.cpu.panel_width import best_width
+from ftuner.planner.cpu.planner import Planner, best_width, planner_for
 from ftuner.planner.cpu.winograd import (
     WinogradPlan,
     epilogue_cycles_of,
     faster_winograd,
     outputs_of,
 )
-from ftuner.runtime.cpu.covers import panel_covers
+from ftuner.runtime.cpu.packed_weights import Panels, panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.required_families import RequiredFamilies, for_packed_weight
-from ftuner.runtime.cpu.steps.contract import Loaded, packed_once
-from ftuner.runtime.cpu.steps.winograd_common import (
-    CommonWinogradCut,
-    CommonWinogradKind,
-    CommonWinogradTask,
-    CompiledWinograd,
-    Planners,
-    planners_of,
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.steps.contract import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    RequiredFamilies,
+    StepKind,
+    StepReport,
+    addressed,
+    for_packed_weight,
+    no_cost,
+    packed_once,
+    touched,
 )
+from ftuner.runtime.cpu.tasks import (
+    BoundTask,
+    PlanKey,
+    RecordLayout,
+    Task,
+    most_chunks,
+    nothing_to_do,
+)
+from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.step_kinds import MatrixKind
+from ftuner.ukernels.cpu.library import LibraryName, build_library
+
+S = TypeVar("S", bound=WinogradStep | LineWinogradStep)
+C = TypeVar("C", bound="CommonWinogradChoice")
+
+
+class CommonWinogradPlan(Protocol):
+    """How Winograd's products are cut."""
+
+    @property
+    def estimate(self) -> Estimate: ...
+
+
+class CommonWinogradChoice(Protocol):
+    """The two ways to compute a convolution, between which the ranges of its extents decide."""
+
+    @property
+    def columns(self) -> int: ...
+
+    def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, ...]:
+        """What decides, by its fine range."""
+
+    def decided(self, starts: Sequence[int], workers: int) -> CommonWinogradPlan | None:
+        """The plan for the ranges of `deciding` that begin with some values; None where the product
+        through the window is faster."""
+
+    def plan(self, deciding: Sequence[int], workers: int) -> CommonWinogradPlan | None:
+        """How Winograd's products are cut for values of `deciding`; None where the product through
+        the window is faster."""
+
+
+class Planners(NamedTuple):
+    """Those of the two ways to compute a convolution."""
+
+    products: Planner
+    """Of the products of transformed inputs."""
+    direct: Planner
+    """Of the product through the window."""
+
+
+def planners_of(x: View, epilogue: Expr, hardware: CpuHardware, isa: str) -> Planners:
+    """The planners of a convolution of x."""
+    names = (library_of(x, expr) for expr in (COMMON, epilogue))
+    return Planners(*(planner_for(build_library(hardware, isa, *name)) for name in names))
+
+
+def library_of(x: View, epilogue: Expr = COMMON) -> LibraryName:
+    """The library of the products of x: without an epilogue those of transformed inputs."""
+    return LibraryName(product_types(x.layout.dtype), epilogue)
+
+
+class CommonWinogradCut(NamedTuple):
+    """The work at bound extents."""
+
+    block: int
+    """Rows of the products of a task; of the last one there may be fewer."""
+    tasks: int
+    worker_bytes: int
+    """Each worker's part of the workspace."""
+    own: tuple[int, ...]
+    """Values of `CommonWinogradTask.own`."""
+
+
+@dataclass(frozen=True)
+class CommonWinogradTask(Task, Generic[C]):
+    """Winograd's products, to be planned."""
+
+    products: Products
+    choice: C
+    width: int
+    """Vectors of a panel."""
+    deciding: tuple[int, ...]
+    """The numbers of the dims that decide, as of the choice."""
+
+    first_operand: ClassVar[int]
+    """The slot of the record after which those of operands follow."""
+    own: ClassVar[tuple[int, ...]]
+    """Slots of the record that a plan decides, beside those that all kinds have."""
+
+    @abstractmethod
+    def cut(self, deciding: Sequence[int], plan: Any) -> CommonWinogradCut:
+        """How the work is cut by a plan of the choice, for values of what decides."""
+
+    @abstractmethod
+    def constants(self) -> dict[int, int]:
+        """The slots that only one of the kernels has and no extents decide."""
+
+    @classmethod
+    @abstractmethod
+    def counts(cls, choice: C, images: Dim, rows: Dim, positions: Dim) -> dict[int, Dim]:
+        """The slots that only one of the kernels has and extents of the result decide."""
+
+    @classmethod
+    def bound(cls) -> tuple[int, ...]:
+        """The slots that a plan decides, in the order in which binding gives their values."""
+        return (WinogradCommon.BLOCK, WinogradCommon.WORKER_BYTES, *cls.own)
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        deciding = [values[number] for number in self.deciding]
+        plan = self.choice.plan(deciding, workers)
+        if plan is None:
+            return nothing_to_do(workers, len(self.bound()))
+        cut = self.cut(deciding, plan)
+        bound = (cut.block, cut.worker_bytes, *cut.own)
+        chunks = min(cut.tasks, most_chunks(workers, hardware))
+        workspace_bytes = workers * cut.worker_bytes
+        return BoundTask(workers, chunks, cut.tasks, False, bound, workspace_bytes, 0, None)
+
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        return PlanKey(replace(self, deciding=()), self.deciding)
+
+
+@dataclass(frozen=True)
+class CompiledWinograd(CompiledStep, Generic[S, C]):
+    """Winograd's products with their kernel, their library and the weight in panels."""
+
+    step: S
+    address: int
+    products: Products
+    choice: C
+    planned: type[CommonWinogradTask[C]]
+    covers: tuple[array[int], array[int]]
+    """For full panels and for the last one."""
+    panels: Panels
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step, choice, kind = self.step, self.choice, self.planned
+        x, out, size = step.x.layout, step.out.layout, step.out.layout.dtype.itemsize
+        images, *extents = out.shape[:3]
+        operands = [v.layout.strides[0] * v.layout.dtype.itemsize for v in step.operands]
+        arrays = addressed((step.x, *step.operands, step.out))
+        first = records.kernel(at, self.address, arrays, kind.first_operand + len(operands))
+        records.workspace(first + WinogradCommon.WORKSPACE)
+        deciding = records.dims.numbers(choice.deciding(images, *extents))
+        task = kind(self.products, choice, self.panels.width, deciding)
+        constants = {
+            WinogradCommon.OUT_CHANNELS: choice.columns,
+            WinogradCommon.PANEL: self.panels.width * self.products.compiled.library.lanes,
+            WinogradCommon.WEIGHT: int(self.panels.packed.ctypes.data),
+            WinogradCommon.COVERS: self.covers[0].buffer_info()[0],
+            WinogradCommon.TAIL_COVERS: self.covers[1].buffer_info()[0],
+            **task.constants(),
+        }
+        for slot, value in constants.items():
+            records.constant(first + slot, value)
+        lists: dict[int, Sequence[Dim]] = {
+            WinogradCommon.HEIGHT: x.shape[1:3],
+            WinogradCommon.BEGIN_Y: step.begin,
+            WinogradCommon.X_IMAGE: [stride * x.dtype.itemsize for stride in x.strides[:3]],
+            WinogradCommon.OUT_HEIGHT: extents,
+            WinogradCommon.OUT_IMAGE: [stride * size for stride in out.strides[:3]],
+            kind.first_operand: operands,
+        }
+        dims = kind.counts(choice, images, *extents)
+        dims |= {begin + i: dim for begin, found in lists.items() for i, dim in enumerate(found)}
+        for slot, dim in dims.items():
+            records.dim(first + slot, records.dims.number(dim))
+        records.planned_tasks(task, [first + slot for slot in kind.bound()])
+
+
+class CommonWinogradKind(MatrixKind, StepKind[S], Generic[S, C]):
+    """Winograd's products are one kernel, which calls uKernels of the library without an
+    epilogue."""
+
+    has_workspace = True
+
+    @abstractmethod
+    def choice(self, step: S, hardware: CpuHardware, isa: str) -> C:
+        """The choice of a step."""
+
+    @abstractmethod
+    def described(
+        self, choice: C, plan: Any, shape: tuple[int, ...], workers: int
+    ) -> tuple[int, str]:
+        """The multiply-adds of a plan, and the plan in words, for a result of a shape."""
+
+    def report(
+        self, step: S, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        shape = tuple(evaluate(n, extents) for n in step.out.shape)
+        choice = self.choice(step, machine.hardware, machine.isa.name)
+        deciding = [evaluate(n, extents) for n in choice.deciding(*step.out.shape[:3])]
+        plan = choice.plan(deciding, machine.workers)
+        if plan is None:
+            return StepReport("nothing: the next step does it", no_cost(machine))
+        products, text = self.described(choice, plan, shape, machine.workers)
+        reads = sum(touched(v, extents) for v in (step.x, *step.operands))
+        writes = touched(step.out, extents)
+        return StepReport(text, StepCost(2 * products, reads, writes, plan.estimate))
 
 
 class WinogradChoice(NamedTuple):

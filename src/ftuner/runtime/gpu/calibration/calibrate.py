@@ -18,18 +18,11 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from ftuner.errors import HardwareError
-from ftuner.hardware.calibration import Calibration, Fitted, confidence
-from ftuner.hardware.constants import constants
+from ftuner.hardware.constants import Calibration, Fitted, confidence, constants
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.runtime.backend import Effort
-from ftuner.runtime.gpu.calibration.solve import (
-    SETTLED_WIDTH,
-    Settled,
-    Timed,
-    solve,
-    timed,
-)
+from ftuner.runtime.gpu.calibration.solve import SETTLED_WIDTH, Settled, Timed, solve, timed
 from ftuner.runtime.gpu.calibration.table import HOST_FIELDS, STEPPED, designed, with_values
 from ftuner.runtime.gpu.calibration.trials import Trial
 from ftuner.runtime.shown_progress import Progress

@@ -1,4 +1,4 @@
-"""The clock of a CUDA device: trials as launches, timed by CUDA events.
+"""Products and attention by a given plan, whatever the planner would choose.
 
 A burst of launches is queued while the device is held, so that it runs them back to back and the
 host's own time is not in theirs. Launches rotate through copies of their operands, which L2 does
@@ -24,17 +24,57 @@ from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import DType
+from ftuner.core.gpu.attention import AttentionForm
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.errors import AllocationError, HardwareError
+from ftuner.planner.gpu.plan import (
+    AttentionPlan,
+    AttentionProblem,
+    ProductPlan,
+    ProductProblem,
+    RequestLengths,
+)
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.calibration.calibrate import HostSeconds
-from ftuner.runtime.gpu.calibration.given_plans import PlannedAttentions, PlannedProducts
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial
-from ftuner.runtime.gpu.cuda_graphs import FixedLaunch
-from ftuner.runtime.gpu.events import device_seconds
-from ftuner.runtime.gpu.kernels import BoundKernel
+from ftuner.runtime.gpu.kernels import BoundKernel, Kernel
+from ftuner.runtime.gpu.launching import FixedLaunch, device_seconds
+from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.shown_progress import Progress
+
+
+class PlannedProducts(Products):
+    """Products of one shape, by one plan."""
+
+    def __init__(self, session: GpuSession, plan: ProductPlan) -> None:
+        super().__init__(session.device, session.kernels, session.scratch, session.block_library)
+        self._plan = plan
+
+    def _planned(self, like: Any, problem: ProductProblem) -> tuple[ProductPlan, Kernel]:
+        given = self._plan.kernel
+        kernel = self._library(given.dtype, given.multiply).kernel(
+            given.tiles, given.a_order, given.b_order, given.aligned, given.split, like.epilogue,
+            like.c_aligned,
+        )  # fmt: skip
+        return self._plan._replace(kernel=kernel), self._kernels.kernel(gemm_source(kernel))
+
+
+class PlannedAttentions(Attentions):
+    """Attention of one shape, by one plan."""
+
+    def __init__(self, session: GpuSession, plan: AttentionPlan) -> None:
+        super().__init__(session.device, session.kernels, session.scratch, session.hardware)
+        self._plan = plan
+
+    def _planned(
+        self, form: AttentionForm, problem: AttentionProblem, lengths: RequestLengths | None
+    ) -> tuple[AttentionPlan, Kernel]:
+        plan = self._plan
+        assert (form, problem, lengths) == (plan.kernel.form, plan.problem, None)
+        return plan, self._kernels.kernel(attention_source(plan.kernel))
+
 
 BURST_S = 5e-4
 """Least estimated seconds of a burst."""

@@ -21,9 +21,8 @@ from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.cost.gpu.tile import MULTIPLIES, loads_of, multiplied_on, supports
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.attention import attention_planner, estimate_attention_plan
-from ftuner.planner.gpu.plan import AttentionPlan, ProductPlan
+from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import estimate_plan
-from ftuner.planner.gpu.problem import AttentionProblem, ProductProblem
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 _SWEPT_K = 64

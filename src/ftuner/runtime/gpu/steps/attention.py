@@ -11,11 +11,14 @@ from ftuner.graph.steps import AttentionStep
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.kernels import BoundKernel
-from ftuner.runtime.gpu.steps.contract import CompiledStep, Rehearsal, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import (
+from ftuner.runtime.gpu.steps.contract import (
     BoundOperand,
+    CompiledStep,
     Operands,
     Places,
+    Rehearsal,
+    Setting,
+    StepKind,
     are_read_in_place,
     exist,
     reversed_bytes,

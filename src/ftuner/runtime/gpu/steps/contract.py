@@ -1,20 +1,91 @@
-"""What the GPU back end knows of a kind of step. Each kind is one module of this folder."""
+"""Operands of a step at concrete extents."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
+from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.program import KernelLaunch, Launch
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.steps.operand import Places
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
+from ftuner.runtime.step_kinds import StepKinds
+
+Places = Callable[[Buffer], Tensor | int]
+"""The elements of a buffer, or the number of an array of the run."""
+
+
+class BoundOperand(NamedTuple):
+    """A tensor in a buffer, for concrete extents."""
+
+    memory: Tensor | int
+    """The elements of the buffer, or the number of an array of the run."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def tensor(self, arrays: Sequence[Tensor]) -> Tensor:
+        memory = arrays[self.memory] if isinstance(self.memory, int) else self.memory
+        if 0 in self.shape:
+            return memory.new_empty(self.shape)
+        begin = memory.storage_offset() + self.offset
+        backwards = self.backwards
+        if not backwards:
+            return memory.as_strided(self.shape, self.strides, begin)
+        # Tensors have no negative strides: this is a copy of the elements at the time of the call.
+        begin += sum((self.shape[axis] - 1) * self.strides[axis] for axis in backwards)
+        strides = [abs(stride) for stride in self.strides]
+        return memory.as_strided(self.shape, strides, begin).flip(backwards)
+
+    @property
+    def backwards(self) -> list[int]:
+        """Axes of negative strides."""
+        return [axis for axis, stride in enumerate(self.strides) if stride < 0]
+
+
+def exist(operands: Sequence[BoundOperand]) -> bool:
+    """Whether no extent is below zero, as it may be where extents contradict the graph."""
+    return all(n >= 0 for x in operands for n in x.shape)
+
+
+def reversed_bytes(operands: Sequence[BoundOperand], arrays: Sequence[Tensor]) -> int:
+    """Returns the bytes of the copies of operands that have negative strides."""
+    return sum(x.tensor(arrays).nbytes for x in operands if x.backwards)
+
+
+def are_read_in_place(operands: Sequence[BoundOperand]) -> bool:
+    """Whether none has negative strides, for which a call copies it."""
+    return not any(x.backwards for x in operands)
+
+
+class Operands(NamedTuple):
+    """The views of a step, by the numbers of their layouts."""
+
+    views: tuple[View, ...]
+    numbers: tuple[int, ...]
+    layouts: Layouts
+
+    @classmethod
+    def of(cls, views: Sequence[View], layouts: Layouts) -> Operands:
+        return cls(tuple(views), tuple(layouts.number(v.layout) for v in views), layouts)
+
+    def bound(self, values: Sequence[int], memory: Places) -> list[BoundOperand]:
+        """The operands for values of the dims."""
+        found = []
+        for view, number in zip(self.views, self.numbers, strict=True):
+            strided = self.layouts.strided(number, values)
+            size = view.layout.dtype.itemsize
+            strides = tuple(stride // size for stride in strided.strides)
+            offset = values[self.layouts.offsets[number]]
+            found.append(BoundOperand(memory(view.buffer), strided.shape, strides, offset))
+        return found
+
 
 S = TypeVar("S", bound=Step)
 
@@ -90,3 +161,13 @@ class StepKind(ABC, Generic[S]):
         Raises:
             UnsupportedKernelError: it has no schedule on a GPU.
         """
+
+
+KINDS = StepKinds[StepKind[Any]]("gpu")
+kind_of = KINDS.of
+
+
+def runs(kind: str, dtype: DType) -> bool:
+    """Whether there is a kind of step for a dtype."""
+    found = KINDS.named(kind)
+    return found is not None and found.supports(dtype)

@@ -13,11 +13,10 @@ from ftuner.graph.buffers import View, permuted, row_major
 from ftuner.graph.ir import TensorType
 from ftuner.graph.steps import ConvolutionStep
 from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.operands import bound_window, matrix_of
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.gpu.steps.contract import Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import BoundOperand, Operands
+from ftuner.runtime.gpu.steps.contract import BoundOperand, Operands, Setting, StepKind
 from ftuner.runtime.gpu.steps.product import BoundProduct, CompiledProduct
-from ftuner.runtime.gpu.windows import bound_window, matrix_of
 from ftuner.runtime.step_kinds import MatrixKind
 
 

@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from ftuner.codegen.triton.depthwise import DIMS, EVEN, EVEN_DIMS, depthwise_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import GPU_DTYPES, DType
+from ftuner.core.gpu.schedule import DepthwiseKernel, depthwise_block
 from ftuner.core.gpu.tile import MOST_COUNTED
-from ftuner.core.gpu.windows import DepthwiseKernel, depthwise_block
 from ftuner.errors import ShapeError
 from ftuner.graph.steps import DepthwiseStep
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import Kernels
+from ftuner.runtime.gpu.operands import expect_within_reach
 from ftuner.runtime.gpu.program import Launch
-from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
+from ftuner.runtime.gpu.steps.contract import CompiledStep, Places, Setting, StepKind
 from ftuner.runtime.gpu.steps.nest import MAX_LAUNCHED, BoundNest
-from ftuner.runtime.gpu.steps.operand import Places
-from ftuner.runtime.gpu.windows import expect_within_reach
 
 
 @dataclass(frozen=True)

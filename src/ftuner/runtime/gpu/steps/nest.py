@@ -12,21 +12,14 @@ import torch
 from ftuner.codegen.triton.nest import NestKernel, nest_kernel
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.gpu.schedule import (
-    Schedule,
-    best_schedule,
-    reduced_elements,
-    schedules_of,
-    splits,
-)
+from ftuner.core.gpu.schedule import Schedule, best_schedule, reduced_elements, schedules_of, splits
 from ftuner.graph.steps import NestStep
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Kernel
 from ftuner.runtime.gpu.program import KernelLaunch, Launch
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import Places
+from ftuner.runtime.gpu.steps.contract import CompiledStep, Places, Setting, StepKind
 from ftuner.runtime.shapes.evaluation import Dims
 
 MAX_LAUNCHED = 1 << 20

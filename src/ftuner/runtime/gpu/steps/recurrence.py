@@ -14,7 +14,7 @@ import torch
 from ftuner.codegen.triton.recurrence import recurrence_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import INT8, DType
-from ftuner.core.gpu.recurrence import BLOCKS, Block, RecurrenceKernel, block_of, turns
+from ftuner.core.gpu.schedule import BLOCKS, Block, RecurrenceKernel, block_of, turns
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.core.recurrence import Cell
 from ftuner.errors import ShapeError
@@ -24,8 +24,15 @@ from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.program import Launch
-from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import BoundOperand, Operands, Places, reversed_bytes
+from ftuner.runtime.gpu.steps.contract import (
+    BoundOperand,
+    CompiledStep,
+    Operands,
+    Places,
+    Setting,
+    StepKind,
+    reversed_bytes,
+)
 from ftuner.runtime.step_kinds import MatrixKind
 
 

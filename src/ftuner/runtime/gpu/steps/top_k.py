@@ -11,8 +11,7 @@ from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import TopKStep
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.program import Launch
-from ftuner.runtime.gpu.steps.contract import CompiledStep, Setting, StepKind
-from ftuner.runtime.gpu.steps.operand import BoundOperand, Places
+from ftuner.runtime.gpu.steps.contract import BoundOperand, CompiledStep, Places, Setting, StepKind
 
 
 @dataclass(frozen=True)

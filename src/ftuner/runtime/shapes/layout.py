@@ -1,4 +1,4 @@
-"""Places of buffers in one arena."""
+"""Layouts: strides of arrays that are not there yet, and places of buffers in one arena."""
 
 from __future__ import annotations
 
@@ -41,3 +41,15 @@ def first_fit(lifetimes: Sequence[Lifetime], sizes: Sequence[int]) -> tuple[list
         offsets.append(offset)
         total = max(total, offset + size)
     return offsets, total
+
+
+class StridedArray(NamedTuple):
+    """A layout under the names that NumPy gives it; strides in bytes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)

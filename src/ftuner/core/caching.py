@@ -1,9 +1,44 @@
-"""Tables of bounded size that keep what is used."""
+"""What is computed once: attributes, tables of bounded size, and ranges of extents that share a
+decision.
+
+What is decided for a new extent is decided for the range that it is in, so that most new extents
+find a decision. A range has one extent for which its decision is made, whichever extent comes
+first: what is run does not depend on what ran before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
+
+_T = TypeVar("_T")
+
+
+class cached_attribute(Generic[_T]):  # noqa: N801, a decorator
+    """As `functools.cached_property`, without its lock. Up to Python 3.11 that is one lock for all
+    instances, which a forked child may find locked for ever. Two threads may compute a value twice:
+    it has to be the same."""
+
+    def __init__(self, compute: Callable[[Any], _T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> cached_attribute[_T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> _T: ...
+
+    def __get__(self, instance: object | None, owner: type) -> cached_attribute[_T] | _T:
+        if instance is None:
+            return self
+        # From now on the attribute is found there, and this is not called.
+        value = vars(instance)[self._name] = self._compute(instance)
+        return value
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -84,3 +119,31 @@ class RecentlyUsed(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())
+
+
+EXACT = 32
+"""Extents below are fine ranges of their own: each number of rows within a row tile has its own
+plan."""
+FINE_BITS, COARSE_BITS = 3, 1
+"""Binary logarithms of the ranges in an octave. Assumed: estimates differ less within a range of an
+eighth of an octave than they err. Coarse ranges are for decisions by several extents at once, which
+halves of an octave keep few."""
+
+
+def fine_start(extent: int) -> int:
+    """The first extent of a fine range."""
+    if extent < EXACT:
+        return extent
+    shift = extent.bit_length() - 1 - FINE_BITS
+    return extent >> shift << shift
+
+
+def after_fine(start: int) -> int:
+    """The first extent of the next fine range."""
+    return start + 1 if start < EXACT else start + (1 << start.bit_length() - 1 - FINE_BITS)
+
+
+def coarse_middle(extent: int) -> int:
+    """An extent in the middle of a coarse range, such as 224, 320 and 640."""
+    shift = max(extent.bit_length() - 1 - COARSE_BITS, 0)
+    return (extent >> shift << shift) + (1 << shift >> 1)

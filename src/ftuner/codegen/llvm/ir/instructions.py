@@ -1,4 +1,5 @@
-"""The emitters of multiply-adds, by the names that rows of `ftuner.hardware.isa` give them."""
+"""Emitters of multiply-adds, by the names that rows of `ftuner.hardware.isa` give them, and of
+prefetches."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from importlib import import_module
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import intrinsic, type_suffix
+from ftuner.codegen.llvm.ir.builder import I32, PTR, VOID, intrinsic, type_suffix
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.isa import InstructionSet
 
@@ -39,3 +40,14 @@ def emitter_of(isa: InstructionSet, types: ProductTypes) -> Emitter:
         return EMITTERS[row.emitter]
     emitter: Emitter = getattr(import_module(row.llvm), row.emitter)
     return emitter
+
+
+L1, L2 = 3, 2
+"""Where a prefetch puts its line, as LLVM's locality."""
+
+
+def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
+    """Ask for the cache line at an address, which need not exist."""
+    function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
+    locality, data = ir.Constant(I32, level), ir.Constant(I32, 1)
+    builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
