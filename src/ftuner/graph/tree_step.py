@@ -14,6 +14,9 @@ ROWS = 128
 """Rows of a task. The nodes of all trees come from L2 or L3 once for each task; of tables with 20
 to 60 columns, its rows stay in L1 or L2."""
 
+MOST_LEVELS = 4
+"""Most levels that rows go down before it is looked at whether all are at leaves."""
+
 
 @dataclass(frozen=True)
 class TreesStep:
@@ -26,7 +29,7 @@ class TreesStep:
     nodes: Buffer
     """Constant records of int32; see `graph.ops.trees.node_records`."""
     leaves: Buffer
-    """(trees, rows) of int32."""
+    """(rows, trees) of int32."""
     trees: int
     depth: int
     missing: bool
@@ -35,6 +38,11 @@ class TreesStep:
     @property
     def dtype(self) -> DType:
         return self.x.layout.dtype
+
+    @property
+    def levels(self) -> int:
+        """Levels that rows go down at a time: those of the deepest tree in even parts."""
+        return -(-self.depth // max(-(-self.depth // MOST_LEVELS), 1)) or 1
 
     @property
     def tasks(self) -> Dim:

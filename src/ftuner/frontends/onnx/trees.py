@@ -215,7 +215,7 @@ def _floats(node: NodeView, name: str) -> Array:
 
 
 def _reached(context: Context, x: Value, forest: _Forest) -> Value:
-    """The leaf that each row reaches in each tree, (trees, rows)."""
+    """The leaf that each row reaches in each tree, (rows, trees)."""
     least = int(forest.nodes[:, COLUMN].max(initial=0)) + 1
     context.builder.require(
         minimum(least, x.shape[1]), least, f"trees of {least} columns for {x.type}"
@@ -237,7 +237,7 @@ def _scores(
     def reduced(of_leaves: Array, kind: str) -> Value:
         table = context.builder.constant(of_leaves, x.dtype)
         return context.reduce(
-            context.add("gather", table, at, axis=0, node=where), kind, [0], keep=False
+            context.add("gather", table, at, axis=0, node=where), kind, [1], keep=False
         )
 
     ends = {"MIN": ("minimum", np.inf), "MAX": ("maximum", -np.inf)}

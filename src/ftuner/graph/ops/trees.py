@@ -37,12 +37,12 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
         raise ShapeError(f"{what}: expected 2, 1 and 2 axes")
     require(nodes.shape[0], splits.shape[0], what)
     require(nodes.shape[1], LEAF + 1, what)
-    return (TensorType(INT32, (attributes["trees"], x.shape[0])),)
+    return (TensorType(INT32, (x.shape[0], attributes["trees"])),)
 
 
 def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
     def body(writer: Writer, index: Index) -> int:
-        at, row = index
+        row, at = index
 
         def field(number: int) -> int:
             return writer.cast(load(writer, types, 2, [at, writer.integer(number)]), INT64)
@@ -62,8 +62,8 @@ def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
 
 
 def _reference(x: Any, splits: Any, nodes: Any, trees: int, depth: int, missing: bool) -> Any:
-    rows = np.arange(len(x))
-    at = np.repeat(np.arange(trees)[:, None], len(x), 1)
+    rows = np.arange(len(x))[:, None]
+    at = np.repeat(np.arange(trees)[None], len(x), 0)
     for _ in range(depth):
         number = x[rows, nodes[at, COLUMN]]
         on = number <= splits[at]
@@ -110,4 +110,4 @@ TREES = (Operator("trees", _infer, _reference, _define, _lower, work=_work),)
 the first are the roots of the trees. A row goes from a node to the one that NEXT numbers if its
 element in COLUMN is at most the split, or is NaN and MISSING is 1, and else to the node after that.
 Within `depth` steps it is at a node whose split is NaN and whose next node is itself. The result,
-(trees, rows), is LEAF of that node. `missing`: whether MISSING of any node is 1."""
+(rows, trees), is LEAF of that node. `missing`: whether MISSING of any node is 1."""

@@ -27,7 +27,7 @@ class TreesKind(StepKind[TreesStep]):
 
     def bundle(self, step: TreesStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         emitter = "ftuner.codegen.llvm.kernels.trees"
-        return kernel_bundle(emitter, "trees", step.dtype, step.missing, ROWS)
+        return kernel_bundle(emitter, "trees", step.dtype, step.missing, step.levels, ROWS)
 
     def compiled(
         self, step: TreesStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
