@@ -49,7 +49,10 @@ def texts(array: Array) -> Array:
     """An array of `str` in objects, of an array of NumPy's strings, of bytes in UTF-8 or of any
     objects, which are converted as `str` does."""
     found = array.astype(object)
-    if not {*map(type, found.ravel().tolist())} <= {str}:
+    try:
+        # Takes a fifth of the time of looking at the type of each.
+        "".join(found.ravel().tolist())
+    except TypeError:
         found.flat[:] = [x.decode() if isinstance(x, bytes) else str(x) for x in found.flat]
     return found
 

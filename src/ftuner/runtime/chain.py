@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dim_symbols import symbols_of
@@ -27,6 +27,8 @@ from ftuner.runtime.shown_progress import Progress
 
 MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
 """The environment variable of the most iterations of a loop."""
+MOST_BOUND = 64
+"""Values of its dims for which a host node is kept ready."""
 Apply = Callable[[Executable, list[Any]], Sequence[Any] | None]
 """Runs an executable on operands; None ends the run there."""
 Evaluate = Callable[[list[Any], dict[str, int]], Sequence[Any]]
@@ -350,11 +352,13 @@ def _by_reference(node: Node, boundary: Boundary) -> Evaluate:
     data that is out of range."""
     prepared = None if _has_dims(node) else boundary.evaluation(node)
 
+    @lru_cache(MOST_BOUND)
+    def bound(dims: tuple[tuple[str, int], ...]) -> Callable[[list[Any]], Sequence[Any]]:
+        attributes = bound_attributes(node, dict(dims))
+        return boundary.evaluation(replace(node, attributes=attributes))
+
     def evaluate(operands: list[Any], dims: dict[str, int]) -> Sequence[Any]:
-        run = prepared
-        if run is None:
-            bound = replace(node, attributes=bound_attributes(node, dims))
-            run = boundary.evaluation(bound)
+        run = prepared or bound(tuple(dims.items()))
         try:
             return run(operands)
         except IndexError as error:

@@ -3,9 +3,10 @@ probabilities of classes from those of pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from math import isqrt
 from typing import Any
 
@@ -23,13 +24,6 @@ CONVERGED = 0.005
 """The largest error, times the number of classes, at which they end."""
 
 
-class _Places(dict[str, int]):
-    others: int
-
-    def __missing__(self, word: str) -> int:
-        return self.others
-
-
 @dataclass(frozen=True, eq=False)
 class Words:
     """A list of strings."""
@@ -37,11 +31,9 @@ class Words:
     words: tuple[str, ...]
 
     @cached_property
-    def places(self) -> _Places:
-        """The first place of each; the length of the list for any other."""
-        found = _Places({word: i for i, word in reversed([*enumerate(self.words)])})
-        found.others = len(self.words)
-        return found
+    def places(self) -> Mapping[str, int]:
+        """The first place of each."""
+        return {word: i for i, word in reversed([*enumerate(self.words)])}
 
     def __repr__(self) -> str:
         return f"{len(self.words)} words"
@@ -55,8 +47,8 @@ def _infer_places(types: Types, attributes: Attributes, require: Require) -> tup
 
 
 def _reference_places(x: Any, words: Words) -> Any:
-    found = [*map(words.places.__getitem__, x.ravel().tolist())]
-    return np.array(found, np.int64).reshape(x.shape)
+    found = map(words.places.get, x.ravel().tolist(), repeat(len(words.words)))
+    return np.fromiter(found, np.int64, x.size).reshape(x.shape)
 
 
 def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -68,10 +60,12 @@ def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple
 
 
 def _reference_maps(x: Any, keys: Any) -> Any:
-    order = np.argsort(keys, kind="stable")
-    names = keys[order].tolist()
+    names = keys.tolist()
+    order = sorted(range(len(names)), key=names.__getitem__)
+    if order != [*range(len(names))]:
+        names, x = [names[i] for i in order], x[:, order]
     found = np.empty(len(x), object)
-    found[:] = [dict(zip(names, row, strict=True)) for row in x[:, order].tolist()]
+    found[:] = [dict(zip(names, row, strict=True)) for row in x.tolist()]
     return found
 
 
@@ -121,8 +115,8 @@ def _reference_coupled(x: Any) -> Any:
 
 
 LEARNING = (
-    Operator("places", _infer_places, _reference_places),
-    Operator("maps", _infer_maps, _reference_maps),
+    Operator("places", _infer_places, _reference_places, plain=True),
+    Operator("maps", _infer_maps, _reference_maps, plain=True),
     Operator("coupled_probabilities", _infer_coupled, _reference_coupled),
 )
 """`places` gives the first place of each string in a list, or the length of the list.
