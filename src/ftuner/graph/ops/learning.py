@@ -1,4 +1,4 @@
-"""Operators of classical learning that a host computes: places of strings in a list, rows as maps,
+"""Operators of classical learning that a host computes: values of strings, rows as maps,
 probabilities of classes from those of pairs."""
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import INT64, STRING, map_dtype
+from ftuner.core.dtype import STRING, TENSOR_DTYPES, DType, map_dtype
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.ir import TensorType
+from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
 
 Types = Sequence[TensorType]
@@ -26,29 +26,37 @@ CONVERGED = 0.005
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """A list of strings."""
+    """Strings that have values, the first one of equal strings."""
 
     words: tuple[str, ...]
+    values: Array
+    """One for each string, and one for all others."""
+
+    @property
+    def dtype(self) -> DType:
+        return STRING if self.values.dtype.hasobject else TENSOR_DTYPES[self.values.dtype.name]
 
     @cached_property
-    def places(self) -> Mapping[str, int]:
-        """The first place of each."""
-        return {word: i for i, word in reversed([*enumerate(self.words)])}
+    def known(self) -> tuple[Mapping[str, Any], Any]:
+        """The value of each string, and that of all others."""
+        *values, other = self.values.tolist()
+        return dict(reversed([*zip(self.words, values, strict=True)])), other
 
     def __repr__(self) -> str:
         return f"{len(self.words)} words"
 
 
-def _infer_places(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+def _infer_translated(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     (x,) = types
     if x.dtype != STRING:
-        raise GraphError(f"places of {x}; expected strings")
-    return (TensorType(INT64, x.shape),)
+        raise GraphError(f"translated {x}; expected strings")
+    return (TensorType(attributes["words"].dtype, x.shape),)
 
 
-def _reference_places(x: Any, words: Words) -> Any:
-    found = map(words.places.get, x.ravel().tolist(), repeat(len(words.words)))
-    return np.fromiter(found, np.int64, x.size).reshape(x.shape)
+def _reference_translated(x: Any, words: Words) -> Any:
+    known, other = words.known
+    found = map(known.get, x.ravel().tolist(), repeat(other))
+    return np.fromiter(found, words.values.dtype, x.size).reshape(x.shape)
 
 
 def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -115,11 +123,11 @@ def _reference_coupled(x: Any) -> Any:
 
 
 LEARNING = (
-    Operator("places", _infer_places, _reference_places, plain=True),
+    Operator("translated", _infer_translated, _reference_translated, plain=True),
     Operator("maps", _infer_maps, _reference_maps, plain=True),
     Operator("coupled_probabilities", _infer_coupled, _reference_coupled),
 )
-"""`places` gives the first place of each string in a list, or the length of the list.
+"""`translated` gives the values of strings.
 
 `maps` gives a map for each row of a matrix, from keys, a string or an integer for each column, to
 its numbers. Keys are in ascending order, as in onnxruntime.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import BOOL, INT32, INT64
+from ftuner.core.dtype import BOOL, DTYPES, INT32, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import Buffer, View
@@ -20,6 +20,7 @@ from ftuner.graph.operator import (
     injective,
     load,
 )
+from ftuner.graph.ops.indexing import checked
 from ftuner.graph.placement import Placement
 from ftuner.graph.tree_step import TreesStep
 
@@ -31,7 +32,7 @@ COLUMN, MISSING, NEXT, LEAF = range(4)
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, splits, nodes = types
     what = f"trees of {', '.join(map(str, types))}"
-    if x.dtype.kind != "float" or x.dtype != splits.dtype or nodes.dtype != INT32:
+    if x.dtype.name not in DTYPES or x.dtype != splits.dtype or nodes.dtype != INT32:
         raise GraphError(f"{what}: expected floats, splits of the same dtype, and int32")
     if (x.rank, splits.rank, nodes.rank) != (2, 1, 2):
         raise ShapeError(f"{what}: expected 2, 1 and 2 axes")
@@ -41,21 +42,25 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
 
 
 def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, splits, _ = types
+
     def body(writer: Writer, index: Index) -> int:
         row, at = index
+        columns, count = (writer.integer(extent) for extent in (x.shape[1], splits.shape[0]))
 
         def field(number: int) -> int:
             return writer.cast(load(writer, types, 2, [at, writer.integer(number)]), INT64)
 
         for _ in range(attributes["depth"]):
-            number = load(writer, types, 0, [row, field(COLUMN)])
+            column = checked(writer, field(COLUMN), columns, attributes)
+            number = load(writer, types, 0, [row, column])
             on = writer.compare("less_equal", number, load(writer, types, 1, [at]))
             if attributes["missing"]:
                 asked = writer.compare("less", writer.integer(0), field(MISSING))
                 none = writer.step("isnan", BOOL, number)
                 on = writer.compare("logical_or", on, writer.compare("logical_and", none, asked))
             no = writer.where(on, writer.integer(0), writer.integer(1))
-            at = writer.add(field(NEXT), no)
+            at = checked(writer, writer.add(field(NEXT), no), count, attributes)
         return writer.cast(field(LEAF), INT32)
 
     return injective(types, results[0], body)
@@ -105,7 +110,9 @@ def _work(types: Types, attributes: Attributes, results: Types) -> int:
     return elements_of(results[0].shape) * attributes["depth"]
 
 
-TREES = (Operator("trees", _infer, _reference, _define, _lower, work=_work),)
+TREES = (
+    Operator("trees", _infer, _reference, _define, _lower, work=_work, exact_from=0),
+)
 """`trees` takes a table (rows, columns), a split for each node, and the nodes (nodes, 4), of which
 the first are the roots of the trees. A row goes from a node to the one that NEXT numbers if its
 element in COLUMN is at most the split, or is NaN and MISSING is 1, and else to the node after that.
