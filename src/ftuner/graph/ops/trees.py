@@ -80,13 +80,13 @@ def _reference(x: Any, splits: Any, nodes: Any, trees: int, depth: int, missing:
 
 def _lower(node: Node, placement: Placement) -> list[View] | None:
     x, splits, nodes = node.inputs
-    known = splits.constant is not None and nodes.constant is not None
-    if not known or not placement.runs(TreesStep.kind, x.dtype):
+    if splits.constant is None or nodes.constant is None:
         return None
-    assert splits.constant is not None and nodes.constant is not None
-    records = node_records(splits.constant, nodes.constant)
-    place = placement.alone(node.output)
+    if not placement.runs(TreesStep.kind, x.dtype):
+        return None
     trees, depth, missing = (node.attributes[name] for name in ("trees", "depth", "missing"))
+    records = node_records(splits.constant, nodes.constant, missing)
+    place = placement.alone(node.output)
     placement.add(
         TreesStep(
             "trees", placement.contiguous(x), Buffer("constant", INT32, records.size, 0, records),
@@ -96,10 +96,11 @@ def _lower(node: Node, placement: Placement) -> list[View] | None:
     return [place]
 
 
-def node_records(splits: Array, nodes: Array) -> Array:
-    """Each node as int32: the words of its split, its column with the sign bit set if rows without
-    a number go on as those below the split, the next node, the leaf, and padding to 8 bytes."""
-    column = nodes[:, COLUMN] | np.where(nodes[:, MISSING] > 0, np.iinfo(np.int32).min, 0)
+def node_records(splits: Array, nodes: Array, missing: bool) -> Array:
+    """Each node as int32: the words of its split, its column, if `missing` with the sign bit set if
+    NaN goes where numbers below the split do, the next node, the leaf, and padding to 8 bytes."""
+    asked = missing & (nodes[:, MISSING] > 0)
+    column = nodes[:, COLUMN] | np.where(asked, np.iinfo(np.int32).min, 0)
     words = np.ascontiguousarray(splits).view(np.int32).reshape(len(nodes), -1)
     fields = [*words.T, column, nodes[:, NEXT], nodes[:, LEAF]]
     fields += [column] * (len(fields) % 2)
@@ -107,12 +108,10 @@ def node_records(splits: Array, nodes: Array) -> Array:
 
 
 def _work(types: Types, attributes: Attributes, results: Types) -> int:
-    return elements_of(results[0].shape) * attributes["depth"]
+    return elements_of(results[0].shape) * int(attributes["depth"])
 
 
-TREES = (
-    Operator("trees", _infer, _reference, _define, _lower, work=_work, exact_from=0),
-)
+TREES = (Operator("trees", _infer, _reference, _define, _lower, work=_work, exact_from=0),)
 """`trees` takes a table (rows, columns), a split for each node, and the nodes (nodes, 4), of which
 the first are the roots of the trees. A row goes from a node to the one that NEXT numbers if its
 element in COLUMN is at most the split, or is NaN and MISSING is 1, and else to the node after that.

@@ -2,9 +2,9 @@
 
 `void run(program, io, alone)` first writes the addresses that depend on the caller's arrays; `io`
 holds the addresses of the array objects, whose headers of `header_bytes` are followed by the data
-pointer. Then every worker walks the steps. Steps are cut into chunks, and a step begins when the chunks that it depends on are done: a
-thread waits for work, never for a worker that has not woken yet. If `alone` is not 0, the caller
-does the same chunks one after the other, without the pool.
+pointer. Then every worker walks the steps. Steps are cut into chunks, and a step begins when the
+chunks that it depends on are done: a thread waits for work, never for a worker that has not woken
+yet. If `alone` is not 0, the caller does the same chunks one after the other, without the pool.
 """
 
 from __future__ import annotations
