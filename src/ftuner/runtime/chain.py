@@ -31,8 +31,9 @@ MOST_BOUND = 64
 """Values of its dims for which a host node is kept ready."""
 Apply = Callable[[Executable, list[Any]], Sequence[Any] | None]
 """Runs an executable on operands; None ends the run there."""
-Evaluate = Callable[[list[Any], dict[str, int]], Sequence[Any]]
-"""Computes the results of a host node, whose dims have these symbols."""
+Evaluate = Callable[[list[Any], Sequence[int]], Sequence[Any]]
+"""Computes the results of a host node, where the symbols of the part before it have these
+values."""
 
 
 class Timed(NamedTuple):
@@ -98,7 +99,7 @@ class Chain:
             chains: dict[str, Chain] = {}
             if node is not None:
                 chains = {n: chain(x) for n, x in node.attributes.items() if isinstance(x, Graph)}
-                evaluate = _evaluation(node, boundary, chains)
+                evaluate = _evaluation(node, boundary, chains, checks.names if checks else ())
                 between = _Between(node.op, tuple(map(places.of, node.inputs)), evaluate)
                 places.add(node.outputs)
                 # Other results have extents that are known already, or that nothing is asked of.
@@ -173,7 +174,7 @@ class Chain:
             return self._alone.run(operands)
         if self._in_turn is not None:
             executable, evaluate = self._in_turn
-            return [*evaluate(executable.run(operands), {})]
+            return [*evaluate(executable.run(operands), ())]
         return self.through(operands, lambda executable, given: executable.run(given))
 
     def repeat(
@@ -194,10 +195,9 @@ class Chain:
         ever. `note` gets the time of each host node."""
         known = [*operands]
         for executable, checks, between in self._links:
-            dims: dict[str, int] = {}
+            values: Sequence[int] = ()
             if checks is not None:
                 values = checks([x.shape for x in known])
-                dims = dict(zip(checks.names, values, strict=True))
             if executable is not None:
                 results = apply(executable, known)
                 if results is None:
@@ -206,7 +206,7 @@ class Chain:
             if between is not None:
                 op, read, evaluate = between
                 began_ns = time.monotonic_ns() if note is not None else 0
-                known += evaluate(self._picked(known, read), dims)
+                known += evaluate(self._picked(known, read), values)
                 if note is not None:
                     note(Timed(op, "host", began_ns, time.monotonic_ns() - began_ns))
         return self._picked(known, self._outputs)
@@ -330,35 +330,38 @@ def _shapes(
     return [[tuple(evaluate(d, extents) for d in v.shape) for v in values] for extents in known]
 
 
-def _evaluation(node: Node, boundary: Boundary, graphs: Mapping[str, Chain]) -> Evaluate:
-    """How a host node is computed: if it has graphs, on the arrays of the device."""
+def _evaluation(
+    node: Node, boundary: Boundary, graphs: Mapping[str, Chain], symbols: Sequence[str]
+) -> Evaluate:
+    """How a host node is computed: if it has graphs, on the arrays of the device. `symbols`: of the
+    part before it."""
     if not graphs:
-        return _by_reference(node, boundary)
+        return _by_reference(node, boundary, symbols)
     repeat = graphs["body"].repeat if "body" in graphs else None
     host = Host(boundary.joined, max_trips(), repeat)
     runs = {n: x.run for n, x in graphs.items()}
     run = partial(OPERATORS[node.op].reference, **{**node.attributes, **runs}, host=host)
     several = len(node.outputs) > 1
 
-    def evaluate(operands: list[Any], dims: dict[str, int]) -> Sequence[Any]:
+    def evaluate(operands: list[Any], values: Sequence[int]) -> Sequence[Any]:
         results = run(*operands)
         return results if several else (results,)
 
     return evaluate
 
 
-def _by_reference(node: Node, boundary: Boundary) -> Evaluate:
+def _by_reference(node: Node, boundary: Boundary, symbols: Sequence[str]) -> Evaluate:
     """How a node is computed by its reference, which raises IndexRangeError for an index in the
     data that is out of range."""
     prepared = None if _has_dims(node) else boundary.evaluation(node)
 
     @lru_cache(MOST_BOUND)
-    def bound(dims: tuple[tuple[str, int], ...]) -> Callable[[list[Any]], Sequence[Any]]:
-        attributes = bound_attributes(node, dict(dims))
+    def bound(values: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+        attributes = bound_attributes(node, dict(zip(symbols, values, strict=True)))
         return boundary.evaluation(replace(node, attributes=attributes))
 
-    def evaluate(operands: list[Any], dims: dict[str, int]) -> Sequence[Any]:
-        run = prepared or bound(tuple(dims.items()))
+    def evaluate(operands: list[Any], values: Sequence[int]) -> Sequence[Any]:
+        run = prepared or bound(tuple(values))
         try:
             return run(operands)
         except IndexError as error:
