@@ -33,7 +33,7 @@ def forest(trees: int, depth: int, missing: bool, seed: int) -> tuple[np.ndarray
         nodes += [[0, 0, 0, 0]] * 2
         splits += [np.nan] * 2
         open_ += [(below, level + 1), (below + 1, level + 1)]
-    return np.array(splits), np.array(nodes, np.int32)
+    return np.array(splits), np.array(nodes, np.int32).reshape(-1, LEAF + 1)
 
 
 def by_definition(x: np.ndarray, splits: np.ndarray, nodes: np.ndarray, trees: int) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_rows_reach_leaves_as_by_definition(depth: int, missing: bool) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("missing", [False, True])
-@pytest.mark.parametrize(("trees", "depth"), [(1, 0), (1, 3), (5, 4), (13, 9), (30, 14)])
+@pytest.mark.parametrize(("trees", "depth"), [(0, 0), (1, 0), (1, 3), (5, 4), (13, 9), (30, 14)])
 def test_the_kernel_reaches_the_same_leaves(
     trees: int, depth: int, missing: bool, dtype: str, backend: CpuBackend
 ) -> None:

@@ -101,7 +101,7 @@ def node_records(splits: Array, nodes: Array, missing: bool) -> Array:
     NaN goes where numbers below the split do, the next node, the leaf, and padding to 8 bytes."""
     asked = missing & (nodes[:, MISSING] > 0)
     column = nodes[:, COLUMN] | np.where(asked, np.iinfo(np.int32).min, 0)
-    words = np.ascontiguousarray(splits).view(np.int32).reshape(len(nodes), -1)
+    words = np.ascontiguousarray(splits).view(np.int32).reshape(len(nodes), splits.itemsize // 4)
     fields = [*words.T, column, nodes[:, NEXT], nodes[:, LEAF]]
     fields += [column] * (len(fields) % 2)
     return np.stack(fields, 1).astype(np.int32)
