@@ -25,6 +25,7 @@ from ftuner.graph.steps import (
     WholeStep,
 )
 from ftuner.graph.suppression_step import SuppressionStep
+from ftuner.graph.tree_step import TreesStep
 from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 
 ROOT = Path(ftuner.__file__).parent
@@ -261,6 +262,7 @@ def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
             WholeStep.kind,
             ExpertsStep.kind,
             SuppressionStep.kind,
+            TreesStep.kind,
         },
         "gpu": {GroupedConvolutionStep.kind},
     }

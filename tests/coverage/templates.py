@@ -51,6 +51,7 @@ VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "attention": {"safe": FLAGS},
     "expert_matmul": {"transposed": FLAGS},
     "suppress": {"centred": FLAGS},
+    "trees": {"missing": FLAGS},
     "window_reduce": {"kind": (*_REDUCED, ARGMAX)},
 }
 """Attributes that choose what code is made, and their values."""
@@ -185,6 +186,7 @@ def _others() -> Iterator[Template]:
     yield from _attentions()
     yield from _recurrences()
     yield from _experts()
+    yield from _trees()
 
 
 def _attentions() -> Iterator[Template]:
@@ -239,6 +241,21 @@ def _experts() -> Iterator[Template]:
         yield Template((
             Case("expert_matmul", tuple(shapes), attributes, makes, 64.0, _large),
         ))  # fmt: skip
+
+
+def _given(elements: Sequence[Any]) -> Callable[[Bindings], Make]:
+    return lambda bindings: lambda random, shape, dtype: np.array(elements, dtype)
+
+
+def _trees() -> Iterator[Template]:
+    """Two trees of one split each."""
+    nodes = [[0, 0, 2, -1], [2, 1, 4, -1], [0, 0, 1, 0], [0, 0, 2, 1], [0, 0, 3, 2], [0, 0, 4, 3]]
+    splits = [0.1, -0.2, *[np.nan] * 4]
+    makes = values_of, _given(splits), _given(nodes)
+    for missing in FLAGS:
+        attributes = {"trees": 2, "depth": 1, "missing": missing}
+        shapes = ("float32", (A, 3)), ("float32", (6,)), ("int32", (6, 4))
+        yield Template((Case("trees", shapes, attributes, makes),), frozenset({1, 2}))
 
 
 def _lengths(bindings: Bindings) -> Make:

@@ -101,6 +101,10 @@ def test_label_encoder() -> None:
     x = np.array([[3, 1, 5], [9, -1, 3]])
     agrees("LabelEncoder", [x], keys_int64s=[3, 9, 3], values_int64s=[1, 2, 4], default_int64=6)
     agrees("LabelEncoder", [x], keys_int64s=[3, 9], values_floats=[0.5, 2.0], default_float=-3.0)
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    ends = np.array([low, low + 1, 0, 1, high - 2, high - 1, high])
+    for keys in ([high - 2, high], [low, low + 1], [1], [low, high], [high, 1 << 40]):
+        agrees("LabelEncoder", [ends], keys_int64s=keys, values_int64s=[1, 2][: len(keys)])
     floats = np.array([0.5, NAN, 2.0], np.float32)
     agrees("LabelEncoder", [floats], keys_floats=[NAN, 0.5], values_int64s=[1, 2])
     tensors = {"keys": np.array([1.5, NAN]), "values": np.array([2.5, 3.0]),

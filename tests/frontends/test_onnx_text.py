@@ -117,7 +117,13 @@ def test_normalising(case: str, sensitive: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"separators": [" ", "b"]}, {"tokenexp": "[a-z]+"}, {"separators": [""]}]
+    "given",
+    [
+        {"separators": [" ", "b"]},
+        {"tokenexp": "[a-z]+"},
+        {"tokenexp": "(a|b)+c?"},
+        {"separators": [""]},
+    ],
 )
 def test_tokens(given: dict[str, Any]) -> None:
     for mark in (0, 1):

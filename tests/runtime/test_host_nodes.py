@@ -22,7 +22,7 @@ from ftuner.runtime.reference import run_reference
 
 def replaced(monkeypatch: pytest.MonkeyPatch, name: str, **changes: Any) -> None:
     """Put an operator with changes in the place of one."""
-    monkeypatch.setitem(operators._TABLE, name, replace(OPERATORS[name], **changes))
+    monkeypatch.setitem(operators._TABLE, name, replace(OPERATORS[name], plain=False, **changes))
 
 
 def doubled(op: str, dtype: DType, **attributes: Any) -> Graph:
@@ -104,7 +104,7 @@ def test_results_in_any_order_of_memory(
 
 
 def test_another_number_of_axes_is_no_result() -> None:
-    flat = replace(OPERATORS["non_zero"], reference=lambda x, count: x)
+    flat = replace(OPERATORS["non_zero"], reference=lambda x, count: x, plain=False)
     x = np.zeros(3, np.float32)
     with pytest.raises(AssertionError, match="non_zero gives"):
         reference_results(

@@ -27,6 +27,7 @@ from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
 from ftuner.graph.ops.suppression import SUPPRESSION
 from ftuner.graph.ops.text import TEXT
+from ftuner.graph.ops.trees import TREES
 from ftuner.graph.ops.views import VIEWS
 from ftuner.graph.ops.windows import WINDOWS
 
@@ -44,6 +45,7 @@ _TABLE: dict[str, Operator] = {
         *DETERMINANT,
         *LEARNING,
         *TEXT,
+        *TREES,
         *EXPERTS,
         *ATTENTION,
         *RECURRENCE,

@@ -179,7 +179,8 @@ class InferenceSession:
 
     def _results(self, feeds: Feeds) -> list[Any]:
         """All outputs. Only feeds that the model does not take as they are need a second look."""
-        if not isinstance(feeds, Mapping) or not self._overridable.isdisjoint(feeds):
+        known = type(feeds) is dict or isinstance(feeds, Mapping)
+        if not known or not self._overridable.isdisjoint(feeds):
             return self._looked_at(feeds)
         try:
             return self._ran(self._model, feeds)

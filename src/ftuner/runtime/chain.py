@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from ftuner.core.dim import symbols_of
@@ -23,10 +23,13 @@ from ftuner.runtime.shapes.binding import Binding, bind
 
 MAX_TRIPS_VARIABLE = "FTUNER_MAX_TRIPS"
 """The environment variable of the most iterations of a loop."""
+MOST_BOUND = 64
+"""Values of its dims for which a host node is kept ready."""
 Apply = Callable[[Executable, list[Any]], Sequence[Any] | None]
 """Runs an executable on operands; None ends the run there."""
-Evaluate = Callable[[list[Any], dict[str, int]], Sequence[Any]]
-"""Computes the results of a host node, whose dims have these symbols."""
+Evaluate = Callable[[list[Any], Sequence[int]], Sequence[Any]]
+"""Computes the results of a host node, where the symbols of the part before it have these
+values."""
 
 
 class Timed(NamedTuple):
@@ -85,7 +88,7 @@ class Chain:
                     for name, x in node.attributes.items()
                     if isinstance(x, Graph)
                 }
-                evaluate = _evaluation(node, boundary, chains)
+                evaluate = _evaluation(node, boundary, chains, checks.names if checks else ())
                 between = _Between(node.op, tuple(map(places.of, node.inputs)), evaluate)
                 places.add(node.outputs)
                 # Other results have extents that are known already, or that nothing is asked of.
@@ -159,7 +162,7 @@ class Chain:
             return self._alone.run(operands)
         if self._in_turn is not None:
             executable, evaluate = self._in_turn
-            return [*evaluate(executable.run(operands), {})]
+            return [*evaluate(executable.run(operands), ())]
         return self.through(operands, lambda executable, given: executable.run(given))
 
     def repeat(
@@ -180,10 +183,9 @@ class Chain:
         ever. `note` gets the time of each host node."""
         known = [*operands]
         for executable, checks, between in self._links:
-            dims: dict[str, int] = {}
+            values: Sequence[int] = ()
             if checks is not None:
                 values = checks([x.shape for x in known])
-                dims = dict(zip(checks.names, values, strict=True))
             if executable is not None:
                 results = apply(executable, known)
                 if results is None:
@@ -192,7 +194,7 @@ class Chain:
             if between is not None:
                 op, read, evaluate = between
                 began_ns = time.monotonic_ns() if note is not None else 0
-                known += evaluate(self._picked(known, read), dims)
+                known += evaluate(self._picked(known, read), values)
                 if note is not None:
                     note(Timed(op, "host", began_ns, time.monotonic_ns() - began_ns))
         return self._picked(known, self._outputs)
@@ -316,33 +318,38 @@ def _shapes(
     return [[tuple(evaluate(d, extents) for d in v.shape) for v in values] for extents in known]
 
 
-def _evaluation(node: Node, boundary: Boundary, graphs: Mapping[str, Chain]) -> Evaluate:
-    """How a host node is computed: if it has graphs, on the arrays of the device."""
+def _evaluation(
+    node: Node, boundary: Boundary, graphs: Mapping[str, Chain], symbols: Sequence[str]
+) -> Evaluate:
+    """How a host node is computed: if it has graphs, on the arrays of the device. `symbols`: of the
+    part before it."""
     if not graphs:
-        return _by_reference(node, boundary)
+        return _by_reference(node, boundary, symbols)
     repeat = graphs["body"].repeat if "body" in graphs else None
     host = Host(boundary.joined, max_trips(), repeat)
     runs = {n: x.run for n, x in graphs.items()}
     run = partial(OPERATORS[node.op].reference, **{**node.attributes, **runs}, host=host)
     several = len(node.outputs) > 1
 
-    def evaluate(operands: list[Any], dims: dict[str, int]) -> Sequence[Any]:
+    def evaluate(operands: list[Any], values: Sequence[int]) -> Sequence[Any]:
         results = run(*operands)
         return results if several else (results,)
 
     return evaluate
 
 
-def _by_reference(node: Node, boundary: Boundary) -> Evaluate:
+def _by_reference(node: Node, boundary: Boundary, symbols: Sequence[str]) -> Evaluate:
     """How a node is computed by its reference, which raises IndexRangeError for an index in the
     data that is out of range."""
     prepared = None if _has_dims(node) else boundary.evaluation(node)
 
-    def evaluate(operands: list[Any], dims: dict[str, int]) -> Sequence[Any]:
-        run = prepared
-        if run is None:
-            bound = replace(node, attributes=bound_attributes(node, dims))
-            run = boundary.evaluation(bound)
+    @lru_cache(MOST_BOUND)
+    def bound(values: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+        attributes = bound_attributes(node, dict(zip(symbols, values, strict=True)))
+        return boundary.evaluation(replace(node, attributes=attributes))
+
+    def evaluate(operands: list[Any], values: Sequence[int]) -> Sequence[Any]:
+        run = prepared or bound(tuple(values))
         try:
             return run(operands)
         except IndexError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 
 
 class Keeper(ABC):
@@ -110,5 +110,7 @@ class Memory:
 
 
 def together(parts: Sequence[Memory]) -> Memory:
-    """Of programs that run one after the other, and keep what they have."""
-    return Memory(*map(sum, zip(*map(astuple, parts), strict=True)))
+    """Of programs that run one after the other, and keep what they have: nothing, if there are
+    none."""
+    nothing = (0,) * len(fields(Memory))
+    return Memory(*map(sum, zip(nothing, *map(astuple, parts), strict=True)))

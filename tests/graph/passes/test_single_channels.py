@@ -20,8 +20,13 @@ from tests.graph.graphs import (
 )
 
 from ftuner.core.dim import Dim
+from ftuner.core.evaluation import evaluate
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.single_channels import LEAST_ROW, write_single_channels
+from ftuner.graph.passes.single_channels import (
+    LEAST_CHANNELS,
+    LEAST_ROW,
+    write_single_channels,
+)
 from ftuner.runtime.cpu.backend import CpuBackend
 
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -64,6 +69,21 @@ def test_pools_without_transpositions(body: Callable[[Maker], Value], widest: Cp
     assert "transpose" not in ops(found)
     runs = [{"B": 2, "S": s, "T": t} for s, t in ((5, 3), (3, 21), (1, 1), (7, 40), (0, 4))]
     assert_runs(found, widest, *runs)
+
+
+def test_there_are_both_pools_where_extents_are_not_known(widest: CpuBackend) -> None:
+    def body(g: Maker) -> Value:
+        x = g.add("transpose", g.given("x", B, LEAST_CHANNELS, S, T), perm=LAST)
+        return g.add("transpose", pooled(g, x), perm=FIRST)
+
+    found = applied(write_single_channels, graph_of(body))
+    pools = [node for node in found.nodes if node.op == "window_reduce"]
+    least = 2 * LEAST_ROW
+    for row, images in ((least - 1, [0, 3]), (least, [3 * LEAST_CHANNELS, 0])):
+        extents = {"B": 3, "S": 5, "T": row}
+        assert [evaluate(pool.output.shape[0], extents) for pool in pools] == images
+    extents = (5, least - 1), (3, least), (1, 1), (4, 3 * least), (0, 4), (7, 0)
+    assert_runs(found, widest, *({"B": b, "S": s, "T": t} for b in (0, 1, 3) for s, t in extents))
 
 
 def of_numbers(g: Maker) -> Value:

@@ -101,8 +101,8 @@ def found() -> tuple[Any, Arrays]:
 def words() -> tuple[Any, Arrays]:
     nodes = [NODE("StringNormalizer", ["x"], ["y"], case_change_action="UPPER", stopwords=["a"])]
     nodes = [
-        NODE("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=["a", "b"],
-             values_floats=[1.5, -0.0], default_float=float("inf")),
+        NODE("LabelEncoder", ["x"], ["v"], domain="ai.onnx.ml", keys_strings=["a", "b"],
+             values_floats=[1.5, -0.0], default_float=float("inf")), NODE("Neg", ["v"], ["y"]),
     ]  # fmt: skip
     made = model(nodes, [info("x", ["n"], STRING)], [info("y", ["n"])], {})
     made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))

@@ -16,6 +16,10 @@ from ftuner.graph.ops.learning import Words
 LABEL_LISTS: Mapping[str, type] = {"strings": object, "int64s": np.int64, "floats": np.float32}
 """The attributes of a list of labels, by the end of their names."""
 
+MOST_SPAN = 1 << 16
+"""Most integers from the least key to the largest of which each has a place in a table. Derived:
+512 KiB, half of many L2 caches."""
+
 
 def _matches(context: Context, x: Value, keys: Array) -> Value:
     """Whether each element is equal to each key, along a new last axis. NaN is equal to NaN. A
@@ -23,7 +27,7 @@ def _matches(context: Context, x: Value, keys: Array) -> Value:
     column = context.unsqueeze(x, [x.rank])
     if x.dtype == STRING:
         numbers = context.builder.constant(np.arange(keys.size))
-        return context.add("equal", context.add("places", column, words=_words(keys)), numbers)
+        return context.add("equal", _place(context, column, keys), numbers)
     hit = context.add("equal", column, context.builder.constant(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
         both = context.builder.constant(np.isnan(keys))
@@ -32,14 +36,28 @@ def _matches(context: Context, x: Value, keys: Array) -> Value:
     return hit
 
 
-def _words(keys: Array) -> Words:
-    return Words(tuple(keys.tolist()))
+def _translated(context: Context, x: Value, keys: Array, values: Array) -> Value:
+    """The values of strings; the last one for those that are no key."""
+    return context.add("translated", x, words=Words(tuple(keys.tolist()), values))
 
 
 def _place(context: Context, x: Value, keys: Array) -> Value:
     """The place of the first key that each element is equal to; the number of keys for others."""
     if x.dtype == STRING:
-        return context.add("places", x, words=_words(keys))
+        return _translated(context, x, keys, np.arange(keys.size + 1))
+    if keys.dtype.kind == "i" and (span := int(keys.max()) - int(keys.min()) + 1) <= MOST_SPAN:
+        # A table from the least key to the largest. Where the difference wraps, it is outside.
+        least = keys.min()
+        places = np.full(span + 1, keys.size)
+        places[keys[::-1] - least] = np.arange(keys.size)[::-1]
+        at = context.add("subtract", x, context.builder.constant(least))
+        low, high = context.scalar(0, x.dtype), context.scalar(span, x.dtype)
+        inside = context.add(
+            "logical_and", context.add("less_equal", low, at), context.add("less", at, high)
+        )
+        return chosen(
+            context, context.builder.constant(places), context.add("where", inside, at, high)
+        )
     numbers = context.builder.constant(np.arange(keys.size))
     found = context.add(
         "where", _matches(context, x, keys), numbers, context.scalar(keys.size, INT64)
@@ -55,6 +73,8 @@ def _looked_up(context: Context, x: Value, keys: Array, values: Array, default: 
     if x.dtype.name != of:
         raise context.malformed(f"{x.type}, whose keys are {of}")
     choices = np.append(values, default.astype(values.dtype))
+    if x.dtype == STRING:
+        return _translated(context, x, keys, choices)
     dtype = STRING if values.dtype.hasobject else None
     table = context.builder.constant(choices, dtype)
     return chosen(context, table, _place(context, x, keys))
@@ -71,14 +91,14 @@ def _label_encoder(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _of_classes(context: Context, node: NodeView) -> Sequence[Value]:
     """Strings of a list as their places, or places as strings."""
-    return _translated(context, node, node.texts("classes_strings"), None)
+    return _mapped(context, node, node.texts("classes_strings"), None)
 
 
 def _category_mapper(context: Context, node: NodeView) -> Sequence[Value]:
-    return _translated(context, node, node.texts("cats_strings"), node.integers("cats_int64s"))
+    return _mapped(context, node, node.texts("cats_strings"), node.integers("cats_int64s"))
 
 
-def _translated(
+def _mapped(
     context: Context, node: NodeView, words: Sequence[str], numbers: Sequence[int] | None
 ) -> Sequence[Value]:
     """Strings as numbers, by default their places, or numbers as strings."""

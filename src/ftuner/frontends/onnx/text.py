@@ -82,9 +82,10 @@ def _tf_idf(context: Context, node: NodeView) -> Sequence[Value]:
     columns = np.array(node.integers("ngram_indexes"), np.int64)
     if x.dtype == STRING:
         words = node.texts("pool_strings")
-        table = Words(words)
-        pool = [table.places[word] for word in words]
-        x = context.add("places", x, words=table)
+        numbers: dict[str, int] = {}
+        pool = [numbers.setdefault(word, len(numbers)) for word in words]
+        table = Words(tuple(numbers), np.arange(len(numbers) + 1))
+        x = context.add("translated", x, words=table)
     else:
         pool = list(node.integers("pool_int64s"))
         x = context.cast(x, INT64)

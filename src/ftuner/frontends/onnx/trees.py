@@ -1,11 +1,10 @@
-"""Ensembles of trees. Every row walks down all trees at once, a level at a time: at each level a
-node compares one column with its split. Leaves lead to themselves, so that all trees take as many
-levels as the deepest one."""
+"""Ensembles of trees. Nodes are numbered by tree, by leaf or by name in files; here all become one
+table of nodes, in which a node compares one column with its split."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,17 +25,13 @@ from ftuner.frontends.onnx.scores import (
     transformed,
 )
 from ftuner.graph.ir import Array, Value
+from ftuner.graph.ops.trees import COLUMN, LEAF, MISSING, NEXT
 
 MAX_DEPTH = 512
 """Most levels. Trees that are grown without a limit on this have some 50."""
 MAX_COLUMNS = 1 << 24
 MAX_WEIGHTS = 1 << 28
 """Most weights of all leaves for all targets."""
-BLOCK = 16
-"""Trees that a row walks down at once: the 32-bit lanes of AVX-512's vectors."""
-MAX_BLOCK_DEPTH = 8
-"""Most levels of trees in blocks. Derived: the nodes of a block, 16 bytes each, take at most
-64 KiB."""
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ",
          "BRANCH_MEMBER")  # fmt: skip
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -46,15 +41,11 @@ TRANSFORM_NAMES = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT")
 
 @dataclass(frozen=True)
 class _Forest:
-    """The nodes of all trees: first those with a split, then the leaves. A row goes on to
-    `children[node, 1]` where its column `feature` is at most `split`, or is NaN and `missing` says
-    so, else to `children[node, 0]`."""
+    """The table of nodes of all trees; see `graph.ops.trees`. The leaves are numbered."""
 
-    feature: Array
-    split: Array
-    missing: Array
-    children: Array
-    roots: Array
+    splits: Array
+    nodes: Array
+    trees: int
     depth: int
     weights: Array
     """Of each leaf, for each target or class."""
@@ -98,8 +89,8 @@ def _compared(
     context: Context, mode: Array, feature: Array, split: Array, missing: Array, yes: Array,
     no: Array, members: Sequence[Array],
 ) -> tuple[Array, ...]:  # fmt: skip
-    """The columns of `_Forest` of nodes with a `mode` each. Numbers of leaves are negative, -1 for
-    the first, as more nodes may be needed."""
+    """Column, split, where NaN goes, and the nodes above the split and below it, of nodes with a
+    `mode` each. Numbers of leaves are negative, -1 for the first, as more nodes may be needed."""
     with np.errstate(all="ignore"):
         below = np.nextafter(split, np.array(-np.inf, split.dtype))
     strict, turned = np.isin(mode, (1, 2)), np.isin(mode, (2, 3))
@@ -132,27 +123,26 @@ def _forest(
     count = len(feature)
     if feature.min(initial=0) < 0 or feature.max(initial=0) >= MAX_COLUMNS:
         raise context.malformed(f"a node reads column {feature.min(initial=0)}")
-    leaves = np.arange(count, count + len(weights))
-
-    def numbered(at: Array) -> Array:
-        return np.where(at < 0, count - 1 - at, at)
-
-    inner = numbered(np.stack([no, yes], 1).reshape(-1, 2))
-    children = np.concatenate([inner, np.stack([leaves, leaves], 1)])
-    roots = numbered(roots)
-    for numbers in (children, roots):
-        if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(children):
-            raise context.malformed("a child is no node or leaf")
+    # The roots, and then two nodes for each with a split: those below and above it.
+    trees = len(roots)
+    at = np.concatenate([roots, np.stack([yes, no], 1).ravel()])
+    if at.size and not -len(weights) <= at.min() <= at.max() < count:
+        raise context.malformed("a child is no node or leaf")
     depth, level = 0, np.unique(roots)
-    while len(level := level[level < count]):
+    while len(level := level[level >= 0]):
         depth += 1
         if depth > MAX_DEPTH:
             raise context.unsupported(f"trees of more than {MAX_DEPTH} levels, or with a cycle")
-        level = np.unique(children[level])
-    feature, split, missing = (
-        np.append(x, np.zeros(len(leaves), x.dtype)) for x in (feature, split, missing)
-    )
-    return _Forest(feature, split, missing, children, roots, depth, weights, present)
+        level = np.unique(np.concatenate([yes[level], no[level]]))
+    nodes = np.zeros((len(at), LEAF + 1), np.int32)
+    inner, ends = at >= 0, np.flatnonzero(at < 0)
+    nodes[inner, COLUMN], nodes[inner, MISSING] = feature[at[inner]], missing[at[inner]]
+    nodes[inner, NEXT], nodes[inner, LEAF] = trees + 2 * at[inner], -1
+    # Nothing is at most NaN, so that a leaf leads to the node after the one before it.
+    nodes[ends, NEXT], nodes[ends, LEAF] = ends - 1, -1 - at[ends]
+    splits = np.full(len(at), np.nan, split.dtype)
+    splits[inner] = split[at[inner]]
+    return _Forest(splits, nodes, trees, depth, weights, present)
 
 
 def _by_names(context: Context, node: NodeView, of: str, targets: int) -> _Forest:
@@ -225,88 +215,40 @@ def _floats(node: NodeView, name: str) -> Array:
 
 
 def _reached(context: Context, x: Value, forest: _Forest) -> Value:
-    """The leaf that each row reaches in each tree, (blocks of trees, rows, trees of a block). All
-    rows walk down one block, whose nodes stay in the caches. Its trees lie along vectors, which are
-    full however few rows there are."""
-    least = int(forest.feature.max(initial=0)) + 1
+    """The leaf that each row reaches in each tree, (rows, trees)."""
+    least = int(forest.nodes[:, COLUMN].max(initial=0)) + 1
     context.builder.require(
         minimum(least, x.shape[1]), least, f"trees of {least} columns for {x.type}"
     )
-    feature, children = (
-        context.builder.constant(a.astype(np.int32), INT32)
-        for a in (forest.feature, forest.children.ravel())
-    )
-    split = context.builder.constant(forest.split, x.dtype)
-    missing = context.builder.constant(forest.missing) if forest.missing.any() else None
-    side = min(_side(forest), len(forest.roots))
-    blocks = forest.roots.astype(np.int32).reshape(-1, 1, side)
-    roots = context.builder.constant(blocks, INT32)
-    at = context.broadcast(roots, (len(blocks), x.shape[0], side))
-    table = context.broadcast(context.unsqueeze(x, [0]), (len(blocks), *x.shape))
-    where = context.builder.where
-
-    def taken(values: Value) -> Value:
-        return context.add("gather", values, at, axis=0, node=where)
-
-    for _ in range(forest.depth):
-        number = context.add("gather_elements", table, taken(feature), axis=2, node=where)
-        yes = context.add("less_equal", number, taken(split))
-        if missing is not None:
-            none = context.add("logical_and", context.add("isnan", number), taken(missing))
-            yes = context.add("logical_or", yes, none)
-        at = context.add("add", context.scaled(at, 2), context.cast(yes, INT32))
-        at = taken(children)
-    first = len(forest.children) - len(forest.weights)
-    return context.add_to(at, -first)
-
-
-def _side(forest: _Forest) -> int:
-    """Trees of a block. Deep ones are walked one after the other, by vectors of rows."""
-    return BLOCK if forest.depth <= MAX_BLOCK_DEPTH else 1
-
-
-def _padded(forest: _Forest) -> _Forest:
-    """The forest with whole blocks of trees: those that are added are a leaf that says nothing."""
-    side = _side(forest)
-    missing = -len(forest.roots) % side
-    if len(forest.roots) < side or not missing:
-        return forest
-    leaf = len(forest.children)
-    return replace(
-        forest,
-        feature=np.append(forest.feature, 0),
-        split=np.append(forest.split, np.zeros(1, forest.split.dtype)),
-        missing=np.append(forest.missing, False),
-        children=np.append(forest.children, [[leaf, leaf]], 0),
-        roots=np.append(forest.roots, [leaf] * missing),
-        weights=np.append(forest.weights, np.zeros_like(forest.weights[:1]), 0),
-        present=np.append(forest.present, np.zeros_like(forest.present[:1]), 0),
-    )
+    return context.add(
+        "trees", x, context.builder.constant(forest.splits, x.dtype),
+        context.builder.constant(forest.nodes, INT32), trees=forest.trees, depth=forest.depth,
+        missing=bool(forest.nodes[:, MISSING].any()),
+    )  # fmt: skip
 
 
 def _scores(
     context: Context, x: Value, forest: _Forest, aggregate: str
 ) -> tuple[Value, Value | None]:
     """The scores, (rows, targets), and whether a leaf says something of each; None if all do."""
-    padded = _padded(forest)
-    at = _reached(context, x, padded)
+    at = _reached(context, x, forest)
     where = context.builder.where
 
     def reduced(of_leaves: Array, kind: str) -> Value:
         table = context.builder.constant(of_leaves, x.dtype)
         return context.reduce(
-            context.add("gather", table, at, axis=0, node=where), kind, [0, 2], keep=False
+            context.add("gather", table, at, axis=0, node=where), kind, [1], keep=False
         )
 
     ends = {"MIN": ("minimum", np.inf), "MAX": ("maximum", -np.inf)}
     kind, fill = ends.get(aggregate, ("sum", 0))
-    scores = reduced(np.where(padded.present, padded.weights, fill), kind)
+    scores = reduced(np.where(forest.present, forest.weights, fill), kind)
     said = None
     if not forest.present.all():
-        hits = reduced(padded.present.astype(np.float32), "maximum")
+        hits = reduced(forest.present.astype(np.float32), "maximum")
         said = context.add("less", context.scalar(0, hits.dtype), hits)
     if aggregate == "AVERAGE":
-        scores = context.add("divide", scores, context.scalar(len(forest.roots), scores.dtype))
+        scores = context.add("divide", scores, context.scalar(forest.trees, scores.dtype))
     return scores, said
 
 

@@ -1,19 +1,20 @@
-"""Operators of classical learning that a host computes: places of strings in a list, rows as maps,
+"""Operators of classical learning that a host computes: values of strings, rows as maps,
 probabilities of classes from those of pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import INT64, STRING, map_dtype
+from ftuner.core.dtype import STRING, TENSOR_DTYPES, DType, map_dtype
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.ir import TensorType
+from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
 
 Types = Sequence[TensorType]
@@ -23,40 +24,39 @@ CONVERGED = 0.005
 """The largest error, times the number of classes, at which they end."""
 
 
-class _Places(dict[str, int]):
-    others: int
-
-    def __missing__(self, word: str) -> int:
-        return self.others
-
-
 @dataclass(frozen=True, eq=False)
 class Words:
-    """A list of strings."""
+    """Strings that have values, the first one of equal strings."""
 
     words: tuple[str, ...]
+    values: Array
+    """One for each string, and one for all others."""
+
+    @property
+    def dtype(self) -> DType:
+        return STRING if self.values.dtype.hasobject else TENSOR_DTYPES[self.values.dtype.name]
 
     @cached_property
-    def places(self) -> _Places:
-        """The first place of each; the length of the list for any other."""
-        found = _Places({word: i for i, word in reversed([*enumerate(self.words)])})
-        found.others = len(self.words)
-        return found
+    def known(self) -> tuple[Mapping[str, Any], Any]:
+        """The value of each string, and that of all others."""
+        *values, other = self.values.tolist()
+        return dict(reversed([*zip(self.words, values, strict=True)])), other
 
     def __repr__(self) -> str:
         return f"{len(self.words)} words"
 
 
-def _infer_places(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+def _infer_translated(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     (x,) = types
     if x.dtype != STRING:
-        raise GraphError(f"places of {x}; expected strings")
-    return (TensorType(INT64, x.shape),)
+        raise GraphError(f"translated {x}; expected strings")
+    return (TensorType(attributes["words"].dtype, x.shape),)
 
 
-def _reference_places(x: Any, words: Words) -> Any:
-    found = [*map(words.places.__getitem__, x.ravel().tolist())]
-    return np.array(found, np.int64).reshape(x.shape)
+def _reference_translated(x: Any, words: Words) -> Any:
+    known, other = words.known
+    found = map(known.get, x.ravel().tolist(), repeat(other))
+    return np.fromiter(found, words.values.dtype, x.size).reshape(x.shape)
 
 
 def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -68,10 +68,12 @@ def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple
 
 
 def _reference_maps(x: Any, keys: Any) -> Any:
-    order = np.argsort(keys, kind="stable")
-    names = keys[order].tolist()
+    names = keys.tolist()
+    order = sorted(range(len(names)), key=names.__getitem__)
+    if order != [*range(len(names))]:
+        names, x = [names[i] for i in order], x[:, order]
     found = np.empty(len(x), object)
-    found[:] = [dict(zip(names, row, strict=True)) for row in x[:, order].tolist()]
+    found[:] = [dict(zip(names, row, strict=True)) for row in x.tolist()]
     return found
 
 
@@ -121,11 +123,11 @@ def _reference_coupled(x: Any) -> Any:
 
 
 LEARNING = (
-    Operator("places", _infer_places, _reference_places),
-    Operator("maps", _infer_maps, _reference_maps),
+    Operator("translated", _infer_translated, _reference_translated, plain=True),
+    Operator("maps", _infer_maps, _reference_maps, plain=True),
     Operator("coupled_probabilities", _infer_coupled, _reference_coupled),
 )
-"""`places` gives the first place of each string in a list, or the length of the list.
+"""`translated` gives the values of strings.
 
 `maps` gives a map for each row of a matrix, from keys, a string or an integer for each column, to
 its numbers. Keys are in ascending order, as in onnxruntime.

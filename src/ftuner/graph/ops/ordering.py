@@ -209,7 +209,7 @@ ORDERING = (
         for kind in ("sum", "product")
     ),
     Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
-    Operator("non_zero", _infer_non_zero, _reference_non_zero),
+    Operator("non_zero", _infer_non_zero, _reference_non_zero, plain=True),
     Operator("extents", _infer_extents, _reference_extents, plain=True),
     Operator("unique", _infer_unique, _reference_unique),
 )

@@ -54,7 +54,8 @@ def _padded(rows: Sequence[Sequence[str]], shape: tuple[int, ...], pad: str) -> 
     """Lists of strings along a new last axis, and their lengths."""
     lengths = [*map(len, rows)]
     most = max(lengths, default=0)
-    filled = chain.from_iterable([[*row, *[pad] * (most - len(row))] for row in rows])
+    filled = chain.from_iterable([[*row, *[pad] * (most - n)] if n < most else row
+                                  for row, n in zip(rows, lengths, strict=True)])  # fmt: skip
     found = np.array([*filled], object).reshape(*shape, most)
     return found, np.array(lengths, np.int64).reshape(shape)
 
@@ -68,15 +69,19 @@ def _reference_tokens(
     x: Any, separators: tuple[str, ...], pattern: str, least: int, marks: tuple[str, ...],
     pad: str, count: str,
 ) -> Any:  # fmt: skip
+    find = re.compile(pattern)
     rows = []
-    for text in x.flat:
-        if pattern:
-            found = [m.group() for m in re.finditer(pattern, text)]
-        else:
+    for text in x.ravel().tolist():
+        if not pattern:
             found = [text]
             for separator in separators:
                 found = [p for t in found for p in (re.split(separator, t) if separator else t)]
-        kept = [t for t in found if len(t) >= max(least, 1)]
+        elif find.groups:
+            found = [m.group() for m in find.finditer(text)]
+        else:
+            # Of a pattern with groups, it would give what these match.
+            found = find.findall(text)
+        kept = filter(None, found) if least <= 1 else [t for t in found if len(t) >= least]
         rows.append([*marks[:1], *kept, *marks[1:]])
     return _padded(rows, x.shape, pad)
 
@@ -97,9 +102,12 @@ _CASES: Mapping[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.u
 def _reference_normalised(
     x: Any, case: str, stopwords: tuple[str, ...], sensitive: bool, count: str
 ) -> Any:
-    compared = _CASES["NONE" if sensitive else "LOWER"]
-    left_out, change = {compared(word) for word in stopwords}, _CASES[case]
-    kept = [change(t) for t in x.flat if compared(t) not in left_out] or [""]
+    kept = x.ravel().tolist()
+    if stopwords:
+        compared = _CASES["NONE" if sensitive else "LOWER"]
+        left_out = {compared(word) for word in stopwords}
+        kept = [t for t in kept if compared(t) not in left_out]
+    kept = [*map(_CASES[case], kept)] or [""]
     return np.array(kept, object).reshape((*x.shape[:-1], len(kept)))
 
 
@@ -180,9 +188,9 @@ _ONCE = np.ones(1, np.float32)
 
 def _reference_grams(x: Any, grams: Grams) -> Any:
     trie, width = grams.trie, grams.width
-    numbers = trie.numbers(np.atleast_2d(x))
+    numbers = trie.numbers(x if x.ndim == 2 else x[None])
     made = np.zeros((len(numbers), width), np.float32)
-    begins = np.arange(len(numbers))[:, None] * width
+    begins = np.arange(0, made.size, max(width, 1))[:, None]
     for length in grams.lengths:
         for step in range(1, 2 if length == 1 else grams.skips + 2):
             starts = numbers.shape[1] - (length - 1) * step
@@ -199,17 +207,18 @@ def _reference_grams(x: Any, grams: Grams) -> Any:
     if grams.mode != "TF":
         counts = made[:, grams.columns]
         counts = np.minimum(counts, 1) if grams.mode == "IDF" else counts
-        made[:, grams.columns] = counts * grams.weights
+        with np.errstate(over="ignore", invalid="ignore"):
+            made[:, grams.columns] = counts * grams.weights
     return made.reshape(*x.shape[:-1], width)
 
 
 TEXT = (
     Operator("join", _infer_joined, np.add),
-    Operator("full_match", _infer_matches, _reference_matches),
-    Operator("split_text", _infer_split, _reference_split),
-    Operator("tokens", _infer_split, _reference_tokens),
-    Operator("normalised_text", _infer_normalised, _reference_normalised),
-    Operator("n_grams", _infer_grams, _reference_grams),
+    Operator("full_match", _infer_matches, _reference_matches, plain=True),
+    Operator("split_text", _infer_split, _reference_split, plain=True),
+    Operator("tokens", _infer_split, _reference_tokens, plain=True),
+    Operator("normalised_text", _infer_normalised, _reference_normalised, plain=True),
+    Operator("n_grams", _infer_grams, _reference_grams, plain=True),
 )
 """`join` appends strings to strings, with broadcasting. `full_match` gives whether a regular
 expression matches the whole of each. `split_text` and `tokens` give the pieces of each string along

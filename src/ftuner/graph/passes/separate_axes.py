@@ -33,7 +33,10 @@ def _windows(node: Node) -> list[Node]:
         return []
     # Results in between are longer by the strides that are still to come.
     reads = [n * math.prod(strides[axis + 1 :]) for axis, n in enumerate(kernel)]
-    if sum(reads) + PASS_ELEMENTS * (len(kernel) - 1) >= math.prod(kernel):
+    # Elements apart along vectors are put together from as many loads.
+    apart = 1 + strides[-1] if x.shape[-1] == 1 and strides[-1] > 1 else 1
+    reads[-1] *= apart
+    if sum(reads) + PASS_ELEMENTS * (len(kernel) - 1) >= math.prod(kernel) * apart:
         return []
     nodes: list[Node] = []
     shape = list(x.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ class CpuBoundary(Boundary):
         return arrays
 
     def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
-        if any_tensor(*feeds.values()):
+        if "torch" in sys.modules and any_tensor(*feeds.values()):
             results = [x if x.dtype.hasobject else tensor_of(x) for x in results]
         for number in self._maps:
             results[number] = results[number].tolist()

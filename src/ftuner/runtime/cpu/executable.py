@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,7 @@ from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
-from ftuner.runtime.cpu.arrays import DATA_WORD, Array
+from ftuner.runtime.cpu.arrays import Array, items_address
 from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.repeated import Repeated
@@ -163,7 +162,7 @@ class CompiledGraph(Executable):
             going, number = True, 0
             while going and number < most:
                 operands.begin(number, most)
-                self._launched(program, workers, operands.words, self._launch)
+                self._launched(program, workers, operands.objects, self._launch)
                 number += 1
                 going = operands.end()
             return operands.results(number, going)
@@ -177,12 +176,12 @@ class CompiledGraph(Executable):
         """A step of several workers takes the start of a job longer than within `run`."""
         seconds: list[float] = []
 
-        def launch(program: BoundProgram, words: int, alone: bool) -> None:
+        def launch(program: BoundProgram, objects: int, alone: bool) -> None:
             # Wakes workers that fell asleep since the last run.
-            self._launch_steps(program, 0, 0, words, alone)
+            self._launch_steps(program, 0, 0, objects, alone)
             for i in range(len(self.lowered.steps)):
                 began = time.perf_counter()
-                self._launch_steps(program, i, 1, words, alone)
+                self._launch_steps(program, i, 1, objects, alone)
                 seconds.append(time.perf_counter() - began)
 
         state = self.states.take()
@@ -247,15 +246,15 @@ class CompiledGraph(Executable):
         if self._kept.crowded:
             self._kept.settle()
 
-    def _launch(self, program: BoundProgram, words: int, alone: bool) -> None:
-        self._run(program.address, words, alone)
+    def _launch(self, program: BoundProgram, objects: int, alone: bool) -> None:
+        self._run(program.address, objects, alone)
 
     def _in(
         self, state: RunState, arrays: Sequence[Array],
         launch: Callable[[BoundProgram, int, bool], None] | None = None,
     ) -> list[Array]:  # fmt: skip
-        """Run in a state, by `launch` if it is given, which gets the address of the arrays' words
-        and whether to run without workers. Both run the same program, with the same bits."""
+        """Run in a state, by `launch` if it is given, which gets where the addresses of the arrays
+        are and whether to run without workers. Both run the same program, with the same bits."""
         workers = self.threads
         program = self._program(state, _shapes(arrays), workers)
         outputs: list[Array] = program.fresh_outputs()
@@ -298,7 +297,7 @@ class CompiledGraph(Executable):
         ]
 
     def _execute(
-        self, program: BoundProgram, workers: int, arrays: Sequence[Array],
+        self, program: BoundProgram, workers: int, arrays: tuple[Array, ...],
         launch: Callable[[BoundProgram, int, bool], None],
     ) -> None:  # fmt: skip
         """Run a program on the arrays of the inputs and of the outputs.
@@ -306,20 +305,19 @@ class CompiledGraph(Executable):
         Raises:
             IndexRangeError: an index in the data that is out of range.
         """
-        words = array("Q", [id(x) + DATA_WORD for x in arrays])
-        self._launched(program, workers, words.buffer_info()[0], launch)
+        self._launched(program, workers, items_address(arrays), launch)
 
     def _launched(
-        self, program: BoundProgram, workers: int, words: int,
+        self, program: BoundProgram, workers: int, objects: int,
         launch: Callable[[BoundProgram, int, bool], None],
     ) -> None:  # fmt: skip
-        """The same; `words`: where the address of each array's address is."""
+        """The same; `objects`: where the addresses of the arrays are."""
         pool = self.session.kernels.runtime.pool
         alone = True
         try:
             if workers > 1 and pool.lock.acquire(blocking=False):
                 alone = pool.threads < workers and not pool.grow(workers)
-            launch(program, words, alone)
+            launch(program, objects, alone)
         finally:
             if workers > 1:
                 try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
@@ -341,7 +339,7 @@ class CompiledGraph(Executable):
         program.finished()
 
     def _launch_steps(
-        self, program: BoundProgram, number: int, count: int, words: int, alone: bool
+        self, program: BoundProgram, number: int, count: int, objects: int, alone: bool
     ) -> None:
         """Run `count` steps, beginning with the step `number`."""
         records = program.records
@@ -349,7 +347,7 @@ class CompiledGraph(Executable):
         try:
             records[Program.STEPS] = first + number * StepSlot.SIZE * SLOT_BYTES
             records[Program.STEP_COUNT] = count
-            self._run(program.address, words, alone)
+            self._run(program.address, objects, alone)
         finally:
             records[Program.STEPS], records[Program.STEP_COUNT] = first, all_
 

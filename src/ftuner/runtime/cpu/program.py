@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +73,8 @@ class BoundProgram(NamedTuple):
     outputs: Outputs
     makes: tuple[Make, ...]
     """What makes each output: an empty array for one of `Lowered.appended`."""
+    plain: bool
+    """Whether `np.empty` makes all outputs."""
     rooms: Outputs
     """The memory of each output: with room for more rows, if it is one of `Lowered.appended`."""
     growths: tuple[Growth, ...]
@@ -103,9 +105,10 @@ class BoundProgram(NamedTuple):
         Raises:
             AllocationError: the system does not have the memory.
         """
-        pairs = zip(self.makes, self.outputs, strict=True)
         try:
-            return [make(*output) for make, output in pairs]
+            if self.plain:
+                return list(starmap(np.empty, self.outputs))
+            return [make(*x) for make, x in zip(self.makes, self.outputs, strict=True)]
         except NO_MEMORY:
             # Names the output.
             pairs = zip(self.makes, self.outputs, strict=True)
@@ -278,9 +281,10 @@ class ProgramWriter:
         self._runtime.fill(
             here, address_of(fills), fills.shape[1], address_of(addresses), address_of(words)
         )
+        makes = self._forms.makes(forms)
         return BoundProgram(
-            records, here, outputs, self._forms.makes(forms), rooms, growths, self._checked, base,
-            groups, arena_bytes, workspace_bytes,
+            records, here, outputs, makes, all(make is np.empty for make in makes), rooms, growths,
+            self._checked, base, groups, arena_bytes, workspace_bytes,
             max([group.worker_bytes for group in groups], default=0), results,
         )  # fmt: skip
 

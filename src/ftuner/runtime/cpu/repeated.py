@@ -9,7 +9,7 @@ from itertools import repeat
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.graph.ops.control import Iterations
-from ftuner.runtime.cpu.arrays import Array
+from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.memory import allocated
 from ftuner.runtime.cpu.output_forms import Make
 from ftuner.runtime.shapes.evaluation import Outputs
@@ -44,9 +44,11 @@ class Repeated:
         given = [*arrays, *self._condition, *self._carried[0]]
         self._table = array("Q", [*_addresses(given), *repeat(0, len(self._rows))])
         at = self._table.buffer_info()[0]
-        self._words = array("Q", [at + SLOT_BYTES * i for i in range(len(self._table))])
-        self.words = self._words.buffer_info()[0]
-        """Where native code finds the addresses of the addresses."""
+        places = range(at - DATA_WORD, at - DATA_WORD + SLOT_BYTES * len(self._table), SLOT_BYTES)
+        self._objects = array("Q", places)
+        self.objects = self._objects.buffer_info()[0]
+        """Where native code finds the addresses of array objects: a word of the table is where the
+        data pointer of one would be."""
         self._operands = slice(0, carried)
         self._results = slice(len(arrays) + first, len(arrays) + first + carried)
         self._elements = slice(self._results.stop, None)

@@ -26,7 +26,7 @@ _MODULES = (
     "core.product", "core.recurrence", "core.symbolic", "graph.answers", "graph.appending",
     "graph.buffers", "graph.expert_step", "graph.ir", "graph.ops.learning", "graph.ops.text",
     "graph.recurrence_step", "graph.splitting", "graph.steps", "graph.suppression_step",
-    "graph.winograd_steps", "runtime.late_model", "runtime.model",
+    "graph.tree_step", "graph.winograd_steps", "runtime.late_model", "runtime.model",
 )  # fmt: skip
 """The modules whose dataclasses and named tuples are written."""
 _KEPT_APART = ("graph.buffers.Buffer", "graph.ir.Node", "graph.ir.RandomKey", "graph.ir.Value")

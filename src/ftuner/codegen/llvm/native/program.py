@@ -1,10 +1,10 @@
 """Emits the runner of programs, in which workers walk one table of steps.
 
 `void run(program, io, alone)` first writes the addresses that depend on the caller's arrays; `io`
-holds, for each array, the address of the word with its data pointer. Then every worker walks the
-steps. Steps are cut into chunks, and a step begins when the chunks that it depends on are done: a
-thread waits for work, never for a worker that has not woken yet. If `alone` is not 0, the caller
-does the same chunks one after the other, without the pool.
+holds the addresses of the array objects, whose headers of `header_bytes` are followed by the data
+pointer. Then every worker walks the steps. Steps are cut into chunks, and a step begins when the
+chunks that it depends on are done: a thread waits for work, never for a worker that has not woken
+yet. If `alone` is not 0, the caller does the same chunks one after the other, without the pool.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning
 
 
-def emit_program(module: ir.Module, tuning: NativeTuning) -> None:
+def emit_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> None:
     """Add the runner to a module that has the pool and the drivers."""
     job, walk = _emit_job(module, tuning), _emit_alone(module)
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), PROGRAM_SYMBOL)
@@ -60,9 +60,9 @@ def emit_program(module: ir.Module, tuning: NativeTuning) -> None:
     with counted_loop(builder, 0, slot(builder, program, Program.PATCH_COUNT)) as i:
         record = at(builder, patches, builder.mul(i, const(Patch.SIZE * SLOT_BYTES)))
         number = slot(builder, record, Patch.ARRAY)
-        word = pointer_slot(builder, at(builder, io, builder.mul(number, const(SLOT_BYTES))), 0)
-        array = builder.load(word, typ=PTR)
-        address = at(builder, array, slot(builder, record, Patch.OFFSET))
+        array = pointer_slot(builder, at(builder, io, builder.mul(number, const(SLOT_BYTES))), 0)
+        data = builder.load(at(builder, array, header_bytes), typ=PTR)
+        address = at(builder, data, slot(builder, record, Patch.OFFSET))
         builder.store(address, pointer_slot(builder, record, Patch.SLOT))
     has_pool = builder.icmp_signed("==", alone, const(0))
     with default_float_mode(builder), builder.if_else(has_pool) as (many, one):

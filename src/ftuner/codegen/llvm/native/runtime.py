@@ -78,7 +78,7 @@ def emit(
     emit_chunks(module)
     for dtype in DTYPES.values():
         emit_driver(module, dtype, vector_bytes // dtype.itemsize, converts_float16, tuning)
-    emit_program(module, tuning)
+    emit_program(module, header_bytes, tuning)
     emit_binding(module)
     emit_workspaces(module)
     for inputs in KNOWN_CALL_INPUTS:

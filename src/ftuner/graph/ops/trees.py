@@ -1,0 +1,119 @@
+"""The leaves that rows of a table reach in an ensemble of trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ftuner.core.dtype import BOOL, DTYPES, INT32, INT64
+from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.buffers import Buffer, View
+from ftuner.graph.ir import Array, Node, TensorType
+from ftuner.graph.operator import (
+    Attributes,
+    Operator,
+    Require,
+    elements_of,
+    injective,
+    load,
+)
+from ftuner.graph.ops.indexing import checked
+from ftuner.graph.placement import Placement
+from ftuner.graph.tree_step import TreesStep
+
+Types = Sequence[TensorType]
+COLUMN, MISSING, NEXT, LEAF = range(4)
+"""The columns of a table of nodes."""
+
+
+def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    x, splits, nodes = types
+    what = f"trees of {', '.join(map(str, types))}"
+    if x.dtype.name not in DTYPES or x.dtype != splits.dtype or nodes.dtype != INT32:
+        raise GraphError(f"{what}: expected floats, splits of the same dtype, and int32")
+    if (x.rank, splits.rank, nodes.rank) != (2, 1, 2):
+        raise ShapeError(f"{what}: expected 2, 1 and 2 axes")
+    require(nodes.shape[0], splits.shape[0], what)
+    require(nodes.shape[1], LEAF + 1, what)
+    return (TensorType(INT32, (x.shape[0], attributes["trees"])),)
+
+
+def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
+    x, splits, _ = types
+
+    def body(writer: Writer, index: Index) -> int:
+        row, at = index
+        columns, count = (writer.integer(extent) for extent in (x.shape[1], splits.shape[0]))
+
+        def field(number: int) -> int:
+            return writer.cast(load(writer, types, 2, [at, writer.integer(number)]), INT64)
+
+        for _ in range(attributes["depth"]):
+            column = checked(writer, field(COLUMN), columns, attributes)
+            number = load(writer, types, 0, [row, column])
+            on = writer.compare("less_equal", number, load(writer, types, 1, [at]))
+            if attributes["missing"]:
+                asked = writer.compare("less", writer.integer(0), field(MISSING))
+                none = writer.step("isnan", BOOL, number)
+                on = writer.compare("logical_or", on, writer.compare("logical_and", none, asked))
+            no = writer.where(on, writer.integer(0), writer.integer(1))
+            at = checked(writer, writer.add(field(NEXT), no), count, attributes)
+        return writer.cast(field(LEAF), INT32)
+
+    return injective(types, results[0], body)
+
+
+def _reference(x: Any, splits: Any, nodes: Any, trees: int, depth: int, missing: bool) -> Any:
+    rows = np.arange(len(x))[:, None]
+    at = np.repeat(np.arange(trees)[None], len(x), 0)
+    for _ in range(depth):
+        number = x[rows, nodes[at, COLUMN]]
+        on = number <= splits[at]
+        if missing:
+            on |= np.isnan(number) & (nodes[at, MISSING] > 0)
+        at = nodes[at, NEXT] + ~on
+    return nodes[at, LEAF]
+
+
+def _lower(node: Node, placement: Placement) -> list[View] | None:
+    x, splits, nodes = node.inputs
+    if splits.constant is None or nodes.constant is None:
+        return None
+    if not placement.runs(TreesStep.kind, x.dtype):
+        return None
+    trees, depth, missing = (node.attributes[name] for name in ("trees", "depth", "missing"))
+    records = node_records(splits.constant, nodes.constant, missing)
+    place = placement.alone(node.output)
+    placement.add(
+        TreesStep(
+            "trees", placement.contiguous(x), Buffer("constant", INT32, records.size, 0, records),
+            place.buffer, trees, depth, missing,
+        )
+    )  # fmt: skip
+    return [place]
+
+
+def node_records(splits: Array, nodes: Array, missing: bool) -> Array:
+    """Each node as int32: the words of its split, its column, if `missing` with the sign bit set if
+    NaN goes where numbers below the split do, the next node, the leaf, and padding to 8 bytes."""
+    asked = missing & (nodes[:, MISSING] > 0)
+    column = nodes[:, COLUMN] | np.where(asked, np.iinfo(np.int32).min, 0)
+    words = np.ascontiguousarray(splits).view(np.int32).reshape(len(nodes), splits.itemsize // 4)
+    fields = [*words.T, column, nodes[:, NEXT], nodes[:, LEAF]]
+    fields += [column] * (len(fields) % 2)
+    return np.stack(fields, 1).astype(np.int32)
+
+
+def _work(types: Types, attributes: Attributes, results: Types) -> int:
+    return elements_of(results[0].shape) * int(attributes["depth"])
+
+
+TREES = (Operator("trees", _infer, _reference, _define, _lower, work=_work, exact_from=0),)
+"""`trees` takes a table (rows, columns), a split for each node, and the nodes (nodes, 4), of which
+the first are the roots of the trees. A row goes from a node to the one that NEXT numbers if its
+element in COLUMN is at most the split, or is NaN and MISSING is 1, and else to the node after that.
+Within `depth` steps it is at a node whose split is NaN and whose next node is itself. The result,
+(rows, trees), is LEAF of that node. `missing`: whether MISSING of any node is 1."""
