@@ -68,7 +68,7 @@ def graph_hash(graph: Graph) -> str:
         return known[value]
 
     for node in graph.nodes:
-        attributes = [(k, _attribute(v)) for k, v in sorted(node.attributes.items()) if k != "node"]
+        attributes = [(k, _attribute(v)) for k, v in sorted(node.attributes.items())]
         operands = [of(v) for v in node.inputs]
         if node.op in COMMUTATIVE:
             operands.sort()

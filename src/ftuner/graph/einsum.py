@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import INT64
+from ftuner.graph.algebra import gather, iota, malformed, require
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
 
@@ -37,7 +38,7 @@ def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Valu
     left, arrow, right = equation.replace(" ", "").partition("->")
     written = left.split(",")
     if len(written) != len(operands):
-        raise composer.malformed(f"{equation!r} has {len(written)} operands, not {len(operands)}")
+        raise malformed(f"{equation!r} has {len(written)} operands, not {len(operands)}")
     terms = [_labelled(composer, text, v) for text, v in zip(written, operands, strict=True)]
     dots = max(
         (label for term in terms for label in term.labels if label in _BROADCAST), default=None
@@ -46,7 +47,7 @@ def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Valu
     result = right.replace("...", ellipsis) if arrow else ellipsis + _implicit(left)
     used = set("".join(term.labels for term in terms))
     if len(set(result)) != len(result) or not used.issuperset(result):
-        raise composer.malformed(f"{equation!r} has the result {result!r}")
+        raise malformed(f"{equation!r} has the result {result!r}")
     terms = [_diagonal(composer, term) for term in terms]
     needed = [set(result)]
     """The labels that are still needed: by the result, then also by the last term, and so on."""
@@ -64,7 +65,7 @@ def _labelled(composer: Composer, text: str, value: Value) -> _Term:
     skipped = value.rank - len(named)
     letters = all(c.isascii() and c.isalpha() for c in named)
     if not letters or skipped < 0 or (skipped and not dots) or skipped > len(_BROADCAST):
-        raise composer.malformed(f"labels {text!r} of {value.type}")
+        raise malformed(f"labels {text!r} of {value.type}")
     return _Term(before + _BROADCAST[:skipped][::-1] + after, value)
 
 
@@ -82,13 +83,13 @@ def _diagonal(composer: Composer, term: _Term) -> _Term:
         i = labels.index(label)
         j = labels.index(label, i + 1)
         extent = value.shape[i]
-        composer.builder.require(extent, value.shape[j], f"two axes {label!r} of {value.type}")
+        require(extent, value.shape[j], f"two axes {label!r} of {value.type}")
         others = [k for k in range(value.rank) if k not in (i, j)]
-        value = composer.transpose(value, (i, j, *others))
-        value = composer.reshape(value, (extent * extent, *value.shape[2:]))
+        value = value.transpose((i, j, *others))
+        value = value.reshape((extent * extent, *value.shape[2:]))
         stride = composer.builder.dims([extent + 1], ())
-        at = composer.add("multiply", composer.cast(composer.iota(extent), INT64), stride)
-        value = composer.add("gather", value, at, axis=0, node=composer.builder.where)
+        at = iota(extent).cast(INT64) * stride
+        value = gather(value, at)
         labels = label + "".join(labels[k] for k in others)
     return _Term(labels, value)
 
@@ -97,14 +98,14 @@ def _summed(composer: Composer, term: _Term, needed: set[str]) -> _Term:
     """The term summed over the labels that are not needed."""
     axes = [i for i, label in enumerate(term.labels) if label not in needed]
     labels = "".join(label for label in term.labels if label in needed)
-    return _Term(labels, composer.reduce(term.value, "sum", axes, keep=False))
+    return _Term(labels, term.value.reduce("sum", axes, keep=False))
 
 
 def _arranged(composer: Composer, term: _Term, labels: str) -> Value:
     """The tensor with its axes in the order of `labels`; axes that it lacks have extent 1."""
     order = [term.labels.index(label) for label in labels if label in term.labels]
-    value = composer.transpose(term.value, order)
-    return composer.unsqueeze(value, [i for i, c in enumerate(labels) if c not in term.labels])
+    value = term.value.transpose(order)
+    return value.unsqueeze([i for i, c in enumerate(labels) if c not in term.labels])
 
 
 def _contract(composer: Composer, a: _Term, b: _Term, needed: set[str]) -> _Term:
@@ -119,17 +120,18 @@ def _contract(composer: Composer, a: _Term, b: _Term, needed: set[str]) -> _Term
     labels = batch + rows + columns
     if not summed:
         x, y = _arranged(composer, a, labels), _arranged(composer, b, labels)
-        return _Term(labels, composer.add("multiply", x, y))
+        return _Term(labels, x * y)
     for label in summed:
-        composer.builder.require(
-            a.value.shape[a.labels.index(label)], b.value.shape[b.labels.index(label)],
+        require(
+            a.value.shape[a.labels.index(label)],
+            b.value.shape[b.labels.index(label)],
             f"extents of {label!r}",
-        )  # fmt: skip
+        )
     left = _matrices(composer, a, batch, rows, summed)
     right = _matrices(composer, b, batch, summed, columns)
-    result = composer.add("matmul", left, right)
+    result = left @ right
     shape = (*result.shape[:-2], *_extents(a, rows), *_extents(b, columns))
-    return _Term(labels, composer.reshape(result, shape))
+    return _Term(labels, result.reshape(shape))
 
 
 def _extents(term: _Term, labels: str) -> list[Dim]:
@@ -140,4 +142,4 @@ def _matrices(composer: Composer, term: _Term, batch: str, rows: str, columns: s
     """The tensor as matrices: row labels merged into one axis, column labels into another."""
     value = _arranged(composer, term, batch + rows + columns)
     m, n = product(_extents(term, rows)), product(_extents(term, columns))
-    return composer.reshape(value, (*value.shape[: len(batch)], m, n))
+    return value.reshape((*value.shape[: len(batch)], m, n))

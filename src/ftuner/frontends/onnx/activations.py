@@ -16,6 +16,17 @@ from ftuner.core.dtype import FLOAT32, FLOAT64
 from ftuner.core.functions import MAX_SLOPE, MIN_SLOPE
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.algebra import (
+    apply,
+    expm1,
+    isinf,
+    malformed,
+    require,
+    scalar,
+    sigmoid,
+    sign,
+    where,
+)
 from ftuner.graph.ir import Value
 
 
@@ -30,69 +41,67 @@ def _of_input(function: Callable[[Context, NodeView, Value], Value]) -> Importer
 
 def _where_negative(context: Context, x: Value, negative: Value, other: Value) -> Value:
     """`negative` where x is, otherwise `other`."""
-    return context.add("where", context.add("less", x, context.scalar(0, x.dtype)), negative, other)
+    return where(x < 0, negative, other)
 
 
 def _less_one(context: Context, x: Value) -> Value:
     """e to the x, less one, where x is negative; zero elsewhere."""
-    return context.add("expm1", context.at_most(x, 0))
+    return expm1(x.at_most(0))
 
 
 def _relu(context: Context, node: NodeView, x: Value) -> Value:
-    return context.at_least(x, 0)
+    return x.at_least(0)
 
 
 def _leaky_relu(context: Context, node: NodeView, x: Value) -> Value:
-    return _where_negative(
-        context, x, context.scaled(x, node.number("alpha", 0.00999999977648258209228515625)), x
-    )
+    return _where_negative(context, x, x * node.number("alpha", 0.00999999977648258209228515625), x)
 
 
 def _prelu(context: Context, node: NodeView, x: Value) -> Value:
-    return _where_negative(context, x, context.add("multiply", x, node.input(1)), x)
+    return _where_negative(context, x, x * node.input(1), x)
 
 
 def _elu(context: Context, node: NodeView, x: Value) -> Value:
-    below = context.scaled(_less_one(context, x), node.number("alpha", 1.0))
+    below = _less_one(context, x) * node.number("alpha", 1.0)
     return _where_negative(context, x, below, x)
 
 
 def _selu(context: Context, node: NodeView, x: Value) -> Value:
     alpha = node.number("alpha", 1.67326319217681884765625)
     gamma = node.number("gamma", 1.05070102214813232421875)
-    below = context.scaled(_less_one(context, x), alpha)
-    return context.scaled(_where_negative(context, x, below, x), gamma)
+    below = _less_one(context, x) * alpha
+    return _where_negative(context, x, below, x) * gamma
 
 
 def _celu(context: Context, node: NodeView, x: Value) -> Value:
     alpha = node.number("alpha", 1.0)
     if alpha == 0:
-        raise context.malformed("alpha is 0")
-    argument = x if alpha == 1 else context.add("divide", x, context.scalar(alpha, x.dtype))
-    below = context.scaled(_less_one(context, argument), alpha)
+        raise malformed("alpha is 0")
+    argument = x if alpha == 1 else x / alpha
+    below = _less_one(context, argument) * alpha
     return _where_negative(context, x, below, x)
 
 
 def _thresholded_relu(context: Context, node: NodeView, x: Value) -> Value:
-    above = context.add("less", context.scalar(node.number("alpha", 1.0), x.dtype), x)
-    return context.add("where", above, x, context.scalar(0, x.dtype))
+    above = node.number("alpha", 1.0) < x
+    return where(above, x, 0)
 
 
 def _shrink(context: Context, node: NodeView, x: Value) -> Value:
     """x drawn towards zero by the bias, and zero within lambd of it. Integers are shrunk in
     float64."""
-    wide = x if x.dtype.kind == "float" else context.cast(x, FLOAT64)
+    wide = x if x.dtype.kind == "float" else x.cast(FLOAT64)
     limit, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
-    below = context.add("less", wide, context.scalar(-limit, wide.dtype))
-    above = context.add("less", context.scalar(limit, wide.dtype), wide)
-    zero = context.scalar(0, wide.dtype)
-    shrunk = context.add("where", above, context.add_to(wide, -bias), zero)
-    shrunk = context.add("where", below, context.add_to(wide, bias), shrunk)
-    return context.cast(shrunk, x.dtype)
+    below = wide < -limit
+    above = limit < wide
+    zero = scalar(0, wide.dtype)
+    shrunk = where(above, wide + -bias, zero)
+    shrunk = where(below, wide + bias, shrunk)
+    return shrunk.cast(x.dtype)
 
 
 def _hard_sigmoid(context: Context, x: Value, alpha: float, beta: float) -> Value:
-    return context.at_most(context.at_least(_line(context, x, alpha, beta), 0), 1)
+    return _line(context, x, alpha, beta).at_least(0).at_most(1)
 
 
 def _line(context: Context, x: Value, alpha: float, beta: float) -> Value:
@@ -104,9 +113,9 @@ def _line(context: Context, x: Value, alpha: float, beta: float) -> Value:
             first = float(np.dtype(x.dtype.name).type(float(exact)))
         if math.isfinite(first):
             rest = float(exact - Fraction(first))
-            shifted = context.add_to(x, first)
-            return context.scaled(context.add_to(shifted, rest) if rest else shifted, alpha)
-    return context.add_to(context.scaled(x, alpha), beta)
+            shifted = x + first
+            return (shifted + rest if rest else shifted) * alpha
+    return x * alpha + beta
 
 
 _FUSED: Mapping[str, tuple[str, ...]] = {
@@ -127,14 +136,14 @@ def fused_activation(
         return x
     needed = _FUSED.get(name)
     if needed is None or not parameters.keys() >= set(needed):
-        raise context.malformed(
+        raise malformed(
             f"activation {name!r} with {len(parameters)} parameters; there are "
             + ", ".join(f"{known} with {len(names)}" for known, names in _FUSED.items())
         )
     if name == "Clip":
-        return context.at_most(context.at_least(x, parameters["min"]), parameters["max"])
+        return x.at_least(parameters["min"]).at_most(parameters["max"])
     if ("", name) not in ACTIVATIONS:
-        return context.add("hard_swish" if name == "HardSwish" else name.lower(), x)
+        return apply("hard_swish" if name == "HardSwish" else name.lower(), x)
     record = replace(node.record, attributes={key: parameters[key] for key in needed})
     (result,) = ACTIVATIONS["", name](context, replace(node, record=record, inputs=(x,)))
     assert isinstance(result, Value)
@@ -142,29 +151,29 @@ def fused_activation(
 
 
 def _softsign(context: Context, node: NodeView, x: Value) -> Value:
-    quotient = context.add("divide", x, context.add_to(context.add("absolute", x), 1))
+    quotient = x / (abs(x) + 1)
     # Infinity over infinity is NaN.
-    return context.add("where", context.add("isinf", x), context.add("sign", x), quotient)
+    return where(isinf(x), sign(x), quotient)
 
 
 def _swish(context: Context, x: Value, alpha: float) -> Value:
     """x sigmoid(alpha x)."""
     if alpha == 1:
-        return context.add("silu", x)
+        return apply("silu", x)
     if MIN_SLOPE <= abs(alpha) <= MAX_SLOPE:
-        return context.add("swish", x, context.scalar(alpha, x.dtype))
-    return context.add("multiply", x, context.add("sigmoid", context.scaled(x, alpha)))
+        return apply("swish", x, scalar(alpha, x.dtype))
+    return x * sigmoid(x * alpha)
 
 
 def _reciprocal(context: Context, node: NodeView, x: Value) -> Value:
-    return context.add("divide", context.scalar(1, x.dtype), x)
+    return 1 / x
 
 
 def _gelu(context: Context, node: NodeView, x: Value) -> Value:
     kind = node.text("approximate", "none")
     if kind not in ("none", "tanh"):
-        raise context.malformed(f"approximate is {kind!r}; expected 'none' or 'tanh'")
-    return context.add("gelu" if kind == "none" else "gelu_tanh", x)
+        raise malformed(f"approximate is {kind!r}; expected 'none' or 'tanh'")
+    return apply("gelu" if kind == "none" else "gelu_tanh", x)
 
 
 def _biased(op: str, required: bool = False) -> Importer:
@@ -173,12 +182,12 @@ def _biased(op: str, required: bool = False) -> Importer:
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         x, bias = node.input(0), node.input(1) if required else node.optional(1)
         if bias is None:
-            return [context.add(op, x)]
+            return [apply(op, x)]
         what = f"a bias {bias.type} for {x.type}"
         if bias.rank != 1 or not x.rank:
-            raise context.malformed(what)
-        context.builder.require(bias.shape[0], x.shape[-1], what)
-        return [context.add(op, context.add("add", x, bias))]
+            raise malformed(what)
+        require(bias.shape[0], x.shape[-1], what)
+        return [apply(op, x + bias)]
 
     return convert
 

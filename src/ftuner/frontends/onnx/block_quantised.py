@@ -9,6 +9,7 @@ import numpy as np
 from ftuner.core.dtype import HALF_DTYPES, INT32, UINT8
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.algebra import apply, constant, fitting, gather, malformed, scalar, unsupported
 from ftuner.graph.ir import Array, Value
 
 _BITS = (2, 4, 8)
@@ -29,18 +30,18 @@ def _blocks_of(
     """A constant with an element for each block of each column, flat or not."""
     array = context.array_of(node.input(number), what)
     if array.size != shape[0] * shape[1]:
-        raise context.malformed(f"{what} {node.input(number).type}; expected {list(shape)}")
+        raise malformed(f"{what} {node.input(number).type}; expected {list(shape)}")
     return array.reshape(shape)
 
 
 def _expect_bits(context: Context, bits: int) -> None:
     if bits not in _BITS:
-        raise context.unsupported(f"bits is {bits}; supported are {_BITS}")
+        raise unsupported(f"bits is {bits}; supported are {_BITS}")
 
 
 def _expect_blocks(context: Context, block: int) -> None:
     if block < _LEAST_BLOCK or block & (block - 1):
-        raise context.malformed(f"block_size is {block}; expected a power of two from 16 on")
+        raise malformed(f"block_size is {block}; expected a power of two from 16 on")
 
 
 def _matmul_n_bits(context: Context, node: NodeView) -> Sequence[Value]:
@@ -50,18 +51,18 @@ def _matmul_n_bits(context: Context, node: NodeView) -> Sequence[Value]:
     _expect_bits(context, bits)
     _expect_blocks(context, block)
     if depth < 1 or columns < 1:
-        raise context.malformed(f"K is {depth}, N is {columns}")
+        raise malformed(f"K is {depth}, N is {columns}")
     if node.optional(4) is not None:
-        raise context.unsupported("input g_idx, blocks in an order of their own")
+        raise unsupported("input g_idx, blocks in an order of their own")
     if node.integer("weight_prepacked", 0):
-        raise context.unsupported("weight_prepacked is not 0: a layout of one machine's kernels")
+        raise unsupported("weight_prepacked is not 0: a layout of one machine's kernels")
     if a.dtype.kind != "float" or b.dtype != UINT8:
-        raise context.malformed(f"product of {a.type} and {b.type}")
+        raise malformed(f"product of {a.type} and {b.type}")
     blocks = -(-depth // block)
     packed = context.array_of(b, "the weight")
     size = block * bits // 8
     if packed.size != columns * blocks * size or b.rank > 3:
-        raise context.malformed(
+        raise malformed(
             f"the weight is {b.type}; expected [{columns}, {blocks}, {size}] for N {columns}, "
             f"K {depth} and blocks of {block}"
         )
@@ -74,7 +75,7 @@ def _matmul_n_bits(context: Context, node: NodeView) -> Sequence[Value]:
     bias = node.optional(5)
     return [
         result if bias is None
-        else context.add("add", result, context.fitting(bias, result, "the bias"))
+        else result + fitting(bias, result, "the bias")
     ]  # fmt: skip
 
 
@@ -82,11 +83,11 @@ def _product(context: Context, a: Value, weight: Array, scales: Value) -> Value:
     """`a @ weight.T`, in the dtype of the scales of the weight."""
     dtype = scales.dtype
     if dtype != a.dtype:
-        raise context.malformed(f"A is {a.type}, the scales are {scales.type}")
+        raise malformed(f"A is {a.type}, the scales are {scales.type}")
     wide = np.ascontiguousarray(weight.T, np.float32)
     if dtype.name not in HALF_DTYPES:
         wide = wide.astype(dtype.name)
-    return context.matmul(a, context.builder.stored(wide, dtype))
+    return a @ context.builder.stored(wide, dtype)
 
 
 _FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
@@ -110,14 +111,14 @@ def _matmul_bnb4(context: Context, node: NodeView) -> Sequence[Value]:
     kind = node.integer("quant_type")
     _expect_blocks(context, block)
     if kind not in range(len(_LEVELS)):
-        raise context.malformed(f"quant_type is {kind}; expected 0 (FP4) or 1 (NF4)")
+        raise malformed(f"quant_type is {kind}; expected 0 (FP4) or 1 (NF4)")
     if not node.flag("transB", True):
-        raise context.unsupported("transB is 0")
+        raise unsupported("transB is 0")
     packed, count = context.array_of(b, "the weight").ravel(), depth * columns
     if min(depth, columns) < 1 or b.dtype != UINT8 or packed.size != -(-count // 2):
-        raise context.malformed(f"the weight is {b.type} for K {depth} and N {columns}")
+        raise malformed(f"the weight is {b.type} for K {depth} and N {columns}")
     if a.dtype.kind != "float":
-        raise context.malformed(f"product of {a.type} and {b.type}")
+        raise malformed(f"product of {a.type} and {b.type}")
     scales = _blocks_of(context, node, 2, (1, -(-count // block)), "the scales").astype(np.float32)
     levels = _LEVELS[kind][np.stack([packed >> 4, packed & 15], 1).ravel()[:count]]
     weight = levels * np.repeat(scales, block)[:count]
@@ -134,7 +135,7 @@ def _zero_points(context: Context, node: NodeView, bits: int, shape: tuple[int, 
         return _blocks_of(context, node, 3, shape, "the zero points").astype(np.float32)
     words = -(-shape[1] * bits // 8)
     if zero.dtype != UINT8:
-        raise context.malformed(f"zero points {zero.type}; expected uint8 or floats")
+        raise malformed(f"zero points {zero.type}; expected uint8 or floats")
     packed = _blocks_of(context, node, 3, (shape[0], words), "the zero points")
     return _unpacked(packed, bits, shape[1]).astype(np.float32)
 
@@ -148,50 +149,49 @@ def _gather(context: Context, node: NodeView) -> Sequence[Value]:
     _expect_bits(context, bits)
     _expect_blocks(context, block)
     if data.dtype != UINT8:
-        raise context.unsupported(f"data of {data.type}; supported is uint8")
+        raise unsupported(f"data of {data.type}; supported is uint8")
     if scales.dtype.kind != "float" or indices.dtype.kind != "int":
-        raise context.malformed(f"indices {indices.type}, scales {scales.type}")
+        raise malformed(f"indices {indices.type}, scales {scales.type}")
     if context.axis(node.integer("gather_axis", 0), data.rank) != 0:
-        raise context.malformed("gather_axis is not 0, for data of uint8")
+        raise malformed("gather_axis is not 0, for data of uint8")
     if data.rank < 2 or node.integer("quantize_axis", 1) not in (-1, data.rank - 1):
-        raise context.malformed(f"quantize_axis is not the last of {data.type}, or the first")
+        raise malformed(f"quantize_axis is not the last of {data.type}, or the first")
     packed = context.known(data.shape, "the shape of data")
     size = packed[-1] * (8 // bits)
     blocks = (*packed[:-1], -(-size // block))
     if scales.shape != blocks:
-        raise context.malformed(f"scales {scales.type}; expected {list(blocks)}")
-    places = context.builder.constant(np.arange(size) // block)
-    where = context.builder.where
+        raise malformed(f"scales {scales.type}; expected {list(blocks)}")
+    places = constant(np.arange(size) // block)
 
     def rows(table: Value) -> Value:
-        return context.add("gather", table, indices, axis=0, node=where)
+        return gather(table, indices)
 
     def of_elements(table: Value) -> Value:
         """What the blocks of the gathered elements have, for each element."""
         found = rows(table)
-        return context.add("gather", found, places, axis=found.rank - 1, node=where)
+        return gather(found, places, found.rank - 1)
 
-    levels = context.cast(_apart(context, rows(data), bits), INT32)
+    levels = _apart(context, rows(data), bits).cast(INT32)
     if zero is None:
-        middle = context.scalar(1 << (bits - 1), INT32)
+        middle = scalar(1 << (bits - 1), INT32)
     else:
         words = (*blocks[:-1], -(-blocks[-1] * bits // 8))
         if zero.dtype != UINT8 or zero.shape != words:
-            raise context.malformed(f"zero points {zero.type}; expected uint8 {list(words)}")
+            raise malformed(f"zero points {zero.type}; expected uint8 {list(words)}")
         array = _unpacked(context.array_of(zero, "the zero points"), bits, blocks[-1])
-        middle = context.cast(of_elements(context.builder.constant(array)), INT32)
-    distance = context.add("subtract", levels, middle)
-    return [context.add("multiply", context.cast(distance, scales.dtype), of_elements(scales))]
+        middle = of_elements(constant(array)).cast(INT32)
+    distance = levels - middle
+    return [distance.cast(scales.dtype) * of_elements(scales)]
 
 
 def _apart(context: Context, words: Value, bits: int) -> Value:
     """The numbers along the last axis of bytes, which hold the lowest bits first."""
     if bits == 8:
         return words
-    shifts = context.builder.constant(np.arange(0, 8, bits, dtype=np.uint8))
-    shifted = context.add("shift_right", context.unsqueeze(words, [words.rank]), shifts)
-    apart = context.add("bitwise_and", shifted, context.scalar((1 << bits) - 1, UINT8))
-    return context.reshape(apart, (*words.shape[:-1], words.shape[-1] * (8 // bits)))
+    shifts = constant(np.arange(0, 8, bits, dtype=np.uint8))
+    shifted = apply("shift_right", words.unsqueeze([words.rank]), shifts)
+    apart = shifted & scalar((1 << bits) - 1, UINT8)
+    return apart.reshape((*words.shape[:-1], words.shape[-1] * (8 // bits)))
 
 
 BLOCK_QUANTISED: Table = {

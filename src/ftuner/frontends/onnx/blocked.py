@@ -18,6 +18,7 @@ from ftuner.frontends.onnx.pooling import POOLING
 from ftuner.frontends.onnx.records import GraphRecord
 from ftuner.frontends.onnx.resizing import upsampled
 from ftuner.frontends.onnx.windows import channels_first, channels_last, fused_conv
+from ftuner.graph.algebra import malformed
 from ftuner.graph.ir import Value
 from ftuner.hardware.system import read_system
 
@@ -52,7 +53,7 @@ def _conv(context: Context, node: NodeView) -> Sequence[Value]:
     x, w, block = node.input(0), node.input(1), context.block
     array = context.array_of(w, "the weight")
     if array.ndim != 4 or array.shape[0] % block:
-        raise context.malformed(f"the weight is {w.type}; expected blocks of {block} channels")
+        raise malformed(f"the weight is {w.type}; expected blocks of {block} channels")
     outputs, inputs, *kernel = array.shape
     if inputs % block:
         # Those of pictures, and of convolutions of each channel, are not in blocks.
@@ -76,8 +77,8 @@ def _reorder_input(context: Context, node: NodeView) -> Sequence[Value]:
 def _reorder_output(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     if x.rank < 3:
-        raise context.malformed(f"channels of {x.type}, which has no spatial axis")
-    x = context.slice(x, 1, 0, node.integer("channels"))
+        raise malformed(f"channels of {x.type}, which has no spatial axis")
+    x = x.slice(1, 0, node.integer("channels"))
     return [channels_last(context, x) if node.flag("channels_last") else x]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context
+from ftuner.graph.algebra import apply, counted, equal, iota, where, zero_padded
 from ftuner.graph.ir import Value
 
 
@@ -37,12 +38,9 @@ def summed_blocks(
     shape = (*x.shape[:axis], *lines, *x.shape[axis + 2 * rank :])
     # After the last element, a zero for what no block has.
     edge = tuple(int(axis <= i < axis + rank) for i in range(len(shape)))
-    padded = context.add(
-        "pad", context.reshape(x, shape), context.scalar(0, x.dtype), before=(0,) * len(shape),
-        after=edge, mode="constant",
-    )  # fmt: skip
+    padded = zero_padded(x.reshape(shape), (0,) * len(shape), edge)
     tables = [_readers(context, blocks, i, size) for i, size in enumerate(sizes)]
-    return context.add("resample", padded, *tables, axes=tuple(range(axis, axis + rank)))
+    return apply("resample", padded, *tables, axes=tuple(range(axis, axis + rank)))
 
 
 def _readers(context: Context, blocks: Blocks, axis: int, size: Dim) -> Value:
@@ -53,16 +51,16 @@ def _readers(context: Context, blocks: Blocks, axis: int, size: Dim) -> Value:
     stride, dilation, begin = blocks.strides[axis], blocks.dilations[axis], blocks.begin[axis]
 
     def number(value: Dim) -> Value:
-        return context.count([value], INT64)
+        return counted([value], INT64)
 
-    taps = context.iota(kernel, 0, 2)
-    reached = context.add("multiply", taps, number(dilation))
-    shifted = context.add("add", context.iota(size), number(begin))
-    distance = context.add("subtract", shifted, reached)
-    block = context.add("divide", distance, number(stride))
-    even = context.add("equal", context.add("multiply", block, number(stride)), distance)
-    low = context.add("less_equal", number(0), distance)
-    high = context.add("less", block, number(count))
-    found = context.add("logical_and", even, context.add("logical_and", low, high))
-    at = context.add("add", context.add("multiply", taps, number(count)), block)
-    return context.add("where", found, at, number(kernel * count))
+    taps = iota(kernel, 0, 2)
+    reached = taps * number(dilation)
+    shifted = iota(size) + number(begin)
+    distance = shifted - reached
+    block = distance / number(stride)
+    even = equal(block * number(stride), distance)
+    low = number(0) <= distance
+    high = block < number(count)
+    found = even & (low & high)
+    at = taps * number(count) + block
+    return where(found, at, number(kernel * count))

@@ -10,6 +10,7 @@ from ftuner.core.dtype import FLOAT32, INT64, STRING
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import chosen, labels
+from ftuner.graph.algebra import apply, constant, equal, isnan, malformed, scalar, where
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.ops.learning import Words
 
@@ -20,15 +21,15 @@ LABEL_LISTS: Mapping[str, type] = {"strings": object, "int64s": np.int64, "float
 def _matches(context: Context, x: Value, keys: Array) -> Value:
     """Whether each element is equal to each key, along a new last axis. NaN is equal to NaN. A
     string is equal to the first of equal keys alone."""
-    column = context.unsqueeze(x, [x.rank])
+    column = x.unsqueeze([x.rank])
     if x.dtype == STRING:
-        numbers = context.builder.constant(np.arange(keys.size))
-        return context.add("equal", context.add("places", column, words=_words(keys)), numbers)
-    hit = context.add("equal", column, context.builder.constant(keys))
+        numbers = constant(np.arange(keys.size))
+        return equal(apply("places", column, words=_words(keys)), numbers)
+    hit = equal(column, constant(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
-        both = context.builder.constant(np.isnan(keys))
-        none = context.add("logical_and", context.add("isnan", column), both)
-        hit = context.add("logical_or", hit, none)
+        both = constant(np.isnan(keys))
+        none = isnan(column) & both
+        hit = hit | none
     return hit
 
 
@@ -39,24 +40,22 @@ def _words(keys: Array) -> Words:
 def _place(context: Context, x: Value, keys: Array) -> Value:
     """The place of the first key that each element is equal to; the number of keys for others."""
     if x.dtype == STRING:
-        return context.add("places", x, words=_words(keys))
-    numbers = context.builder.constant(np.arange(keys.size))
-    found = context.add(
-        "where", _matches(context, x, keys), numbers, context.scalar(keys.size, INT64)
-    )
-    return context.reduce(found, "minimum", [x.rank], keep=False)
+        return apply("places", x, words=_words(keys))
+    numbers = constant(np.arange(keys.size))
+    found = where(_matches(context, x, keys), numbers, scalar(keys.size, INT64))
+    return found.reduce("minimum", [x.rank], keep=False)
 
 
 def _looked_up(context: Context, x: Value, keys: Array, values: Array, default: Array) -> Value:
     """The values of keys; the default for elements that are no key."""
     if keys.shape != values.shape or keys.ndim != 1 or keys.size == 0:
-        raise context.malformed(f"{keys.size} keys and {values.size} values")
+        raise malformed(f"{keys.size} keys and {values.size} values")
     of = "string" if keys.dtype.hasobject else keys.dtype.name
     if x.dtype.name != of:
-        raise context.malformed(f"{x.type}, whose keys are {of}")
+        raise malformed(f"{x.type}, whose keys are {of}")
     choices = np.append(values, default.astype(values.dtype))
     dtype = STRING if values.dtype.hasobject else None
-    table = context.builder.constant(choices, dtype)
+    table = constant(choices, dtype)
     return chosen(context, table, _place(context, x, keys))
 
 
@@ -98,7 +97,7 @@ def _listed(context: Context, node: NodeView, which: str) -> Array:
     for end, dtype in LABEL_LISTS.items():
         if node.has(f"{which}_{end}"):
             return np.array(node.numbers(f"{which}_{end}"), dtype)
-    raise context.malformed(f"{which} are missing")
+    raise malformed(f"{which} are missing")
 
 
 def _default(node: NodeView, dtype: np.dtype) -> Array:
@@ -117,26 +116,26 @@ def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
     zeros, or are out of range."""
     x = node.input(0)
     if x.dtype != STRING:
-        x = context.cast(x, INT64)
+        x = x.cast(INT64)
         keys = np.array(node.integers("cats_int64s"), np.int64)
     else:
         keys = np.array(node.texts("cats_strings"), object)
     if not 0 < keys.size == len(set(keys.tolist())):
-        raise context.malformed(f"{keys.size} categories; expected some, all different")
+        raise malformed(f"{keys.size} categories; expected some, all different")
     if not node.flag("zeros", True):
         # Gather checks that each has a category.
-        ones = context.builder.constant(np.eye(keys.size, dtype=np.float32))
+        ones = constant(np.eye(keys.size, dtype=np.float32))
         return [chosen(context, ones, _place(context, x, keys))]
-    return [context.cast(_matches(context, x, keys), FLOAT32)]
+    return [_matches(context, x, keys).cast(FLOAT32)]
 
 
 def _zip_map(context: Context, node: NodeView) -> Sequence[Value]:
     """A map for each row, from labels to numbers."""
     x = node.input(0)
     if x.rank not in (1, 2) or x.dtype != FLOAT32:
-        raise context.malformed(f"{x.type}; expected one or two axes of float32")
-    rows = context.unsqueeze(x, [0]) if x.rank == 1 else x
-    return [context.add("maps", rows, labels(context, node))]
+        raise malformed(f"{x.type}; expected one or two axes of float32")
+    rows = x.unsqueeze([0]) if x.rank == 1 else x
+    return [apply("maps", rows, labels(context, node))]
 
 
 CATEGORIES: Table = {

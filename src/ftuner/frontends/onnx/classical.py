@@ -21,25 +21,37 @@ from ftuner.frontends.onnx.scores import (
     transform_of,
     transformed,
 )
+from ftuner.graph.algebra import (
+    constant,
+    equal,
+    gather,
+    isnan,
+    malformed,
+    require,
+    scalar,
+    sqrt,
+    unsupported,
+    where,
+)
 from ftuner.graph.ir import Value
 
 
 def _features(context: Context, x: Value) -> Value:
     """A table of numbers: a row for each sample."""
     if x.rank not in (1, 2) or x.dtype.kind == "bool":
-        raise context.malformed(f"{x.type}; expected one or two axes of numbers")
+        raise malformed(f"{x.type}; expected one or two axes of numbers")
     return x
 
 
 def _floats(context: Context, numbers: Sequence[float], dtype: DType = FLOAT32) -> Value:
-    return context.builder.constant(np.array(numbers, np.float32), dtype)
+    return constant(np.array(numbers, np.float32), dtype)
 
 
 def _of_columns(context: Context, parameter: Value, x: Value, what: str) -> Value:
     """A number for each column of a table, or one for all of them."""
     (count,) = parameter.shape
     if count != 1:
-        context.builder.require(x.shape[-1], count, f"{what} {parameter.type} for {x.type}")
+        require(x.shape[-1], count, f"{what} {parameter.type} for {x.type}")
     return parameter
 
 
@@ -47,49 +59,48 @@ def _extracted(context: Context, node: NodeView) -> Sequence[Value]:
     """Some columns."""
     x, at = node.input(0), node.input(1)
     if x.rank == 0:
-        raise context.malformed(f"columns of {x.type}")
+        raise malformed(f"columns of {x.type}")
     if at.dtype != INT64:
-        raise context.malformed(f"indices are {at.type}; expected int64")
-    rows = context.unsqueeze(x, [0]) if x.rank == 1 else x
-    flat = context.reshape(at, (product(at.shape),))
-    where = context.builder.where
-    return [context.add("gather", rows, flat, axis=rows.rank - 1, node=where)]
+        raise malformed(f"indices are {at.type}; expected int64")
+    rows = x.unsqueeze([0]) if x.rank == 1 else x
+    flat = at.reshape((product(at.shape),))
+    return [gather(rows, flat, rows.rank - 1)]
 
 
 def _scaler(context: Context, node: NodeView) -> Sequence[Value]:
     x = _features(context, node.input(0))
-    x = x if x.dtype.kind == "float" else context.cast(x, FLOAT32)
+    x = x if x.dtype.kind == "float" else x.cast(FLOAT32)
     offset, scale = (_floats(context, node.numbers(name), x.dtype) for name in ("offset", "scale"))
     if offset.shape != scale.shape or offset.shape == (0,):
-        raise context.malformed(f"offset {offset.type} and scale {scale.type}")
-    centred = context.add("subtract", x, _of_columns(context, offset, x, "offset"))
-    scaled = context.add("multiply", centred, _of_columns(context, scale, x, "scale"))
-    return [context.cast(scaled, FLOAT32)]
+        raise malformed(f"offset {offset.type} and scale {scale.type}")
+    centred = x - _of_columns(context, offset, x, "offset")
+    scaled = centred * _of_columns(context, scale, x, "scale")
+    return [scaled.cast(FLOAT32)]
 
 
 def _normalizer(context: Context, node: NodeView) -> Sequence[Value]:
-    x = context.cast(_features(context, node.input(0)), FLOAT32)
+    x = _features(context, node.input(0)).cast(FLOAT32)
     norm, axes = node.text("norm", "MAX"), [x.rank - 1]
     if norm == "MAX":
-        length = context.reduce(x, "maximum", axes)
+        length = x.reduce("maximum", axes)
     elif norm == "L1":
-        length = context.reduce(context.add("absolute", x), "sum", axes)
+        length = abs(x).reduce("sum", axes)
     elif norm == "L2":
-        total = context.reduce(context.add("multiply", x, x), "sum", axes)
-        length = context.add("sqrt", total)
+        total = (x * x).reduce("sum", axes)
+        length = sqrt(total)
     else:
-        raise context.malformed(f"norm is {norm!r}; expected MAX, L1 or L2")
-    zero, one = context.scalar(0, FLOAT32), context.scalar(1, FLOAT32)
-    divisor = context.add("where", context.add("equal", length, zero), one, length)
-    return [context.add("divide", x, divisor)]
+        raise malformed(f"norm is {norm!r}; expected MAX, L1 or L2")
+    zero, one = scalar(0, FLOAT32), scalar(1, FLOAT32)
+    divisor = where(equal(length, zero), one, length)
+    return [x / divisor]
 
 
 def _binarizer(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     if x.dtype != FLOAT32:
-        raise context.unsupported(f"{x.type}; expected float32, as onnxruntime does")
-    threshold = context.scalar(node.number("threshold", 0.0), x.dtype)
-    return [context.cast(context.add("less", threshold, x), x.dtype)]
+        raise unsupported(f"{x.type}; expected float32, as onnxruntime does")
+    threshold = scalar(node.number("threshold", 0.0), x.dtype)
+    return [(threshold < x).cast(x.dtype)]
 
 
 def _imputer(context: Context, node: NodeView) -> Sequence[Value]:
@@ -99,18 +110,16 @@ def _imputer(context: Context, node: NodeView) -> Sequence[Value]:
         replaced = node.number("replaced_value_float", 0.0, finite=False)
     elif x.dtype == INT64:
         integers = np.array(node.integers("imputed_value_int64s"), np.int64)
-        imputed = context.builder.constant(integers)
+        imputed = constant(integers)
         replaced = node.integer("replaced_value_int64", 0)
     else:
-        raise context.malformed(f"{x.type}; expected float32 or int64")
+        raise malformed(f"{x.type}; expected float32 or int64")
     if imputed.shape == (0,):
-        raise context.malformed("imputed values are missing")
+        raise malformed("imputed values are missing")
     imputed = _of_columns(context, imputed, x, "imputed values")
-    if np.isnan(replaced):
-        missing = context.add("isnan", x)
-    else:
-        missing = context.add("equal", x, context.builder.constant(np.array(replaced), x.dtype))
-    return [context.add("where", missing, imputed, x)]
+    number = constant(np.array(replaced), x.dtype)
+    missing = isnan(x) if np.isnan(replaced) else equal(x, number)
+    return [where(missing, imputed, x)]
 
 
 # Linear models.
@@ -118,20 +127,18 @@ def _imputer(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _scores(context: Context, node: NodeView, count: int, bias: Sequence[float]) -> Value:
     """`count` linear functions of each row of a table."""
-    x = context.cast(rows(context, node.input(0)), FLOAT32)
+    x = rows(context, node.input(0)).cast(FLOAT32)
     weights = np.array(node.numbers("coefficients"), np.float32)
     if count < 1 or weights.size % count or weights.size == 0:
-        raise context.malformed(f"{weights.size} coefficients of {count} functions")
+        raise malformed(f"{weights.size} coefficients of {count} functions")
     matrix = np.ascontiguousarray(weights.reshape(count, -1).T)
-    context.builder.require(
-        x.shape[1], matrix.shape[0], f"coefficients of {matrix.shape[0]} columns for {x.type}"
-    )
-    scores = context.add("matmul", x, context.builder.constant(matrix))
+    require(x.shape[1], matrix.shape[0], f"coefficients of {matrix.shape[0]} columns for {x.type}")
+    scores = x @ constant(matrix)
     if not bias:
         return scores
     if len(bias) != count:
-        raise context.malformed(f"{len(bias)} intercepts of {count} functions")
-    return context.add("add", scores, _floats(context, bias))
+        raise malformed(f"{len(bias)} intercepts of {count} functions")
+    return scores + _floats(context, bias)
 
 
 def _intercepts(node: NodeView) -> Sequence[float]:
@@ -149,7 +156,7 @@ def _linear_classifier(context: Context, node: NodeView) -> Sequence[Value]:
     names, bias = labels(context, node), _intercepts(node)
     count, transform = count_of(names), transform_of(context, node)
     if len(bias) not in (1, count) or count < 2 or len(bias) == 1 != count - 1:
-        raise context.unsupported(f"{len(bias)} functions for {count} labels")
+        raise unsupported(f"{len(bias)} functions for {count} labels")
     scores = _scores(context, node, len(bias), bias)
     if len(bias) == 1:
         label = above(context, names, scores, 0)

@@ -8,25 +8,26 @@ from ftuner.core.dim import minimum
 from ftuner.frontends.onnx.activations import fused_activation
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.algebra import apply, fitting, malformed, require, sqrt
 from ftuner.graph.einsum import einsum
 from ftuner.graph.ir import Value
 
 
 def _matmul(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.matmul(node.input(0), node.input(1))]
+    return [node.input(0) @ node.input(1)]
 
 
 def _gemm(context: Context, node: NodeView) -> Sequence[Value]:
     a, b, c = node.input(0), node.input(1), node.optional(2)
     if a.rank != 2 or b.rank != 2:
-        raise context.malformed(f"product of {a.type} and {b.type}; expected two axes each")
-    a = context.swapped(a) if node.flag("transA") else a
-    b = context.swapped(b) if node.flag("transB") else b
-    result = context.scaled(context.add("matmul", a, b), node.number("alpha", 1.0))
+        raise malformed(f"product of {a.type} and {b.type}; expected two axes each")
+    a = a.swapped() if node.flag("transA") else a
+    b = b.swapped() if node.flag("transB") else b
+    result = a @ b * node.number("alpha", 1.0)
     beta = node.number("beta", 1.0)
     if c is None or beta == 0:
         return [result]
-    return [context.add("add", result, context.fitting(context.scaled(c, beta), result, "C"))]
+    return [result + fitting(c * beta, result, "C")]
 
 
 def _fused_gemm(context: Context, node: NodeView) -> Sequence[Value]:
@@ -41,11 +42,12 @@ def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:
         x = node.input(number)
         if node.flag(f"transBatch{side}") and x.rank > 2:
             # The batch axes move after the first axis of the matrix.
-            x = context.transpose(x, (*range(1, x.rank - 1), 0, x.rank - 1))
+            x = x.transpose((*range(1, x.rank - 1), 0, x.rank - 1))
         if node.flag(f"trans{side}") and x.rank > 1:
-            x = context.swapped(x)
+            x = x.swapped()
         operands.append(x)
-    return [context.scaled(context.matmul(*operands), node.number("alpha", 1.0))]
+    a, b = operands
+    return [(a @ b) * node.number("alpha", 1.0)]
 
 
 def _einsum(context: Context, node: NodeView) -> Sequence[Value]:
@@ -57,19 +59,19 @@ def _distances(context: Context, node: NodeView) -> Sequence[Value]:
     a, b = node.input(0), node.input(1)
     metric = node.text("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
-        raise context.malformed(f"metric {metric!r}; expected euclidean or sqeuclidean")
+        raise malformed(f"metric {metric!r}; expected euclidean or sqeuclidean")
     if a.rank != 2 or b.rank != 2:
-        raise context.malformed(f"distances of {a.type} and {b.type}; expected two axes each")
-    context.builder.require(minimum(a.shape[1], 1), 1, f"distances of {a.type} and {b.type}")
-    squares = [context.reduce(context.add("multiply", x, x), "sum", [1]) for x in (a, b)]
-    both = context.add("add", squares[0], context.swapped(squares[1]))
-    twice = context.scaled(context.matmul(a, context.swapped(b)), -2.0)
-    found = context.at_least(context.add("add", both, twice), 0)
-    return [context.add("sqrt", found) if metric == "euclidean" else found]
+        raise malformed(f"distances of {a.type} and {b.type}; expected two axes each")
+    require(minimum(a.shape[1], 1), 1, f"distances of {a.type} and {b.type}")
+    squares = [(x * x).reduce("sum", [1]) for x in (a, b)]
+    both = squares[0] + squares[1].swapped()
+    twice = a @ b.swapped() * -2.0
+    found = (both + twice).at_least(0)
+    return [sqrt(found) if metric == "euclidean" else found]
 
 
 CONTRACTIONS: Table = {
-    ("", "Det"): lambda context, node: [context.add("determinant", node.input(0))],
+    ("", "Det"): lambda context, node: [apply("determinant", node.input(0))],
     ("", "Einsum"): _einsum,
     ("", "Gemm"): _gemm,
     ("", "MatMul"): _matmul,

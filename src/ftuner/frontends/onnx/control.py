@@ -37,6 +37,16 @@ from ftuner.frontends.onnx.inner import (
     unrolled,
 )
 from ftuner.frontends.onnx.records import GraphRecord
+from ftuner.graph.algebra import (
+    concat,
+    constant,
+    gather,
+    malformed,
+    require,
+    scalar,
+    unsupported,
+    where,
+)
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import Numerics
@@ -64,7 +74,7 @@ def _if(context: Context, node: NodeView) -> Sequence[Operand]:
     # Another condition makes another graph.
     found = context.array_of(condition, "the condition")
     if found.size != 1:
-        raise context.malformed(f"the condition is {condition.type}; expected one element")
+        raise malformed(f"the condition is {condition.type}; expected one element")
     return node.inner(context, branches[0 if found.item() else 1], ())
 
 
@@ -85,7 +95,7 @@ def _chosen(
     condition can be asked for instead, if a branch needs numbers from run time."""
     inside = [partial(_branch, node, graph) for graph in branches]
     try:
-        return chosen(context, context.reshape(condition, ()), inside)
+        return chosen(context, condition.reshape(()), inside)
     except RunTimeNumberError:
         if context.nested:
             raise
@@ -101,20 +111,20 @@ def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
     zero, always = starting(context)
     trips, going = node.optional(0), node.optional(1)
     if trips is None:
-        trips = context.builder.constant(np.int64(FOREVER))
+        trips = constant(np.int64(FOREVER))
     going = always if going is None else going
     for value, dtype in ((trips, INT64), (going, BOOL)):
         if value.dtype != dtype or value.rank > 1 or any(n != 1 for n in value.shape):
-            raise context.malformed(f"{value.type} begins a loop; expected one {dtype}")
-    trips, going = context.reshape(trips, ()), context.reshape(going, ())
+            raise malformed(f"{value.type} begins a loop; expected one {dtype}")
+    trips, going = trips.reshape(()), going.reshape(())
     if len(graph.inputs) != 2 + len(initial) or len(graph.outputs) < 1 + len(initial):
-        raise context.malformed(
+        raise malformed(
             f"{len(initial)} carried values, {len(graph.inputs)} inputs and {len(graph.outputs)} "
             "outputs of the body"
         )
     carried = [v for v in initial if v is not None]
     if len(carried) < len(initial):
-        raise context.malformed("a carried value is missing")
+        raise malformed("a carried value is missing")
 
     changed = _changed(graph, len(carried))
     if not changed and len(graph.outputs) == 1 + len(carried):
@@ -132,8 +142,8 @@ def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
         assert isinstance(number, Value)
         assert isinstance(goes_on, Value)
         unchanged = goes_on is condition
-        goes_on = inner.reshape(goes_on, ())
-        after = [inner.add_to(number, 1), goes_on, *(results[i] for i in changed)]
+        goes_on = goes_on.reshape(())
+        after = [number + 1, goes_on, *(results[i] for i in changed)]
         return Step(None if unchanged else goes_on, after, results[len(carried) :])
 
     first = [zero, going, *(carried[i] for i in changed)]
@@ -172,7 +182,7 @@ def _repeated(
     first = step(replace(context, nested=True), initial)
     goes_on = going if first.condition is None else first.condition
     assert isinstance(goes_on, Value)
-    left = context.add_to(trips, -1)
+    left = trips + -1
     found = _iterated(context, left, goes_on, first.carried, step, optional, nodes)
     last = len(initial) - optional
     stacked = zip(first.stacked, found[last:], strict=True)
@@ -182,7 +192,7 @@ def _repeated(
 def _stacked_before(context: Context, first: Operand, others: Operand) -> Value:
     assert isinstance(first, Value)
     assert isinstance(others, Value)
-    return context.concat([context.unsqueeze(first, [0]), others], 0)
+    return concat([first.unsqueeze([0]), others], 0)
 
 
 def _iterated(
@@ -234,8 +244,10 @@ def _becomes_known(context: Context, going: Value, initial: Sequence[Operand], b
     """Whether the numbers that an iteration needs are known where it is part of the graph around,
     as the position of an iteration is: the first two need none that comes at run time. The first
     one alone may know what is carried only because it is constant before the loop."""
+    trial = context.within()
     try:
-        found = unrolled(context.within(), 2, going, initial, body, optional=0, asks=False)
+        with trial.builder.writing():
+            found = unrolled(trial, 2, going, initial, body, optional=0, asks=False)
     except RunTimeNumberError:
         return False
     return found is not None
@@ -243,7 +255,7 @@ def _becomes_known(context: Context, going: Value, initial: Sequence[Operand], b
 
 def _expect_few(context: Context, graph: GraphRecord) -> None:
     if not context.repeats.take(graph):
-        raise context.unsupported("too many iterations or nested loops to import")
+        raise unsupported("too many iterations or nested loops to import")
 
 
 def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
@@ -263,15 +275,15 @@ def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
     found: list[Operand] = list(results[: len(states)])
     for x, axis, reverse in zip(results[len(states) :], axes, backwards, strict=True):
         if reverse:
-            x = context.slice(x, 0, x.shape[0] - 1, x.shape[0], -1)
+            x = x.slice(0, x.shape[0] - 1, x.shape[0], -1)
         axis = context.axis(axis, x.rank)
-        found.append(context.transpose(x, (*range(1, axis + 1), 0, *range(axis + 1, x.rank))))
+        found.append(x.transpose((*range(1, axis + 1), 0, *range(axis + 1, x.rank))))
     return found
 
 
 def _expect_lengths(context: Context, count: int, *lists: Sequence[int]) -> None:
     if count < 0 or any(len(found) != count for found in lists):
-        raise context.malformed(f"axes and directions {lists}; expected {count} each")
+        raise malformed(f"axes and directions {lists}; expected {count} each")
 
 
 def _scanned(
@@ -286,28 +298,24 @@ def _scanned(
     """
     _expect_lengths(context, len(inputs), axes, backwards)
     if not inputs:
-        raise context.malformed("there is nothing to scan")
+        raise malformed("there is nothing to scan")
     extent = inputs[0].shape[axes[0]]
     for x, axis in zip(inputs, axes, strict=True):
-        context.builder.require(x.shape[axis], extent, "lengths of what is scanned")
-    where = context.builder.where
+        require(x.shape[axis], extent, "lengths of what is scanned")
 
     def body(inner: Context, values: Sequence[Operand]) -> Step:
         _expect_few(inner, graph)
         number, *before = (v for v in values if isinstance(v, Value))
         last = inner.builder.dims([extent - 1], ())
-        at = [inner.add("subtract", last, number) if back else number for back in backwards]
-        elements = [
-            inner.add("gather", x, i, axis=axis, node=where)
-            for x, i, axis in zip(inputs, at, axes, strict=True)
-        ]
+        at = [last - number if back else number for back in backwards]
+        elements = [gather(x, i, axis) for x, i, axis in zip(inputs, at, axes, strict=True)]
         results = node.inner(inner, graph, [*before, *elements])
         if length is not None:
             tensors = [v for v in results if isinstance(v, Value)]
-            counts = inner.add("less", number, length)
-            old = [*before, *(inner.scalar(0, v.dtype) for v in tensors[len(before) :])]
-            results = [inner.add("where", counts, x, y) for x, y in zip(tensors, old, strict=True)]
-        after = [inner.add_to(number, 1), *results[: len(before)]]
+            counts = number < length
+            old = [*before, *(scalar(0, v.dtype) for v in tensors[len(before) :])]
+            results = [where(counts, x, y) for x, y in zip(tensors, old, strict=True)]
+        after = [number + 1, *results[: len(before)]]
         return Step(None, after, results[len(before) :])
 
     zero, always = starting(context)
@@ -322,24 +330,23 @@ def _scan_batch(context: Context, node: NodeView) -> Sequence[Operand]:
     lengths = node.optional(0)
     operands = [node.input(i) for i in range(1, len(node.inputs))]
     if any(x.rank < 1 for x in operands) or len(operands) < count or not operands:
-        raise context.malformed("expected operands with an axis of the batch")
+        raise malformed("expected operands with an axis of the batch")
     batch = operands[0].shape[0]
     for x in operands:
-        context.builder.require(x.shape[0], batch, "extents of the batch")
+        require(x.shape[0], batch, "extents of the batch")
     backwards = node.integers("directions", (0,) * count)
-    where = context.builder.where
 
     def body(inner: Context, values: Sequence[Operand]) -> Step:
         (number,) = (v for v in values if isinstance(v, Value))
 
         def element(x: Value) -> Value:
-            return inner.add("gather", x, number, axis=0, node=where)
+            return gather(x, number)
 
         found = [element(x) for x in operands]
         states, inputs = found[: len(found) - count], found[len(found) - count :]
         length = None if lengths is None else element(lengths)
         results = _scanned(inner, node, graph, states, inputs, [0] * count, backwards, length)
-        return Step(None, [inner.add_to(number, 1)], results)
+        return Step(None, [number + 1], results)
 
     zero, always = starting(context)
     trips = context.builder.dims([batch], ())

@@ -259,7 +259,8 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
         if isinstance(asked, Value):
             context.builder.presume(asked, dims[answer.name])
     try:
-        _import_graph(context, model.graph, scope, model.opsets)
+        with context.builder.writing():
+            _import_graph(context, model.graph, scope, model.opsets)
     except RunTimeNumberError as need:
         need.graph = context.builder.graph(inputs, [(need.value.name, need.value)])
         raise

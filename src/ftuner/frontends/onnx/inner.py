@@ -26,6 +26,7 @@ from ftuner.frontends.onnx.context import (
     Operand,
     Pieces,
 )
+from ftuner.graph.algebra import apply, concat, constant, scalar, unsupported
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Graph, TensorType, Value, used_dims
 
@@ -42,6 +43,12 @@ class Step(NamedTuple):
 Body = Callable[[Context, Sequence[Operand]], Step]
 """Imports an iteration for some carried values."""
 Branch = Callable[[Context], Sequence[Operand]]
+
+
+def _step(context: Context, body: Body, values: Sequence[Operand]) -> Step:
+    """An iteration, in the graph of a context."""
+    with context.builder.writing():
+        return body(context, values)
 
 
 def looped(
@@ -66,7 +73,7 @@ def looped(
         inner = context.within()
         given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
         try:
-            step = body(inner, given)
+            step = _step(inner, body, given)
         except RunTimeNumberError as need:
             _hoist(context, inner, need.value, given, varying)
             raise
@@ -125,7 +132,7 @@ def appended(
     def step(inner: Context, values: Sequence[Operand]) -> Step:
         given = iter(values)
         operands = [sequences[i] if i in sequences else next(given) for i in range(len(initial))]
-        found = body(inner, operands)
+        found = _step(inner, body, operands)
         carried = [v for i, v in enumerate(found.carried) if i not in sequences]
         return Step(
             found.condition, carried,
@@ -162,8 +169,8 @@ def _continued(context: Context, before: Operand, stacked: Value) -> Pieces:
         raise CarriedNumberError(
             f"{context.builder.where}: a loop appends to a sequence of unequal tensors"
         )
-    parts = [*(context.unsqueeze(v, [0]) for v in values), stacked]
-    return Pieces(context.concat(parts, 0), 0, 1, keepdims=False)
+    parts = [*(v.unsqueeze([0]) for v in values), stacked]
+    return Pieces(concat(parts, 0), 0, 1, keepdims=False)
 
 
 def unrolled(
@@ -179,14 +186,13 @@ def unrolled(
             return None
         if not context.array_of(going, "the condition").all():
             break
-        step = body(context, values)
+        step = _step(context, body, values)
         values = list(step.carried)
         parts.append([_tensor(context, v) for v in step.stacked])
         going = going if step.condition is None else _tensor(context, step.condition)
     if parts:
         stacked = [
-            context.concat([context.unsqueeze(v, [0]) for v in found], 0)
-            for found in zip(*parts, strict=True)
+            concat([v.unsqueeze([0]) for v in found], 0) for found in zip(*parts, strict=True)
         ]
     else:
         stacked = _stacked_of_none(context, values, body, asks=True) or []
@@ -202,12 +208,12 @@ def _stacked_of_none(
     it."""
     inner, unknown = context.within(), set[str]()
     try:
-        step = body(inner, initial)
+        step = _step(inner, body, initial)
     except (RunTimeNumberError, ShapeError, IndexRangeError) as error:
         first, inner = inner, context.within()
         inner.builder.unknown = unknown
         try:
-            step = body(inner, initial)
+            step = _step(inner, body, initial)
         except RunTimeNumberError:
             if not isinstance(error, RunTimeNumberError):
                 raise error from None
@@ -227,7 +233,8 @@ def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> li
     for branch in branches:
         inners.append(context.within())
         try:
-            outputs = branch(inners[-1])
+            with inners[-1].builder.writing():
+                outputs = branch(inners[-1])
         except RunTimeNumberError as need:
             _hoist(context, inners[-1], need.value, (), set())
             raise
@@ -261,7 +268,8 @@ def _match_scalars(inners: Sequence[Context], results: Sequence[list[Value]]) ->
     for i, pair in enumerate(zip(*results, strict=False)):
         if pair[0].rank != pair[1].rank and all(product(v.shape) == 1 for v in pair):
             for inner, found in zip(inners, results, strict=True):
-                found[i] = inner.reshape(found[i], ())
+                with inner.builder.writing():
+                    found[i] = found[i].reshape(())
 
 
 class _Results:
@@ -292,7 +300,7 @@ def _tensor(context: Context, operand: Operand) -> Value:
     if isinstance(operand, Growing):
         raise CarriedNumberError(f"{context.builder.where}: a sequence that a loop appends to")
     if not isinstance(operand, Value):
-        raise context.unsupported("a sequence whose length is known only at run time")
+        raise unsupported("a sequence whose length is known only at run time")
     return operand
 
 
@@ -347,8 +355,8 @@ def _closed(
     known = {str(n) for v in inputs for n in v.shape} | _bound_within(inner)
     for name in used:
         if name not in known:
-            nothing = context.builder.constant(np.zeros((1, 0), np.bool_), BOOL)
-            captured.append(context.add("broadcast", nothing, shape=(symbol(name), 0)))
+            nothing = constant(np.zeros((1, 0), np.bool_), BOOL)
+            captured.append(apply("broadcast", nothing, shape=(symbol(name), 0)))
     return replace(graph, inputs=(*given, *captured)), captured
 
 
@@ -379,8 +387,8 @@ def _empty(context: Context, type_: TensorType, unknown: Iterable[str]) -> Value
     """A stacked result of no iteration: extents that iterations would decide are 0."""
     without = set(unknown)
     shape = [0 if not without.isdisjoint(symbols_of([n])) else n for n in type_.shape[1:]]
-    nothing = context.builder.constant(np.zeros((0,) + (1,) * len(shape)), type_.dtype)
-    return context.broadcast(nothing, (0, *shape))
+    nothing = constant(np.zeros((0,) + (1,) * len(shape)), type_.dtype)
+    return nothing.broadcast((0, *shape))
 
 
 def _hoist(
@@ -404,4 +412,4 @@ def _hoist(
 
 def starting(context: Context) -> tuple[Value, Value]:
     """The number 0 of the first iteration, and a condition that holds."""
-    return context.scalar(0, INT64), context.scalar(True, BOOL)
+    return scalar(0, INT64), scalar(True, BOOL)

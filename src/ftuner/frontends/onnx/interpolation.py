@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum
 from ftuner.core.dtype import FLOAT32, FLOAT64
 from ftuner.frontends.onnx.context import Context
+from ftuner.graph.algebra import apply, counted, equal, iota, scalar, where
 from ftuner.graph.ir import Value
 
 
@@ -41,11 +42,9 @@ class Axis:
         """The scale in float32, in which onnxruntime computes positions."""
         chosen: Value | None = None
         for up, down in self.ratios:
-            found = context.add(
-                "divide", *(context.cast(context.count([n], FLOAT64), FLOAT32) for n in (up, down))
-            )
+            found = apply("divide", *(counted([n], FLOAT64).cast(FLOAT32) for n in (up, down)))
             if chosen is not None:
-                found = context.add("maximum" if self.largest else "minimum", chosen, found)
+                found = apply("maximum" if self.largest else "minimum", chosen, found)
             chosen = found
         assert chosen is not None
         return chosen
@@ -62,33 +61,33 @@ class Line:
 
     def number(self, value: Dim | float) -> Value:
         if isinstance(value, float):
-            return self.context.scalar(value, FLOAT32)
-        return self.context.count([value], FLOAT32)
+            return scalar(value, FLOAT32)
+        return counted([value], FLOAT32)
 
     @property
     def numbers(self) -> Value:
-        return self.context.cast(self.context.iota(self.axis.size), FLOAT32)
+        return iota(self.axis.size).cast(FLOAT32)
 
     @property
     def scale(self) -> Value:
         return self.axis.scale(self.context)
 
     def add(self, x: Value, y: Value) -> Value:
-        return self.context.add("add", x, y)
+        return x + y
 
     def multiply(self, x: Value, y: Value) -> Value:
-        return self.context.add("multiply", x, y)
+        return x * y
 
     def divide(self, x: Value, y: Value) -> Value:
-        return self.context.add("divide", x, y)
+        return x / y
 
     def subtract(self, x: Value, y: Value) -> Value:
-        return self.context.add("subtract", x, y)
+        return x - y
 
     def unless_single(self, x: Value, single: Value) -> Value:
         """x, or `single` if the result has one element."""
-        is_single = self.context.add("equal", self.number(self.axis.size), self.number(1.0))
-        return self.context.add("where", is_single, single, x)
+        is_single = equal(self.number(self.axis.size), self.number(1.0))
+        return where(is_single, single, x)
 
 
 def _centre(line: Line) -> Value:
@@ -105,9 +104,9 @@ def _half_pixel_symmetric(line: Line) -> Value:
     width = line.multiply(line.scale, extent)
     rest = line.subtract(line.number(1.0), line.divide(line.number(line.axis.size), width))
     lost = line.multiply(line.divide(extent, line.number(2.0)), rest)
-    numbers, scale, lost = (line.context.cast(x, FLOAT64) for x in (line.numbers, line.scale, lost))
-    along = line.divide(line.context.add_to(numbers, 0.5), scale)
-    return line.context.cast(line.context.add_to(line.add(lost, along), -0.5), FLOAT32)
+    numbers, scale, lost = (x.cast(FLOAT64) for x in (line.numbers, line.scale, lost))
+    along = line.divide(numbers + 0.5, scale)
+    return (line.add(lost, along) + -0.5).cast(FLOAT32)
 
 
 def _pytorch_half_pixel(line: Line) -> Value:
@@ -115,8 +114,8 @@ def _pytorch_half_pixel(line: Line) -> Value:
 
 
 def _half_pixel_of_tensorflow(line: Line) -> Value:
-    is_kept = line.context.add("equal", line.scale, line.number(1.0))
-    return line.context.add("where", is_kept, line.numbers, _centre(line))
+    is_kept = equal(line.scale, line.number(1.0))
+    return where(is_kept, line.numbers, _centre(line))
 
 
 def _align_corners(line: Line) -> Value:
@@ -154,8 +153,8 @@ COORDINATES: Mapping[str, Callable[[Line], Value]] = {
 
 def linear_weight(context: Context, distance: Value) -> Value:
     """The weight of linear interpolation at a distance of zero or more."""
-    one = context.scalar(1, distance.dtype)
-    return context.at_least(context.add("subtract", one, distance), 0)
+    one = scalar(1, distance.dtype)
+    return (one - distance).at_least(0)
 
 
 def cubic_weight(context: Context, distance: Value, a: float) -> Value:
@@ -164,12 +163,12 @@ def cubic_weight(context: Context, distance: Value, a: float) -> Value:
 
     def polynomial(*coefficients: float) -> Value:
         """The highest power first."""
-        total = context.scalar(coefficients[0], distance.dtype)
+        total = scalar(coefficients[0], distance.dtype)
         for coefficient in coefficients[1:]:
-            total = context.add_to(context.add("multiply", total, distance), coefficient)
+            total = total * distance + coefficient
         return total
 
-    one, two, zero = (context.scalar(n, distance.dtype) for n in (1, 2, 0))
+    one, two, zero = (scalar(n, distance.dtype) for n in (1, 2, 0))
     near, far = polynomial(a + 2, -(a + 3), 0, 1), polynomial(a, -5 * a, 8 * a, -4 * a)
-    outer = context.add("where", context.add("less", distance, two), far, zero)
-    return context.add("where", context.add("less_equal", distance, one), near, outer)
+    outer = where(distance < two, far, zero)
+    return where(distance <= one, near, outer)

@@ -9,6 +9,7 @@ from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import ShapeError
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.graph.algebra import apply, isinf, malformed, origin, require, scalar, where
 from ftuner.graph.ir import Value
 
 
@@ -16,7 +17,7 @@ def _plain(op: str) -> Importer:
     """The operator of the graph that is the same function."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return [context.add(op, *node.present())]
+        return [apply(op, *node.present())]
 
     return convert
 
@@ -25,7 +26,7 @@ def _exchanged(op: str) -> Importer:
     """The same with both operands exchanged."""
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return [context.add(op, node.input(1), node.input(0))]
+        return [apply(op, node.input(1), node.input(0))]
 
     return convert
 
@@ -35,7 +36,7 @@ def _for_floats(op: str) -> Importer:
 
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         x = node.input(0)
-        return [context.add(op, x) if x.dtype.kind == "float" else x]
+        return [apply(op, x) if x.dtype.kind == "float" else x]
 
     return convert
 
@@ -54,7 +55,7 @@ def _fold(context: Context, node: NodeView, op: str) -> Value:
     if node.opset < 8:
         _expect_one_shape(context, node)
     for other in others:
-        first = context.add(op, first, other)
+        first = apply(op, first, other)
     return first
 
 
@@ -64,58 +65,58 @@ def _expect_one_shape(context: Context, node: NodeView) -> None:
     for other in others:
         what = f"{first.type} and {other.type}; expected one shape before opset 8"
         if other.rank != first.rank:
-            raise ShapeError(f"{context.builder.where}: {what}")
+            raise ShapeError(f"{origin()}: {what}")
         for x, y in zip(first.shape, other.shape, strict=True):
-            context.builder.require(x, y, what)
+            require(x, y, what)
 
 
 def _mean(context: Context, node: NodeView) -> Sequence[Value]:
     total = _fold(context, node, "add")
-    return [context.scaled(total, 1 / len(node.present()))]
+    return [total * (1 / len(node.present()))]
 
 
 def _mod(context: Context, node: NodeView) -> Sequence[Value]:
     op = "fmod" if node.flag("fmod") else "remainder"
-    return [context.add(op, node.input(0), node.input(1))]
+    return [apply(op, node.input(0), node.input(1))]
 
 
 def _pow(context: Context, node: NodeView) -> Sequence[Value]:
     """The result has the dtype of the base."""
     x, y = node.input(0), node.input(1)
     if x.dtype == y.dtype or x.dtype.kind == "float":
-        return [context.add("power", x, context.cast(y, x.dtype))]
+        return [x ** y.cast(x.dtype)]
     between = FLOAT64 if y.dtype.kind == "float" else INT64
-    power = context.add("power", context.cast(x, between), context.cast(y, between))
-    return [context.cast(power, x.dtype)]
+    power = x.cast(between) ** y.cast(between)
+    return [power.cast(x.dtype)]
 
 
 def _cast(context: Context, node: NodeView) -> Sequence[Value]:
-    what = f"{context.builder.where}: attribute to"
+    what = f"{origin()}: attribute to"
     to = dtype_of(node.integer("to"), what)
-    return [context.cast_explicitly(node.input(0), to)]
+    return [node.input(0).cast_explicitly(to)]
 
 
 def _cast_like(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.cast_explicitly(node.input(0), node.input(1).dtype)]
+    return [node.input(0).cast_explicitly(node.input(1).dtype)]
 
 
 def _bit_cast(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
-    to = dtype_of(node.integer("to"), f"{context.builder.where}: attribute to")
-    return [x if to == x.dtype else context.add("bit_cast", x, of=x.dtype, to=to)]
+    to = dtype_of(node.integer("to"), f"{origin()}: attribute to")
+    return [x if to == x.dtype else apply("bit_cast", x, of=x.dtype, to=to)]
 
 
 def _is_infinite(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
-    infinite = context.add("isinf", x)
+    infinite = isinf(x)
     negative, positive = node.flag("detect_negative", True), node.flag("detect_positive", True)
     if negative and positive:
         return [infinite]
     if not negative and not positive:
-        return [context.broadcast(context.scalar(False, BOOL), x.shape)]
-    zero = context.scalar(0, x.dtype)
-    side = context.add("less", x, zero) if negative else context.add("less", zero, x)
-    return [context.add("logical_and", infinite, side)]
+        return [scalar(False, BOOL).broadcast(x.shape)]
+    zero = scalar(0, x.dtype)
+    side = x < zero if negative else zero < x
+    return [infinite & side]
 
 
 def _clip(context: Context, node: NodeView) -> Sequence[Value]:
@@ -124,25 +125,25 @@ def _clip(context: Context, node: NodeView) -> Sequence[Value]:
         low, high = node.optional(1), node.optional(2)
     else:
         low, high = (
-            context.scalar(node.number(name, finite=False), x.dtype) if node.has(name) else None
+            scalar(node.number(name, finite=False), x.dtype) if node.has(name) else None
             for name in ("min", "max")
         )
     if low is not None:
-        x = context.add("maximum", x, low)
+        x = x.at_least(low)
     if high is not None:
-        x = context.add("minimum", x, high)
+        x = x.at_most(high)
     return [x]
 
 
 def _bit_shift(context: Context, node: NodeView) -> Sequence[Value]:
     direction = node.text("direction")
     if direction not in ("LEFT", "RIGHT"):
-        raise context.malformed(f"direction is {direction!r}; expected 'LEFT' or 'RIGHT'")
-    return [context.add(f"shift_{direction.lower()}", node.input(0), node.input(1))]
+        raise malformed(f"direction is {direction!r}; expected 'LEFT' or 'RIGHT'")
+    return [apply(f"shift_{direction.lower()}", node.input(0), node.input(1))]
 
 
 def _where(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.add("where", node.input(0), node.input(1), node.input(2))]
+    return [where(node.input(0), node.input(1), node.input(2))]
 
 
 _PLAIN = {row.onnx: name for name, row in SCALAR_FUNCTIONS.items() if row.onnx is not None}

@@ -17,6 +17,7 @@ from ftuner.frontends.onnx.windows import (
     positive_integers,
     window_of,
 )
+from ftuner.graph.algebra import apply, counted, iota, malformed, origin, require, scalar, sqrt
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.channels_last import FEW_CHANNELS
 
@@ -24,10 +25,10 @@ from ftuner.graph.passes.channels_last import FEW_CHANNELS
 def _pool_window(context: Context, node: NodeView, x: Value) -> Window:
     kernel = positive_integers(context, node, "kernel_shape", max(x.rank - 2, 0))
     if not node.has("kernel_shape"):
-        raise context.malformed("attribute kernel_shape is missing")
+        raise malformed("attribute kernel_shape is missing")
     begin, end = pads_of(context, node, len(kernel))
     if any(max(pair) >= n for *pair, n in zip(begin, end, kernel, strict=True)):
-        raise context.malformed(
+        raise malformed(
             f"pads {[*begin, *end]} around windows {list(kernel)}, some of which would have no "
             "element; expected less than the window"
         )
@@ -38,14 +39,14 @@ def _apart(context: Context, x: Value) -> Value:
     """x with channels last; few channels as images of one, whose rows are then along vectors."""
     if not _has_few_channels(x):
         return channels_last(context, x)
-    return context.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:], 1))
+    return x.reshape((x.shape[0] * x.shape[1], *x.shape[2:], 1))
 
 
 def _together(context: Context, result: Value, x: Value) -> Value:
     """What was computed of `_apart` of x, with channels first."""
     if not _has_few_channels(x):
         return channels_first(context, result)
-    return context.reshape(result, (*x.shape[:2], *result.shape[1:-1]))
+    return result.reshape((*x.shape[:2], *result.shape[1:-1]))
 
 
 def _has_few_channels(x: Value) -> bool:
@@ -54,7 +55,7 @@ def _has_few_channels(x: Value) -> bool:
 
 def _reduced(context: Context, x: Value, window: Window, kind: str) -> Value:
     """The reduction of all windows of x, channels last."""
-    return context.add("window_reduce", x, kind=kind, kernel=window.kernel, **window.attributes())
+    return apply("window_reduce", x, kind=kind, kernel=window.kernel, **window.attributes())
 
 
 def _max_pool(context: Context, node: NodeView) -> Sequence[Value]:
@@ -71,7 +72,7 @@ def _max_pool(context: Context, node: NodeView) -> Sequence[Value]:
 def _nhwc_max_pool(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     if x.rank < 3:
-        raise context.malformed(f"a pool of {x.type}, which has no spatial axis")
+        raise malformed(f"a pool of {x.type}, which has no spatial axis")
     window = _pool_window(context, node, channels_first(context, x))
     return [_reduced(context, x, window, "maximum")]
 
@@ -82,23 +83,23 @@ def _numbers(context: Context, x: Value, window: Window, taps: Value, columns: b
     rank, extents = window.rank, x.shape[2:]
 
     def number(value: Dim) -> Value:
-        return context.count([value], INT64)
+        return counted([value], INT64)
 
     strides = row_major_strides(extents)
     if columns:
         strides = tuple(reversed(row_major_strides(tuple(reversed(extents)))))
-    image = context.iota(x.shape[0] * x.shape[1], 0, 1)
-    image = context.reshape(image, (*x.shape[:2], *[1] * rank))
-    total = context.add("multiply", image, number(product(extents)))
+    image = iota(x.shape[0] * x.shape[1], 0, 1)
+    image = image.reshape((*x.shape[:2], *[1] * rank))
+    total = image * number(product(extents))
     for axis, stride in enumerate(row_major_strides(window.kernel)):
-        tap = context.add("divide", taps, number(stride))
-        tap = context.add("remainder", tap, number(window.kernel[axis]))
-        first = context.iota(window.extents[axis], axis, rank)
-        first = context.add("multiply", first, number(window.strides[axis]))
-        first = context.add("subtract", first, number(window.begin[axis]))
-        at = context.add("add", first, context.add("multiply", tap, number(window.dilations[axis])))
-        at = context.at_least(context.add("minimum", at, number(extents[axis] - 1)), 0)
-        total = context.add("add", total, context.add("multiply", at, number(strides[axis])))
+        tap = taps / number(stride)
+        tap = tap % number(window.kernel[axis])
+        first = iota(window.extents[axis], axis, rank)
+        first = first * number(window.strides[axis])
+        first = first - number(window.begin[axis])
+        at = first + tap * number(window.dilations[axis])
+        at = at.at_most(number(extents[axis] - 1)).at_least(0)
+        total = total + at * number(strides[axis])
     return total
 
 
@@ -108,31 +109,30 @@ def _max_unpool(context: Context, node: NodeView) -> Sequence[Value]:
     rank = x.rank - 2
     kernel = node.integers("kernel_shape")
     if rank < 1 or len(kernel) != rank or min(kernel) < 1 or numbers.rank != x.rank:
-        raise context.malformed(f"{x.type} at {numbers.type} by a window {list(kernel)}")
+        raise malformed(f"{x.type} at {numbers.type} by a window {list(kernel)}")
     for have, wanted in zip(numbers.shape, x.shape, strict=True):
-        context.builder.require(have, wanted, f"{x.type} at {numbers.type}")
+        require(have, wanted, f"{x.type} at {numbers.type}")
     strides = positive_integers(context, node, "strides", rank)
     begin, end = pads_of(context, node, rank)
     shape = list(x.shape)
     for axis, n in enumerate(x.shape[2:]):
         shape[2 + axis] = (n - 1) * strides[axis] + kernel[axis] - begin[axis] - end[axis]
-    zero = context.scalar(0, x.dtype)
-    flat = context.broadcast(zero, (product(shape),))
+    zero = scalar(0, x.dtype)
+    flat = zero.broadcast((product(shape),))
     count = (product(x.shape),)
-    at, updates = context.reshape(numbers, count), context.reshape(x, count)
-    where = context.builder.where
-    found = context.add("scatter_elements", flat, at, updates, axis=0, kind="none", node=where)
-    result = context.reshape(found, tuple(shape))
+    at, updates = numbers.reshape(count), x.reshape(count)
+    found = apply("scatter_elements", flat, at, updates, axis=0, kind="none", node=origin())
+    result = found.reshape(tuple(shape))
     given = node.optional(2)
     if given is None:
         return [result]
     sizes = context.dims_of(given, "the shape")
     if len(sizes) != x.rank:
-        raise context.malformed(f"the shape {list(sizes)} for {x.type}")
+        raise malformed(f"the shape {list(sizes)} for {x.type}")
     # What is found is the beginning of the given shape.
     after = tuple(size - have for size, have in zip(sizes, shape, strict=True))
     return [
-        context.add("pad", result, zero, before=(0,) * x.rank, after=after, mode="constant")
+        apply("pad", result, zero, before=(0,) * x.rank, after=after, mode="constant")
     ]  # fmt: skip
 
 
@@ -140,22 +140,22 @@ def _average_pool(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     window = _pool_window(context, node, x)
     # Half precision can hold neither the sum nor the share of an element.
-    wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
+    wide = x.cast(FLOAT32) if x.dtype.name in HALF_DTYPES else x
     total = _reduced(context, _apart(context, wide), window, "sum")
     padding = node.flag("count_include_pad")
     # onnxruntime divides by the whole of a window that is larger than x before opset 19.
     rounds_down = padding and node.opset < 19 and not node.flag("ceil_mode")
     if (rounds_down or not window.cut) and (padding or not window.pads):
         elements = math.prod(context.known(window.kernel, "a window"))
-        average = context.scaled(total, 1 / elements)
+        average = total * (1 / elements)
     else:
         count = _counts(context, wide, window, 0, padding)
         for axis in range(1, window.rank):
-            count = context.add("multiply", count, _counts(context, wide, window, axis, padding))
+            count = count * _counts(context, wide, window, axis, padding)
         # One division for each position, and not for each of its channels.
-        share = context.add("divide", context.scalar(1, wide.dtype), count)
-        average = context.add("multiply", total, share)
-    return [context.cast(_together(context, average, x), x.dtype)]
+        share = scalar(1, wide.dtype) / count
+        average = total * share
+    return [_together(context, average, x).cast(x.dtype)]
 
 
 def _counts(context: Context, x: Value, window: Window, axis: int, padding: bool) -> Value:
@@ -166,23 +166,19 @@ def _counts(context: Context, x: Value, window: Window, axis: int, padding: bool
         extent, begin = extent + begin + window.end[axis], 0
 
     def number(value: Dim) -> Value:
-        return context.count([value], INT64)
+        return counted([value], INT64)
 
-    first = context.add(
-        "multiply", context.iota(window.extents[axis]), number(window.strides[axis])
-    )
+    first = iota(window.extents[axis]) * number(window.strides[axis])
 
     def before(position: Dim) -> Value:
         """How many elements of each window are before a position."""
-        distance = context.at_least(context.add("subtract", number(position), first), 0)
+        distance = (number(position) - first).at_least(0)
         dilation = window.dilations[axis]
-        steps = context.add("divide", context.add_to(distance, dilation - 1), number(dilation))
-        return context.add("minimum", steps, number(window.kernel[axis]))
+        steps = (distance + (dilation - 1)) / number(dilation)
+        return steps.at_most(number(window.kernel[axis]))
 
-    count = context.add("subtract", before(extent + begin), before(begin))
-    return context.reshape(
-        context.cast(count, x.dtype), (window.extents[axis], *([1] * (window.rank - axis)))
-    )
+    count = before(extent + begin) - before(begin)
+    return count.cast(x.dtype).reshape((window.extents[axis], *([1] * (window.rank - axis))))
 
 
 def _lp_pool(context: Context, node: NodeView) -> Sequence[Value]:
@@ -194,24 +190,24 @@ def _lp_pool(context: Context, node: NodeView) -> Sequence[Value]:
 
 def _power(context: Context, x: Value, p: int) -> Value:
     if p < 1:
-        raise context.malformed(f"p is {p}; expected 1 or more")
+        raise malformed(f"p is {p}; expected 1 or more")
     if p == 2:
-        return context.add("multiply", x, x)
-    absolute = context.add("absolute", x)
-    return absolute if p == 1 else context.add("power", absolute, context.scalar(p, x.dtype))
+        return x * x
+    absolute = abs(x)
+    return absolute if p == 1 else absolute ** scalar(p, x.dtype)
 
 
 def _root(context: Context, x: Value, p: int) -> Value:
     if p <= 2:
-        return x if p == 1 else context.add("sqrt", x)
-    return context.add("power", x, context.scalar(1 / p, x.dtype))
+        return x if p == 1 else sqrt(x)
+    return x ** (1 / p)
 
 
 def _global(reduce: Callable[[Context, NodeView, Value, Sequence[int]], Value]) -> Importer:
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
         x = node.input(0)
         if x.rank < 3:
-            raise context.malformed(f"a pool of {x.type}, which has no spatial axis")
+            raise malformed(f"a pool of {x.type}, which has no spatial axis")
         return [reduce(context, node, x, range(2, x.rank))]
 
     return convert
@@ -219,23 +215,23 @@ def _global(reduce: Callable[[Context, NodeView, Value, Sequence[int]], Value]) 
 
 def _global_mean(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
     # Axes of extent 1 last, so that the quotient is in the stores of the reduction.
-    return context.unsqueeze(context.mean(x, axes, keep=False), axes)
+    return x.mean(axes, keep=False).unsqueeze(axes)
 
 
 def _expect_elements(context: Context, x: Value, axes: Sequence[int]) -> None:
     some = minimum(product(x.shape[axis] for axis in axes), 1)
-    context.builder.require(some, 1, f"a pool of no elements of {x.type}")
+    require(some, 1, f"a pool of no elements of {x.type}")
 
 
 def _global_max(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
     _expect_elements(context, x, axes)
-    return context.reduce(x, "maximum", axes)
+    return x.reduce("maximum", axes)
 
 
 def _global_lp(context: Context, node: NodeView, x: Value, axes: Sequence[int]) -> Value:
     p = node.integer("p", 2)
     _expect_elements(context, x, axes)
-    return _root(context, context.reduce(_power(context, x, p), "sum", axes), p)
+    return _root(context, _power(context, x, p).reduce("sum", axes), p)
 
 
 POOLING: Table = {

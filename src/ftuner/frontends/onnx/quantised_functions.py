@@ -15,6 +15,7 @@ from ftuner.frontends.onnx.quantised_products import scalar_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.reductions import REDUCTIONS
 from ftuner.frontends.onnx.windows import channels_first, channels_last
+from ftuner.graph.algebra import apply, concat, malformed, where
 from ftuner.graph.ir import Value
 
 _OPSET = 13
@@ -27,7 +28,7 @@ def _floats(context: Context, node: NodeView, number: int) -> Value:
     x, zero = node.input(number), node.optional(number + 2)
     scale = scalar_of(context, node.input(number + 1), "a scale")
     zero = zero and scalar_of(context, zero, "a zero point")
-    return context.add("multiply", levels_of(context, x, zero, scale.dtype), scale)
+    return levels_of(context, x, zero, scale.dtype) * scale
 
 
 def _levels(context: Context, node: NodeView, y: Value, number: int) -> Value:
@@ -57,7 +58,7 @@ def _of_one(importer: Importer, version: int | None = _OPSET) -> Importer:
 
 def _of_two(op: str) -> Importer:
     def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        y = context.add(op, _floats(context, node, 0), _floats(context, node, 3))
+        y = apply(op, _floats(context, node, 0), _floats(context, node, 3))
         return [_levels(context, node, y, 6)]
 
     return convert
@@ -65,15 +66,15 @@ def _of_two(op: str) -> Importer:
 
 def _concat(context: Context, node: NodeView) -> Sequence[Value]:
     if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
-        raise context.malformed(f"{len(node.inputs)} inputs; expected two, and three for each part")
+        raise malformed(f"{len(node.inputs)} inputs; expected two, and three for each part")
     parts = [_floats(context, node, number) for number in range(2, len(node.inputs), 3)]
     axis = context.axis(node.integer("axis"), parts[0].rank)
-    return [_levels(context, node, context.concat(parts, axis), 0)]
+    return [_levels(context, node, concat(parts, axis), 0)]
 
 
 def _where(context: Context, node: NodeView) -> Sequence[Value]:
     x, y = (_floats(context, node, number) for number in (1, 4))
-    return [_levels(context, node, context.add("where", node.input(0), x, y), 7)]
+    return [_levels(context, node, where(node.input(0), x, y), 7)]
 
 
 QUANTISED_FUNCTIONS: Table = {

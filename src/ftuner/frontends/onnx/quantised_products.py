@@ -26,6 +26,7 @@ from ftuner.frontends.onnx.windows import (
     window_of,
     with_bias,
 )
+from ftuner.graph.algebra import fitting, malformed, require
 from ftuner.graph.ir import Value
 
 _LARGEST_LEVEL = 255
@@ -35,25 +36,25 @@ _LARGEST_LEVEL = 255
 def scalar_of(context: Context, parameter: Value, what: str) -> Value:
     """A scale or zero point of a whole tensor, without axes. It is one element of any rank."""
     for extent in parameter.shape:
-        context.builder.require(extent, 1, f"{what} is {parameter.type}; expected one element")
-    return context.reshape(parameter, ())
+        require(extent, 1, f"{what} is {parameter.type}; expected one element")
+    return parameter.reshape(())
 
 
 def _of_matrix(context: Context, parameter: Value, x: Value, axis: int, what: str) -> Value:
     """A scale or zero point of x, broadcastable to it: one, or one for each row (axis -2) or column
     (axis -1) of its matrices."""
     if parameter.shape in ((), (1,)):
-        return context.reshape(parameter, ())
+        return parameter.reshape(())
     if parameter.rank not in (1, x.rank) or x.rank < 2:
-        raise context.malformed(f"{what} is {parameter.type} for {x.type}")
+        raise malformed(f"{what} is {parameter.type} for {x.type}")
     if parameter.rank == 1 and axis == -2:
-        parameter = context.unsqueeze(parameter, [1])
-    return context.fitting(parameter, x, what)
+        parameter = parameter.unsqueeze([1])
+    return fitting(parameter, x, what)
 
 
 def _levels(context: Context, x: Value, zero: Value | None, dtype: DType) -> Value:
     if x.dtype not in (INT8, UINT8):
-        raise context.malformed(f"{x.type}; expected integers of 8 bits")
+        raise malformed(f"{x.type}; expected integers of 8 bits")
     return levels_of(context, x, zero, dtype)
 
 
@@ -74,8 +75,8 @@ def _exact(weight: Value, zero: Value | None, axes: tuple[int, ...]) -> DType:
 
 def _integers(context: Context, total: Value) -> Value:
     """Exact sums as int32. Those that overflow wrap, as in integer arithmetic."""
-    wide = total if total.dtype == FLOAT32 else context.cast(total, INT64)
-    return context.cast(wide, INT32)
+    wide = total if total.dtype == FLOAT32 else total.cast(INT64)
+    return wide.cast(INT32)
 
 
 # Matrices.
@@ -91,11 +92,11 @@ def _exact_product(
     """The product of the first two inputs less their zero points, as floats that are exact."""
     a, b = node.input(0), node.input(1)
     if b.rank == 0:
-        raise context.malformed(f"product of {a.type} and {b.type}")
+        raise malformed(f"product of {a.type} and {b.type}")
     a_zero = a_zero and _of_matrix(context, a_zero, a, -2, "the zero point of A")
     b_zero = b_zero and _of_matrix(context, b_zero, b, -1, "the zero point of B")
     dtype = _exact(b, b_zero, (max(b.rank - 2, 0),))
-    return context.matmul(_levels(context, a, a_zero, dtype), _levels(context, b, b_zero, dtype))
+    return _levels(context, a, a_zero, dtype) @ _levels(context, b, b_zero, dtype)
 
 
 def _qlinear_matmul(context: Context, node: NodeView) -> Sequence[Value]:
@@ -104,10 +105,10 @@ def _qlinear_matmul(context: Context, node: NodeView) -> Sequence[Value]:
         x = node.input(number)
         scale = _of_matrix(context, node.input(number + 1), x, axis, f"the scale of {name}")
         zero = _of_matrix(context, node.input(number + 2), x, axis, f"the zero point of {name}")
-        scales.append(context.cast(scale, FLOAT32))
+        scales.append(scale.cast(FLOAT32))
         levels.append(_levels(context, x, zero, FLOAT32))
-    total = context.matmul(*levels)
-    return [_requantised(context, node, total, context.add("multiply", *scales), 6)]
+    (a, b), (scale_a, scale_b) = levels, scales
+    return [_requantised(context, node, a @ b, scale_a * scale_b, 6)]
 
 
 def _requantised(
@@ -117,33 +118,31 @@ def _requantised(
     of the node from `number` on."""
     y_scale = scalar_of(context, node.input(number), "the scale of Y")
     zero = scalar_of(context, node.input(number + 1), "the zero point of Y")
-    factor = context.add("divide", scale, context.cast(y_scale, FLOAT32))
-    factor = context.fitting(factor, total, "a scale")
-    return rounded(context, context.add("multiply", total, factor), zero, zero.dtype)
+    factor = scale / y_scale.cast(FLOAT32)
+    factor = fitting(factor, total, "a scale")
+    return rounded(context, total * factor, zero, zero.dtype)
 
 
 def _qgemm(context: Context, node: NodeView) -> Sequence[Value]:
     a, b, bias = node.input(0), node.input(3), node.optional(6)
     if a.rank != 2 or b.rank != 2:
-        raise context.malformed(f"product of {a.type} and {b.type}; expected two axes each")
+        raise malformed(f"product of {a.type} and {b.type}; expected two axes each")
     if node.input(4).rank != node.input(5).rank:
-        raise context.malformed(f"scale {node.input(4).type} and zero point {node.input(5).type}")
+        raise malformed(f"scale {node.input(4).type} and zero point {node.input(5).type}")
     if node.optional(7) is None and node.optional(8) is not None:
-        raise context.malformed("a zero point of Y without a scale")
-    a = context.swapped(a) if node.flag("transA") else a
-    b = context.swapped(b) if node.flag("transB") else b
+        raise malformed("a zero point of Y without a scale")
+    a = a.swapped() if node.flag("transA") else a
+    b = b.swapped() if node.flag("transB") else b
     a_zero = scalar_of(context, node.input(2), "the zero point of A")
     a_scale = scalar_of(context, node.input(1), "the scale of A")
     b_zero = _of_matrix(context, node.input(5), b, -1, "the zero point of B")
     b_scale = _of_matrix(context, node.input(4), b, -1, "the scale of B")
-    total = context.matmul(
-        _levels(context, a, a_zero, FLOAT32), _levels(context, b, b_zero, FLOAT32)
-    )
+    total = _levels(context, a, a_zero, FLOAT32) @ _levels(context, b, b_zero, FLOAT32)
     if bias is not None:
-        total = context.add("add", total, context.fitting(context.cast(bias, FLOAT32), total, "C"))
-    scale = context.scaled(context.add("multiply", a_scale, b_scale), node.number("alpha", 1.0))
+        total = total + fitting(bias.cast(FLOAT32), total, "C")
+    scale = a_scale * b_scale * node.number("alpha", 1.0)
     if node.optional(7) is None:
-        return [context.add("multiply", total, scale)]
+        return [total * scale]
     return [_requantised(context, node, total, scale, 7)]
 
 
@@ -167,11 +166,11 @@ def _matmul_integer_to_float(context: Context, node: NodeView) -> Sequence[Value
 def _scaled_product(
     context: Context, total: Value, a_scale: Value, b_scale: Value, bias: Value | None
 ) -> Value:
-    scale = context.fitting(context.add("multiply", a_scale, b_scale), total, "a scale")
-    result = context.add("multiply", context.cast(total, scale.dtype), scale)
+    scale = fitting(a_scale * b_scale, total, "a scale")
+    result = total.cast(scale.dtype) * scale
     if bias is None:
         return result
-    return context.add("add", result, context.fitting(bias, result, "the bias"))
+    return result + fitting(bias, result, "the bias")
 
 
 def _dynamic_matmul(context: Context, node: NodeView) -> Sequence[Value]:
@@ -181,9 +180,7 @@ def _dynamic_matmul(context: Context, node: NodeView) -> Sequence[Value]:
     b_zero = b_zero and _of_matrix(context, b_zero, b, -1, "the zero point of B")
     b_scale = _of_matrix(context, node.input(2), b, -1, "the scale of B")
     levels, scale, zero = dynamic_levels(context, x)
-    total = context.matmul(
-        _levels(context, levels, zero, FLOAT32), _levels(context, b, b_zero, FLOAT32)
-    )
+    total = _levels(context, levels, zero, FLOAT32) @ _levels(context, b, b_zero, FLOAT32)
     return [_scaled_product(context, total, scale, b_scale, node.optional(4))]
 
 
@@ -199,17 +196,17 @@ def _convolution(
     groups = groups_of(context, node, x, w, w.shape[0] if w.rank else 0)
     window = window_of(context, node, x, kernel_of(context, node, w))
     levels = _levels(context, x, zeros[0], dtype)
-    weight = context.transpose(_levels(context, w, zeros[1], dtype), (*range(2, w.rank), 1, 0))
+    weight = _levels(context, w, zeros[1], dtype).transpose((*range(2, w.rank), 1, 0))
     return convolved(context, channels_last(context, levels), weight, window, groups)
 
 
 def _weight_zero(context: Context, zero: Value | None, w: Value) -> Value | None:
     """The zero point of a weight, or that of each of its channels, which are its first axis."""
     if zero is None or zero.shape in ((), (1,)):
-        return zero and context.reshape(zero, ())
+        return zero and zero.reshape(())
     if zero.rank != 1 or w.rank < 1:
-        raise context.malformed(f"the zero point {zero.type} of the weight {w.type}")
-    return context.fitting(context.unsqueeze(zero, range(1, w.rank)), w, "a zero point")
+        raise malformed(f"the zero point {zero.type} of the weight {w.type}")
+    return fitting(zero.unsqueeze(range(1, w.rank)), w, "a zero point")
 
 
 def _conv_integer(context: Context, node: NodeView) -> Sequence[Value]:
@@ -230,11 +227,11 @@ def _qlinear_conv(context: Context, node: NodeView) -> Sequence[Value]:
     x_zero = scalar_of(context, node.input(2), "the zero point of X")
     w_zero = _weight_zero(context, node.input(5), w)
     total = _convolution(context, node, x, w, FLOAT32, (x_zero, w_zero))
-    total = with_bias(context, total, bias and context.cast(bias, FLOAT32))
+    total = with_bias(context, total, bias and bias.cast(FLOAT32))
     # The channels are the last axis of the sums.
     if w_scale.rank > 1:
-        raise context.malformed(f"the scale of W is {w_scale.type} for {w.type}")
-    result = _requantised(context, node, total, context.add("multiply", x_scale, w_scale), 6)
+        raise malformed(f"the scale of W is {w_scale.type} for {w.type}")
+    result = _requantised(context, node, total, x_scale * w_scale, 6)
     return [result if last else channels_first(context, result)]
 
 

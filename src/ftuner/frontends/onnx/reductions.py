@@ -9,6 +9,20 @@ from ftuner.core.dtype import BOOL, INT32, INT64, UINT8
 from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
 from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.algebra import (
+    apply,
+    exp,
+    fitting,
+    isinf,
+    log,
+    malformed,
+    origin,
+    require,
+    scalar,
+    sqrt,
+    unsupported,
+    where,
+)
 from ftuner.graph.ir import Value
 
 Reduce = Callable[[Context, Value, Sequence[int], bool], Value]
@@ -38,8 +52,8 @@ def _reduction(reduce: Reduce, axes_input_since: int = 18) -> Importer:
 def _plain(kind: str) -> Reduce:
     def reduce(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
         if x.dtype != BOOL:
-            return context.reduce(x, kind, axes, keep)
-        return context.cast(context.reduce(context.cast(x, UINT8), kind, axes, keep), BOOL)
+            return x.reduce(kind, axes, keep)
+        return x.cast(UINT8).reduce(kind, axes, keep).cast(BOOL)
 
     return reduce
 
@@ -57,38 +71,38 @@ def _sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
 
 
 def _mean(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return context.mean(x, axes, keep)
+    return x.mean(axes, keep)
 
 
 def _absolute_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return context.reduce(context.add("absolute", x), "sum", axes, keep)
+    return abs(x).reduce("sum", axes, keep)
 
 
 def _square_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return context.reduce(context.add("multiply", x, x), "sum", axes, keep)
+    return (x * x).reduce("sum", axes, keep)
 
 
 def _length(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    squares = _square_sum(context, context.computed(x), axes, keep)
-    return context.cast(context.add("sqrt", squares), x.dtype)
+    squares = _square_sum(context, x.computed(), axes, keep)
+    return sqrt(squares).cast(x.dtype)
 
 
 def _log_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    total = context.reduce(context.computed(x), "sum", axes, keep)
-    return context.cast(context.add("log", total), x.dtype)
+    total = x.computed().reduce("sum", axes, keep)
+    return log(total).cast(x.dtype)
 
 
 def _log_sum_exp(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
     """log(sum(exp(x))), with the largest element subtracted first so that nothing overflows."""
-    computed = context.computed(x)
-    largest = context.reduce(computed, "maximum", axes)
+    computed = x.computed()
+    largest = computed.reduce("maximum", axes)
     # An infinity minus an infinity would be NaN.
-    zero = context.scalar(0, computed.dtype)
-    largest = context.add("where", context.add("isinf", largest), zero, largest)
-    powers = context.add("exp", context.add("subtract", computed, largest))
-    total = context.add("log", context.reduce(powers, "sum", axes))
-    result = context.cast(context.add("add", total, largest), x.dtype)
-    return result if keep else context.squeeze(result, axes)
+    zero = scalar(0, computed.dtype)
+    largest = where(isinf(largest), zero, largest)
+    powers = exp(computed - largest)
+    total = log(powers.reduce("sum", axes))
+    result = (total + largest).cast(x.dtype)
+    return result if keep else result.squeeze(axes)
 
 
 def _arg(kind: str) -> Importer:
@@ -96,8 +110,8 @@ def _arg(kind: str) -> Importer:
         x = node.input(0)
         axis = context.axis(node.integer("axis", 0), x.rank)
         last = node.flag("select_last_index")
-        result = context.add("arg_reduce", x, kind=kind, axis=axis, last=last)
-        return [context.unsqueeze(result, [axis]) if node.flag("keepdims", True) else result]
+        result = apply("arg_reduce", x, kind=kind, axis=axis, last=last)
+        return [result.unsqueeze([axis]) if node.flag("keepdims", True) else result]
 
     return convert
 
@@ -107,11 +121,11 @@ def _softmax(log: bool) -> Importer:
         x = node.input(0)
         if node.opset >= 13:
             axis = context.axis(node.integer("axis", -1), x.rank)
-            return [context.add("softmax", x, axis=axis, log=log)]
+            return [apply("softmax", x, axis=axis, log=log)]
         # The axes from `axis` on are merged into one.
         axis = context.axis(node.integer("axis", 1), x.rank)
-        flat = context.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))
-        return [context.reshape(context.add("softmax", flat, axis=axis, log=log), x.shape)]
+        flat = x.reshape((*x.shape[:axis], product(x.shape[axis:])))
+        return [apply("softmax", flat, axis=axis, log=log).reshape(x.shape)]
 
     return convert
 
@@ -119,10 +133,10 @@ def _softmax(log: bool) -> Importer:
 def _parameter(context: Context, value: Value, rank: int, whole: int) -> Value:
     """A scale or bias, reshaped to the number of normalised axes."""
     if value.rank > whole:
-        raise context.malformed(f"a scale or bias {value.type} for {whole} axes")
+        raise malformed(f"a scale or bias {value.type} for {whole} axes")
     if value.rank > rank:
-        return context.squeeze(value, range(value.rank - rank))
-    return context.unsqueeze(value, range(rank - value.rank))
+        return value.squeeze(range(value.rank - rank))
+    return value.unsqueeze(range(rank - value.rank))
 
 
 def _norm(
@@ -130,14 +144,14 @@ def _norm(
     rms: bool,
 ) -> Value:  # fmt: skip
     given = [_parameter(context, p, x.rank - axis, x.rank) for p in parameters if p is not None]
-    return context.add("norm", x, *given, axis=axis, epsilon=epsilon, rms=rms)
+    return apply("norm", x, *given, axis=axis, epsilon=epsilon, rms=rms)
 
 
 def epsilon_of(context: Context, node: NodeView, default: float) -> float:
     """The number that is added to a mean square or variance before the square root."""
     found = node.number("epsilon", default)
     if found < 0:
-        raise context.malformed(f"epsilon is {found}; expected zero or more")
+        raise malformed(f"epsilon is {found}; expected zero or more")
     return found
 
 
@@ -145,17 +159,17 @@ def expect_stash(context: Context, node: NodeView) -> None:
     """Raise GraphError unless the node's `stash_type` is a floating dtype; it has no other
     effect."""
     if node.has("stash_type"):
-        what = f"{context.builder.where}: attribute stash_type"
+        what = f"{origin()}: attribute stash_type"
         found = dtype_of(node.integer("stash_type"), what)
         if found.kind != "float":
-            raise context.malformed(f"stash_type is {found}; expected floats")
+            raise malformed(f"stash_type is {found}; expected floats")
 
 
 def _deviation(context: Context, x: Value, axes: Sequence[int], epsilon: float) -> Value:
     """1 / sqrt(mean(x^2) + epsilon)."""
-    square = context.mean(context.add("multiply", x, x), axes)
-    root = context.add("sqrt", context.add_to(square, epsilon))
-    return context.add("divide", context.scalar(1, x.dtype), root)
+    square = (x * x).mean(axes)
+    root = sqrt(square + epsilon)
+    return scalar(1, x.dtype) / root
 
 
 def _statistics(
@@ -165,8 +179,8 @@ def _statistics(
     if not node.gives(1) and not node.gives(2):
         return []
     axes = range(axis, x.rank)
-    mean = context.mean(x, axes)
-    return [mean, _deviation(context, context.add("subtract", x, mean), axes, epsilon)]
+    mean = x.mean(axes)
+    return [mean, _deviation(context, x - mean, axes, epsilon)]
 
 
 def _layer_norm(context: Context, node: NodeView) -> Sequence[Value]:
@@ -193,8 +207,8 @@ def _rms_norm(context: Context, node: NodeView) -> Sequence[Value]:
 def _expect_row(context: Context, row: Value, x: Value) -> None:
     """Require that a scale or bias has one element for each element of the last axis."""
     if row.rank != 1:
-        raise context.malformed(f"a scale or bias {row.type} for {x.type}")
-    context.builder.require(row.shape[0], x.shape[-1], f"scale or bias of {x.type}")
+        raise malformed(f"a scale or bias {row.type} for {x.type}")
+    require(row.shape[0], x.shape[-1], f"scale or bias of {x.type}")
 
 
 def _skip_norm(rms: bool) -> Importer:
@@ -204,24 +218,24 @@ def _skip_norm(rms: bool) -> Importer:
         x, skip = node.input(0), node.input(1)
         what = f"{x.type} with a skipped {skip.type}"
         if x.rank not in (2, 3) or not 2 <= skip.rank <= x.rank:
-            raise context.malformed(f"{what}; expected two axes or three each")
+            raise malformed(f"{what}; expected two axes or three each")
         # The whole batch may share one skip matrix.
         for have, wanted in zip(skip.shape[-2:], x.shape[-2:], strict=True):
-            context.builder.require(have, wanted, what)
-        total = context.add("add", x, context.fitting(skip, x, "a skipped"))
+            require(have, wanted, what)
+        total = x + fitting(skip, x, "a skipped")
         bias = node.optional(3 if rms else 4)
         parameters = [node.input(2), None if rms else node.optional(3)]
         for row in (bias, *parameters):
             if row is not None:
                 _expect_row(context, row, x)
         if bias is not None:
-            total = context.add("add", total, bias)
+            total = total + bias
         axis = total.rank - 1
         epsilon = epsilon_of(context, node, 1e-5 if rms else 1e-12)
         result = _norm(context, total, parameters, axis, epsilon, rms)
         if rms:
             if node.gives(1):
-                raise context.unsupported("the mean of a norm that has none")
+                raise unsupported("the mean of a norm that has none")
             scale = result
             if node.gives(2):
                 scale = _deviation(context, total, [axis], epsilon)
@@ -237,40 +251,31 @@ def _batch_norm(context: Context, node: NodeView) -> Sequence[Value]:
     opset 9, `spatial=0` has statistics for each element of an example."""
     x = node.input(0)
     if x.rank < 2:
-        raise context.unsupported(f"a batch norm of {x.type}, which has no axis of channels")
+        raise unsupported(f"a batch norm of {x.type}, which has no axis of channels")
     given = [node.input(i) for i in range(1, 5)]
     spatial = node.opset >= 9 or node.flag("spatial", True)
     normed, what = (x.shape[1:2], "channels") if spatial else (x.shape[1:], "elements")
     for v in given:
         if v.rank != len(normed):
-            raise context.malformed(
-                f"{v.type} for the {what} of {x.type}; expected {len(normed)} axes"
-            )
+            raise malformed(f"{v.type} for the {what} of {x.type}; expected {len(normed)} axes")
         for have, wanted in zip(v.shape, normed, strict=True):
-            context.builder.require(have, wanted, f"{v.type} for the {what} of {x.type}")
+            require(have, wanted, f"{v.type} for the {what} of {x.type}")
     across = (1,) * (x.rank - 1 - len(normed))
-    scale, bias, mean, variance = (
-        context.reshape(context.cast(v, x.dtype), (*v.shape, *across)) for v in given
-    )
+    scale, bias, mean, variance = (v.cast(x.dtype).reshape((*v.shape, *across)) for v in given)
     running: list[Value] = []
     if node.flag("training_mode"):
         axes = [axis for axis in range(x.rank) if axis != 1]
         momentum = node.number("momentum", 0.9)
         before = (mean, variance)
-        mean = context.squeeze(context.mean(x, axes), [0])
-        centred = context.add("subtract", x, mean)
-        variance = context.squeeze(
-            context.mean(context.add("multiply", centred, centred), axes), [0]
-        )
+        mean = x.mean(axes).squeeze([0])
+        centred = x - mean
+        variance = (centred * centred).mean(axes).squeeze([0])
         for value, old, new in zip(given[2:], before, (mean, variance), strict=True):
-            moved = context.add(
-                "add", context.scaled(old, momentum), context.scaled(new, 1 - momentum)
-            )
-            running.append(context.cast(context.reshape(moved, value.shape), value.dtype))
-    root = context.add("sqrt", context.add_to(variance, epsilon_of(context, node, 1e-5)))
-    normal = context.add("multiply", context.add("subtract", x, mean),
-                         context.add("divide", scale, root))  # fmt: skip
-    return [context.add("add", normal, bias), *running]
+            moved = old * momentum + new * (1 - momentum)
+            running.append(moved.reshape(value.shape).cast(value.dtype))
+    root = sqrt(variance + epsilon_of(context, node, 1e-5))
+    normal = (x - mean) * (scale / root)
+    return [normal + bias, *running]
 
 
 _REDUCTIONS: dict[str, tuple[Reduce, int]] = {

@@ -23,6 +23,19 @@ from ftuner.frontends.onnx.interpolation import (
     cubic_weight,
     linear_weight,
 )
+from ftuner.graph.algebra import (
+    apply,
+    ceil,
+    counted,
+    equal,
+    floor,
+    iota,
+    malformed,
+    require,
+    rint,
+    scalar,
+    where,
+)
 from ftuner.graph.following import sign_of
 from ftuner.graph.ir import Value
 
@@ -41,14 +54,14 @@ class _Mode:
 
 def _rounded(context: Context, position: Value, how: str, axis: Axis) -> Value:
     if how == _OLD_NEAREST:
-        smaller = context.add("less", axis.scale(context), context.scalar(1, FLOAT32))
-        after, before = (context.add(op, position) for op in ("ceil", "floor"))
-        return context.add("where", smaller, after, before)
+        smaller = axis.scale(context) < scalar(1, FLOAT32)
+        after, before = (apply(op, position) for op in ("ceil", "floor"))
+        return where(smaller, after, before)
     if how == "round_prefer_floor":
-        return context.add("ceil", context.add_to(position, -0.5 - _TIE))
+        return ceil(position + (-0.5 - _TIE))
     if how == "round_prefer_ceil":
-        return context.add("floor", context.add_to(position, 0.5 + _TIE))
-    return context.add(how, position)
+        return floor(position + (0.5 + _TIE))
+    return apply(how, position)
 
 
 _TIE = 1e-6
@@ -74,30 +87,29 @@ def _weighted(context: Context, axis: Axis, position: Value, mode: _Mode) -> tup
     """The tables of positions and of weights, (taps, size) each."""
     support = _SUPPORT[mode.kind]
     reach = axis.reach(support) if mode.antialias else support
-    first = context.add("floor", position)
-    start = context.count([1 - reach], FLOAT64)
-    taps = context.add("add", context.cast(context.iota(2 * reach, 0, 2), FLOAT64), start)
-    at = context.add("add", first, taps)
-    distance = context.add("absolute", context.add("subtract", at, position))
+    first = floor(position)
+    start = counted([1 - reach], FLOAT64)
+    taps = iota(2 * reach, 0, 2).cast(FLOAT64) + start
+    at = first + taps
+    distance = abs(at - position)
     if mode.antialias:
-        shrinks = context.at_most(axis.scale(context), 1)
-        distance = context.add("multiply", distance, context.cast(shrinks, FLOAT64))
+        shrinks = axis.scale(context).at_most(1)
+        distance = distance * shrinks.cast(FLOAT64)
     weight = (
         linear_weight(context, distance)
         if mode.kind == "linear" else cubic_weight(context, distance, mode.cubic)
     )  # fmt: skip
-    zero = context.scalar(0, FLOAT64)
+    zero = scalar(0, FLOAT64)
     if mode.excludes:
-        extent = context.count([axis.extent], FLOAT64)
-        inside = context.add("logical_and", context.add("less_equal", zero, at),
-                             context.add("less", at, extent))  # fmt: skip
-        weight = context.add("where", inside, weight, zero)
+        extent = counted([axis.extent], FLOAT64)
+        inside = (zero <= at) & (at < extent)
+        weight = where(inside, weight, zero)
     if mode.antialias or mode.excludes:
-        total = context.reduce(weight, "sum", [0])
-        empty = context.add("equal", total, zero)
-        total = context.add("where", empty, context.scalar(1, FLOAT64), total)
-        weight = context.add("divide", weight, total)
-    return context.cast(at, INT64), weight
+        total = weight.reduce("sum", [0])
+        empty = equal(total, zero)
+        total = where(empty, scalar(1, FLOAT64), total)
+        weight = weight / total
+    return at.cast(INT64), weight
 
 
 def _times(axis: Axis, mode: _Mode) -> int | None:
@@ -118,7 +130,7 @@ def _resized(
     """The result; `outside`: what elements of positions beyond a cropped region are."""
     times = {axis.number: n for axis in axes if (n := _times(axis, mode)) is not None}
     if times:
-        x = context.add("repeat", x, repeats=tuple(times.get(a, 1) for a in range(x.rank)))
+        x = apply("repeat", x, repeats=tuple(times.get(a, 1) for a in range(x.rank)))
         axes = [axis for axis in axes if axis.number not in times]
         if not axes:
             return x
@@ -126,8 +138,8 @@ def _resized(
     wide = x
     if mode.kind != "nearest":
         if x.dtype == BOOL:
-            raise context.malformed(f"{mode.kind} interpolation of {x.type}")
-        wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else context.computed(x)
+            raise malformed(f"{mode.kind} interpolation of {x.type}")
+        wide = x.cast(FLOAT32) if x.dtype.name in HALF_DTYPES else x.computed()
     positions: list[Value] = []
     weights: list[Value] = []
     beyond: list[Value] = []
@@ -135,29 +147,29 @@ def _resized(
         line = Line(context, axis, regions.get(axis.number))
         position = COORDINATES[mode.coordinates](line)
         if crops:
-            low = context.add("less", position, line.number(0.0))
-            high = context.add("less", line.number(axis.extent - 1), position)
-            found = context.add("logical_or", low, high)
-            beyond.append(context.unsqueeze(found, range(1, x.rank - axis.number)))
-        position = context.cast(position, FLOAT64)
+            low = position < line.number(0.0)
+            high = line.number(axis.extent - 1) < position
+            found = low | high
+            beyond.append(found.unsqueeze(range(1, x.rank - axis.number)))
+        position = position.cast(FLOAT64)
         if mode.kind == "nearest":
             rounded = _rounded(context, position, mode.nearest, axis)
-            positions.append(context.unsqueeze(context.cast(rounded, INT64), [0]))
+            positions.append(rounded.cast(INT64).unsqueeze([0]))
         else:
             at, weight = _weighted(context, axis, position, mode)
             positions.append(at)
-            weights.append(context.cast(weight, wide.dtype))
+            weights.append(weight.cast(wide.dtype))
     numbers = tuple(axis.number for axis in axes)
-    result = context.add("resample", wide, *positions, *weights, axes=numbers)
+    result = apply("resample", wide, *positions, *weights, axes=numbers)
     for mask in beyond:
-        fill = context.scalar(outside, result.dtype)
-        result = context.add("where", mask, fill, result)
+        fill = scalar(outside, result.dtype)
+        result = where(mask, fill, result)
     if x.dtype.kind in ("int", "uint") and mode.kind != "nearest":
-        result = context.add("rint", result)
+        result = rint(result)
         if mode.kind == "cubic":
             info = np.iinfo(x.dtype.name)
-            result = context.at_most(context.at_least(result, info.min), info.max)
-    return context.cast(result, x.dtype)
+            result = result.at_least(info.min).at_most(info.max)
+    return result.cast(x.dtype)
 
 
 # Nodes.
@@ -166,7 +178,7 @@ def _resized(
 def _ratio(context: Context, scale: float) -> tuple[int, int]:
     """The scale, a float32, as a fraction."""
     if not math.isfinite(scale) or scale <= 0:
-        raise context.malformed(f"a scale of {scale}; expected a positive number")
+        raise malformed(f"a scale of {scale}; expected a positive number")
     return scale.as_integer_ratio()
 
 
@@ -175,7 +187,7 @@ def _by_scales(
 ) -> list[Axis]:
     """`scales`: numerators and denominators."""
     if len(scales) != len(axes):
-        raise context.malformed(f"{len(scales)} scales for {len(axes)} axes of {x.type}")
+        raise malformed(f"{len(scales)} scales for {len(axes)} axes of {x.type}")
     found = []
     for axis, (up, down) in zip(axes, scales, strict=True):
         extent = x.shape[axis]
@@ -191,14 +203,14 @@ def _by_sizes(
     context: Context, x: Value, axes: Sequence[int], sizes: Sequence[Dim], policy: str
 ) -> list[Axis]:
     if len(sizes) != len(axes):
-        raise context.malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
+        raise malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
     pairs: list[tuple[Dim, Dim]] = []
     for axis, size in zip(axes, sizes, strict=True):
         extent = x.shape[axis]
         if isinstance(size, int) and size < (0 if isinstance(extent, Symbolic) else min(extent, 1)):
-            raise context.malformed(f"sizes {list(sizes)}; expected 1 or more each")
+            raise malformed(f"sizes {list(sizes)}; expected 1 or more each")
         if size == 0:
-            context.builder.require(extent, 0, f"a size of 0 along axis {axis} of {x.type}")
+            require(extent, 0, f"a size of 0 along axis {axis} of {x.type}")
         pairs.append((1, 1) if size == 0 else (size, extent))
     if policy == "stretch":
         return [
@@ -206,7 +218,7 @@ def _by_sizes(
             for axis, size, pair in zip(axes, sizes, pairs, strict=True)
         ]
     if policy not in ("not_larger", "not_smaller"):
-        raise context.malformed(f"keep_aspect_ratio_policy {policy!r}")
+        raise malformed(f"keep_aspect_ratio_policy {policy!r}")
     largest = policy == "not_smaller"
     choose = maximum if largest else minimum
     scales = [up / down for up, down in pairs if isinstance(up, int) and isinstance(down, int)]
@@ -235,12 +247,12 @@ def _given(node: NodeView, number: int) -> Value | None:
 def _scales(context: Context, scales: Value) -> Sequence[tuple[Dim, Dim]]:
     """The numerators and denominators of scales: numbers, or extents that a file divides."""
     if scales.rank != 1 or scales.dtype.kind != "float":
-        raise context.malformed(f"scales {scales.type}; expected one axis of floats")
+        raise malformed(f"scales {scales.type}; expected one axis of floats")
     ratios = None if scales.constant is not None else context.builder.ratios.of(scales)
     if ratios is not None:
         for up, down in ratios:
             if up == 0 or sign_of(up) < 0:
-                raise context.malformed(f"a scale of {up} / {down}; expected a positive number")
+                raise malformed(f"a scale of {up} / {down}; expected a positive number")
         return ratios
     return [_ratio(context, float(s)) for s in context.array_of(scales, "the scale")]
 
@@ -249,15 +261,15 @@ def _regions(
     context: Context, roi: Value | None, axes: Sequence[int]
 ) -> dict[int, tuple[Value, Value]]:
     if roi is None:
-        raise context.malformed(f"{CROPS} without a region of interest")
+        raise malformed(f"{CROPS} without a region of interest")
     if roi.rank != 1 or roi.dtype.kind != "float":
-        raise context.malformed(f"a region of interest {roi.type}; expected one axis of floats")
+        raise malformed(f"a region of interest {roi.type}; expected one axis of floats")
     count = len(axes)
-    context.builder.require(roi.shape[0], 2 * count, f"a region of interest {roi.type}")
-    wide = context.cast(roi, FLOAT32)
+    require(roi.shape[0], 2 * count, f"a region of interest {roi.type}")
+    wide = roi.cast(FLOAT32)
 
     def part(number: int) -> Value:
-        return context.reshape(context.slice(wide, 0, number, 1), ())
+        return wide.slice(0, number, 1).reshape(())
 
     return {axis: (part(i), part(count + i)) for i, axis in enumerate(axes)}
 
@@ -278,10 +290,10 @@ def _mode(context: Context, node: NodeView) -> _Mode:
         ("nearest_mode", nearest, _NEAREST),
     ):
         if found not in known:
-            raise context.malformed(f"{what} {found!r}; expected one of {', '.join(known)}")
+            raise malformed(f"{what} {found!r}; expected one of {', '.join(known)}")
     antialias = node.flag("antialias")
     if antialias and kind == "nearest":
-        raise context.malformed("antialias of the nearest element")
+        raise malformed("antialias of the nearest element")
     cubic = node.number("cubic_coeff_a", -0.75)
     return _Mode(kind, coordinates, nearest, cubic, antialias, node.flag("exclude_outside"))
 
@@ -297,7 +309,7 @@ def _resize(context: Context, node: NodeView) -> Sequence[Value]:
         context.axes(axes, x.rank)
     scales, sizes = _given(node, 2), _given(node, 3)
     if (scales is None) == (sizes is None):
-        raise context.malformed("expected either scales or sizes")
+        raise malformed("expected either scales or sizes")
     if scales is not None:
         changed = _by_scales(context, x, axes, _scales(context, scales))
     else:
@@ -325,7 +337,7 @@ def upsampled(
     """As before opset 11, where positions are asymmetric."""
     x, kind = node.input(0), node.text("mode", "nearest")
     if kind not in ("nearest", "linear") or coordinates not in COORDINATES or coordinates == CROPS:
-        raise context.malformed(f"mode {kind!r} at {coordinates!r}; expected nearest or linear")
+        raise malformed(f"mode {kind!r} at {coordinates!r}; expected nearest or linear")
     changed = [axis for axis in _by_scales(context, x, range(x.rank), scales) if axis.changes]
     if all(axis.size == axis.extent for axis in changed):
         return [x]

@@ -11,6 +11,19 @@ from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.indexing import non_zero
 from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.graph.algebra import (
+    apply,
+    concat,
+    counted,
+    equal,
+    gather,
+    iota,
+    malformed,
+    origin,
+    require,
+    scalar,
+    where,
+)
 from ftuner.graph.ir import Value
 
 _BEYOND = 1 << 62
@@ -21,53 +34,51 @@ def _compress(context: Context, node: NodeView) -> Sequence[Value]:
     """The elements along an axis, or of the whole tensor, where a condition holds."""
     x, condition = node.input(0), node.input(1)
     if condition.rank != 1 or condition.dtype != BOOL:
-        raise context.malformed(f"a condition {condition.type}; expected booleans along one axis")
+        raise malformed(f"a condition {condition.type}; expected booleans along one axis")
     axis = 0
     if node.has("axis"):
         axis = context.axis(node.integer("axis"), x.rank)
     else:
-        x = context.reshape(x, (product(x.shape),))
+        x = x.reshape((product(x.shape),))
     found = non_zero(context, node, condition)
-    chosen = context.reshape(found, (found.shape[1],))
-    return [context.add("gather", x, chosen, axis=axis, node=context.builder.where)]
+    chosen = found.reshape((found.shape[1],))
+    return [gather(x, chosen, axis)]
 
 
 def _eye_like(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     if x.rank != 2:
-        raise context.malformed(f"{x.type}; expected two axes")
+        raise malformed(f"{x.type}; expected two axes")
     dtype = x.dtype
     if node.has("dtype"):
-        what = f"{context.builder.where}: attribute dtype"
+        what = f"{origin()}: attribute dtype"
         dtype = dtype_of(node.integer("dtype"), what)
     # All diagonals beyond the matrix are equivalent, and the sums must fit 64 bits.
     offset = max(min(node.integer("k", 0), _BEYOND), -_BEYOND)
-    row = context.add_to(context.iota(x.shape[0], 0, 2), offset)
-    hot = context.add("equal", row, context.iota(x.shape[1], 1, 2))
-    return [context.cast(hot, dtype)]
+    row = iota(x.shape[0], 0, 2) + offset
+    hot = equal(row, iota(x.shape[1], 1, 2))
+    return [hot.cast(dtype)]
 
 
 def _hardmax(context: Context, node: NodeView) -> Sequence[Value]:
     """One at the first of the largest elements, and zero elsewhere."""
     x = node.input(0)
     if x.dtype.kind != "float":
-        raise context.malformed(f"hardmax of {x.type}")
+        raise malformed(f"hardmax of {x.type}")
     given = x
     if node.opset >= 13:
         axis = context.axis(node.integer("axis", -1), x.rank)
     else:
         # The axes from `axis` on are merged into one.
         axis = context.axis(node.integer("axis", 1), x.rank)
-        x = context.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))
+        x = x.reshape((*x.shape[:axis], product(x.shape[axis:])))
     # One element more, which is never the first of the largest: an axis may have none.
-    least = context.scalar(-math.inf, x.dtype)
-    more = context.broadcast(least, tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
-    best = context.add(
-        "arg_reduce", context.concat([x, more], axis), kind="argmax", axis=axis, last=False
-    )
-    place = context.iota(x.shape[axis], axis, x.rank)
-    hot = context.add("equal", context.unsqueeze(best, [axis]), place)
-    return [context.reshape(context.cast(hot, x.dtype), given.shape)]
+    least = scalar(-math.inf, x.dtype)
+    more = least.broadcast(tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
+    best = apply("arg_reduce", concat([x, more], axis), kind="argmax", axis=axis, last=False)
+    place = iota(x.shape[axis], axis, x.rank)
+    hot = equal(best.unsqueeze([axis]), place)
+    return [hot.cast(x.dtype).reshape(given.shape)]
 
 
 def _reverse_sequence(context: Context, node: NodeView) -> Sequence[Value]:
@@ -75,23 +86,23 @@ def _reverse_sequence(context: Context, node: NodeView) -> Sequence[Value]:
     x, lengths = node.input(0), node.input(1)
     time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
     if x.rank < 2 or sorted((time, batch)) != [0, 1]:
-        raise context.malformed(f"batch axis {batch} and time axis {time} of {x.type}")
+        raise malformed(f"batch axis {batch} and time axis {time} of {x.type}")
     if lengths.rank != 1 or lengths.dtype.kind != "int":
-        raise context.malformed(f"lengths {lengths.type}; expected integers along one axis")
-    context.builder.require(lengths.shape[0], x.shape[batch], f"lengths {lengths.type}")
+        raise malformed(f"lengths {lengths.type}; expected integers along one axis")
+    require(lengths.shape[0], x.shape[batch], f"lengths {lengths.type}")
     turned = (1, 0, *range(2, x.rank))
     if time == 0:
-        x = context.transpose(x, turned)
-    length = context.unsqueeze(context.cast(lengths, INT64), [1])
-    step = context.iota(x.shape[1], 1, 2)
+        x = x.transpose(turned)
+    length = lengths.cast(INT64).unsqueeze([1])
+    step = iota(x.shape[1], 1, 2)
     # A length beyond the sequence is an index out of range, and so is one below zero.
-    below = context.add("less", length, context.scalar(0, INT64))
-    length = context.add("where", below, context.count([x.shape[1] + 1], INT64), length)
-    back = context.add("subtract", context.add_to(length, -1), step)
-    within = context.add("less", step, length)
-    at = context.unsqueeze(context.add("where", within, back, step), [2])
-    found = context.add("gather_nd", x, at, batch_dims=1, node=context.builder.where)
-    return [context.transpose(found, turned) if time == 0 else found]
+    below = length < scalar(0, INT64)
+    length = where(below, counted([x.shape[1] + 1], INT64), length)
+    back = length + -1 - step
+    within = step < length
+    at = where(within, back, step).unsqueeze([2])
+    found = apply("gather_nd", x, at, batch_dims=1, node=origin())
+    return [found.transpose(turned) if time == 0 else found]
 
 
 def _tensor_scatter(context: Context, node: NodeView) -> Sequence[Value]:
@@ -99,7 +110,7 @@ def _tensor_scatter(context: Context, node: NodeView) -> Sequence[Value]:
     cache, update, start = node.input(0), node.input(1), node.optional(2)
     mode = node.text("mode", "linear")
     if mode not in ("linear", "circular"):
-        raise context.malformed(f"mode is {mode!r}; expected 'linear' or 'circular'")
+        raise malformed(f"mode is {mode!r}; expected 'linear' or 'circular'")
     axis = context.axis(node.integer("axis", -2), cache.rank)
     return [written_from(context, cache, update, start, axis, mode == "circular")]
 
@@ -112,15 +123,20 @@ def written_from(
     the first one."""
     what = f"an update {update.type} of {cache.type}"
     if axis == 0 or update.rank != cache.rank:
-        raise context.malformed(f"{what} along axis {axis}")
+        raise malformed(f"{what} along axis {axis}")
     if start is None:
-        start = context.broadcast(context.scalar(0, INT64), cache.shape[:1])
+        start = scalar(0, INT64).broadcast(cache.shape[:1])
     elif start.rank != 1 or start.dtype.kind != "int":
-        raise context.malformed(f"positions {start.type}; expected integers along one axis")
-    return context.add(
-        "write_rows", cache, context.cast(start, INT64), update, axis=axis, circular=circular,
-        node=context.builder.where,
-    )  # fmt: skip
+        raise malformed(f"positions {start.type}; expected integers along one axis")
+    return apply(
+        "write_rows",
+        cache,
+        start.cast(INT64),
+        update,
+        axis=axis,
+        circular=circular,
+        node=origin(),
+    )
 
 
 def _unique(context: Context, node: NodeView) -> Sequence[Value]:

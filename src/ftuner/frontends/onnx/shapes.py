@@ -19,6 +19,18 @@ from ftuner.core.dim import (
 )
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.graph.algebra import (
+    apply,
+    concat,
+    constant,
+    counted,
+    equal,
+    iota,
+    malformed,
+    require,
+    scalar,
+    unsupported,
+)
 from ftuner.graph.following import elements_of
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.views import slice_extent
@@ -31,7 +43,7 @@ def _shape(context: Context, node: NodeView) -> Sequence[Value]:
 
 
 def _size(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.count(node.input(0).shape, INT64)]
+    return [counted(node.input(0).shape, INT64)]
 
 
 def _constant(context: Context, node: NodeView) -> Sequence[Value]:
@@ -39,25 +51,25 @@ def _constant(context: Context, node: NodeView) -> Sequence[Value]:
         value = node.tensor("value")
         return [context.builder.stored(value.array, value.dtype)]
     if node.has("value_float"):
-        return [context.builder.constant(np.float32(node.number("value_float", finite=False)))]
+        return [constant(np.float32(node.number("value_float", finite=False)))]
     if node.has("value_int"):
-        return [context.builder.constant(np.int64(node.integer("value_int")))]
+        return [constant(np.int64(node.integer("value_int")))]
     if node.has("value_ints"):
-        return [context.builder.constant(np.array(node.integers("value_ints"), np.int64))]
+        return [constant(np.array(node.integers("value_ints"), np.int64))]
     if node.has("value_floats"):
-        return [context.builder.constant(np.array(node.numbers("value_floats"), np.float32))]
-    raise context.unsupported("constants that are text or sparse")
+        return [constant(np.array(node.numbers("value_floats"), np.float32))]
+    raise unsupported("constants that are text or sparse")
 
 
 def _constant_of_shape(context: Context, node: NodeView) -> Sequence[Value]:
     shape = context.shape_of(node.input(0), "the shape")
     if not node.has("value"):
-        return [context.broadcast(context.scalar(0, FLOAT32), shape)]
+        return [scalar(0, FLOAT32).broadcast(shape)]
     value = node.tensor("value")
     if value.array.size != 1:
-        raise context.malformed(f"value has {value.array.size} elements; expected one")
-    element = context.builder.constant(value.array.reshape(()), value.dtype)
-    return [context.broadcast(element, shape)]
+        raise malformed(f"value has {value.array.size} elements; expected one")
+    element = constant(value.array.reshape(()), value.dtype)
+    return [element.broadcast(shape)]
 
 
 def _reshape(context: Context, node: NodeView) -> Sequence[Value]:
@@ -67,27 +79,27 @@ def _reshape(context: Context, node: NodeView) -> Sequence[Value]:
         for axis, extent in enumerate(wanted):
             if extent == 0:
                 if axis >= x.rank:
-                    raise context.malformed(f"0 at axis {axis} of a shape, of {x.type}")
+                    raise malformed(f"0 at axis {axis} of a shape, of {x.type}")
                 wanted[axis] = x.shape[axis]
     unknown = [axis for axis, extent in enumerate(wanted) if extent == -1]
     if len(unknown) > 1:
-        raise context.malformed(f"more than one -1 in {wanted}")
+        raise malformed(f"more than one -1 in {wanted}")
     if unknown:
         others = product(extent for extent in wanted if extent != -1)
         total = product(x.shape)
         if others == 0 and total != 0:
-            raise context.malformed(f"{x.type} cannot take the shape {wanted}")
+            raise malformed(f"{x.type} cannot take the shape {wanted}")
         wanted[unknown[0]] = 0 if others == 0 else quotient(total, others)
-    return [context.reshape(x, tuple(wanted))]
+    return [x.reshape(tuple(wanted))]
 
 
 def _flatten(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     axis = node.integer("axis", 1)
     if not -x.rank <= axis <= x.rank:
-        raise context.malformed(f"axis {axis} of {x.type}")
+        raise malformed(f"axis {axis} of {x.type}")
     axis += x.rank if axis < 0 else 0
-    return [context.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))]
+    return [x.reshape((product(x.shape[:axis]), product(x.shape[axis:])))]
 
 
 def _given_axes(context: Context, node: NodeView) -> Sequence[int] | None:
@@ -107,7 +119,7 @@ def _squeeze(context: Context, node: NodeView) -> Sequence[Value]:
     x, given = node.input(0), _given_axes(context, node)
     if given is None:
         given = [i for i, extent in enumerate(x.shape) if _asked_one(context, extent, x)]
-    return [context.squeeze(x, context.axes(given, x.rank))]
+    return [x.squeeze(context.axes(given, x.rank))]
 
 
 def _asked_one(context: Context, extent: Dim, x: Value) -> bool:
@@ -115,38 +127,38 @@ def _asked_one(context: Context, extent: Dim, x: Value) -> bool:
     is the same for all other extents."""
     if isinstance(extent, int):
         return extent == 1
-    one = context.scalar(1, INT64)
-    found = context.add("equal", context.builder.dims([extent], ()), one)
+    one = scalar(1, INT64)
+    found = equal(context.builder.dims([extent], ()), one)
     return bool(context.array_of(found, f"which axes of {x.type} have one element").item())
 
 
 def _unsqueeze(context: Context, node: NodeView) -> Sequence[Value]:
     x, given = node.input(0), _given_axes(context, node)
     if given is None:
-        raise context.malformed("axes are missing")
-    return [context.unsqueeze(x, context.axes(given, x.rank + len(given)))]
+        raise malformed("axes are missing")
+    return [x.unsqueeze(context.axes(given, x.rank + len(given)))]
 
 
 def _transpose(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
-    return [context.transpose(x, node.integers("perm", tuple(reversed(range(x.rank)))))]
+    return [x.transpose(node.integers("perm", tuple(reversed(range(x.rank)))))]
 
 
 def _concat(context: Context, node: NodeView) -> Sequence[Value]:
     values = node.present()
-    return [context.concat(values, context.axis(node.integer("axis"), values[0].rank))]
+    return [concat(values, context.axis(node.integer("axis"), values[0].rank))]
 
 
 def _expand(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.broadcast(node.input(0), context.dims_of(node.input(1), "the shape"))]
+    return [node.input(0).broadcast(context.dims_of(node.input(1), "the shape"))]
 
 
 def _tile(context: Context, node: NodeView) -> Sequence[Value]:
     x = node.input(0)
     repeats = context.shape_of(node.input(1), "the number of repetitions")
     if len(repeats) != x.rank:
-        raise context.malformed(f"{len(repeats)} numbers of repetitions for {x.type}")
-    return [x if all(n == 1 for n in repeats) else context.add("tile", x, repeats=repeats)]
+        raise malformed(f"{len(repeats)} numbers of repetitions for {x.type}")
+    return [x if all(n == 1 for n in repeats) else apply("tile", x, repeats=repeats)]
 
 
 def _split(context: Context, node: NodeView) -> Sequence[Value]:
@@ -166,12 +178,12 @@ def _split(context: Context, node: NodeView) -> Sequence[Value]:
     else:
         extents = [quotient(extent, count)] * count
     if len(extents) != count:
-        raise context.malformed(f"{len(extents)} pieces for {count} outputs")
+        raise malformed(f"{len(extents)} pieces for {count} outputs")
     total: Dim = 0
     for piece in extents:
         total = total + piece
-    context.builder.require(total, extent, f"pieces of {x.type} along axis {axis}")
-    return context.pieces(x, axis, extents)
+    require(total, extent, f"pieces of {x.type} along axis {axis}")
+    return x.pieces(axis, extents)
 
 
 def _pad(context: Context, node: NodeView) -> Sequence[Value]:
@@ -181,7 +193,7 @@ def _pad(context: Context, node: NodeView) -> Sequence[Value]:
     widths: Shape
     if node.opset < 11:
         widths = node.integers("pads")
-        fill = context.scalar(node.number("value", 0.0, finite=False), x.dtype)
+        fill = scalar(node.number("value", 0.0, finite=False), x.dtype)
     else:
         widths = context.dims_of(node.input(1), "the padding")
         fill = node.optional(2)
@@ -189,7 +201,7 @@ def _pad(context: Context, node: NodeView) -> Sequence[Value]:
         if given is not None:
             axes = [context.axis(a, x.rank) for a in context.integers_of(given, "the axes")]
     if len(widths) != 2 * len(axes):
-        raise context.malformed(f"{len(widths)} widths of padding for {len(axes)} axes")
+        raise malformed(f"{len(widths)} widths of padding for {len(axes)} axes")
     before: list[Dim] = [0] * x.rank
     after: list[Dim] = [0] * x.rank
     for axis, low, high in zip(axes, widths, widths[len(axes) :], strict=False):
@@ -199,9 +211,9 @@ def _pad(context: Context, node: NodeView) -> Sequence[Value]:
     mode = node.text("mode", "constant")
     operands = [x]
     if mode == "constant":
-        fill = context.scalar(0, x.dtype) if fill is None else context.reshape(fill, ())
+        fill = scalar(0, x.dtype) if fill is None else fill.reshape(())
         operands.append(fill)
-    return [context.add("pad", *operands, before=tuple(before), after=tuple(after), mode=mode)]
+    return [apply("pad", *operands, before=tuple(before), after=tuple(after), mode=mode)]
 
 
 def _is_one(value: Value) -> bool:
@@ -236,7 +248,7 @@ def _known_range(context: Context, start: Value, limit: Value, delta: Value) -> 
     first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
     steps = float(last - first) / float(step) if step else math.nan
     if not math.isfinite(steps):
-        raise context.malformed(f"a range from {first} to {last} by {step}")
+        raise malformed(f"a range from {first} to {last} by {step}")
     return max(math.ceil(steps), 0)
 
 
@@ -246,14 +258,14 @@ def _integer_range(context: Context, start: Value, limit: Value, delta: Value) -
     least = None if isinstance(width, int) else least_value(width)
     if least is not None and least >= 0:
         begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
-        context.builder.require(minimum(width, 1), 1, "a range with steps of 0")
+        require(minimum(width, 1), 1, "a range with steps of 0")
         return maximum(ceil_quotient(end - begin, maximum(width, 1)), 0)
     step = context.integer_of(delta, "the step")
     if step == 0:
-        raise context.malformed("a range with steps of 0")
+        raise malformed("a range with steps of 0")
     single = all(v.shape in ((), (1,)) for v in (start, limit))
     if context.counted and single and not all(map(context.has_dims, (start, limit))):
-        first, last = (context.reshape(context.cast(v, INT64), (1,)) for v in (start, limit))
+        first, last = (v.cast(INT64).reshape((1,)) for v in (start, limit))
         count = context.count_between(first, last, (step,))
         return context.extents_of(count, "the elements of a range")[0]
     begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
@@ -264,20 +276,20 @@ def _range(context: Context, node: NodeView) -> Sequence[Value]:
     start, limit, delta = (node.input(i) for i in range(3))
     what = f"a range from {start.type} to {limit.type} by {delta.type}"
     if any(v.rank > 1 for v in (start, limit, delta)):
-        raise context.malformed(what)
+        raise malformed(what)
     for one in (n for v in (start, limit, delta) for n in v.shape):
-        context.builder.require(one, 1, what)
+        require(one, 1, what)
     if start.dtype.kind == "float":
         extent = _float_range(context, start, limit, delta)
         if extent is None:
             extent = _known_range(context, start, limit, delta)
     else:
         extent = _integer_range(context, start, limit, delta)
-    numbers = context.cast(context.iota(extent), start.dtype)
+    numbers = iota(extent).cast(start.dtype)
     if not _is_one(delta):
-        numbers = context.add("multiply", numbers, context.reshape(delta, ()))
+        numbers = numbers * delta.reshape(())
     if start.constant is None or start.constant.item() != 0:
-        numbers = context.add("add", numbers, context.reshape(start, ()))
+        numbers = numbers + start.reshape(())
     return [numbers]
 
 

@@ -28,6 +28,7 @@ from ftuner.frontends.onnx.windows import (
     positive_integers,
     with_bias,
 )
+from ftuner.graph.algebra import apply, concat, constant, malformed, require, scalar
 from ftuner.graph.ir import Value
 
 MAX_PARTS = 16
@@ -78,11 +79,11 @@ def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
     each = w.shape[1] if w.rank > 1 else 0
     channels = each * groups
     groups_of(context, node, x, w, channels)
-    context.builder.require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
+    require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
     if bias is not None:
         if bias.rank != 1:
-            raise context.malformed(f"the bias is {bias.type}; expected one axis")
-        context.builder.require(bias.shape[0], channels, f"the bias {bias.type}")
+            raise malformed(f"the bias is {bias.type}; expected one axis")
+        require(bias.shape[0], channels, f"the bias {bias.type}")
     rank = x.rank - 2
     kernel = context.known(kernel_of(context, node, w), "the window of a transposed convolution")
     strides = positive_integers(context, node, "strides", rank)
@@ -90,8 +91,8 @@ def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
     begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)
     # (K..., C, groups, channels of a group)
     depth = quotient(w.shape[0], groups)
-    weight = context.reshape(w, (groups, depth, *w.shape[1:]))
-    weight = context.transpose(weight, (*range(3, 3 + rank), 1, 0, 2))
+    weight = w.reshape((groups, depth, *w.shape[1:]))
+    weight = weight.transpose((*range(3, 3 + rank), 1, 0, 2))
     last = channels_last(context, x)
     few = isinstance(depth, int) and depth <= MOST_OF_GROUP and math.prod(strides) <= MAX_PARTS
     apart = groups > 1 and few and rank <= 2
@@ -114,16 +115,16 @@ def _blocks(context: Context, x: Value, weight: Value) -> Value:
     *kernel, depth, groups, each = weight.shape
     assert isinstance(groups, int)
     elements = product(kernel)
-    flat = context.reshape(weight, (elements, depth, groups, each))
-    point = context.transpose(flat, (1, 2, 0, 3))
-    point = context.reshape(point, (*[1] * rank, depth, elements * groups * each))
+    flat = weight.reshape((elements, depth, groups, each))
+    point = flat.transpose((1, 2, 0, 3))
+    point = point.reshape((*[1] * rank, depth, elements * groups * each))
     ones, none = (1,) * rank, (0,) * rank
     window = Window(ones, ones, ones, none, none, x.shape[1:-1])
     found = convolved(context, x, point, window, groups)
-    found = context.reshape(found, (*x.shape[:-1], groups, *kernel, each))
+    found = found.reshape((*x.shape[:-1], groups, *kernel, each))
     pairs = [axis for i in range(rank) for axis in (2 + rank + i, 1 + i)]
-    moved = context.transpose(found, (0, *pairs, 1 + rank, 2 + 2 * rank))
-    return context.reshape(moved, (*moved.shape[:-2], groups * each))
+    moved = found.transpose((0, *pairs, 1 + rank, 2 + 2 * rank))
+    return moved.reshape((*moved.shape[:-2], groups * each))
 
 
 def _joined(
@@ -145,13 +146,13 @@ def _joined(
         axis = len(chosen)
         if axis == rank:
             return _convolved(context, x, weight, bias, chosen, before, counts)
-        return context.concat([outputs((*chosen, part)) for part in axes[axis]], 2 + 2 * axis)
+        return concat([outputs((*chosen, part)) for part in axes[axis]], 2 + 2 * axis)
 
     found = outputs(())
     whole = (n * stride for n, stride in zip(counts, strides, strict=True))
-    result = context.reshape(found, (x.shape[0], *whole, found.shape[-1]))
+    result = found.reshape((x.shape[0], *whole, found.shape[-1]))
     for axis, extent in enumerate(extents):
-        result = context.slice(result, 1 + axis, begin[axis] - before[axis] * strides[axis], extent)
+        result = result.slice(1 + axis, begin[axis] - before[axis] * strides[axis], extent)
     return result
 
 
@@ -167,28 +168,28 @@ def _convolved(
     kernel = tuple(len(part.taps) for part in parts)
     columns = product((groups, *phases, each))
     if 0 in kernel:
-        found = context.broadcast(context.scalar(0, x.dtype), (x.shape[0], *counts, columns))
+        found = scalar(0, x.dtype).broadcast((x.shape[0], *counts, columns))
     else:
         for axis, part in enumerate(parts):
-            numbers = context.builder.constant([tap for taps in part.taps for tap in taps], INT64)
-            weight = context.add("gather", weight, numbers, axis=axis)
+            numbers = constant([tap for taps in part.taps for tap in taps], INT64)
+            weight = apply("gather", weight, numbers, axis=axis)
         pairs = [n for pair in zip(kernel, phases, strict=True) for n in pair]
-        apart = context.reshape(weight, (*pairs, depth, groups, each))
+        apart = weight.reshape((*pairs, depth, groups, each))
         end = 2 * rank
         order = (*range(0, end, 2), end, end + 1, *range(1, end, 2), end + 2)
-        own = context.reshape(context.transpose(apart, order), (*kernel, depth, columns))
+        own = apart.transpose(order).reshape((*kernel, depth, columns))
         first = tuple(-part.first - u for part, u in zip(parts, before, strict=True))
         dilations = tuple(part.dilation for part in parts)
         window = Window(kernel, (1,) * rank, dilations, first, (0,) * rank, counts)
         found = convolved(context, x, own, window, groups)
     if bias is not None:
-        one = context.reshape(bias, (groups, 1, each))
-        rows = context.broadcast(one, (groups, math.prod(phases), each))
-        found = with_bias(context, found, context.reshape(rows, (columns,)))
-    found = context.reshape(found, (x.shape[0], *counts, groups, *phases, each))
+        one = bias.reshape((groups, 1, each))
+        rows = one.broadcast((groups, math.prod(phases), each))
+        found = with_bias(context, found, rows.reshape((columns,)))
+    found = found.reshape((x.shape[0], *counts, groups, *phases, each))
     order = (0, *(a for i in range(rank) for a in (1 + i, 2 + rank + i)), 1 + rank, 2 + 2 * rank)
-    moved = context.transpose(found, order)
-    return context.reshape(moved, (*moved.shape[:-2], groups * each))
+    moved = found.transpose(order)
+    return moved.reshape((*moved.shape[:-2], groups * each))
 
 
 def _transposed_extents(
@@ -199,15 +200,15 @@ def _transposed_extents(
     rank = x.rank - 2
     auto = node.text("auto_pad", "NOTSET")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise context.malformed(f"auto_pad {auto!r}")
+        raise malformed(f"auto_pad {auto!r}")
     before, after = pads_of(context, node, rank)
     extra = node.integers("output_padding", (0,) * rank)
     wanted = node.integers("output_shape", ())
     if node.has("output_shape") and len(wanted) not in (rank, rank + 2):
-        raise context.malformed(f"output_shape {list(wanted)} of {x.type}")
+        raise malformed(f"output_shape {list(wanted)} of {x.type}")
     limits = [max(pair) for pair in zip(strides, dilations, strict=True)]
     if len(extra) != rank or any(not 0 <= n < m for n, m in zip(extra, limits, strict=True)):
-        raise context.malformed(f"output_padding {list(extra)}; expected {rank} below {limits}")
+        raise malformed(f"output_padding {list(extra)}; expected {rank} below {limits}")
     begin: list[int] = []
     extents: list[Dim] = []
     for axis, n in enumerate(x.shape[2:]):
