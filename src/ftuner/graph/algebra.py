@@ -1,8 +1,7 @@
 """Functions of graph values, beside the operators that values have: what a front end, a test or an
 example writes a graph in.
 
-They add nodes to the builder that is being written to; see `Builder.writing`. Errors name the
-origin of the nodes that this builder has.
+They add nodes to the builder that is being written to; see `Builder.writing`.
 """
 
 from __future__ import annotations
@@ -14,22 +13,8 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import DType
-from ftuner.errors import GraphError, UnsupportedOperatorError
-from ftuner.graph.builder import Builder
+from ftuner.graph.checks import origin
 from ftuner.graph.ir import Array, Operand, Value, building
-from ftuner.graph.ops.pointwise import broadcast_shape
-
-
-def builder() -> Builder:
-    """The builder that is being written to."""
-    found = building()
-    assert isinstance(found, Builder)
-    return found
-
-
-def origin() -> str:
-    """What error messages call the origin of the next nodes."""
-    return building().where
 
 
 def apply(op: str, *operands: Value, **attributes: Any) -> Value:
@@ -89,35 +74,9 @@ def scalar(value: float, dtype: DType) -> Value:
 
 def constant(array: Array | Sequence[Any] | np.generic, dtype: DType | None = None) -> Value:
     """A constant of dtype `dtype`, or else of the array's own."""
-    return builder().constant(array, dtype)
+    return building().constant(array, dtype)
 
 
 def counted(shape: Iterable[Dim], dtype: DType) -> Value:
     """The number of elements of a shape, as a scalar."""
     return building().dims([product(shape)], ()).cast(dtype)
-
-
-def require(x: Dim, y: Dim, what: str) -> None:
-    """Require that two dims are equal, now or when they are bound; see `Builder.require`."""
-    building().require(x, y, what)
-
-
-def fitting(x: Value, result: Value, what: str) -> Value:
-    """An operand that broadcasts to the shape of a result, which it must not enlarge."""
-    text = f"{what} {x.type}, which does not broadcast to {result.type}"
-    if x.rank > result.rank:
-        raise malformed(text)
-    whole = broadcast_shape([x.shape, result.shape], builder().require, text)
-    for extent, wanted in zip(whole, result.shape, strict=True):
-        require(extent, wanted, text)
-    return x
-
-
-def malformed(what: str) -> GraphError:
-    """The error that the model is wrong."""
-    return GraphError(f"{origin()}: {what}")
-
-
-def unsupported(what: str) -> UnsupportedOperatorError:
-    """The error that ftuner cannot compute `what` of the current node."""
-    return UnsupportedOperatorError(f"{origin()}: {what}")

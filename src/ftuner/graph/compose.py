@@ -10,7 +10,7 @@ from typing import Any
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
-from ftuner.graph.algebra import concat, iota
+from ftuner.graph.algebra import concat
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Value
@@ -159,14 +159,6 @@ class Composer:
         with self.builder.writing():
             return x * factor
 
-    def at_least(self, x: Value, bound: float) -> Value:
-        with self.builder.writing():
-            return x.at_least(bound)
-
-    def reshape(self, x: Value, shape: Shape) -> Value:
-        with self.builder.writing():
-            return x.reshape(shape)
-
     def unsqueeze(self, x: Value, axes: Iterable[int]) -> Value:
         with self.builder.writing():
             return x.unsqueeze(axes)
@@ -190,10 +182,6 @@ class Composer:
     def concat(self, values: Sequence[Value], axis: int) -> Value:
         with self.builder.writing():
             return concat(values, axis)
-
-    def iota(self, extent: Dim, axis: int = 0, rank: int = 1) -> Value:
-        with self.builder.writing():
-            return iota(extent, axis, rank)
 
     def reduce(self, x: Value, kind: str, axes: Sequence[int], keep: bool = True) -> Value:
         with self.builder.writing():

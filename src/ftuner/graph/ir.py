@@ -9,7 +9,7 @@ functions of `graph.algebra` do as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import EllipsisType
@@ -50,7 +50,8 @@ class Building(Protocol):
     def add(self, op: str, /, *inputs: Value, **attributes: Any) -> Value: ...
     def scalar(self, value: float, dtype: DType, /) -> Value: ...
     def dims(self, values: Sequence[Dim], shape: Shape, /) -> Value: ...
-    def require(self, x: Dim, y: Dim, what: str, /) -> None: ...
+    def constant(self, array: Any, dtype: DType | None = None, /) -> Value: ...
+    def require(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None: ...
 
 
 BUILDING: ContextVar[Building] = ContextVar("BUILDING")
@@ -70,6 +71,15 @@ def building() -> Building:
         raise GraphError(
             "operators on values add nodes to a builder; write them within `builder.writing()`"
         ) from None
+
+
+def _with_operand(op: str) -> Callable[[Value, Operand], Value]:
+    """The method that applies an operator to a value and an operand."""
+    return lambda x, other: building().add(op, x, x.like(other))
+
+
+def _exchanged(op: str) -> Callable[[Value, Operand], Value]:
+    return lambda x, other: building().add(op, x.like(other), x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,58 +122,32 @@ class Value:
             return building().dims([other], ()).cast(self.dtype)
         return building().scalar(other, self.dtype)
 
-    def _add(self, op: str, other: Operand) -> Value:
-        return building().add(op, self, self.like(other))
-
-    def _add_to(self, op: str, other: Operand) -> Value:
-        return building().add(op, self.like(other), self)
-
-    def __add__(self, other: Operand) -> Value:
-        return self._add("add", other)
-
-    def __sub__(self, other: Operand) -> Value:
-        return self._add("subtract", other)
-
-    def __rsub__(self, other: Operand) -> Value:
-        return self._add_to("subtract", other)
+    __add__ = __radd__ = _with_operand("add")
+    __sub__, __rsub__ = _with_operand("subtract"), _exchanged("subtract")
+    __truediv__, __rtruediv__ = _with_operand("divide"), _exchanged("divide")
+    __mod__, __pow__ = _with_operand("remainder"), _with_operand("power")
+    __lt__, __gt__ = _with_operand("less"), _exchanged("less")
+    __le__, __ge__ = _with_operand("less_equal"), _exchanged("less_equal")
+    at_least, at_most = _with_operand("maximum"), _with_operand("minimum")
 
     def __mul__(self, other: Operand) -> Value:
-        return self if not isinstance(other, Value) and other == 1 else self._add("multiply", other)
+        same = not isinstance(other, Value) and other == 1
+        return self if same else building().add("multiply", self, self.like(other))
 
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __truediv__(self, other: Operand) -> Value:
-        return self._add("divide", other)
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        return self._add_to("divide", other)
-
-    def __mod__(self, other: Operand) -> Value:
-        return self._add("remainder", other)
-
-    def __pow__(self, other: Operand) -> Value:
-        return self._add("power", other)
-
-    def __lt__(self, other: Operand) -> Value:
-        return self._add("less", other)
-
-    def __le__(self, other: Operand) -> Value:
-        return self._add("less_equal", other)
-
-    def __gt__(self, other: Operand) -> Value:
-        return self._add_to("less", other)
-
-    def __ge__(self, other: Operand) -> Value:
-        return self._add_to("less_equal", other)
+    __rmul__ = __mul__
 
     def __and__(self, other: Value) -> Value:
-        return self._add("logical_and" if self.dtype == BOOL else "bitwise_and", other)
+        return building().add(f"{self._kind}_and", self, other)
 
     def __or__(self, other: Value) -> Value:
-        return self._add("logical_or" if self.dtype == BOOL else "bitwise_or", other)
+        return building().add(f"{self._kind}_or", self, other)
 
     def __invert__(self) -> Value:
-        return building().add("logical_not" if self.dtype == BOOL else "bitwise_not", self)
+        return building().add(f"{self._kind}_not", self)
+
+    @property
+    def _kind(self) -> str:
+        return "logical" if self.dtype == BOOL else "bitwise"
 
     def __neg__(self) -> Value:
         return building().add("negative", self)
@@ -181,12 +165,6 @@ class Value:
         if other.rank == 1:
             result = result.squeeze([result.rank - 1])
         return result.squeeze([result.rank - min(other.rank, 2)]) if self.rank == 1 else result
-
-    def at_least(self, bound: Operand) -> Value:
-        return self._add("maximum", bound)
-
-    def at_most(self, bound: Operand) -> Value:
-        return self._add("minimum", bound)
 
     def cast(self, dtype: DType) -> Value:
         return self if self.dtype == dtype else building().add("cast", self, to=dtype)

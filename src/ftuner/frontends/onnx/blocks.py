@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape
-from ftuner.core.dtype import INT64
-from ftuner.frontends.onnx.context import Context
-from ftuner.graph.algebra import apply, counted, equal, iota, where, zero_padded
+from ftuner.graph.algebra import apply, equal, iota, where, zero_padded
 from ftuner.graph.ir import Value
 
 
@@ -25,9 +23,7 @@ class Blocks:
     begin: Sequence[int]
 
 
-def summed_blocks(
-    context: Context, x: Value, axis: int, blocks: Blocks, sizes: Sequence[Dim]
-) -> Value:
+def summed_blocks(x: Value, axis: int, blocks: Blocks, sizes: Sequence[Dim]) -> Value:
     """The image of spatial extents `sizes` whose elements are the sums of what blocks have there.
 
     From `axis` on, x has two axes for each spatial one, the taps and the blocks; the result has
@@ -39,28 +35,18 @@ def summed_blocks(
     # After the last element, a zero for what no block has.
     edge = tuple(int(axis <= i < axis + rank) for i in range(len(shape)))
     padded = zero_padded(x.reshape(shape), (0,) * len(shape), edge)
-    tables = [_readers(context, blocks, i, size) for i, size in enumerate(sizes)]
+    tables = [_readers(blocks, i, size) for i, size in enumerate(sizes)]
     return apply("resample", padded, *tables, axes=tuple(range(axis, axis + rank)))
 
 
-def _readers(context: Context, blocks: Blocks, axis: int, size: Dim) -> Value:
+def _readers(blocks: Blocks, axis: int, size: Dim) -> Value:
     """For each tap and each element of an axis, where the tap of its block is; `kernel * count` if
     there is no such block."""
 
     kernel, count = blocks.kernel[axis], blocks.counts[axis]
     stride, dilation, begin = blocks.strides[axis], blocks.dilations[axis], blocks.begin[axis]
-
-    def number(value: Dim) -> Value:
-        return counted([value], INT64)
-
     taps = iota(kernel, 0, 2)
-    reached = taps * number(dilation)
-    shifted = iota(size) + number(begin)
-    distance = shifted - reached
-    block = distance / number(stride)
-    even = equal(block * number(stride), distance)
-    low = number(0) <= distance
-    high = block < number(count)
-    found = even & (low & high)
-    at = taps * number(count) + block
-    return where(found, at, number(kernel * count))
+    distance = iota(size) + begin - taps * dilation
+    block = distance / stride
+    found = equal(block * stride, distance) & ((distance >= 0) & (block < count))
+    return where(found, taps * count + block, kernel * count)

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, INT64, STRING
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import chosen, labels
-from ftuner.graph.algebra import apply, constant, equal, isnan, malformed, scalar, where
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, constant, equal, isnan, where
+from ftuner.graph.checks import malformed
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.ops.learning import Words
 
@@ -18,18 +20,15 @@ LABEL_LISTS: Mapping[str, type] = {"strings": object, "int64s": np.int64, "float
 """The attributes of a list of labels, by the end of their names."""
 
 
-def _matches(context: Context, x: Value, keys: Array) -> Value:
+def _matches(x: Value, keys: Array) -> Value:
     """Whether each element is equal to each key, along a new last axis. NaN is equal to NaN. A
     string is equal to the first of equal keys alone."""
     column = x.unsqueeze([x.rank])
     if x.dtype == STRING:
-        numbers = constant(np.arange(keys.size))
-        return equal(apply("places", column, words=_words(keys)), numbers)
+        return equal(apply("places", column, words=_words(keys)), constant(np.arange(keys.size)))
     hit = equal(column, constant(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
-        both = constant(np.isnan(keys))
-        none = isnan(column) & both
-        hit = hit | none
+        hit = hit | isnan(column) & constant(np.isnan(keys))
     return hit
 
 
@@ -37,12 +36,11 @@ def _words(keys: Array) -> Words:
     return Words(tuple(keys.tolist()))
 
 
-def _place(context: Context, x: Value, keys: Array) -> Value:
+def _place(x: Value, keys: Array) -> Value:
     """The place of the first key that each element is equal to; the number of keys for others."""
     if x.dtype == STRING:
         return apply("places", x, words=_words(keys))
-    numbers = constant(np.arange(keys.size))
-    found = where(_matches(context, x, keys), numbers, scalar(keys.size, INT64))
+    found = where(_matches(x, keys), constant(np.arange(keys.size)), keys.size)
     return found.reduce("minimum", [x.rank], keep=False)
 
 
@@ -55,17 +53,16 @@ def _looked_up(context: Context, x: Value, keys: Array, values: Array, default: 
         raise malformed(f"{x.type}, whose keys are {of}")
     choices = np.append(values, default.astype(values.dtype))
     dtype = STRING if values.dtype.hasobject else None
-    table = constant(choices, dtype)
-    return chosen(context, table, _place(context, x, keys))
+    return chosen(context, constant(choices, dtype), _place(x, keys))
 
 
-def _label_encoder(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("LabelEncoder", domain=LEARNING)
+def _label_encoder(context: Context, node: NodeView, x: Value) -> Sequence[Value]:
     """Values of keys; the first one of keys that are equal. Other elements have the default."""
     if node.opset < 2:
         return _of_classes(context, node)
-    keys, values = (_listed(context, node, which) for which in ("keys", "values"))
-    default = _default(node, values.dtype)
-    return [_looked_up(context, node.input(0), keys, values, default)]
+    keys, values = (_listed(node, which) for which in ("keys", "values"))
+    return [_looked_up(context, x, keys, values, _default(node, values.dtype))]
 
 
 def _of_classes(context: Context, node: NodeView) -> Sequence[Value]:
@@ -73,8 +70,11 @@ def _of_classes(context: Context, node: NodeView) -> Sequence[Value]:
     return _translated(context, node, node.texts("classes_strings"), None)
 
 
-def _category_mapper(context: Context, node: NodeView) -> Sequence[Value]:
-    return _translated(context, node, node.texts("cats_strings"), node.integers("cats_int64s"))
+@onnx("CategoryMapper", domain=LEARNING)
+def _category_mapper(
+    context: Context, node: NodeView, cats_strings: tuple[str, ...], cats_int64s: tuple[int, ...]
+) -> Sequence[Value]:
+    return _translated(context, node, cats_strings, cats_int64s)
 
 
 def _translated(
@@ -90,7 +90,7 @@ def _translated(
     return [_looked_up(context, x, of, names, default)]
 
 
-def _listed(context: Context, node: NodeView, which: str) -> Array:
+def _listed(node: NodeView, which: str) -> Array:
     """The keys or values of a label encoder."""
     if node.has(f"{which}_tensor"):
         return node.tensor(f"{which}_tensor").array
@@ -111,10 +111,10 @@ def _default(node: NodeView, dtype: np.dtype) -> Array:
     return np.array([node.integer("default_int64", -1)])
 
 
-def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("OneHotEncoder", domain=LEARNING)
+def _one_hot(context: Context, node: NodeView, x: Value, zeros: bool = True) -> Value:
     """A one for the category of each element, along a new last axis. Elements of no category have
     zeros, or are out of range."""
-    x = node.input(0)
     if x.dtype != STRING:
         x = x.cast(INT64)
         keys = np.array(node.integers("cats_int64s"), np.int64)
@@ -122,25 +122,16 @@ def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
         keys = np.array(node.texts("cats_strings"), object)
     if not 0 < keys.size == len(set(keys.tolist())):
         raise malformed(f"{keys.size} categories; expected some, all different")
-    if not node.flag("zeros", True):
+    if not zeros:
         # Gather checks that each has a category.
-        ones = constant(np.eye(keys.size, dtype=np.float32))
-        return [chosen(context, ones, _place(context, x, keys))]
-    return [_matches(context, x, keys).cast(FLOAT32)]
+        return chosen(context, constant(np.eye(keys.size, dtype=np.float32)), _place(x, keys))
+    return _matches(x, keys).cast(FLOAT32)
 
 
-def _zip_map(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("ZipMap", domain=LEARNING)
+def _zip_map(context: Context, node: NodeView, x: Value) -> Value:
     """A map for each row, from labels to numbers."""
-    x = node.input(0)
     if x.rank not in (1, 2) or x.dtype != FLOAT32:
         raise malformed(f"{x.type}; expected one or two axes of float32")
     rows = x.unsqueeze([0]) if x.rank == 1 else x
-    return [apply("maps", rows, labels(context, node))]
-
-
-CATEGORIES: Table = {
-    (LEARNING, "CategoryMapper"): _category_mapper,
-    (LEARNING, "LabelEncoder"): _label_encoder,
-    (LEARNING, "OneHotEncoder"): _one_hot,
-    (LEARNING, "ZipMap"): _zip_map,
-}
+    return apply("maps", rows, labels(context, node))

@@ -286,8 +286,7 @@ class Context(Composer):
             constant(np.array(numbers, np.int64))
             for numbers in ([1 if n > 0 else -1 for n in steps], [abs(n) for n in steps])
         )
-        distance = (stop - first) * signs
-        whole = distance + (sizes + -1)
+        whole = (stop - first) * signs + (sizes + -1)
         # Rounded towards zero, which does not matter below it.
         return (whole / sizes).at_least(0)
 

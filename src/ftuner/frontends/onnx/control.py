@@ -24,7 +24,6 @@ from ftuner.frontends.onnx.context import (
     Context,
     NodeView,
     Operand,
-    Table,
     node_count,
 )
 from ftuner.frontends.onnx.inner import (
@@ -37,17 +36,10 @@ from ftuner.frontends.onnx.inner import (
     unrolled,
 )
 from ftuner.frontends.onnx.records import GraphRecord
-from ftuner.graph.algebra import (
-    concat,
-    constant,
-    gather,
-    malformed,
-    require,
-    scalar,
-    unsupported,
-    where,
-)
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import concat, constant, gather, scalar, where
 from ftuner.graph.answers import RunTimeNumberError
+from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import Numerics
 from ftuner.graph.operators import OPERATORS
@@ -63,8 +55,8 @@ FOREVER = 1 << 62
 """Iterations of a loop that only a condition ends."""
 
 
-def _if(context: Context, node: NodeView) -> Sequence[Operand]:
-    condition = node.input(0)
+@onnx("If")
+def _if(context: Context, node: NodeView, condition: Value) -> Sequence[Operand]:
     known = condition.constant is not None or condition.name in context.answers
     branches = [node.graph(name) for name in ("then_branch", "else_branch")]
     if not known and (context.nested or _is_costly(context, condition)):
@@ -106,28 +98,29 @@ def _branch(node: NodeView, graph: GraphRecord, inner: Context) -> Sequence[Oper
     return node.inner(inner, graph, ())
 
 
-def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
-    graph, initial = node.graph("body"), list(node.inputs[2:])
-    zero, always = starting(context)
-    trips, going = node.optional(0), node.optional(1)
-    if trips is None:
-        trips = constant(np.int64(FOREVER))
+@onnx("Loop")
+def _loop(
+    context: Context, node: NodeView, trips: Value | None, going: Value | None, body: GraphRecord
+) -> Sequence[Operand]:
+    initial = list(node.inputs[2:])
+    zero, always = starting()
+    trips = constant(np.int64(FOREVER)) if trips is None else trips
     going = always if going is None else going
     for value, dtype in ((trips, INT64), (going, BOOL)):
         if value.dtype != dtype or value.rank > 1 or any(n != 1 for n in value.shape):
             raise malformed(f"{value.type} begins a loop; expected one {dtype}")
     trips, going = trips.reshape(()), going.reshape(())
-    if len(graph.inputs) != 2 + len(initial) or len(graph.outputs) < 1 + len(initial):
+    if len(body.inputs) != 2 + len(initial) or len(body.outputs) < 1 + len(initial):
         raise malformed(
-            f"{len(initial)} carried values, {len(graph.inputs)} inputs and {len(graph.outputs)} "
+            f"{len(initial)} carried values, {len(body.inputs)} inputs and {len(body.outputs)} "
             "outputs of the body"
         )
     carried = [v for v in initial if v is not None]
     if len(carried) < len(initial):
         raise malformed("a carried value is missing")
 
-    changed = _changed(graph, len(carried))
-    if not changed and len(graph.outputs) == 1 + len(carried):
+    changed = _changed(body, len(carried))
+    if not changed and len(body.outputs) == 1 + len(carried):
         return carried
 
     def merged(changing: Sequence[Operand]) -> list[Operand]:
@@ -135,10 +128,10 @@ def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
         found = dict(zip(changed, changing, strict=True))
         return [found.get(i, value) for i, value in enumerate(carried)]
 
-    def body(inner: Context, values: Sequence[Operand]) -> Step:
-        _expect_few(inner, graph)
+    def step(inner: Context, values: Sequence[Operand]) -> Step:
+        _expect_few(inner, body)
         number, condition, *others = values
-        goes_on, *results = node.inner(inner, graph, [number, condition, *merged(others)])
+        goes_on, *results = node.inner(inner, body, [number, condition, *merged(others)])
         assert isinstance(number, Value)
         assert isinstance(goes_on, Value)
         unchanged = goes_on is condition
@@ -147,7 +140,7 @@ def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
         return Step(None if unchanged else goes_on, after, results[len(carried) :])
 
     first = [zero, going, *(carried[i] for i in changed)]
-    last = _repeated(context, trips, going, first, body, 2, node_count(graph))
+    last = _repeated(context, trips, going, first, step, 2, node_count(body))
     return [*merged(last[: len(changed)]), *last[len(changed) :]]
 
 
@@ -182,14 +175,13 @@ def _repeated(
     first = step(replace(context, nested=True), initial)
     goes_on = going if first.condition is None else first.condition
     assert isinstance(goes_on, Value)
-    left = trips + -1
-    found = _iterated(context, left, goes_on, first.carried, step, optional, nodes)
+    found = _iterated(context, trips + -1, goes_on, first.carried, step, optional, nodes)
     last = len(initial) - optional
     stacked = zip(first.stacked, found[last:], strict=True)
-    return [*found[:last], *(_stacked_before(context, x, others) for x, others in stacked)]
+    return [*found[:last], *(_stacked_before(x, others) for x, others in stacked)]
 
 
-def _stacked_before(context: Context, first: Operand, others: Operand) -> Value:
+def _stacked_before(first: Operand, others: Operand) -> Value:
     assert isinstance(first, Value)
     assert isinstance(others, Value)
     return concat([first.unsqueeze([0]), others], 0)
@@ -271,7 +263,7 @@ def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
     )  # fmt: skip
     axes = node.integers("scan_output_axes", (0,) * outputs)
     backwards = node.integers("scan_output_directions", (0,) * outputs)
-    _expect_lengths(context, outputs, axes, backwards)
+    _expect_lengths(outputs, axes, backwards)
     found: list[Operand] = list(results[: len(states)])
     for x, axis, reverse in zip(results[len(states) :], axes, backwards, strict=True):
         if reverse:
@@ -281,14 +273,15 @@ def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
     return found
 
 
-def _expect_lengths(context: Context, count: int, *lists: Sequence[int]) -> None:
+def _expect_lengths(count: int, *lists: Sequence[int]) -> None:
     if count < 0 or any(len(found) != count for found in lists):
         raise malformed(f"axes and directions {lists}; expected {count} each")
 
 
 def _scanned(
     context: Context, node: NodeView, graph: GraphRecord, states: Sequence[Value],
-    inputs: Sequence[Value], axes: Sequence[int], backwards: Sequence[int], length: Value | None,
+    inputs: Sequence[Value], axes: Sequence[int], backwards: Sequence[int],
+    length: Value | None,
 ) -> list[Value]:  # fmt: skip
     """The last states, and the outputs stacked along the first axis.
 
@@ -296,7 +289,7 @@ def _scanned(
         length: the number of elements that count, if not all do. After them states stay, and
             outputs are zero.
     """
-    _expect_lengths(context, len(inputs), axes, backwards)
+    _expect_lengths(len(inputs), axes, backwards)
     if not inputs:
         raise malformed("there is nothing to scan")
     extent = inputs[0].shape[axes[0]]
@@ -315,10 +308,9 @@ def _scanned(
             counts = number < length
             old = [*before, *(scalar(0, v.dtype) for v in tensors[len(before) :])]
             results = [where(counts, x, y) for x, y in zip(tensors, old, strict=True)]
-        after = [number + 1, *results[: len(before)]]
-        return Step(None, after, results[len(before) :])
+        return Step(None, [number + 1, *results[: len(before)]], results[len(before) :])
 
-    zero, always = starting(context)
+    zero, always = starting()
     trips = context.builder.dims([extent], ())
     found = _repeated(context, trips, always, [zero, *states], body, 1, node_count(graph))
     return [v for v in found if isinstance(v, Value)]
@@ -348,13 +340,11 @@ def _scan_batch(context: Context, node: NodeView) -> Sequence[Operand]:
         results = _scanned(inner, node, graph, states, inputs, [0] * count, backwards, length)
         return Step(None, [number + 1], results)
 
-    zero, always = starting(context)
+    zero, always = starting()
     trips = context.builder.dims([batch], ())
     return _repeated(context, trips, always, [zero], body, 1, node_count(graph))
 
 
+@onnx("Scan")
 def _any_scan(context: Context, node: NodeView) -> Sequence[Operand]:
     return _scan(context, node) if node.opset >= 9 else _scan_batch(context, node)
-
-
-CONTROL: Table = {("", "If"): _if, ("", "Loop"): _loop, ("", "Scan"): _any_scan}

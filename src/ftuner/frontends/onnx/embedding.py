@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ftuner.core.dtype import INT32
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.quantised import levels_of
 from ftuner.frontends.onnx.quantised_products import scalar_of
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.frontends.onnx.reductions import epsilon_of
-from ftuner.graph.algebra import apply, equal, gather, iota, malformed, require, scalar
+from ftuner.frontends.onnx.signatures import Epsilon, onnx
+from ftuner.graph.algebra import apply, equal, gather, iota, scalar
+from ftuner.graph.checks import expect_shape, malformed, require
 from ftuner.graph.ir import Value
 
 _EPSILON = 1e-12
@@ -19,7 +20,7 @@ _Read = Callable[[int, "Value | None"], Value]
 
 
 def _embedded(
-    context: Context, node: NodeView, read: _Read, mask: Value | None, positions: Value | None
+    node: NodeView, read: _Read, positions: Value | None, epsilon: float
 ) -> Sequence[Value]:
     """The norm, the number of tokens that the mask counts, and the sum. Inputs 2 to 6 are tables of
     words, positions and segments, and the norm's scale and bias."""
@@ -42,7 +43,7 @@ def _embedded(
             what = f"indices {index.type} for tokens {ids.type}"
             if index.rank != 2:
                 raise malformed(what)
-            context.builder.require(index.shape[0], batch, what, or_one=number == 3)
+            require(index.shape[0], batch, what, or_one=number == 3)
             require(index.shape[1], length, what)
         rows = read(number, index)
         total = rows if total is None else total + rows
@@ -50,45 +51,35 @@ def _embedded(
     scale, bias = read(5, None), read(6, None)
     for parameter in (scale, bias):
         what = f"scale or bias {parameter.type} of {total.type}"
-        if parameter.rank != 1:
-            raise malformed(what)
-        require(parameter.shape[0], total.shape[2], what)
-    epsilon = epsilon_of(context, node, _EPSILON)
+        expect_shape(parameter, (total.shape[2],), what)
     norm = apply("norm", total, scale, bias, axis=2, epsilon=epsilon, rms=False)
+    mask = node.optional(7)
     if mask is None:
         counts = scalar(0, INT32).broadcast((batch,))
     else:
-        ones = equal(mask, 1)
-        counts = ones.cast(INT32).reduce("sum", [1], keep=False)
+        counts = equal(mask, 1).cast(INT32).reduce("sum", [1], keep=False)
     return [norm, counts, total]
 
 
-def _rows(context: Context, table: Value, index: Value | None) -> Value:
-    if index is None:
-        return table
-    return gather(table, index)
+def _rows(table: Value, index: Value | None) -> Value:
+    return table if index is None else gather(table, index)
 
 
-def _embed(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("EmbedLayerNormalization", domain=MICROSOFT)
+def _embed(node: NodeView, epsilon: Epsilon = _EPSILON) -> Sequence[Value]:
     def read(number: int, index: Value | None) -> Value:
-        return _rows(context, node.input(number), index)
+        return _rows(node.input(number), index)
 
-    return _embedded(context, node, read, node.optional(7), node.optional(8))
+    return _embedded(node, read, node.optional(8), epsilon)
 
 
-def _quantised_embed(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("QEmbedLayerNormalization", domain=MICROSOFT)
+def _quantised_embed(node: NodeView, epsilon: Epsilon = _EPSILON) -> Sequence[Value]:
     """The same of tables that are levels: scales are inputs 8 to 12, zero points 13 to 17."""
 
     def read(number: int, index: Value | None) -> Value:
-        scale = scalar_of(context, node.input(number + 6), "a scale")
-        zero = scalar_of(context, node.input(number + 11), "a zero point")
-        levels = _rows(context, node.input(number), index)
-        return levels_of(context, levels, zero, scale.dtype) * scale
+        scale = scalar_of(node.input(number + 6), "a scale")
+        zero = scalar_of(node.input(number + 11), "a zero point")
+        return levels_of(_rows(node.input(number), index), zero, scale.dtype) * scale
 
-    return _embedded(context, node, read, node.optional(7), None)[:2]
-
-
-EMBEDDING: Table = {
-    (MICROSOFT, "EmbedLayerNormalization"): _embed,
-    (MICROSOFT, "QEmbedLayerNormalization"): _quantised_embed,
-}
+    return _embedded(node, read, None, epsilon)[:2]

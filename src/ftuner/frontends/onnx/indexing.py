@@ -8,22 +8,10 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
-from ftuner.graph.algebra import (
-    apply,
-    concat,
-    constant,
-    equal,
-    gather,
-    iota,
-    isnan,
-    malformed,
-    origin,
-    require,
-    scalar,
-    unsupported,
-    where,
-)
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, concat, constant, equal, gather, iota, isnan, where
+from ftuner.graph.checks import expect_shape, malformed, origin, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.operators import OPERATORS
 
@@ -31,33 +19,32 @@ _BEYOND = 1 << 62
 """More rows or columns than a matrix has."""
 
 
-def _gather(context: Context, node: NodeView) -> Sequence[Value]:
-    x, indices = node.input(0), node.input(1)
-    axis = context.axis(node.integer("axis", 0), x.rank)
+@onnx("Gather")
+def _gather(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
+    axis = context.axis(axis, x.rank)
     extent, constant = x.shape[axis], indices.constant
     if constant is not None and indices.dtype.kind == "int" and isinstance(extent, int):
         index = int(constant.flat[0]) if constant.size == 1 else extent
         if -extent <= index < extent:
             # A slice is a view; a gather would copy.
             one = x.slice(axis, index % extent, 1)
-            return [one.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])]
-    return [gather(x, indices, axis)]
+            return one.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+    return gather(x, indices, axis)
 
 
-def _gather_elements(context: Context, node: NodeView) -> Sequence[Value]:
-    x, indices = node.input(0), node.input(1)
-    axis = context.axis(node.integer("axis", 0), x.rank)
-    return [apply("gather_elements", x, indices, axis=axis, node=origin())]
+@onnx("GatherElements")
+def _gather_elements(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
+    axis = context.axis(axis, x.rank)
+    return apply("gather_elements", x, indices, axis=axis, node=origin())
 
 
-def _gather_nd(context: Context, node: NodeView) -> Sequence[Value]:
-    batch = node.integer("batch_dims", 0)
-    x, indices = node.input(0), node.input(1)
-    _expect_depth(context, indices)
-    return [apply("gather_nd", x, indices, batch_dims=batch, node=origin())]
+@onnx("GatherND")
+def _gather_nd(x: Value, indices: Value, batch_dims: int = 0) -> Value:
+    _expect_depth(indices)
+    return apply("gather_nd", x, indices, batch_dims=batch_dims, node=origin())
 
 
-def _expect_depth(context: Context, indices: Value) -> None:
+def _expect_depth(indices: Value) -> None:
     """Raise an error unless the number of indexed axes is known: it decides the result's rank."""
     if indices.rank and not isinstance(indices.shape[-1], int):
         raise unsupported(
@@ -68,32 +55,27 @@ def _expect_depth(context: Context, indices: Value) -> None:
 _COMBINE = {"none": "none", "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def _combination(context: Context, node: NodeView) -> str:
-    given = node.text("reduction", "none")
-    if given not in _COMBINE:
-        raise malformed(f"reduction is {given!r}; expected one of {tuple(_COMBINE)}")
-    return _COMBINE[given]
+def _combination(reduction: str) -> str:
+    if reduction not in _COMBINE:
+        raise malformed(f"reduction is {reduction!r}; expected one of {tuple(_COMBINE)}")
+    return _COMBINE[reduction]
 
 
-def _scatter_elements(context: Context, node: NodeView) -> Sequence[Value]:
-    x, indices, updates = (node.input(i) for i in range(3))
-    result = apply(
-        "scatter_elements",
-        x,
-        indices,
-        updates,
-        axis=context.axis(node.integer("axis", 0), x.rank),
-        kind=_combination(context, node),
-        node=origin(),
-    )
-    return [result]
+@onnx("Scatter", "ScatterElements")
+def _scatter_elements(
+    context: Context, x: Value, indices: Value, updates: Value, axis: int = 0,
+    reduction: str = "none",
+) -> Value:  # fmt: skip
+    return apply(
+        "scatter_elements", x, indices, updates, axis=context.axis(axis, x.rank),
+        kind=_combination(reduction), node=origin(),
+    )  # fmt: skip
 
 
-def _scatter_nd(context: Context, node: NodeView) -> Sequence[Value]:
-    x, indices, updates = (node.input(i) for i in range(3))
-    _expect_depth(context, indices)
-    kind = _combination(context, node)
-    return [apply("scatter_nd", x, indices, updates, kind=kind, node=origin())]
+@onnx("ScatterND")
+def _scatter_nd(x: Value, indices: Value, updates: Value, reduction: str = "none") -> Value:
+    _expect_depth(indices)
+    return apply("scatter_nd", x, indices, updates, kind=_combination(reduction), node=origin())
 
 
 def _hot_positions(context: Context, indices: Value, extent: Dim) -> Value:
@@ -105,30 +87,29 @@ def _hot_positions(context: Context, indices: Value, extent: Dim) -> Value:
         return position
     if indices.dtype.kind == "float":
         position = where(isnan(indices), outside, position)
-    negative = position < scalar(0, INT64)
-    return where(negative, position + outside, position)
+    return where(position < 0, position + outside, position)
 
 
-def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
-    indices, depth, values = (node.input(i) for i in range(3))
+@onnx("OneHot")
+def _one_hot(
+    context: Context, indices: Value, depth: Value, values: Value, axis: int = -1
+) -> Value:
     # The specification allows any number.
     depth = depth.cast(INT64)
     extent = context.dim_of(depth, "the depth")
     if isinstance(extent, int) and extent < 1:
         raise malformed(f"the depth is {extent}; expected one or more")
     what = f"values {values.type}; expected two"
-    if values.rank != 1:
-        raise malformed(what)
-    require(values.shape[0], 2, what)
-    axis = context.axis(node.integer("axis", -1), indices.rank + 1)
+    expect_shape(values, (2,), what)
+    axis = context.axis(axis, indices.rank + 1)
     chosen = _hot_positions(context, indices, extent).unsqueeze([axis])
     hot = equal(chosen, iota(extent, axis, chosen.rank))
     off, on = (values.slice(0, i, 1).reshape(()) for i in range(2))
-    return [where(hot, on, off)]
+    return where(hot, on, off)
 
 
-def _trilu(context: Context, node: NodeView) -> Sequence[Value]:
-    x, given = node.input(0), node.optional(1)
+@onnx("Trilu")
+def _trilu(context: Context, x: Value, given: Value | None, upper: bool = True) -> Value:
     if x.rank < 2:
         raise malformed(f"a triangle of {x.type}")
     offset = 0 if given is None else context.dim_of(given, "the diagonal")
@@ -139,39 +120,42 @@ def _trilu(context: Context, node: NodeView) -> Sequence[Value]:
         offset = max(min(offset, _BEYOND), -_BEYOND)
     if offset != 0:
         row = row + context.builder.dims([offset], ())
-    pair = (row, column) if node.flag("upper", True) else (column, row)
+    pair = (row, column) if upper else (column, row)
     kept = apply("less_equal", *pair)
     if x.dtype == BOOL:
-        return [x & kept]
-    return [where(kept, x, 0)]
+        return x & kept
+    return where(kept, x, 0)
 
 
-def _cumulative(op: str) -> Importer:
-    """The importer of a running reduction."""
+@onnx("CumProd", op="cumulative_product")
+@onnx("CumSum", op="cumulative_sum")
+def _cumulative(
+    context: Context, x: Value, given: Value, exclusive: bool = False, reverse: bool = False, *,
+    op: str,
+) -> Value:  # fmt: skip
+    """A running reduction."""
+    if op == "cumulative_product" and given.rank:
+        raise malformed(f"the axis is {given.type}; expected a number")
+    axis = context.axis(context.integer_of(given, "the axis"), x.rank)
+    return apply(op, x, axis=axis, exclusive=exclusive, reverse=reverse)
 
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x, given = node.input(0), node.input(1)
-        if op == "cumulative_product" and given.rank:
-            raise malformed(f"the axis is {given.type}; expected a number")
-        axis = context.axis(context.integer_of(given, "the axis"), x.rank)
-        exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
-        return [apply(op, x, axis=axis, exclusive=exclusive, reverse=reverse)]
 
-    return convert
+@onnx("TopK", since=10)
+def _top_k(
+    context: Context, x: Value, given: Value, axis: int = -1, largest: bool = True
+) -> Sequence[Value]:
+    (k, *others) = context.shape_of(given, "k") or (0, 0)
+    if others:
+        raise malformed(f"k is {given.type}; expected one element")
+    axis = context.axis(axis, x.rank)
+    return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
-def _top_k(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    axis = context.axis(node.integer("axis", -1), x.rank)
-    k: Dim
-    if node.opset < 10:
-        k = node.integer("k")
-    else:
-        given = node.input(1)
-        (k, *others) = context.shape_of(given, "k") or (0, 0)
-        if others:
-            raise malformed(f"k is {given.type}; expected one element")
-    largest = node.flag("largest", True)
+@onnx("TopK")
+def _top_k_by_attribute(
+    context: Context, x: Value, k: int, axis: int = -1, largest: bool = True
+) -> Sequence[Value]:
+    axis = context.axis(axis, x.rank)
     return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
@@ -183,11 +167,11 @@ def non_zero(context: Context, node: NodeView, x: Value) -> Value:
         return constant(OPERATORS["non_zero"].reference(x.constant, ""))
     element = context.builder.uniform.element(x)
     if element is not None and element.constant is not None and x.rank > 0:
-        return _positions(context, x.shape, everywhere=bool(element.constant))
+        return _positions(x.shape, everywhere=bool(element.constant))
     return context.non_zero(x, next(iter(node.record.outputs), "non_zero"))
 
 
-def _positions(context: Context, shape: Shape, everywhere: bool) -> Value:
+def _positions(shape: Shape, everywhere: bool) -> Value:
     """The positions of all elements of a shape, one in each column, or of none."""
     if not everywhere:
         return constant(np.zeros((len(shape), 0), np.int64))
@@ -196,17 +180,6 @@ def _positions(context: Context, shape: Shape, everywhere: bool) -> Value:
     return concat([index.reshape(row) for index in along], 0)
 
 
-INDEXING: Table = {
-    ("", "CumProd"): _cumulative("cumulative_product"),
-    ("", "CumSum"): _cumulative("cumulative_sum"),
-    ("", "Gather"): _gather,
-    ("", "GatherElements"): _gather_elements,
-    ("", "GatherND"): _gather_nd,
-    ("", "NonZero"): lambda context, node: [non_zero(context, node, node.input(0))],
-    ("", "OneHot"): _one_hot,
-    ("", "Scatter"): _scatter_elements,
-    ("", "ScatterElements"): _scatter_elements,
-    ("", "ScatterND"): _scatter_nd,
-    ("", "TopK"): _top_k,
-    ("", "Trilu"): _trilu,
-}
+@onnx("NonZero")
+def _non_zero(context: Context, node: NodeView, x: Value) -> Value:
+    return non_zero(context, node, x)

@@ -26,8 +26,9 @@ from ftuner.frontends.onnx.context import (
     Operand,
     Pieces,
 )
-from ftuner.graph.algebra import apply, concat, constant, scalar, unsupported
+from ftuner.graph.algebra import apply, concat, constant, scalar
 from ftuner.graph.answers import RunTimeNumberError
+from ftuner.graph.checks import unsupported
 from ftuner.graph.ir import Graph, TensorType, Value, used_dims
 
 
@@ -89,7 +90,7 @@ def looped(
     unread = _unread(inner, given[:optional], carried, [*conditions, *stacked])
     kept = [i for i in range(len(given)) if i not in unread]
     graph, captured = _closed(
-        context, inner, [given[i] for i in kept],
+        inner, [given[i] for i in kept],
         [*conditions, *(carried[i] for i in kept), *stacked],
     )  # fmt: skip
     own = varying | _bound_within(inner)
@@ -103,7 +104,7 @@ def looped(
         if count is None:
             count = results.symbol()
         found += [results.type(v.dtype, v.shape, (count,)) for v in stacked]
-    empty = [_empty(context, t, results.symbols) for t in found[len(kept) :]]
+    empty = [_empty(t, results.symbols) for t in found[len(kept) :]]
     if any(not own.isdisjoint(symbols_of(v.shape)) for v in stacked):
         empty = _stacked_of_none(context, initial, body) or empty
     made = context.builder.add_many(
@@ -169,8 +170,7 @@ def _continued(context: Context, before: Operand, stacked: Value) -> Pieces:
         raise CarriedNumberError(
             f"{context.builder.where}: a loop appends to a sequence of unequal tensors"
         )
-    parts = [*(v.unsqueeze([0]) for v in values), stacked]
-    return Pieces(concat(parts, 0), 0, 1, keepdims=False)
+    return Pieces(concat([*(v.unsqueeze([0]) for v in values), stacked], 0), 0, 1, keepdims=False)
 
 
 def unrolled(
@@ -223,7 +223,7 @@ def _stacked_of_none(
             raise error from None
     own = _bound_within(inner) | unknown
     types = [_tensor(context, v).type for v in step.stacked]
-    return [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]
+    return [_empty(TensorType(t.dtype, (0, *t.shape)), own) for t in types]
 
 
 def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> list[Value] | None:
@@ -246,7 +246,7 @@ def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> li
     kinds = [[(v.dtype, v.rank) for v in found] for found in results]
     if kinds[0] != kinds[1]:
         return None
-    closed = [_closed(context, x, [], found) for x, found in zip(inners, results, strict=True)]
+    closed = [_closed(x, [], found) for x, found in zip(inners, results, strict=True)]
     captured = list(dict.fromkeys(v for _, found in closed for v in found))
     graphs = [replace(graph, inputs=tuple(captured)) for graph, _ in closed]
     own = _bound_within(inners[0]) | _bound_within(inners[1])
@@ -341,7 +341,7 @@ def _unread(
 
 
 def _closed(
-    context: Context, inner: Context, given: Sequence[Value], outputs: Sequence[Value]
+    inner: Context, given: Sequence[Value], outputs: Sequence[Value]
 ) -> tuple[Graph, list[Value]]:
     """The graph within a node, whose inputs are those given and what it reads around it; and the
     operands for the latter."""
@@ -383,7 +383,7 @@ def _count(trips: Value, going: Value) -> Dim | None:
     return maximum(count, 0) if going.constant.all() else 0
 
 
-def _empty(context: Context, type_: TensorType, unknown: Iterable[str]) -> Value:
+def _empty(type_: TensorType, unknown: Iterable[str]) -> Value:
     """A stacked result of no iteration: extents that iterations would decide are 0."""
     without = set(unknown)
     shape = [0 if not without.isdisjoint(symbols_of([n])) else n for n in type_.shape[1:]]
@@ -410,6 +410,6 @@ def _hoist(
     context.builder.nodes += graph.nodes
 
 
-def starting(context: Context) -> tuple[Value, Value]:
+def starting() -> tuple[Value, Value]:
     """The number 0 of the first iteration, and a condition that holds."""
     return scalar(0, INT64), scalar(True, BOOL)

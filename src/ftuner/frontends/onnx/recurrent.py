@@ -9,8 +9,10 @@ from typing import Literal
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT32
 from ftuner.core.recurrence import ACTIVATIONS_OF, GATES, PEEPHOLES, Activation, Cell
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
-from ftuner.graph.algebra import concat, malformed, require, scalar
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import concat, scalar
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 
 Kind = Literal["lstm", "gru", "rnn"]
@@ -52,11 +54,13 @@ _FUNCTIONS: Mapping[str, _Function] = {
 """By name in lower case, as onnxruntime reads them."""
 
 
-def _of(kind: Kind) -> Importer:
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return layer(context, node, kind, (node.input(0), node.input(1), node.input(2)))
-
-    return convert
+@onnx("GRU", kind="gru")
+@onnx("LSTM", kind="lstm")
+@onnx("RNN", kind="rnn")
+def _recurrent(
+    context: Context, node: NodeView, x: Value, w: Value, r: Value, *, kind: Kind
+) -> Sequence[Value]:
+    return layer(context, node, kind, (x, w, r))
 
 
 def layer(
@@ -126,8 +130,7 @@ class _Layer:
         if not self._batch_first:
             return [concat(y, 1), *(concat(states, 0) for states in last)]
         turned = [[v.transpose((1, 0, 2)) for v in states] for states in last]
-        whole = concat(y, 1).transpose((2, 0, 1, 3))
-        return [whole, *(concat(states, 1) for states in turned)]
+        return [concat(y, 1).transpose((2, 0, 1, 3)), *(concat(states, 1) for states in turned)]
 
     @property
     def _resets_after(self) -> bool:
@@ -159,8 +162,7 @@ class _Layer:
         weight = self._shaped(self._weight, (count, columns, extent), "W")
         what = f"W is {weight.type}, X {self._x.type}"
         require(self._x.shape[2], extent, what)
-        matrix = weight.reshape((count * columns, extent))
-        parts = self._x @ matrix.swapped()
+        parts = self._x @ weight.reshape((count * columns, extent)).swapped()
         biases = self._biases()
         if biases is None:
             return parts
@@ -169,8 +171,7 @@ class _Layer:
             # The bias of the state's part of the gate h is reset with it.
             kept = second.slice(1, 0, 2 * self._hidden)
             second = concat([kept, self._zeros((count, self._hidden))], 1)
-        bias = first + second
-        return parts + bias.reshape((count * columns,))
+        return parts + (first + second).reshape((count * columns,))
 
     def _biases(self) -> tuple[Value, Value] | None:
         """The biases of the input's and of the state's part, one row for each direction."""
@@ -256,10 +257,3 @@ class _Layer:
                 values[parameter] = value
             found.append(Activation(function.name, **values))
         return found
-
-
-RECURRENT: Table = {
-    ("", "GRU"): _of("gru"),
-    ("", "LSTM"): _of("lstm"),
-    ("", "RNN"): _of("rnn"),
-}

@@ -12,24 +12,15 @@ from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product, row_major_strides
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.interpolation import cubic_weight, linear_weight
+from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import (
     channels_first,
     channels_last,
 )
-from ftuner.graph.algebra import (
-    apply,
-    counted,
-    floor,
-    gather,
-    iota,
-    malformed,
-    require,
-    rint,
-    scalar,
-    where,
-)
+from ftuner.graph.algebra import apply, counted, floor, gather, iota, rint, scalar, where
+from ftuner.graph.checks import expect_shape, malformed, require
 from ftuner.graph.ir import Value
 
 MAX_AXES = 3
@@ -55,7 +46,7 @@ def rows_of(context: Context, x: Value) -> Value:
     return x.reshape((product(x.shape[:-1]), x.shape[-1]))
 
 
-def wide(context: Context, x: Value) -> Value:
+def wide(x: Value) -> Value:
     """A tensor in the dtype that it is computed in: float32 for half precision."""
     return x.cast(FLOAT32) if x.dtype.name in HALF_DTYPES else x.computed()
 
@@ -63,14 +54,12 @@ def wide(context: Context, x: Value) -> Value:
 def within(context: Context, at: Value, extent: Dim) -> tuple[Value, Value]:
     """Positions as integers within an axis, and whether they were."""
     last = counted([extent - 1], at.dtype)
-    low = at >= 0
-    inside = low & (at <= last)
+    inside = (at >= 0) & (at <= last)
     # NaN becomes the least integer.
-    clipped = at.at_most(last).cast(INT64)
-    return clipped.at_least(0), inside
+    return at.at_most(last).cast(INT64).at_least(0), inside
 
 
-def across(context: Context, lines: Sequence[Taps], extents: Shape) -> Taps:
+def across(lines: Sequence[Taps], extents: Shape) -> Taps:
     """The taps of all axes together, as numbers of elements of an image."""
     rank = len(lines)
     at: Value | None = None
@@ -88,8 +77,7 @@ def across(context: Context, lines: Sequence[Taps], extents: Shape) -> Taps:
     samples = lines[0].at.shape[2]
     for axis, stride in enumerate(row_major_strides(extents)):
         line = lines[axis]
-        step = counted([stride], INT64)
-        term = placed(line.at, axis) * step
+        term = placed(line.at, axis) * counted([stride], INT64)
         at = term if at is None else at + term
         if line.weight is not None:
             factor = placed(line.weight, axis)
@@ -102,30 +90,27 @@ def across(context: Context, lines: Sequence[Taps], extents: Shape) -> Taps:
     return Taps(merged(at), *found)
 
 
-def sampled(context: Context, rows: Value, taps: Taps, kind: str = "sum") -> Value:
+def sampled(rows: Value, taps: Taps, kind: str = "sum") -> Value:
     """The samples (images, samples, channels) of rows of channels."""
     found = gather(rows, taps.at)
     if taps.weight is not None:
-        weight = taps.weight.unsqueeze([3]).cast(rows.dtype)
-        found = found * weight
+        found = found * taps.weight.unsqueeze([3]).cast(rows.dtype)
     if taps.inside is not None:
         # Weights of positions that are no numbers are none.
-        inside = taps.inside.unsqueeze([3])
-        found = where(inside, found, scalar(0, rows.dtype))
+        found = where(taps.inside.unsqueeze([3]), found, 0)
     return found.reduce(kind, [1], keep=False)
 
 
 def apart(context: Context, taps: Taps, extents: Shape) -> Taps:
     """Taps that read image i of several which lie one after the other."""
-    size = counted([product(extents)], INT64)
-    first = iota(taps.at.shape[0], 0, 3) * size
+    first = iota(taps.at.shape[0], 0, 3) * counted([product(extents)], INT64)
     return Taps(taps.at + first, taps.weight, taps.inside)
 
 
 # GridSample.
 
 
-def _reflected(context: Context, x: Value, low: Value, high: Value) -> Value:
+def _reflected(x: Value, low: Value, high: Value) -> Value:
     """Positions reflected at both borders until they are between them."""
 
     def add(op: str, *operands: Value) -> Value:
@@ -136,8 +121,7 @@ def _reflected(context: Context, x: Value, low: Value, high: Value) -> Value:
     span = add("subtract", high, low)
     times = add("floor", add("divide", beyond, span))
     rest = add("subtract", beyond, add("multiply", times, span))
-    pairs = add("floor", times * 0.5) * 2
-    odd = add("equal", add("subtract", times, pairs), scalar(1, x.dtype))
+    odd = add("equal", add("subtract", times, add("floor", times * 0.5) * 2), scalar(1, x.dtype))
     from_low = add("logical_xor", below, odd)
     moved = add("where", from_low, add("add", low, rest), add("subtract", high, rest))
     return add("where", add("less", scalar(0, x.dtype), beyond), moved, x)
@@ -156,8 +140,7 @@ def _grid_line(
         position = shifted * half * last
         borders = (scalar(0, dtype), last)
     else:
-        scaled = shifted * count - one
-        position = scaled * half
+        position = (shifted * count - one) * half
         borders = (scalar(-0.5, dtype), count - half)
     if mode == "nearest":
         position = rint(position)
@@ -165,22 +148,17 @@ def _grid_line(
     if padding == "border" and mode != "cubic":
         position = position.at_most(last).at_least(0)
     elif padding == "reflection" and mode != "cubic":
-        position = _reflected(context, position, *borders)
+        position = _reflected(position, *borders)
     position = position.unsqueeze([1])
     weight: Value | None = None
     at = position
     if mode != "nearest":
         first, taps = (0, 2) if mode == "linear" else (-1, 4)
-        numbers = iota(taps, 1, 3).cast(dtype)
-        at = floor(position) + (numbers + first)
+        at = floor(position) + (iota(taps, 1, 3).cast(dtype) + first)
         distance = abs(at - position)
-        weight = (
-            linear_weight(context, distance)
-            if mode == "linear"
-            else cubic_weight(context, distance, _CUBIC)
-        )
+        weight = linear_weight(distance) if mode == "linear" else cubic_weight(distance, _CUBIC)
         if padding == "reflection":
-            at = _reflected(context, at, *borders)
+            at = _reflected(at, *borders)
             # Rounded towards zero; borders may be at halves.
             at = at.cast(INT64).cast(dtype)
     found, inside = within(context, at, extent)
@@ -191,72 +169,58 @@ _GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 """Modes by the names that they had before opset 20."""
 
 
-def _grid_sample(context: Context, node: NodeView) -> Sequence[Value]:
-    x, grid = node.input(0), node.input(1)
+@onnx("GridSample")
+def _grid_sample(
+    context: Context, node: NodeView, x: Value, grid: Value, padding_mode: str = "zeros",
+    align_corners: bool = False,
+) -> Value:  # fmt: skip
     rank = x.rank - 2
     if not 1 <= rank <= MAX_AXES or grid.rank != x.rank or grid.dtype.kind != "float":
         raise malformed(f"samples of {x.type} at {grid.type}")
     mode = node.text("mode", "bilinear" if node.opset < 20 else "linear")
     mode = _GRID_MODES.get(mode, mode)
-    padding = node.text("padding_mode", "zeros")
     for found, known in ((mode, ("linear", "nearest", "cubic")),
-                         (padding, ("zeros", "border", "reflection"))):  # fmt: skip
+                         (padding_mode, ("zeros", "border", "reflection"))):  # fmt: skip
         if found not in known:
             raise malformed(f"{found!r}; expected one of {', '.join(known)}")
     what = f"samples of {x.type} at {grid.type}"
     require(grid.shape[-1], rank, what)
     require(grid.shape[0], x.shape[0], what)
     extents, outputs = x.shape[2:], grid.shape[1:-1]
-    corners = node.flag("align_corners")
-    positions = wide(context, grid)
+    positions = wide(grid)
     lines = []
     for axis, extent in enumerate(extents):
         # The last axis is the first coordinate.
         part = positions.slice(grid.rank - 1, rank - 1 - axis, 1)
         position = part.reshape((grid.shape[0], product(outputs)))
-        lines.append(_grid_line(context, position, extent, mode, padding, corners))
-    taps = apart(context, across(context, lines, extents), extents)
-    rows = rows_of(context, channels_last(context, x))
+        lines.append(_grid_line(context, position, extent, mode, padding_mode, align_corners))
+    taps = apart(context, across(lines, extents), extents)
+    rows = rows_of(context, channels_last(x))
     if mode != "nearest":
-        rows = wide(context, rows)
-    samples = sampled(context, rows, taps).cast(x.dtype)
-    return [channels_first(context, samples.reshape((x.shape[0], *outputs, x.shape[1])))]
+        rows = wide(rows)
+    samples = sampled(rows, taps).cast(x.dtype)
+    return channels_first(samples.reshape((x.shape[0], *outputs, x.shape[1])))
 
 
-def _affine_grid(context: Context, node: NodeView) -> Sequence[Value]:
-    theta = node.input(0)
-    sizes = context.dims_of(node.input(1), "the size")
+@onnx("AffineGrid")
+def _affine_grid(context: Context, theta: Value, size: Value, align_corners: bool = False) -> Value:
+    sizes = context.dims_of(size, "the size")
     rank = len(sizes) - 2
     if theta.rank != 3 or rank not in (2, 3):
         raise malformed(f"a grid of {list(sizes)} by {theta.type}")
     what = f"a grid of {list(sizes)} by {theta.type}"
-    for have, wanted in zip(theta.shape, (sizes[0], rank, rank + 1), strict=True):
-        require(have, wanted, what)
-    corners = node.flag("align_corners")
+    expect_shape(theta, (sizes[0], rank, rank + 1), what)
     turned = theta.swapped()
 
     def column(number: int) -> Value:
         """What one coordinate adds to each coordinate of the result."""
-        part = turned.slice(1, number, 1)
-        return part.reshape((theta.shape[0], *[1] * rank, rank))
+        return turned.slice(1, number, 1).reshape((theta.shape[0], *[1] * rank, rank))
 
     total = column(rank)
-    for axis, size in enumerate(sizes[2:]):
-        numbers = iota(size, axis, rank + 1).cast(theta.dtype)
-        count = counted([size], theta.dtype)
-        if corners:
-            steps = (count + -1).at_least(1)
-            along = numbers * 2 / steps
-        else:
-            doubled = numbers * 2 + 1
-            along = doubled / count
-        position = along + -1
-        term = column(rank - 1 - axis) * position
-        total = total + term
-    return [total.broadcast((theta.shape[0], *sizes[2:], rank))]
-
-
-SAMPLING: Table = {
-    ("", "AffineGrid"): _affine_grid,
-    ("", "GridSample"): _grid_sample,
-}
+    for axis, extent in enumerate(sizes[2:]):
+        numbers = iota(extent, axis, rank + 1).cast(theta.dtype)
+        count = counted([extent], theta.dtype)
+        last = (count + -1).at_least(1)
+        along = numbers * 2 / last if align_corners else (numbers * 2 + 1) / count
+        total = total + column(rank - 1 - axis) * (along + -1)
+    return total.broadcast((theta.shape[0], *sizes[2:], rank))

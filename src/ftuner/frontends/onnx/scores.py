@@ -17,13 +17,12 @@ from ftuner.graph.algebra import (
     exp,
     gather,
     log,
-    malformed,
     scalar,
     sigmoid,
     sqrt,
-    unsupported,
     where,
 )
+from ftuner.graph.checks import malformed, unsupported
 from ftuner.graph.ir import Value
 
 _TINY = 1e-7
@@ -47,24 +46,17 @@ def _softmax_zero(context: Context, scores: Value) -> Value:
     """A softmax of the scores that are not zero."""
     largest = scores.reduce("maximum", [1])
     power = exp(scores - largest)
-    some = scalar(_TINY, scores.dtype) < abs(scores)
-    total = where(some, power, scalar(0, scores.dtype)).reduce("sum", [1])
-    none = scores * exp(-largest)
-    return where(some, power, none) / total
+    some = abs(scores) > _TINY
+    return where(some, power, scores * exp(-largest)) / where(some, power, 0).reduce("sum", [1])
 
 
 def _probit(context: Context, scores: Value) -> Value:
     """The inverse of the normal distribution."""
     x = scores * 2 + -1
-    one = scalar(1, x.dtype)
-    power = log(one - x * x)
+    power = log(scalar(1, x.dtype) - x * x)
     half = power * 0.5 + 2 / (3.14159 * _WINITZKI)
-    square = half * half
-    under = square - power * (1 / _WINITZKI)
-    found = sqrt(sqrt(under) - half)
-    below = x < 0
-    signed = where(below, -found, found)
-    return signed * math.sqrt(2)
+    found = sqrt(sqrt(half * half - power * (1 / _WINITZKI)) - half)
+    return where(x < 0, -found, found) * math.sqrt(2)
 
 
 TRANSFORMS: Mapping[str, Callable[[Context, Value], Value]] = {
@@ -134,8 +126,7 @@ def best(context: Context, values: Value, scores: Value) -> Value:
 
 def above(context: Context, values: Value, score: Value, bound: float) -> Value:
     """The second of two labels where a score, (rows, 1), is above a bound, else the first."""
-    hit = bound < score
-    return chosen(context, values, hit.squeeze([1]).cast(INT64))
+    return chosen(context, values, (bound < score).squeeze([1]).cast(INT64))
 
 
 def literal_labels(context: Context, values: Value) -> Value:

@@ -7,12 +7,11 @@ multiples of a full turn modulo one, computed in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, quotient
-from ftuner.core.dtype import FLOAT64, INT64, DType
-from ftuner.frontends.onnx.context import Context, NodeView, Table
-from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import (
     concat,
     cos,
@@ -23,14 +22,11 @@ from ftuner.graph.algebra import (
     gather,
     iota,
     log,
-    malformed,
-    origin,
-    require,
-    scalar,
     sin,
     where,
     zero_padded,
 )
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 
 
@@ -39,10 +35,8 @@ def _waves(
 ) -> tuple[Value, Value]:
     """The cosines and sines, (rows, columns), of the angles 2 pi row column / length."""
     turn = context.builder.dims([length], ())
-    numbers = iota(rows, 0, 2) * iota(columns, 1, 2)
-    part = (numbers % turn).cast(FLOAT64)
-    angle = part / turn.cast(FLOAT64)
-    angle = angle * (2 * math.pi)
+    part = (iota(rows, 0, 2) * iota(columns, 1, 2) % turn).cast(FLOAT64)
+    angle = part / turn.cast(FLOAT64) * (2 * math.pi)
     return (
         cos(angle).cast(dtype),
         sin(angle).cast(dtype),
@@ -82,11 +76,11 @@ def _transformed(
     return first, second
 
 
-def _joined(context: Context, real: Value, imaginary: Value) -> Value:
+def _joined(real: Value, imaginary: Value) -> Value:
     return concat([part.unsqueeze([part.rank]) for part in (real, imaginary)], real.rank)
 
 
-def _fitted(context: Context, x: Value, length: Dim) -> Value:
+def _fitted(x: Value, length: Dim) -> Value:
     """The last axis cut to a length, or filled with zeros."""
     extent, axis = x.shape[-1], x.rank - 1
     if extent == length:
@@ -97,56 +91,66 @@ def _fitted(context: Context, x: Value, length: Dim) -> Value:
     return zero_padded(x, before, (*before[1:], length - extent))
 
 
-def _mirrored(context: Context, x: Value, length: Dim, sign: int) -> Value:
+def _mirrored(x: Value, length: Dim, sign: int) -> Value:
     """All elements of a spectrum of a real signal: those left out are conjugates."""
     half = x.shape[-1]
     rest = x.slice(x.rank - 1, length - half, length - half, -1)
     return concat([x, rest if sign > 0 else -rest], x.rank - 1)
 
 
-def _dft(context: Context, node: NodeView) -> Sequence[Value]:
-    x, given = node.input(0), node.optional(1)
-    axis = node.integer("axis", 1)
-    if node.opset >= 20:
-        chosen = node.optional(2)
-        axis = -2 if chosen is None else context.integer_of(chosen, "the axis")
+@onnx("DFT", since=20)
+def _dft(
+    context: Context, x: Value, given: Value | None, chosen: Value | None,
+    inverse: bool = False, onesided: bool = False,
+) -> Value:  # fmt: skip
+    axis = -2 if chosen is None else context.integer_of(chosen, "the axis")
+    return _dft_by_attribute(context, x, given, axis, inverse, onesided)
+
+
+@onnx("DFT")
+def _dft_by_attribute(
+    context: Context, x: Value, given: Value | None, axis: int = 1, inverse: bool = False,
+    onesided: bool = False,
+) -> Value:  # fmt: skip
     axis = context.axis(axis, x.rank)
     if axis == x.rank - 1:
         raise malformed(f"axis {axis} of {x.type} has the parts of complex numbers")
-    inverse, one_sided = node.flag("inverse"), node.flag("onesided")
     real, imaginary = _parts(context, x)
     order = (*(i for i in range(real.rank) if i != axis), axis)
     back = tuple(order.index(i) for i in range(real.rank))
-    if one_sided and not inverse and imaginary is not None:
+    if onesided and not inverse and imaginary is not None:
         raise malformed(f"half of the transform of the complex signal {x.type}")
     real = real.transpose(order)
     length: Dim = real.shape[-1]
-    if inverse and one_sided:
+    if inverse and onesided:
         length = 2 * (length - 1)
     if given is not None:
         length = context.dim_of(given, "the length")
     if isinstance(length, int) and length < 1:
         raise malformed(f"a transform of the length {length}")
     half = quotient(length, 2) + 1
-    stored = half if inverse and one_sided else length
-    real = _fitted(context, real, stored)
+    stored = half if inverse and onesided else length
+    real = _fitted(real, stored)
     if imaginary is not None:
-        imaginary = _fitted(context, imaginary.transpose(order), stored)
-    if inverse and one_sided:
-        real = _mirrored(context, real, length, 1)
+        imaginary = _fitted(imaginary.transpose(order), stored)
+    if inverse and onesided:
+        real = _mirrored(real, length, 1)
         if imaginary is not None:
-            imaginary = _mirrored(context, imaginary, length, -1)
-    bins = half if one_sided and not inverse else length
+            imaginary = _mirrored(imaginary, length, -1)
+    bins = half if onesided and not inverse else length
     first, second = _transformed(context, real, imaginary, length, bins, inverse)
-    if inverse and one_sided:
-        return [first.transpose(back).unsqueeze([real.rank])]
-    return [_joined(context, first.transpose(back), second.transpose(back))]
+    if inverse and onesided:
+        return first.transpose(back).unsqueeze([real.rank])
+    return _joined(first.transpose(back), second.transpose(back))
 
 
-def _stft(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("STFT")
+def _stft(
+    context: Context, x: Value, frame_step: Value, window: Value | None, given: Value | None,
+    onesided: bool = True,
+) -> Value:  # fmt: skip
     """The transforms of windows that begin `step` elements apart."""
-    x, window, given = node.input(0), node.optional(2), node.optional(3)
-    step = context.integer_of(node.input(1), "the step")
+    step = context.integer_of(frame_step, "the step")
     if x.rank == 2:
         x = x.unsqueeze([2])
     real, imaginary = _parts(context, x)
@@ -163,26 +167,23 @@ def _stft(context: Context, node: NodeView) -> Sequence[Value]:
         if window.rank != 1 or window.dtype != real.dtype:
             raise malformed(what)
         require(window.shape[0], length, what)
-    one_sided = node.flag("onesided", True)
-    if one_sided and imaginary is not None:
+    if onesided and imaginary is not None:
         raise malformed(f"half of the transform of the complex signal {x.type}")
-    frames = quotient(real.shape[1] - length, step) + 1
-    first = iota(frames, 0, 2) * step
+    first = iota(quotient(real.shape[1] - length, step) + 1, 0, 2) * step
     places = first + iota(length, 1, 2)
 
     def framed(part: Value) -> Value:
         taken = gather(part, places, 1)
         return taken if window is None else taken * window
 
-    bins = quotient(length, 2) + 1 if one_sided else length
+    bins = quotient(length, 2) + 1 if onesided else length
     parts = framed(real), None if imaginary is None else framed(imaginary)
-    return [_joined(context, *_transformed(context, *parts, length, bins))]
+    return _joined(*_transformed(context, *parts, length, bins))
 
 
-def _mel_weights(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("MelWeightMatrix")
+def _mel_weights(context: Context, node: NodeView, output_datatype: DType = FLOAT32) -> Value:
     """Triangles that overlap by half, evenly apart on the mel scale: (spectrum bins, mel bins)."""
-    what = f"{origin()}: attribute output_datatype"
-    dtype = dtype_of(node.integer("output_datatype", 1), what)
     for number in range(5):
         if node.input(number).rank != 0:
             raise malformed(f"input {number} is {node.input(number).type}; expected a number")
@@ -193,40 +194,21 @@ def _mel_weights(context: Context, node: NodeView) -> Sequence[Value]:
     rate, low, high = (node.input(i).reshape(()).cast(FLOAT64) for i in (2, 3, 4))
 
     def mel(hertz: Value) -> Value:
-        ratio = hertz * (1 / 700) + 1
-        return log(ratio) * (2595 / math.log(10))
+        return log(hertz * (1 / 700) + 1) * (2595 / math.log(10))
 
     low, high = mel(low), mel(high)
-    each = (high - low) / counted([bins + 2], FLOAT64)
-    numbers = iota(bins + 2).cast(FLOAT64)
-    edges = numbers * each + low
+    edges = iota(bins + 2).cast(FLOAT64) * ((high - low) / (bins + 2)) + low
     hertz = expm1(edges * (math.log(10) / 2595))
-    places = hertz * 700
-    places = places * counted([length + 1], FLOAT64)
-    places = floor(places / rate).cast(INT64)
+    places = floor(hertz * 700 * (length + 1) / rate).cast(INT64)
     lower, centre, upper = (places.slice(0, i, bins).unsqueeze([0]) for i in range(3))
     row = iota(quotient(length, 2) + 1, 0, 2)
 
     def ramp(begin: Value, end: Value, at: Value, other: Value) -> Value:
-        distance = (end - begin).at_least(1)
-        far = at - other
-        return far.cast(FLOAT64) / distance.cast(FLOAT64)
+        return (at - other).cast(FLOAT64) / (end - begin).at_least(1).cast(FLOAT64)
 
-    one, zero = scalar(1, FLOAT64), scalar(0, FLOAT64)
-    rising = ramp(lower, centre, row, lower)
     # Where two edges are the same, the peak is one.
-    peak = equal(lower, centre) & equal(row, centre)
-    rising = where(peak, one, rising)
+    rising = where(equal(lower, centre) & equal(row, centre), 1, ramp(lower, centre, row, lower))
     falling = ramp(centre, upper, upper, row)
-    left = (lower <= row) & (row <= centre)
-    right = (centre <= row) & (row < upper)
-    found = where(left, rising, zero)
-    found = where(right, falling, found)
-    return [found.cast(dtype)]
-
-
-SIGNALS: Table = {
-    ("", "DFT"): _dft,
-    ("", "MelWeightMatrix"): _mel_weights,
-    ("", "STFT"): _stft,
-}
+    left = where((lower <= row) & (row <= centre), rising, 0)
+    found = where((centre <= row) & (row < upper), falling, left)
+    return found.cast(output_datatype)

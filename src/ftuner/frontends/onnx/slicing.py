@@ -8,8 +8,10 @@ import numpy as np
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
-from ftuner.graph.algebra import apply, concat, constant, malformed, require, scalar, where
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, concat, constant, scalar, where
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.views import slice_extent
 
@@ -55,8 +57,8 @@ def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
     return first, slice_extent(first, stop, step)
 
 
-def _slice(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
+@onnx("Slice")
+def _slice(context: Context, node: NodeView, x: Value) -> Value:
     starts: Sequence[Dim]
     ends: Sequence[Dim]
     if node.opset < 10:
@@ -64,11 +66,11 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
-        bounds = _of_one_length(context, node)
+        bounds = _of_one_length(node)
         if _come_as_data(context, *bounds) and (
             context.counted or any(map(context.follows_a_loop, bounds))
         ):
-            return [_sliced_by_data(context, node, *bounds)]
+            return _sliced_by_data(context, node, *bounds)
         starts = context.dims_of(bounds[0], "the start")
         ends = context.dims_of(bounds[1], "the end")
         axes, steps = _axes_and_steps(context, node, len(starts))
@@ -83,11 +85,11 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         stride[at] = step
         first[at], shape[at] = _bounds(start, end, step, x.shape[at])
     if tuple(shape) == x.shape and all(s == 1 for s in stride) and not any(first):
-        return [x]
-    return [apply("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
+        return x
+    return apply("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))
 
 
-def _of_one_length(context: Context, node: NodeView) -> tuple[Value, Value]:
+def _of_one_length(node: NodeView) -> tuple[Value, Value]:
     """The starts and ends, of the known number that axes, steps or one of them have."""
     bounds = start, end = node.input(1), node.input(2)
     lists = [v for v in (*bounds, node.optional(3), node.optional(4)) if v is not None]
@@ -148,8 +150,7 @@ def _sliced_by_data(context: Context, node: NodeView, start: Value, end: Value) 
 
     def between(position: Value, least: Value) -> Value:
         """A position, counted from the front and clamped, where steps go back to `least`."""
-        back = position < zero
-        position = where(back, position + extents, position)
+        position = where(position < zero, position + extents, position)
         low = zero if forward is None else where(forward, zero, least)
         return position.at_least(low).at_most(high)
 
@@ -184,6 +185,3 @@ def _with_offset(context: Context, value: Value) -> tuple[Value, int]:
             break
         value, total = x, total + int(y.constant.item())
     return value, total
-
-
-SLICING: Table = {("", "Slice"): _slice}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dtype import FLOAT32, FLOAT64, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.core.dtype import FLOAT32, FLOAT64
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import (
     best,
@@ -19,18 +19,9 @@ from ftuner.frontends.onnx.scores import (
     transform_of,
     transformed,
 )
-from ftuner.graph.algebra import (
-    apply,
-    constant,
-    exp,
-    malformed,
-    require,
-    scalar,
-    sigmoid,
-    tanh,
-    unsupported,
-    where,
-)
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, constant, exp, scalar, sigmoid, tanh, where
+from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Array, Value
 
 LEAST_PROBABILITY = 1e-7
@@ -41,7 +32,7 @@ def _floats(node: NodeView, name: str) -> Array:
     return np.array(node.numbers(name) if node.has(name) else (), np.float32)
 
 
-def _powers(context: Context, x: Value, vectors: Array, node: NodeView) -> Value:
+def _powers(x: Value, vectors: Array, node: NodeView) -> Value:
     """The kernel function of each row and each vector."""
     kind, given = node.text("kernel_type", "LINEAR"), _floats(node, "kernel_params")
     if len(given) not in (0, 3):
@@ -49,8 +40,7 @@ def _powers(context: Context, x: Value, vectors: Array, node: NodeView) -> Value
     gamma, shift, degree = (float(n) for n in (given if len(given) else np.zeros(3)))
     if kind == "RBF":
         apart = x.unsqueeze([1]) - constant(vectors[None])
-        square = (apart * apart).reduce("sum", [2], keep=False)
-        return exp(square * -gamma)
+        return exp((apart * apart).reduce("sum", [2], keep=False) * -gamma)
     product = x @ constant(np.ascontiguousarray(vectors.T))
     if kind == "LINEAR":
         return product
@@ -62,7 +52,7 @@ def _powers(context: Context, x: Value, vectors: Array, node: NodeView) -> Value
     raise malformed(f"kernel_type {kind!r}")
 
 
-def _vectors(context: Context, x: Value, numbers: Array, count: int, what: str) -> Array:
+def _vectors(x: Value, numbers: Array, count: int, what: str) -> Array:
     """`count` vectors of as many numbers as the table has columns."""
     if count < 1 or numbers.size % count or not numbers.size:
         raise malformed(f"{numbers.size} {what} of {count} vectors")
@@ -71,44 +61,46 @@ def _vectors(context: Context, x: Value, numbers: Array, count: int, what: str) 
     return found
 
 
-def _linear(context: Context, x: Value, weights: Array, shift: float) -> Value:
-    matrix = constant(np.ascontiguousarray(weights.T))
-    return x @ matrix + shift
+def _linear(x: Value, weights: Array, shift: float) -> Value:
+    return x @ constant(np.ascontiguousarray(weights.T)) + shift
 
 
-def _regressor(context: Context, node: NodeView) -> Sequence[Value]:
-    x, count = rows(context, node.input(0)).cast(FLOAT32), node.integer("n_supports", 0)
+@onnx("SVMRegressor", domain=LEARNING)
+def _regressor(
+    context: Context, node: NodeView, table: Value, one_class: bool = False, n_supports: int = 0
+) -> Value:
+    x = rows(context, table).cast(FLOAT32)
     weights, rho = _floats(node, "coefficients"), _floats(node, "rho")
     if not len(rho):
         raise malformed("rho is missing")
     transform_of(context, node)  # onnxruntime applies none.
-    if count > 0:
-        vectors = _vectors(context, x, _floats(node, "support_vectors"), count, "support_vectors")
-        if len(weights) != count:
-            raise malformed(f"{len(weights)} coefficients of {count} vectors")
-        scores = _linear(context, _powers(context, x, vectors, node), weights[None], rho[0])
+    if n_supports > 0:
+        vectors = _vectors(x, _floats(node, "support_vectors"), n_supports, "support_vectors")
+        if len(weights) != n_supports:
+            raise malformed(f"{len(weights)} coefficients of {n_supports} vectors")
+        scores = _linear(_powers(x, vectors, node), weights[None], rho[0])
     else:
-        weights = _vectors(context, x, weights, 1, "coefficients")
-        scores = _linear(context, x, weights, float(rho[0]))
-    if node.flag("one_class"):
-        hit = scalar(0, FLOAT32) < scores
-        scores = apply("where", hit, *(scalar(n, FLOAT32) for n in (1, -1)))
-    return [scores]
+        weights = _vectors(x, weights, 1, "coefficients")
+        scores = _linear(x, weights, float(rho[0]))
+    if one_class:
+        scores = apply("where", scores > 0, *(scalar(n, FLOAT32) for n in (1, -1)))
+    return scores
 
 
-def _classifier(context: Context, node: NodeView) -> Sequence[Value]:
-    x, names = rows(context, node.input(0)).cast(FLOAT32), labels(context, node)
+@onnx("SVMClassifier", domain=LEARNING)
+def _classifier(
+    context: Context, node: NodeView, table: Value, vectors_per_class: tuple[int, ...] = ()
+) -> Sequence[Value]:
+    x, names = rows(context, table).cast(FLOAT32), labels(context, node)
     count, transform = count_of(names), transform_of(context, node)
     weights, rho = _floats(node, "coefficients"), _floats(node, "rho")
-    of_classes = np.array(node.integers("vectors_per_class", ()), np.int64)
+    of_classes = np.array(vectors_per_class, np.int64)
     if count < 2:
         raise unsupported(f"{count} class")
     if of_classes.min(initial=0) < 0 or not len(rho):
         raise malformed(f"vectors_per_class {of_classes}, rho {rho}")
     if not of_classes.sum():
-        scores = _linear(
-            context, x, _vectors(context, x, weights, count, "coefficients"), float(rho[0])
-        )
+        scores = _linear(x, _vectors(x, weights, count, "coefficients"), float(rho[0]))
         label = best(context, names, scores)
         if count == 2:
             label = _of_two(context, names, scores, bool((weights >= 0).all()))
@@ -120,25 +112,21 @@ def _classifier(context: Context, node: NodeView) -> Sequence[Value]:
             f"{len(of_classes)} classes of vectors, {len(rho)} rho and {len(weights)} coefficients "
             f"of {whole} vectors for {count} labels"
         )
-    vectors = _vectors(context, x, _floats(node, "support_vectors"), whole, "support_vectors")
+    vectors = _vectors(x, _floats(node, "support_vectors"), whole, "support_vectors")
     matrix = _of_pairs(weights[: (count - 1) * whole].reshape(-1, whole), of_classes)
-    powers = _powers(context, x, vectors, node).cast(FLOAT64)
-    sums = powers @ constant(matrix, FLOAT64)
+    sums = _powers(x, vectors, node).cast(FLOAT64) @ constant(matrix, FLOAT64)
     sums = sums + constant(rho[:pairs], FLOAT64)
     # A pair is a vote for its first class where its sum is positive, else for the second.
     each = np.eye(count, dtype=np.float32)
-    hit = (scalar(0, FLOAT64) < sums).cast(FLOAT32)
-    votes = hit @ constant(each[first] - each[second])
+    votes = (sums > 0).cast(FLOAT32) @ constant(each[first] - each[second])
     votes = votes + constant(each[second].sum(0))
     label, scores = best(context, names, votes), sums.cast(FLOAT32)
     if node.has("prob_a") and len(node.numbers("prob_a")):
         factor, shift = _floats(node, "prob_a"), _floats(node, "prob_b")
         if min(len(factor), len(shift)) < pairs:
             raise malformed(f"{len(factor)} prob_a and {len(shift)} prob_b of {pairs}")
-        affine = scores * constant(-factor[:pairs])
-        affine = affine - constant(shift[:pairs])
-        likely = sigmoid(affine).at_least(LEAST_PROBABILITY)
-        likely = likely.at_most(1 - LEAST_PROBABILITY)
+        affine = scores * constant(-factor[:pairs]) - constant(shift[:pairs])
+        likely = sigmoid(affine).at_least(LEAST_PROBABILITY).at_most(1 - LEAST_PROBABILITY)
         return [label, transformed(
             context, transform, apply("coupled_probabilities", likely)
         )]  # fmt: skip
@@ -164,11 +152,5 @@ def _of_two(context: Context, names: Value, scores: Value, positive: bool) -> Va
     """The label of two classes, as onnxruntime chooses it from scores of linear functions."""
     largest = scores.reduce("maximum", [1], keep=False)
     at = apply("arg_reduce", scores, kind="argmax", axis=1, last=False)
-    second = scalar(0.5, FLOAT32) <= largest if positive else scalar(0, FLOAT32) < largest
-    return chosen(context, names, where(second, scalar(1, INT64), at))
-
-
-SUPPORT_VECTORS: Table = {
-    (LEARNING, "SVMClassifier"): _classifier,
-    (LEARNING, "SVMRegressor"): _regressor,
-}
+    second = largest >= 0.5 if positive else largest > 0
+    return chosen(context, names, where(second, 1, at))

@@ -6,26 +6,27 @@ and its result, and the pass `channels_last` removes the transpositions between 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
 from ftuner.frontends.onnx.activations import fused_activation
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.graph.algebra import apply, fitting, malformed, require
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply
+from ftuner.graph.checks import expect_shape, fitting, malformed, require
 from ftuner.graph.ir import Value
 
 FARTHEST = 1 << 40
 """Elements that no axis has: they would take terabytes."""
 
 
-def channels_last(context: Context, x: Value) -> Value:
+def channels_last(x: Value) -> Value:
     """The channels (second axis) last."""
     return x.transpose((0, *range(2, x.rank), 1))
 
 
-def channels_first(context: Context, x: Value) -> Value:
+def channels_first(x: Value) -> Value:
     """The channels (last axis) second."""
     return x.transpose((0, x.rank - 1, *range(1, x.rank - 1)))
 
@@ -61,7 +62,7 @@ class Window:
         }
 
 
-def positive_integers(context: Context, node: NodeView, name: str, rank: int) -> tuple[int, ...]:
+def positive_integers(node: NodeView, name: str, rank: int) -> tuple[int, ...]:
     """A list of positive integers, by default ones."""
     found = node.integers(name, (1,) * rank)
     if len(found) != rank or min(found, default=1) < 1:
@@ -72,10 +73,10 @@ def positive_integers(context: Context, node: NodeView, name: str, rank: int) ->
 def strides_of(context: Context, node: NodeView, rank: int) -> tuple[int, ...]:
     """The strides of windows that x is read through. Beyond `FARTHEST`, a longer one gives the
     same: the first window alone."""
-    return tuple(min(n, FARTHEST) for n in positive_integers(context, node, "strides", rank))
+    return tuple(min(n, FARTHEST) for n in positive_integers(node, "strides", rank))
 
 
-def pads_of(context: Context, node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def pads_of(node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     found = node.integers("pads", (0,) * (2 * rank))
     if len(found) != 2 * rank or min(found, default=0) < 0:
         raise malformed(f"pads {list(found)}; expected {2 * rank} integers of zero or more")
@@ -91,8 +92,8 @@ def window_of(
     if rank < 1 or len(kernel) != rank:
         raise malformed(f"a window {list(kernel)} on {x.type}")
     strides = strides_of(context, node, rank)
-    dilations = positive_integers(context, node, "dilations", rank)
-    before, after = pads_of(context, node, rank)
+    dilations = positive_integers(node, "dilations", rank)
+    before, after = pads_of(node, rank)
     auto, rounds_up = node.text("auto_pad", "NOTSET"), node.flag("ceil_mode")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise malformed(f"auto_pad {auto!r}")
@@ -154,16 +155,14 @@ def kernel_of(context: Context, node: NodeView, w: Value) -> Shape:
     return kernel
 
 
-def with_bias(context: Context, result: Value, bias: Value | None) -> Value:
+def with_bias(result: Value, bias: Value | None) -> Value:
     if bias is None:
         return result
-    if bias.rank != 1:
-        raise malformed(f"the bias is {bias.type}; expected one axis")
-    require(bias.shape[0], result.shape[-1], f"the bias {bias.type}")
+    expect_shape(bias, (result.shape[-1],), f"the bias {bias.type}")
     return result + bias
 
 
-def convolved(context: Context, x: Value, w: Value, window: Window, groups: int) -> Value:
+def convolved(x: Value, w: Value, window: Window, groups: int) -> Value:
     """The convolution of x, channels last, by w of (K..., C, channels)."""
     steps_alone = window.kernel == window.strides == (1,) * window.rank
     if steps_alone and groups == 1 and not window.pads and window.extents == x.shape[1:-1]:
@@ -173,24 +172,22 @@ def convolved(context: Context, x: Value, w: Value, window: Window, groups: int)
     return apply("convolution", x, w, groups=groups, **window.attributes())
 
 
-def _conv(context: Context, node: NodeView) -> Sequence[Value]:
-    x, w = node.input(0), node.input(1)
+@onnx("Conv")
+def conv(context: Context, node: NodeView, x: Value, w: Value, bias: Value | None) -> Value:
     groups = groups_of(context, node, x, w, w.shape[0] if w.rank else 0)
     window = window_of(context, node, x, kernel_of(context, node, w))
     turned = w.transpose((*range(2, w.rank), 1, 0))
-    result = convolved(context, channels_last(context, x), turned, window, groups)
-    return [channels_first(context, with_bias(context, result, node.optional(2)))]
+    return channels_first(with_bias(convolved(channels_last(x), turned, window, groups), bias))
 
 
-def fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("FusedConv", domain=MICROSOFT)
+def fused_conv(
+    context: Context, node: NodeView, x: Value, w: Value, bias: Value | None,
+    addend: Value | None, activation_params: tuple[float, ...] = (), activation: str = "",
+) -> Value:  # fmt: skip
     """A convolution, a tensor that is added, and an activation."""
-    (result,) = _conv(context, node)
-    addend = node.optional(3)
+    result = conv(context, node, x, w, bias)
     if addend is not None:
         result = result + fitting(addend, result, "Z")
-    parameters = node.numbers("activation_params") if node.has("activation_params") else ()
-    names = ("min", "max") if node.text("activation", "") == "Clip" else ("alpha", "beta")
-    return [fused_activation(context, node, result, dict(zip(names, parameters, strict=False)))]
-
-
-WINDOWS: Table = {("", "Conv"): _conv, (MICROSOFT, "FusedConv"): fused_conv}
+    names = ("min", "max") if activation == "Clip" else ("alpha", "beta")
+    return fused_activation(activation, result, dict(zip(names, activation_params, strict=False)))
