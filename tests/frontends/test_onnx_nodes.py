@@ -20,15 +20,15 @@ from tests.frontends.node_cases import (
     run,
     symbolic,
 )
+from tests.registered import operators_of
 
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.frontends.onnx.importer import SUPPORTED
-from ftuner.frontends.onnx.random_numbers import RANDOM_NUMBERS
 from ftuner.frontends.onnx.reading import domain_of, nodes_of
 from ftuner.runtime.reference import run_reference
 
 CASES = parameters()
-DRAWN = {op for _, op in RANDOM_NUMBERS} - {"Dropout"}
+DRAWN = {op for _, op in operators_of("random_numbers")} - {"Dropout"}
 """Operators whose results are random numbers, of which no case can be."""
 OPEN_HEADS = "Attention whose number of heads is a symbol, written out: it repeats heads by a shape"
 SHAPES_OF_DATA = {

@@ -10,7 +10,9 @@ import pytest
 from tests.frontends.onnx_models import run_node
 
 from ftuner.errors import ConfigurationError, GraphError, ShapeError
-from ftuner.frontends.onnx.importer import IMPORTERS, register_importer
+from ftuner.frontends.onnx.importer import IMPORTERS
+from ftuner.frontends.onnx.signatures import Signature, onnx
+from ftuner.graph.ir import Value
 
 RANDOM = np.random.default_rng(0)
 MICROSOFT = "com.microsoft"
@@ -230,8 +232,16 @@ def test_extents_of_one_are_broadcast_again_and_again() -> None:
 
 def test_registered_importers_are_of_other_operators() -> None:
     importer = IMPORTERS["", "Abs"]
-    register_importer("", "Abs", importer)
-    for op in ("Abs", "If"):
+    for op in ("Abs", "Loop"):
         with pytest.raises(ConfigurationError, match=f"operator '{op}' of the domain '' has an"):
-            register_importer("", op, IMPORTERS["", "Exp"])
+            onnx(op, since=99)(lambda x: x)
     assert IMPORTERS["", "Abs"] is importer
+
+
+def test_a_parameter_of_no_known_type_is_an_error() -> None:
+    def importer(x: Value, alpha: complex) -> Value:
+        return x
+
+    importer.__annotations__ = {"x": "Value", "alpha": "complex", "return": "Value"}
+    with pytest.raises(ConfigurationError, match=r"parameter alpha of .*importer is complex"):
+        _ = Signature(importer, {}).attributes

@@ -13,11 +13,10 @@ from tests.hostile.bases import bases
 from tests.hostile.definitions import DEFINITIONS
 from tests.hostile.judging import EXPLAINED
 from tests.hostile.sweeping import sweep
+from tests.registered import operators_of
 
-from ftuner.frontends.onnx.blocked import BLOCKED
 from ftuner.frontends.onnx.importer import IMPORTERS
-from ftuner.frontends.onnx.records import LEARNING
-from ftuner.frontends.onnx.sequences import SEQUENCES
+from ftuner.frontends.onnx.records import LEARNING, NCHWC
 from ftuner.frontends.onnx.text import TEXT
 from ftuner.graph.operators import OPERATORS
 
@@ -27,13 +26,13 @@ ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_ma
              "independent_loop", "round_float16", "round_bfloat16"}  # fmt: skip
 """Operators of graphs that only passes make, of several nodes, or that an attribute or data asks
 for which the first node of an operator lacks: their own tests have them."""
-OF_SEQUENCES = set(SEQUENCES) - {
+OF_SEQUENCES = operators_of("sequences") - {
     ("", "Identity"),
     ("", "OptionalHasElement"),
     ("", "OptionalGetElement"),
 }
 """Operators of sequences, which one node alone cannot have: the random graphs have them."""
-OF_SAVED_FILES = set(BLOCKED)
+OF_SAVED_FILES = {key for key in IMPORTERS if key[0] == NCHWC}
 """Operators in files that onnxruntime saves, which it does not check when it runs one node."""
 OF_STRINGS = {(d, op) for d, op in TEXT if op != "TfIdfVectorizer"} | {(LEARNING, "ZipMap")}
 """Operators whose operands are strings, or whose results are maps, which no judge compares."""

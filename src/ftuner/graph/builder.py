@@ -30,6 +30,7 @@ from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
 from ftuner.graph.following import MAX_FOLLOWED, follow, followed_elements, sign_of, static
 from ftuner.graph.ir import (
+    BUILDING,
     MAX_RANK,
     RANDOM_KEY,
     Array,
@@ -93,6 +94,7 @@ class Builder:
         self._numbers = itertools.count(1)
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
+        self._scalars: dict[tuple[str, DType], Value] = {}
         self._presumed: dict[Value, _Presumption] = {}
         # Weak: in a cycle, weights would be kept until the next collection.
         this = weakref.proxy(self)
@@ -108,7 +110,18 @@ class Builder:
         found._presumed, found.uniform = self._presumed, self.uniform
         found.ratios = self.ratios
         found._drawing, found.unknown = self._drawing, self.unknown
+        found.where = self.where
         return found
+
+    @contextmanager
+    def writing(self) -> Iterator[Builder]:
+        """Have operators on values, and the functions of `graph.algebra`, add nodes to this builder
+        meanwhile, in this thread."""
+        token = BUILDING.set(self)
+        try:
+            yield self
+        finally:
+            BUILDING.reset(token)
 
     def random_stream(self, seed: int | None = None) -> Value:
         """A stream of random numbers, for operators that draw them: of all nodes its own or, with a
@@ -156,6 +169,22 @@ class Builder:
             dims = tuple(int(x) for x in array.ravel())
         return Value(self.name(), TensorType(found, array.shape), array, dims)
 
+    def scalar(self, value: float, dtype: DType) -> Value:
+        """A constant without axes.
+
+        Raises:
+            GraphError: the dtype has no such number.
+        """
+        key = (str(value), dtype)
+        if key not in self._scalars:
+            try:
+                if dtype.kind in ("int", "uint") and value != int(value):
+                    raise ValueError
+                self._scalars[key] = self.constant(value, dtype)
+            except (OverflowError, ValueError):
+                raise GraphError(f"{self.where}: no {dtype} is {value}") from None
+        return self._scalars[key]
+
     def stored(self, array: Any, dtype: DType) -> Value:
         """A constant of the model file. The bytes that may be folded grow with these."""
         self.folding.allow(array.nbytes)
@@ -186,7 +215,7 @@ class Builder:
         constraint = Constraint(x, y, or_one, text, self.operands)
         self.constraints.setdefault((x, y, or_one), constraint)
 
-    def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
+    def add(self, op: str, /, *inputs: Value, **attributes: Any) -> Value:
         """The result of an operator with one result."""
         (result,) = self.add_many(op, *inputs, **attributes)
         return result

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftuner.core.dim import Dim, Shape, maximum, product
-from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, DType
+from ftuner.core.dim import Dim, Shape
+from ftuner.core.dtype import DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.graph.algebra import concat
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.operator import axis_of
-from ftuner.graph.ops.pointwise import broadcast_shape
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class Composer:
     answers: Mapping[str, Array] = field(default_factory=dict)
     """The elements that are known by now of tensors which come at run time, by their names; of
     those that are extents the builder has the dims."""
-    _scalars: dict[tuple[object, DType], Value] = field(default_factory=dict)
 
     def add(self, op: str, *inputs: Value, **attributes: Any) -> Value:
         return self.builder.add(op, *inputs, **attributes)
@@ -41,50 +40,6 @@ class Composer:
 
     def malformed(self, what: str) -> GraphError:
         return GraphError(f"{self.builder.where}: {what}")
-
-    # Constants and dtypes.
-
-    def scalar(self, value: float, dtype: DType) -> Value:
-        """A constant without axes."""
-        key = (str(value), dtype)
-        if key not in self._scalars:
-            try:
-                if dtype.kind in ("int", "uint") and value != int(value):
-                    raise ValueError
-                self._scalars[key] = self.builder.constant(value, dtype)
-            except (OverflowError, ValueError):
-                raise self.malformed(f"no {dtype} is {value}") from None
-        return self._scalars[key]
-
-    def cast(self, x: Value, dtype: DType) -> Value:
-        return x if x.dtype == dtype else self.add("cast", x, to=dtype)
-
-    def cast_explicitly(self, x: Value, dtype: DType) -> Value:
-        """A conversion that the model asks for: it rounds to half precision on every device.
-        Integers are float32 first, as in onnxruntime."""
-        if dtype.name not in HALF_DTYPES or x.dtype in (dtype, BOOL):
-            return self.cast(x, dtype)
-        return self.add("cast", self.cast(x, FLOAT32), to=dtype, explicit=True)
-
-    def computed(self, x: Value) -> Value:
-        """The tensor in a floating dtype: its own, or float64 for integers."""
-        return x if x.dtype.kind == "float" else self.cast(x, FLOAT64)
-
-    def add_to(self, x: Value, addend: float) -> Value:
-        return self.add("add", x, self.scalar(addend, x.dtype))
-
-    def scaled(self, x: Value, factor: float) -> Value:
-        return x if factor == 1 else self.add("multiply", x, self.scalar(factor, x.dtype))
-
-    def at_least(self, x: Value, bound: float) -> Value:
-        return self.add("maximum", x, self.scalar(bound, x.dtype))
-
-    def at_most(self, x: Value, bound: float) -> Value:
-        return self.add("minimum", x, self.scalar(bound, x.dtype))
-
-    def count(self, dims: Iterable[Dim], dtype: DType) -> Value:
-        """The number of elements of a shape, as a scalar."""
-        return self.cast(self.builder.dims([product(dims)], ()), dtype)
 
     # Known elements of tensors.
 
@@ -186,98 +141,48 @@ class Composer:
             raise self.malformed(f"axes {found} are not different")
         return tuple(found)
 
-    # Layout.
+    # The algebra, of this builder whichever is being written to.
 
-    def reshape(self, x: Value, shape: Shape) -> Value:
-        return x if x.shape == shape else self.add("reshape", x, shape=shape)
+    def scalar(self, value: float, dtype: DType) -> Value:
+        with self.builder.writing():
+            return self.builder.scalar(value, dtype)
 
-    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
-        perm = tuple(perm)
-        return x if perm == tuple(range(x.rank)) else self.add("transpose", x, perm=perm)
+    def cast(self, x: Value, dtype: DType) -> Value:
+        with self.builder.writing():
+            return x.cast(dtype)
 
-    def swapped(self, x: Value) -> Value:
-        """The last two axes exchanged."""
-        return self.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+    def add_to(self, x: Value, addend: float) -> Value:
+        with self.builder.writing():
+            return x + addend
+
+    def scaled(self, x: Value, factor: float) -> Value:
+        with self.builder.writing():
+            return x * factor
 
     def unsqueeze(self, x: Value, axes: Iterable[int]) -> Value:
-        """The tensor with new axes of extent 1, whose numbers count in the result."""
-        shape: list[Dim] = list(x.shape)
-        for axis in sorted(axes):
-            shape.insert(axis, 1)
-        return self.reshape(x, tuple(shape))
+        with self.builder.writing():
+            return x.unsqueeze(axes)
 
     def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
-        """The tensor without some axes of extent 1."""
-        for axis in axes:
-            self.builder.require(x.shape[axis], 1, f"squeeze axis {axis} of {x.type}")
-        return self.reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+        with self.builder.writing():
+            return x.squeeze(axes)
 
     def broadcast(self, x: Value, shape: Shape) -> Value:
-        return x if x.shape == shape else self.add("broadcast", x, shape=shape)
+        with self.builder.writing():
+            return x.broadcast(shape)
 
-    def fitting(self, x: Value, result: Value, what: str) -> Value:
-        """An operand broadcast to the shape of a result, which it must not enlarge."""
-        text = f"{what} {x.type}, which does not broadcast to {result.type}"
-        if x.rank > result.rank:
-            raise self.malformed(text)
-        require = self.builder.require
-        whole = broadcast_shape([x.shape, result.shape], require, text)
-        for extent, wanted in zip(whole, result.shape, strict=True):
-            require(extent, wanted, text)
-        return x
-
-    def slice(self, x: Value, axis: int, start: Dim, extent: Dim, step: int = 1) -> Value:
-        """The elements `start`, `start + step`, ... along an axis, `extent` of them."""
-        if (start, step) == (0, 1) and extent == x.shape[axis]:
-            return x
-        starts: list[Dim] = [0] * x.rank
-        steps = [1] * x.rank
-        shape = list(x.shape)
-        starts[axis], steps[axis], shape[axis] = start, step, extent
-        return self.add("slice", x, starts=tuple(starts), steps=tuple(steps), shape=tuple(shape))
+    def slice(self, x: Value, axis: int, start: Dim, extent: Dim) -> Value:
+        with self.builder.writing():
+            return x.slice(axis, start, extent)
 
     def pieces(self, x: Value, axis: int, extents: Sequence[Dim]) -> list[Value]:
-        """The tensor split along an axis into pieces of the given extents."""
-        found = []
-        start: Dim = 0
-        for extent in extents:
-            found.append(self.slice(x, axis, start, extent))
-            start = start + extent
-        return found
+        with self.builder.writing():
+            return x.pieces(axis, extents)
 
     def concat(self, values: Sequence[Value], axis: int) -> Value:
-        return values[0] if len(values) == 1 else self.add("concat", *values, axis=axis)
-
-    def iota(self, extent: Dim, axis: int = 0, rank: int = 1) -> Value:
-        """0, 1, 2, ... along one axis; the other axes have extent 1."""
-        shape: list[Dim] = [1] * rank
-        shape[axis] = extent
-        return self.add("iota", shape=tuple(shape), axis=axis)
-
-    # Reductions.
+        with self.builder.writing():
+            return concat(values, axis)
 
     def reduce(self, x: Value, kind: str, axes: Sequence[int], keep: bool = True) -> Value:
-        result = self.add("reduce", x, kind=kind, axes=tuple(axes)) if axes else x
-        return self.unsqueeze(result, axes) if keep and axes else result
-
-    def mean(self, x: Value, axes: Sequence[int], keep: bool = True) -> Value:
-        """The mean over axes; of no element it is zero, as in onnxruntime."""
-        # Half precision can hold neither the sum nor the count.
-        wide = self.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
-        count = self.count([maximum(product(x.shape[a] for a in axes), 1)], wide.dtype)
-        return self.cast(self.add("divide", self.reduce(wide, "sum", axes, keep), count), x.dtype)
-
-    # Products.
-
-    def matmul(self, a: Value, b: Value) -> Value:
-        """The product as `numpy.matmul` defines it: a vector is a row or a column."""
-        if a.rank == 0 or b.rank == 0:
-            raise self.malformed(f"product of {a.type} and {b.type}")
-        left = self.unsqueeze(a, [0]) if a.rank == 1 else a
-        right = self.unsqueeze(b, [1]) if b.rank == 1 else b
-        result = self.add("matmul", left, right)
-        if b.rank == 1:
-            result = self.squeeze(result, [result.rank - 1])
-        if a.rank == 1:
-            result = self.squeeze(result, [result.rank - min(b.rank, 2)])
-        return result
+        with self.builder.writing():
+            return x.reduce(kind, axes, keep)

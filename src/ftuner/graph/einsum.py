@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import INT64
+from ftuner.graph.algebra import gather, iota
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
 
@@ -37,8 +39,8 @@ def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Valu
     left, arrow, right = equation.replace(" ", "").partition("->")
     written = left.split(",")
     if len(written) != len(operands):
-        raise composer.malformed(f"{equation!r} has {len(written)} operands, not {len(operands)}")
-    terms = [_labelled(composer, text, v) for text, v in zip(written, operands, strict=True)]
+        raise malformed(f"{equation!r} has {len(written)} operands, not {len(operands)}")
+    terms = [_labelled(text, v) for text, v in zip(written, operands, strict=True)]
     dots = max(
         (label for term in terms for label in term.labels if label in _BROADCAST), default=None
     )
@@ -46,7 +48,7 @@ def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Valu
     result = right.replace("...", ellipsis) if arrow else ellipsis + _implicit(left)
     used = set("".join(term.labels for term in terms))
     if len(set(result)) != len(result) or not used.issuperset(result):
-        raise composer.malformed(f"{equation!r} has the result {result!r}")
+        raise malformed(f"{equation!r} has the result {result!r}")
     terms = [_diagonal(composer, term) for term in terms]
     needed = [set(result)]
     """The labels that are still needed: by the result, then also by the last term, and so on."""
@@ -54,17 +56,17 @@ def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Valu
         needed.append(needed[-1] | set(term.labels))
     total = terms[0]
     for term in terms[1:]:
-        total = _contract(composer, total, term, needed.pop())
-    return _arranged(composer, _summed(composer, total, set(result)), result)
+        total = _contract(total, term, needed.pop())
+    return _arranged(_summed(total, set(result)), result)
 
 
-def _labelled(composer: Composer, text: str, value: Value) -> _Term:
+def _labelled(text: str, value: Value) -> _Term:
     before, dots, after = text.partition("...")
     named = before + after
     skipped = value.rank - len(named)
     letters = all(c.isascii() and c.isalpha() for c in named)
     if not letters or skipped < 0 or (skipped and not dots) or skipped > len(_BROADCAST):
-        raise composer.malformed(f"labels {text!r} of {value.type}")
+        raise malformed(f"labels {text!r} of {value.type}")
     return _Term(before + _BROADCAST[:skipped][::-1] + after, value)
 
 
@@ -82,35 +84,35 @@ def _diagonal(composer: Composer, term: _Term) -> _Term:
         i = labels.index(label)
         j = labels.index(label, i + 1)
         extent = value.shape[i]
-        composer.builder.require(extent, value.shape[j], f"two axes {label!r} of {value.type}")
+        require(extent, value.shape[j], f"two axes {label!r} of {value.type}")
         others = [k for k in range(value.rank) if k not in (i, j)]
-        value = composer.transpose(value, (i, j, *others))
-        value = composer.reshape(value, (extent * extent, *value.shape[2:]))
+        value = value.transpose((i, j, *others))
+        value = value.reshape((extent * extent, *value.shape[2:]))
         stride = composer.builder.dims([extent + 1], ())
-        at = composer.add("multiply", composer.cast(composer.iota(extent), INT64), stride)
-        value = composer.add("gather", value, at, axis=0, node=composer.builder.where)
+        at = iota(extent).cast(INT64) * stride
+        value = gather(value, at)
         labels = label + "".join(labels[k] for k in others)
     return _Term(labels, value)
 
 
-def _summed(composer: Composer, term: _Term, needed: set[str]) -> _Term:
+def _summed(term: _Term, needed: set[str]) -> _Term:
     """The term summed over the labels that are not needed."""
     axes = [i for i, label in enumerate(term.labels) if label not in needed]
     labels = "".join(label for label in term.labels if label in needed)
-    return _Term(labels, composer.reduce(term.value, "sum", axes, keep=False))
+    return _Term(labels, term.value.reduce("sum", axes, keep=False))
 
 
-def _arranged(composer: Composer, term: _Term, labels: str) -> Value:
+def _arranged(term: _Term, labels: str) -> Value:
     """The tensor with its axes in the order of `labels`; axes that it lacks have extent 1."""
     order = [term.labels.index(label) for label in labels if label in term.labels]
-    value = composer.transpose(term.value, order)
-    return composer.unsqueeze(value, [i for i, c in enumerate(labels) if c not in term.labels])
+    value = term.value.transpose(order)
+    return value.unsqueeze([i for i, c in enumerate(labels) if c not in term.labels])
 
 
-def _contract(composer: Composer, a: _Term, b: _Term, needed: set[str]) -> _Term:
+def _contract(a: _Term, b: _Term, needed: set[str]) -> _Term:
     """The product of two terms, summed over shared labels that are not needed later."""
-    a = _summed(composer, a, needed | set(b.labels))
-    b = _summed(composer, b, needed | set(a.labels))
+    a = _summed(a, needed | set(b.labels))
+    b = _summed(b, needed | set(a.labels))
     shared = [label for label in a.labels if label in b.labels]
     batch = "".join(label for label in shared if label in needed)
     summed = "".join(label for label in shared if label not in needed)
@@ -118,26 +120,27 @@ def _contract(composer: Composer, a: _Term, b: _Term, needed: set[str]) -> _Term
     columns = "".join(label for label in b.labels if label not in a.labels)
     labels = batch + rows + columns
     if not summed:
-        x, y = _arranged(composer, a, labels), _arranged(composer, b, labels)
-        return _Term(labels, composer.add("multiply", x, y))
+        x, y = _arranged(a, labels), _arranged(b, labels)
+        return _Term(labels, x * y)
     for label in summed:
-        composer.builder.require(
-            a.value.shape[a.labels.index(label)], b.value.shape[b.labels.index(label)],
+        require(
+            a.value.shape[a.labels.index(label)],
+            b.value.shape[b.labels.index(label)],
             f"extents of {label!r}",
-        )  # fmt: skip
-    left = _matrices(composer, a, batch, rows, summed)
-    right = _matrices(composer, b, batch, summed, columns)
-    result = composer.add("matmul", left, right)
+        )
+    left = _matrices(a, batch, rows, summed)
+    right = _matrices(b, batch, summed, columns)
+    result = left @ right
     shape = (*result.shape[:-2], *_extents(a, rows), *_extents(b, columns))
-    return _Term(labels, composer.reshape(result, shape))
+    return _Term(labels, result.reshape(shape))
 
 
 def _extents(term: _Term, labels: str) -> list[Dim]:
     return [term.value.shape[term.labels.index(label)] for label in labels]
 
 
-def _matrices(composer: Composer, term: _Term, batch: str, rows: str, columns: str) -> Value:
+def _matrices(term: _Term, batch: str, rows: str, columns: str) -> Value:
     """The tensor as matrices: row labels merged into one axis, column labels into another."""
-    value = _arranged(composer, term, batch + rows + columns)
+    value = _arranged(term, batch + rows + columns)
     m, n = product(_extents(term, rows)), product(_extents(term, columns))
-    return composer.reshape(value, (*value.shape[: len(batch)], m, n))
+    return value.reshape((*value.shape[: len(batch)], m, n))

@@ -4,12 +4,13 @@ import rsqrt
 import ftuner
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
+from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
 
 builder = Builder()
 x = builder.input("x", FLOAT32, (symbol("rows"), 256))
-squares = builder.add("reduce", builder.add("multiply", x, x), kind="sum", axes=(1,))
-y = builder.add("rsqrt", squares)
+with builder.writing():
+    y = apply("rsqrt", (x * x).reduce("sum", [1], keep=False))
 model = ftuner.compile(builder.graph([x], [("y", y)]))
 
 for rows in (1, 77, 300):

@@ -1,18 +1,14 @@
 """The ONNX operator com.example.Snake: x + sin(alpha x)^2 / alpha."""
 
-from collections.abc import Sequence
-
-from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.importer import register_importer
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import sin
+from ftuner.graph.checks import malformed
 from ftuner.graph.ir import Value
 
 
-def import_snake(context: Context, node: NodeView) -> Sequence[Value]:
-    x, alpha = node.input(0), node.number("alpha", 1.0)
+@onnx("Snake", domain="com.example")
+def import_snake(x: Value, alpha: float = 1.0) -> Value:
     if alpha == 0:
-        raise context.malformed("alpha is 0")
-    sine = context.add("sin", context.scaled(x, alpha))
-    return [context.add("add", x, context.scaled(context.add("multiply", sine, sine), 1 / alpha))]
-
-
-register_importer("com.example", "Snake", import_snake)
+        raise malformed("alpha is 0")
+    sine = sin(x * alpha)
+    return x + sine * sine * (1 / alpha)

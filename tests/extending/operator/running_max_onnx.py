@@ -1,7 +1,10 @@
 import running_max  # noqa: F401
 
-from ftuner.frontends.onnx.importer import register_importer
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Value
 
-register_importer(
-    "com.example", "RunningMax", lambda context, node: [context.add("running_max", node.input(0))]
-)
+
+@onnx("RunningMax", domain="com.example")
+def import_running_max(x: Value) -> Value:
+    return apply("running_max", x)

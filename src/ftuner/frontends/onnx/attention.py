@@ -7,179 +7,171 @@ from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, minimum, product, quotient
 from ftuner.core.dtype import BOOL, FLOAT32, HALF_DTYPES, INT64, DType
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, concat, counted, gather, iota, scalar, sqrt, tanh, where
+from ftuner.graph.checks import expect_shape, malformed, origin, require
 from ftuner.graph.ir import Value
 
 SCORE_MODES = 4
 """Number of modes of the scores output: raw, after the soft cap, masked, after the softmax."""
 
 
-def _heads(context: Context, node: NodeView, x: Value, count: str) -> Value:
+def _heads(node: NodeView, x: Value, count: str) -> Value:
     """A tensor as [batch, heads, sequence, head size]."""
     if x.rank == 4:
         if node.has(count):
             what = f"{count} is {node.integer(count)} for {x.type}"
-            context.builder.require(x.shape[1], node.integer(count), what)
+            require(x.shape[1], node.integer(count), what)
         return x
     if x.rank != 3:
-        raise context.malformed(f"attention of {x.type}; expected three axes or four")
+        raise malformed(f"attention of {x.type}; expected three axes or four")
     heads = node.integer(count)
     if heads < 1:
-        raise context.malformed(f"{count} is {heads}")
-    size = quotient(x.shape[2], heads)
-    split = context.reshape(x, (*x.shape[:2], heads, size))
-    return context.transpose(split, (0, 2, 1, 3))
+        raise malformed(f"{count} is {heads}")
+    split = x.reshape((*x.shape[:2], heads, quotient(x.shape[2], heads)))
+    return split.transpose((0, 2, 1, 3))
 
 
-def merged_heads(context: Context, x: Value) -> Value:
+def merged_heads(x: Value) -> Value:
     """The inverse of `_heads`: [batch, sequence, heads times head size]."""
-    turned = context.transpose(x, (0, 2, 1, 3))
-    return context.reshape(turned, (*turned.shape[:2], product(turned.shape[2:])))
+    turned = x.transpose((0, 2, 1, 3))
+    return turned.reshape((*turned.shape[:2], product(turned.shape[2:])))
 
 
-def _repeated(context: Context, x: Value, heads: Dim) -> Value:
+def _repeated(x: Value, heads: Dim) -> Value:
     """Keys or values with each head repeated for the query heads that share it."""
     times = quotient(heads, x.shape[1])
     if times == 1:
         return x
-    context.builder.require(x.shape[1] * times, heads, "heads of keys for heads of queries")
+    require(x.shape[1] * times, heads, "heads of keys for heads of queries")
     batch, own, *matrix = x.shape
-    wide = context.broadcast(context.unsqueeze(x, [2]), (batch, own, times, *matrix))
-    return context.reshape(wide, (batch, own * times, *matrix))
+    wide = x.unsqueeze([2]).broadcast((batch, own, times, *matrix))
+    return wide.reshape((batch, own * times, *matrix))
 
 
-def _scale(context: Context, node: NodeView, query: Value) -> Value:
+def _scale(node: NodeView, query: Value) -> Value:
     """The scale of scores, by default 1 / sqrt(head size)."""
     if node.has("scale"):
         scale = node.number("scale")
         # Queries and keys are each multiplied by its square root, as ONNX specifies.
         if not 0 <= scale < math.inf:
-            raise context.malformed(f"scale is {scale}; expected a finite number, zero or more")
-        return context.scalar(scale, query.dtype)
-    return default_scale(context, query)
+            raise malformed(f"scale is {scale}; expected a finite number, zero or more")
+        return scalar(scale, query.dtype)
+    return default_scale(query)
 
 
-def default_scale(context: Context, query: Value) -> Value:
+def default_scale(query: Value) -> Value:
     """1 / sqrt(head size) for queries with the axes of `_heads`."""
     size = query.shape[3]
     if isinstance(size, int):
-        return context.scalar(1 / math.sqrt(size) if size else 1.0, query.dtype)
-    root = context.add("sqrt", context.count([size], query.dtype))
-    return context.add("divide", context.scalar(1, query.dtype), root)
+        return scalar(1 / math.sqrt(size) if size else 1.0, query.dtype)
+    return 1 / sqrt(counted([size], query.dtype))
 
 
-def _both(context: Context, x: Value | None, y: Value) -> Value:
-    return y if x is None else context.add("logical_and", x, y)
+def _both(x: Value | None, y: Value) -> Value:
+    return y if x is None else x & y
 
 
 def _positions(
-    context: Context, node: NodeView, query: Value, keys: Dim, past: Dim, valid: Value | None,
-    causal: bool,
-) -> Value | None:  # fmt: skip
+    node: NodeView, query: Value, keys: Dim, past: Dim, valid: Value | None, causal: bool
+) -> Value | None:
     """Which keys a query may see by their positions: causal, within a window, not padding.
 
     None if all of them may be seen.
     """
-    key = context.iota(keys, 3, 4)
-    position = context.iota(query.shape[2], 2, 4)
+    key = iota(keys, 3, 4)
+    position = iota(query.shape[2], 2, 4)
     if valid is not None:
-        valid = context.reshape(context.cast(valid, INT64), (query.shape[0], 1, 1, 1))
-        ahead = context.add("subtract", valid, context.count([query.shape[2]], INT64))
-        position = context.add("add", position, ahead)
+        valid = valid.cast(INT64).reshape((query.shape[0], 1, 1, 1))
+        position = position + (valid - query.shape[2])
     elif past != 0:
-        position = context.add("add", position, context.count([past], INT64))
+        position = position + past
     allowed: Value | None = None
     if causal:
-        allowed = context.add("less_equal", key, position)
+        allowed = key <= position
     left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
     if left >= 0:
-        first = context.add_to(position, -left)
-        allowed = _both(context, allowed, context.add("less_equal", first, key))
+        allowed = _both(allowed, position + -left <= key)
     if right >= 0:
-        last = context.add_to(position, right)
-        allowed = _both(context, allowed, context.add("less_equal", key, last))
+        allowed = _both(allowed, key <= position + right)
     if valid is not None:
-        allowed = _both(context, allowed, context.add("less", key, valid))
+        allowed = _both(allowed, key < valid)
     return allowed
 
 
-def _padded_mask(context: Context, mask: Value, keys: Dim) -> Value:
+def _padded_mask(mask: Value, keys: Dim) -> Value:
     """The mask extended to all keys; keys beyond it are not seen."""
     if mask.rank == 0:
-        return context.unsqueeze(mask, [0])
+        return mask.unsqueeze([0])
     have = mask.shape[-1]
     if have in (keys, 1):
         return mask
     after = keys - have
     if not isinstance(after, int):
         # The mask has as many keys. A longer one is refused.
-        context.builder.require(minimum(have, keys), have, "keys of the mask")
-    fill = context.scalar(0, BOOL) if mask.dtype == BOOL else context.scalar(-math.inf, mask.dtype)
+        require(minimum(have, keys), have, "keys of the mask")
+    fill = scalar(0, BOOL) if mask.dtype == BOOL else scalar(-math.inf, mask.dtype)
     before = (0,) * mask.rank
-    widths = (*before[1:], after)
-    return context.add("pad", mask, fill, before=before, after=widths, mode="constant")
+    return apply("pad", mask, fill, before=before, after=(*before[1:], after), mode="constant")
 
 
-def _precision(context: Context, node: NodeView, dtype: DType) -> DType:
+def _precision(node: NodeView, dtype: DType) -> DType:
     """The dtype that the softmax of scores is computed in."""
     if not node.has("softmax_precision"):
         return dtype
-    where = f"{context.builder.where}: attribute softmax_precision"
-    return dtype_of(node.integer("softmax_precision"), where)
+    what = f"{origin()}: attribute softmax_precision"
+    return dtype_of(node.integer("softmax_precision"), what)
 
 
 def _weights(
-    context: Context, node: NodeView, scores: Value, allowed: Value | None, bias: Value | None
+    node: NodeView, scores: Value, allowed: Value | None, bias: Value | None
 ) -> tuple[Value, Value]:
     """The masked scores, and their softmax: zero for a row that sees no key."""
     dtype = scores.dtype
-    hidden, zero = context.scalar(-math.inf, dtype), context.scalar(0, dtype)
-    masked = scores if bias is None else context.add("add", scores, bias)
+    hidden, zero = scalar(-math.inf, dtype), scalar(0, dtype)
+    masked = scores if bias is None else scores + bias
     if allowed is not None:
-        masked = context.add("where", allowed, masked, hidden)
-    precise = context.cast(masked, _precision(context, node, dtype))
-    weights = context.cast(context.add("softmax", precise, axis=3, log=False), dtype)
+        masked = where(allowed, masked, hidden)
+    precise = masked.cast(_precision(node, dtype))
+    weights = apply("softmax", precise, axis=3, log=False).cast(dtype)
     given = [node.optional(3), node.optional(6)]
     if all(v is None for v in given) and node.integer("left_window_size", -1) < 0:
         # Each query sees the first key.
         return masked, weights
     if allowed is not None:
-        visible = context.add("where", allowed, zero if bias is None else bias, hidden)
+        visible = where(allowed, zero if bias is None else bias, hidden)
     else:
         assert bias is not None
         visible = bias
-    best = context.reduce(visible, "maximum", [visible.rank - 1])
-    seen = context.add("less", hidden, best)
-    return masked, context.add("where", seen, weights, zero)
+    return masked, where(hidden < visible.reduce("maximum", [visible.rank - 1]), weights, zero)
 
 
 def written_out(
-    context: Context, node: NodeView, query: Value, key: Value, value: Value, scale: Value,
-    allowed: Value | None, bias: Value | None,
+    node: NodeView, query: Value, key: Value, value: Value, scale: Value, allowed: Value | None,
+    bias: Value | None,
 ) -> tuple[Value, Sequence[Value]]:  # fmt: skip
     """Attention composed of products and a softmax: the result, and the scores in each mode."""
     heads = query.shape[1]
-    wide_key, wide_value = _repeated(context, key, heads), _repeated(context, value, heads)
-    raw = context.add("matmul", query, context.swapped(wide_key))
-    raw = context.add("multiply", raw, scale)
+    wide_key, wide_value = _repeated(key, heads), _repeated(value, heads)
+    raw = query @ wide_key.swapped() * scale
     softcap = node.number("softcap", 0.0)
     scores = raw
     if softcap:
-        bent = context.add("tanh", context.scaled(raw, 1 / softcap))
-        scores = context.scaled(bent, softcap)
-    masked, weights = _weights(context, node, scores, allowed, bias)
-    return context.add("matmul", weights, wide_value), (raw, scores, masked, weights)
+        scores = tanh(raw * (1 / softcap)) * softcap
+    masked, weights = _weights(node, scores, allowed, bias)
+    return weights @ wide_value, (raw, scores, masked, weights)
 
 
-def _is_fused(context: Context, node: NodeView, operands: Sequence[Value]) -> bool:
+def _is_fused(node: NodeView, operands: Sequence[Value]) -> bool:
     """Whether the attention operator can compute the node: it needs no scores."""
     dtype = operands[0].dtype
     return (
         dtype.kind == "float"
         and all(v.dtype in (dtype, BOOL) for v in operands)
         and not node.gives(3)
-        and _precision(context, node, dtype) in _computed_in(dtype)
+        and _precision(node, dtype) in _computed_in(dtype)
     )
 
 
@@ -188,123 +180,125 @@ def _computed_in(dtype: DType) -> tuple[DType, ...]:
     return (dtype, FLOAT32) if dtype.name in HALF_DTYPES else (dtype,)
 
 
-def one_mask(context: Context, allowed: Value | None, bias: Value | None) -> Value | None:
+def one_mask(allowed: Value | None, bias: Value | None) -> Value | None:
     """Both masks as one."""
     if allowed is None or bias is None:
         return allowed if bias is None else bias
-    return context.add("where", allowed, bias, context.scalar(-math.inf, bias.dtype))
+    return where(allowed, bias, -math.inf)
 
 
 def fused(
-    context: Context, query: Value, key: Value, value: Value, scale: Value, mask: Value | None,
+    query: Value, key: Value, value: Value, scale: Value, mask: Value | None,
     causal: Dim | None, softcap: float, sinks: Value | None = None,
 ) -> Value:  # fmt: skip
     """Attention as one node, in which query heads share key and value heads. `sinks` are those of
     `AttentionSoftmax`, one of each head."""
     factor = 1.0
     if scale.constant is None:
-        query = context.add("multiply", query, scale)
+        query = query * scale
     else:
         factor = float(scale.constant)
     shape = query.shape
     times = quotient(shape[1], key.shape[1])
     masks = [] if mask is None else [mask]
     if sinks is not None:
-        masks.append(context.reshape(sinks, (1, shape[1], 1, 1)))
+        masks.append(sinks.reshape((1, shape[1], 1, 1)))
     if times != 1:
         groups = (key.shape[1], times)
-        query = context.reshape(query, (shape[0], *groups, *shape[2:]))
-        key, value = context.unsqueeze(key, [2]), context.unsqueeze(value, [2])
-        masks = [_grouped(context, m, shape[1], groups) for m in masks]
-    result = context.add(
-        "attention", query, context.swapped(key), value, *masks,
-        scale=factor, causal=causal, safe=mask is not None, softcap=softcap,
-        sinks=sinks is not None,
+        query = query.reshape((shape[0], *groups, *shape[2:]))
+        key, value = key.unsqueeze([2]), value.unsqueeze([2])
+        masks = [_grouped(m, shape[1], groups) for m in masks]
+    result = apply(
+        "attention", query, key.swapped(), value, *masks, scale=factor, causal=causal,
+        safe=mask is not None, softcap=softcap, sinks=sinks is not None,
     )  # fmt: skip
-    return context.reshape(result, (*shape[:3], value.shape[-1]))
+    return result.reshape((*shape[:3], value.shape[-1]))
 
 
-def _grouped(context: Context, mask: Value, heads: Dim, groups: Sequence[Dim]) -> Value:
+def _grouped(mask: Value, heads: Dim, groups: Sequence[Dim]) -> Value:
     """A mask whose axis of heads is split in two: groups, and heads of a group."""
     if mask.rank < 3:
         return mask
     *batch, own, rows, keys = mask.shape
     if own == 1:
-        return context.reshape(mask, (*batch, 1, 1, rows, keys))
-    mask = context.broadcast(mask, (*batch, heads, rows, keys))
-    return context.reshape(mask, (*batch, *groups, rows, keys))
+        return mask.reshape((*batch, 1, 1, rows, keys))
+    mask = mask.broadcast((*batch, heads, rows, keys))
+    return mask.reshape((*batch, *groups, rows, keys))
 
 
-def _attention(context: Context, node: NodeView) -> Sequence[Value]:
-    flat = node.input(0).rank == 3
-    query = _heads(context, node, node.input(0), "q_num_heads")
-    key = _heads(context, node, node.input(1), "kv_num_heads")
-    value = _heads(context, node, node.input(2), "kv_num_heads")
+@onnx("Attention")
+def _attention(
+    node: NodeView, q: Value, k: Value, v: Value, mask: Value | None, past_key: Value | None,
+    past_value: Value | None, valid: Value | None, qk_matmul_output_mode: int = 0,
+    is_causal: bool = False, softcap: float = 0.0,
+) -> Sequence[Value]:  # fmt: skip
+    flat = q.rank == 3
+    query = _heads(node, q, "q_num_heads")
+    key = _heads(node, k, "kv_num_heads")
+    value = _heads(node, v, "kv_num_heads")
     for x in (key, value):
-        context.builder.require(query.shape[0], x.shape[0], "batches of queries, keys and values")
-    mask, past_key, past_value = node.optional(3), node.optional(4), node.optional(5)
-    valid = node.optional(6)
+        require(query.shape[0], x.shape[0], "batches of queries, keys and values")
     past: Dim = 0
     if (past_key is None) != (past_value is None):
-        raise context.malformed("past_key and past_value are given together, or neither")
+        raise malformed("past_key and past_value are given together, or neither")
     if past_key is not None and past_value is not None:
         if past_key.rank != 4 or past_value.rank != 4:
-            raise context.malformed(f"past keys {past_key.type} and values {past_value.type}")
+            raise malformed(f"past keys {past_key.type} and values {past_value.type}")
         past = past_key.shape[2]
-        key = context.concat([past_key, key], 2)
-        value = context.concat([past_value, value], 2)
-    if not 0 <= node.number("softcap", 0.0) < math.inf:
-        softcap = node.number("softcap")
-        raise context.malformed(f"softcap is {softcap}; expected a finite number, zero or more")
-    mode = node.integer("qk_matmul_output_mode", 0)
-    if not 0 <= mode < SCORE_MODES:
-        raise context.malformed(f"qk_matmul_output_mode is {mode}")
+        key = concat([past_key, key], 2)
+        value = concat([past_value, value], 2)
+    if not 0 <= softcap < math.inf:
+        raise malformed(f"softcap is {softcap}; expected a finite number, zero or more")
+    if not 0 <= qk_matmul_output_mode < SCORE_MODES:
+        raise malformed(f"qk_matmul_output_mode is {qk_matmul_output_mode}")
     keys = key.shape[2]
-    causal = node.flag("is_causal")
     operands = [query, key, value, *([] if mask is None else [mask])]
-    scale = _scale(context, node, query)
-    is_fused = _is_fused(context, node, operands)
-    limited = is_fused and causal and valid is None
-    allowed = _positions(context, node, query, keys, past, valid, causal and not limited)
+    scale = _scale(node, query)
+    is_fused = _is_fused(node, operands)
+    limited = is_fused and is_causal and valid is None
+    allowed = _positions(node, query, keys, past, valid, is_causal and not limited)
     bias: Value | None = None
     if mask is not None:
-        mask = _padded_mask(context, mask, keys)
+        mask = _padded_mask(mask, keys)
         if mask.dtype == BOOL:
-            allowed = _both(context, allowed, mask)
+            allowed = _both(allowed, mask)
         else:
             bias = mask
     results = [key, value]
     if is_fused:
-        mask = one_mask(context, allowed, bias)
-        limit, softcap = past if limited else None, node.number("softcap", 0.0)
-        result = fused(context, query, key, value, scale, mask, limit, softcap)
+        mask = one_mask(allowed, bias)
+        limit = past if limited else None
+        result = fused(query, key, value, scale, mask, limit, softcap)
     else:
-        result, scores = written_out(context, node, query, key, value, scale, allowed, bias)
-        results.append(scores[mode])
-    return [merged_heads(context, result) if flat else result, *results]
+        result, scores = written_out(node, query, key, value, scale, allowed, bias)
+        results.append(scores[qk_matmul_output_mode])
+    return [merged_heads(result) if flat else result, *results]
 
 
-def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("RotaryEmbedding")
+def _rotary_embedding(
+    node: NodeView, x: Value, cosines: Value, sines: Value, positions: Value | None,
+    rotary_embedding_dim: int = 0, interleaved: bool = False,
+) -> Value:  # fmt: skip
     """Rotate pairs of elements of each head by an angle that depends on the position."""
-    x, positions = node.input(0), node.optional(3)
     if x.rank not in (3, 4):
-        raise context.malformed(f"rotary embedding of {x.type}; expected three axes or four")
+        raise malformed(f"rotary embedding of {x.type}; expected three axes or four")
     heads = x
     if x.rank == 3:
         count = node.integer("num_heads")
         if count < 1:
-            raise context.malformed(f"num_heads is {count}")
-        heads = context.reshape(x, (*x.shape[:2], count, quotient(x.shape[2], count)))
+            raise malformed(f"num_heads is {count}")
+        heads = x.reshape((*x.shape[:2], count, quotient(x.shape[2], count)))
     turned = rotated(
-        context, heads, (node.input(1), node.input(2)), positions, 2 if x.rank == 4 else 1,
-        node.integer("rotary_embedding_dim", 0), node.flag("interleaved"),
+        heads, (cosines, sines), positions, 2 if x.rank == 4 else 1,
+        rotary_embedding_dim, interleaved,
     )  # fmt: skip
-    return [context.reshape(turned, x.shape)]
+    return turned.reshape(x.shape)
 
 
 def rotated(
-    context: Context, heads: Value, tables: Sequence[Value], positions: Value | None,
-    sequence_axis: int, width: Dim, interleaved: bool,
+    heads: Value, tables: Sequence[Value], positions: Value | None, sequence_axis: int,
+    width: Dim, interleaved: bool,
 ) -> Value:  # fmt: skip
     """Rotate pairs of elements along the last of four axes, of the first `width` elements, or of
     all if it is 0. `tables`: cosines and sines, of all positions if `positions` (batch, sequence)
@@ -313,36 +307,28 @@ def rotated(
     size = heads.shape[3]
     width = width or size
     half = quotient(width, 2)
-    turned, rest = context.pieces(heads, 3, (width, size - width))
+    turned, rest = heads.pieces(3, (width, size - width))
     outer = heads.shape[:3]
-    pairs = context.reshape(turned, (*outer, half, 2) if interleaved else (*outer, 2, half))
+    pairs = turned.reshape((*outer, half, 2) if interleaved else (*outer, 2, half))
     if positions is not None:
-        where = context.builder.where
-        cosines, sines = (t.type for t in tables)
-        if cosines.rank != 2 or sines.rank != 2:
-            raise context.malformed(f"cosines {cosines} and sines {sines}; expected two axes each")
-        for have, wanted in zip(cosines.shape, sines.shape, strict=True):
-            context.builder.require(have, wanted, f"cosines {cosines} and sines {sines}")
-        tables = [context.add("gather", t, positions, axis=0, node=where) for t in tables]
+        cosines, sines = tables
+        what = f"cosines {cosines.type} and sines {sines.type}"
+        if sines.rank != 2:
+            raise malformed(f"{what}; expected two axes each")
+        expect_shape(cosines, sines.shape, what)
+        tables = [gather(t, positions) for t in tables]
     # Both are [batch, sequence, pairs]: shared by all heads and by both elements of a pair.
     shared = (3 - sequence_axis, 4 if interleaved else 3)
     batch, sequence = outer[0], outer[sequence_axis]
     for t in tables:
         if t.rank != 3:
-            raise context.malformed(f"cosines or sines {t.type} for {heads.type}")
+            raise malformed(f"cosines or sines {t.type} for {heads.type}")
         first = 1 if t.shape[0] == 1 else batch
         for have, wanted in zip(t.shape, (first, sequence, half), strict=True):
             what = f"cosines or sines {t.type} for {half} pairs of each position of {heads.type}"
-            context.builder.require(have, wanted, what)
-    tables = [context.unsqueeze(t, shared) for t in tables]
-    found = context.add("rotary", pairs, *tables, axis=4 if interleaved else 3)
+            require(have, wanted, what)
+    tables = [t.unsqueeze(shared) for t in tables]
+    found = apply("rotary", pairs, *tables, axis=4 if interleaved else 3)
     if width == size:
-        return context.reshape(found, heads.shape)
-    whole = context.concat([context.reshape(found, turned.shape), rest], 3)
-    return context.reshape(whole, heads.shape)
-
-
-ATTENTION: Table = {
-    ("", "Attention"): _attention,
-    ("", "RotaryEmbedding"): _rotary_embedding,
-}
+        return found.reshape(heads.shape)
+    return concat([found.reshape(turned.shape), rest], 3).reshape(heads.shape)

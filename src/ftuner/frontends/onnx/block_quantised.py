@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ftuner.core.dtype import HALF_DTYPES, INT32, UINT8
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, constant, gather, scalar
+from ftuner.graph.checks import fitting, malformed, unsupported
 from ftuner.graph.ir import Array, Value
 
 _BITS = (2, 4, 8)
@@ -23,70 +24,65 @@ def _unpacked(words: Array, bits: int, count: int) -> Array:
     return apart[..., :count]
 
 
-def _blocks_of(
-    context: Context, node: NodeView, number: int, shape: tuple[int, int], what: str
-) -> Array:
+def _blocks_of(context: Context, blocks: Value, shape: tuple[int, int], what: str) -> Array:
     """A constant with an element for each block of each column, flat or not."""
-    array = context.array_of(node.input(number), what)
+    array = context.array_of(blocks, what)
     if array.size != shape[0] * shape[1]:
-        raise context.malformed(f"{what} {node.input(number).type}; expected {list(shape)}")
+        raise malformed(f"{what} {blocks.type}; expected {list(shape)}")
     return array.reshape(shape)
 
 
-def _expect_bits(context: Context, bits: int) -> None:
+def _expect_bits(bits: int) -> None:
     if bits not in _BITS:
-        raise context.unsupported(f"bits is {bits}; supported are {_BITS}")
+        raise unsupported(f"bits is {bits}; supported are {_BITS}")
 
 
-def _expect_blocks(context: Context, block: int) -> None:
+def _expect_blocks(block: int) -> None:
     if block < _LEAST_BLOCK or block & (block - 1):
-        raise context.malformed(f"block_size is {block}; expected a power of two from 16 on")
+        raise malformed(f"block_size is {block}; expected a power of two from 16 on")
 
 
-def _matmul_n_bits(context: Context, node: NodeView) -> Sequence[Value]:
-    a, b = node.input(0), node.input(1)
-    bits, block = node.integer("bits", 4), node.integer("block_size")
-    depth, columns = node.integer("K"), node.integer("N")
-    _expect_bits(context, bits)
-    _expect_blocks(context, block)
-    if depth < 1 or columns < 1:
-        raise context.malformed(f"K is {depth}, N is {columns}")
-    if node.optional(4) is not None:
-        raise context.unsupported("input g_idx, blocks in an order of their own")
-    if node.integer("weight_prepacked", 0):
-        raise context.unsupported("weight_prepacked is not 0: a layout of one machine's kernels")
+@onnx("MatMulNBits", domain=MICROSOFT)
+def _matmul_n_bits(
+    context: Context, a: Value, b: Value, scales: Value, zero: Value | None, order: Value | None,
+    bias: Value | None, block_size: int, K: int, N: int, weight_prepacked: int = 0, bits: int = 4,
+    accuracy_level: int = 0,
+) -> Value:  # fmt: skip
+    _expect_bits(bits)
+    _expect_blocks(block_size)
+    if K < 1 or N < 1:
+        raise malformed(f"K is {K}, N is {N}")
+    if order is not None:
+        raise unsupported("input g_idx, blocks in an order of their own")
+    if weight_prepacked:
+        raise unsupported("weight_prepacked is not 0: a layout of one machine's kernels")
     if a.dtype.kind != "float" or b.dtype != UINT8:
-        raise context.malformed(f"product of {a.type} and {b.type}")
-    blocks = -(-depth // block)
+        raise malformed(f"product of {a.type} and {b.type}")
+    blocks = -(-K // block_size)
     packed = context.array_of(b, "the weight")
-    size = block * bits // 8
-    if packed.size != columns * blocks * size or b.rank > 3:
-        raise context.malformed(
-            f"the weight is {b.type}; expected [{columns}, {blocks}, {size}] for N {columns}, "
-            f"K {depth} and blocks of {block}"
+    size = block_size * bits // 8
+    if packed.size != N * blocks * size or b.rank > 3:
+        raise malformed(
+            f"the weight is {b.type}; expected [{N}, {blocks}, {size}] for N {N}, "
+            f"K {K} and blocks of {block_size}"
         )
-    levels = _unpacked(packed.reshape(columns, blocks, size), bits, block).astype(np.float32)
-    shape = (columns, blocks)
-    levels -= _zero_points(context, node, bits, shape)[..., None]
-    scales = _blocks_of(context, node, 2, shape, "the scales").astype(np.float32)
-    weight = (levels * scales[..., None]).reshape(columns, -1)[:, :depth]
-    result = _product(context, a, weight, node.input(2))
-    bias = node.optional(5)
-    return [
-        result if bias is None
-        else context.add("add", result, context.fitting(bias, result, "the bias"))
-    ]  # fmt: skip
+    levels = _unpacked(packed.reshape(N, blocks, size), bits, block_size).astype(np.float32)
+    shape = (N, blocks)
+    levels -= _zero_points(context, zero, bits, shape)[..., None]
+    array = _blocks_of(context, scales, shape, "the scales").astype(np.float32)
+    result = _product(context, a, (levels * array[..., None]).reshape(N, -1)[:, :K], scales)
+    return result if bias is None else result + fitting(bias, result, "the bias")
 
 
 def _product(context: Context, a: Value, weight: Array, scales: Value) -> Value:
     """`a @ weight.T`, in the dtype of the scales of the weight."""
     dtype = scales.dtype
     if dtype != a.dtype:
-        raise context.malformed(f"A is {a.type}, the scales are {scales.type}")
+        raise malformed(f"A is {a.type}, the scales are {scales.type}")
     wide = np.ascontiguousarray(weight.T, np.float32)
     if dtype.name not in HALF_DTYPES:
         wide = wide.astype(dtype.name)
-    return context.matmul(a, context.builder.stored(wide, dtype))
+    return a @ context.builder.stored(wide, dtype)
 
 
 _FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
@@ -102,100 +98,91 @@ _LEVELS = (np.concatenate([_FP4, -_FP4]), _NF4)
 """What the four bits of bitsandbytes stand for, by `quant_type`."""
 
 
-def _matmul_bnb4(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("MatMulBnb4", domain=MICROSOFT)
+def _matmul_bnb4(
+    context: Context, a: Value, b: Value, scales: Value, quant_type: int, K: int, N: int,
+    block_size: int, transB: bool = True, training_mode: int = 0,
+) -> Value:  # fmt: skip
     """A weight of four bits as bitsandbytes has it: blocks of the flat weight, the first of two
     elements in the higher bits."""
-    a, b = node.input(0), node.input(1)
-    depth, columns, block = (node.integer(name) for name in ("K", "N", "block_size"))
-    kind = node.integer("quant_type")
-    _expect_blocks(context, block)
-    if kind not in range(len(_LEVELS)):
-        raise context.malformed(f"quant_type is {kind}; expected 0 (FP4) or 1 (NF4)")
-    if not node.flag("transB", True):
-        raise context.unsupported("transB is 0")
-    packed, count = context.array_of(b, "the weight").ravel(), depth * columns
-    if min(depth, columns) < 1 or b.dtype != UINT8 or packed.size != -(-count // 2):
-        raise context.malformed(f"the weight is {b.type} for K {depth} and N {columns}")
+    _expect_blocks(block_size)
+    if quant_type not in range(len(_LEVELS)):
+        raise malformed(f"quant_type is {quant_type}; expected 0 (FP4) or 1 (NF4)")
+    if not transB:
+        raise unsupported("transB is 0")
+    packed, count = context.array_of(b, "the weight").ravel(), K * N
+    if min(K, N) < 1 or b.dtype != UINT8 or packed.size != -(-count // 2):
+        raise malformed(f"the weight is {b.type} for K {K} and N {N}")
     if a.dtype.kind != "float":
-        raise context.malformed(f"product of {a.type} and {b.type}")
-    scales = _blocks_of(context, node, 2, (1, -(-count // block)), "the scales").astype(np.float32)
-    levels = _LEVELS[kind][np.stack([packed >> 4, packed & 15], 1).ravel()[:count]]
-    weight = levels * np.repeat(scales, block)[:count]
-    return [_product(context, a, weight.reshape(columns, depth), node.input(2))]
+        raise malformed(f"product of {a.type} and {b.type}")
+    blocks = _blocks_of(context, scales, (1, -(-count // block_size)), "the scales")
+    levels = _LEVELS[quant_type][np.stack([packed >> 4, packed & 15], 1).ravel()[:count]]
+    weight = levels * np.repeat(blocks.astype(np.float32), block_size)[:count]
+    return _product(context, a, weight.reshape(N, K), scales)
 
 
-def _zero_points(context: Context, node: NodeView, bits: int, shape: tuple[int, int]) -> Array:
+def _zero_points(context: Context, zero: Value | None, bits: int, shape: tuple[int, int]) -> Array:
     """The zero point of each block: packed as the weight is, or floats; half of the range if none
     are given."""
-    zero = node.optional(3)
     if zero is None:
         return np.full(shape, 1 << (bits - 1), np.float32)
     if zero.dtype.kind == "float":
-        return _blocks_of(context, node, 3, shape, "the zero points").astype(np.float32)
+        return _blocks_of(context, zero, shape, "the zero points").astype(np.float32)
     words = -(-shape[1] * bits // 8)
     if zero.dtype != UINT8:
-        raise context.malformed(f"zero points {zero.type}; expected uint8 or floats")
-    packed = _blocks_of(context, node, 3, (shape[0], words), "the zero points")
+        raise malformed(f"zero points {zero.type}; expected uint8 or floats")
+    packed = _blocks_of(context, zero, (shape[0], words), "the zero points")
     return _unpacked(packed, bits, shape[1]).astype(np.float32)
 
 
-def _gather(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("GatherBlockQuantized", domain=MICROSOFT)
+def _gather(
+    context: Context, data: Value, indices: Value, scales: Value, zero: Value | None,
+    bits: int = 4, block_size: int = 128, gather_axis: int = 0, quantize_axis: int = 1,
+) -> Value:  # fmt: skip
     """Rows of a table, which stays packed: only what is gathered becomes floats."""
-    data, indices, scales, zero = (
-        node.input(0), node.input(1), node.input(2), node.optional(3),
-    )  # fmt: skip
-    bits, block = node.integer("bits", 4), node.integer("block_size", 128)
-    _expect_bits(context, bits)
-    _expect_blocks(context, block)
+    _expect_bits(bits)
+    _expect_blocks(block_size)
     if data.dtype != UINT8:
-        raise context.unsupported(f"data of {data.type}; supported is uint8")
+        raise unsupported(f"data of {data.type}; supported is uint8")
     if scales.dtype.kind != "float" or indices.dtype.kind != "int":
-        raise context.malformed(f"indices {indices.type}, scales {scales.type}")
-    if context.axis(node.integer("gather_axis", 0), data.rank) != 0:
-        raise context.malformed("gather_axis is not 0, for data of uint8")
-    if data.rank < 2 or node.integer("quantize_axis", 1) not in (-1, data.rank - 1):
-        raise context.malformed(f"quantize_axis is not the last of {data.type}, or the first")
+        raise malformed(f"indices {indices.type}, scales {scales.type}")
+    if context.axis(gather_axis, data.rank) != 0:
+        raise malformed("gather_axis is not 0, for data of uint8")
+    if data.rank < 2 or quantize_axis not in (-1, data.rank - 1):
+        raise malformed(f"quantize_axis is not the last of {data.type}, or the first")
     packed = context.known(data.shape, "the shape of data")
     size = packed[-1] * (8 // bits)
-    blocks = (*packed[:-1], -(-size // block))
+    blocks = (*packed[:-1], -(-size // block_size))
     if scales.shape != blocks:
-        raise context.malformed(f"scales {scales.type}; expected {list(blocks)}")
-    places = context.builder.constant(np.arange(size) // block)
-    where = context.builder.where
+        raise malformed(f"scales {scales.type}; expected {list(blocks)}")
+    places = constant(np.arange(size) // block_size)
 
     def rows(table: Value) -> Value:
-        return context.add("gather", table, indices, axis=0, node=where)
+        return gather(table, indices)
 
     def of_elements(table: Value) -> Value:
         """What the blocks of the gathered elements have, for each element."""
         found = rows(table)
-        return context.add("gather", found, places, axis=found.rank - 1, node=where)
+        return gather(found, places, found.rank - 1)
 
-    levels = context.cast(_apart(context, rows(data), bits), INT32)
+    levels = _apart(rows(data), bits).cast(INT32)
     if zero is None:
-        middle = context.scalar(1 << (bits - 1), INT32)
+        middle = scalar(1 << (bits - 1), INT32)
     else:
         words = (*blocks[:-1], -(-blocks[-1] * bits // 8))
         if zero.dtype != UINT8 or zero.shape != words:
-            raise context.malformed(f"zero points {zero.type}; expected uint8 {list(words)}")
+            raise malformed(f"zero points {zero.type}; expected uint8 {list(words)}")
         array = _unpacked(context.array_of(zero, "the zero points"), bits, blocks[-1])
-        middle = context.cast(of_elements(context.builder.constant(array)), INT32)
-    distance = context.add("subtract", levels, middle)
-    return [context.add("multiply", context.cast(distance, scales.dtype), of_elements(scales))]
+        middle = of_elements(constant(array)).cast(INT32)
+    return (levels - middle).cast(scales.dtype) * of_elements(scales)
 
 
-def _apart(context: Context, words: Value, bits: int) -> Value:
+def _apart(words: Value, bits: int) -> Value:
     """The numbers along the last axis of bytes, which hold the lowest bits first."""
     if bits == 8:
         return words
-    shifts = context.builder.constant(np.arange(0, 8, bits, dtype=np.uint8))
-    shifted = context.add("shift_right", context.unsqueeze(words, [words.rank]), shifts)
-    apart = context.add("bitwise_and", shifted, context.scalar((1 << bits) - 1, UINT8))
-    return context.reshape(apart, (*words.shape[:-1], words.shape[-1] * (8 // bits)))
-
-
-BLOCK_QUANTISED: Table = {
-    (MICROSOFT, "GatherBlockQuantized"): _gather,
-    (MICROSOFT, "MatMulBnb4"): _matmul_bnb4,
-    (MICROSOFT, "MatMulNBits"): _matmul_n_bits,
-}
+    shifts = constant(np.arange(0, 8, bits, dtype=np.uint8))
+    shifted = apply("shift_right", words.unsqueeze([words.rank]), shifts)
+    apart = shifted & scalar((1 << bits) - 1, UINT8)
+    return apart.reshape((*words.shape[:-1], words.shape[-1] * (8 // bits)))

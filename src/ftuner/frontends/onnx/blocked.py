@@ -7,21 +7,19 @@ that were added have weights of zero where they are read, until `ReorderOutput` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy as np
 
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx.context import Context, NodeView, Table
-from ftuner.frontends.onnx.pooling import POOLING
-from ftuner.frontends.onnx.records import GraphRecord
+from ftuner.frontends.onnx import windows
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.records import NCHWC, GraphRecord
 from ftuner.frontends.onnx.resizing import upsampled
-from ftuner.frontends.onnx.windows import channels_first, channels_last, fused_conv
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.windows import fused_conv
+from ftuner.graph.checks import malformed
 from ftuner.graph.ir import Value
 from ftuner.hardware.system import read_system
 
-NCHWC = "com.microsoft.nchwc"
 _NARROW, _WIDE = 8, 16
 """Channels of a block: of onnxruntime's kernels for AVX2, and for AVX-512 and NEON."""
 
@@ -48,11 +46,16 @@ def channels_of_blocks(graph: GraphRecord) -> int:
     return _WIDE if facts.architecture == "aarch64" or "avx512f" in facts.features else _NARROW
 
 
-def _conv(context: Context, node: NodeView) -> Sequence[Value]:
-    x, w, block = node.input(0), node.input(1), context.block
+@onnx("Conv", domain=NCHWC)
+def _conv(
+    context: Context, node: NodeView, x: Value, w: Value, bias: Value | None,
+    addend: Value | None, group: int = 1, activation: str = "",
+    activation_params: tuple[float, ...] = (),
+) -> Value:  # fmt: skip
+    block = context.block
     array = context.array_of(w, "the weight")
     if array.ndim != 4 or array.shape[0] % block:
-        raise context.malformed(f"the weight is {w.type}; expected blocks of {block} channels")
+        raise malformed(f"the weight is {w.type}; expected blocks of {block} channels")
     outputs, inputs, *kernel = array.shape
     if inputs % block:
         # Those of pictures, and of convolutions of each channel, are not in blocks.
@@ -62,38 +65,28 @@ def _conv(context: Context, node: NodeView) -> Sequence[Value]:
         array = array.transpose(0, 5, 1, 4, 2, 3)
     array = array.reshape(outputs, inputs, *kernel)
     channels = x.shape[1] if x.rank > 1 else 0
-    if isinstance(channels, int) and node.integer("group", 1) == 1:
+    if isinstance(channels, int) and group == 1:
         array = array[:, :channels]
     plain = context.builder.stored(np.ascontiguousarray(array), w.dtype)
-    return fused_conv(context, replace(node, inputs=(x, plain, *node.inputs[2:])))
+    return fused_conv(context, node, x, plain, bias, addend, activation_params, activation)
 
 
-def _reorder_input(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    return [channels_first(context, x) if node.flag("channels_last") else x]
+@onnx("ReorderInput", domain=NCHWC)
+def _reorder_input(x: Value, channels_last: bool = False) -> Value:
+    return windows.channels_first(x) if channels_last else x
 
 
-def _reorder_output(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
+@onnx("ReorderOutput", domain=NCHWC)
+def _reorder_output(x: Value, channels: int, channels_last: bool = False) -> Value:
     if x.rank < 3:
-        raise context.malformed(f"channels of {x.type}, which has no spatial axis")
-    x = context.slice(x, 1, 0, node.integer("channels"))
-    return [channels_last(context, x) if node.flag("channels_last") else x]
+        raise malformed(f"channels of {x.type}, which has no spatial axis")
+    x = x.slice(1, 0, channels)
+    return windows.channels_last(x) if channels_last else x
 
 
-def _upsample(context: Context, node: NodeView) -> Sequence[Value]:
-    scales = [(n, 1) for n in node.integers("scales")]
-    coordinates = node.text("coordinate_transformation_mode", "asymmetric")
-    return upsampled(context, node, scales, coordinates)
-
-
-BLOCKED: Table = {
-    (NCHWC, "Conv"): _conv,
-    (NCHWC, "ReorderInput"): _reorder_input,
-    (NCHWC, "ReorderOutput"): _reorder_output,
-    (NCHWC, "Upsample"): _upsample,
-    **{
-        (NCHWC, op): POOLING["", op]
-        for op in ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
-    },
-}
+@onnx("Upsample", domain=NCHWC)
+def _upsample(
+    node: NodeView, x: Value, scales: tuple[int, ...],
+    coordinate_transformation_mode: str = "asymmetric",
+) -> Value:  # fmt: skip
+    return upsampled(node, x, [(n, 1) for n in scales], coordinate_transformation_mode)

@@ -7,86 +7,75 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, INT64, STRING
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import chosen, labels
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, constant, equal, gather, isnan, where
+from ftuner.graph.checks import malformed
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.ops.learning import Words
 
 LABEL_LISTS: Mapping[str, type] = {"strings": object, "int64s": np.int64, "floats": np.float32}
 """The attributes of a list of labels, by the end of their names."""
-
 MOST_SPAN = 1 << 16
 """Most integers from the least key to the largest of which each has a place in a table. Derived:
 512 KiB, half of many L2 caches."""
 
 
-def _matches(context: Context, x: Value, keys: Array) -> Value:
+def _matches(x: Value, keys: Array) -> Value:
     """Whether each element is equal to each key, along a new last axis. NaN is equal to NaN. A
     string is equal to the first of equal keys alone."""
-    column = context.unsqueeze(x, [x.rank])
+    column = x.unsqueeze([x.rank])
     if x.dtype == STRING:
-        numbers = context.builder.constant(np.arange(keys.size))
-        return context.add("equal", _place(context, column, keys), numbers)
-    hit = context.add("equal", column, context.builder.constant(keys))
+        return equal(_place(column, keys), constant(np.arange(keys.size)))
+    hit = equal(column, constant(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
-        both = context.builder.constant(np.isnan(keys))
-        none = context.add("logical_and", context.add("isnan", column), both)
-        hit = context.add("logical_or", hit, none)
+        hit = hit | isnan(column) & constant(np.isnan(keys))
     return hit
 
 
-def _translated(context: Context, x: Value, keys: Array, values: Array) -> Value:
+def _translated(x: Value, keys: Array, values: Array) -> Value:
     """The values of strings; the last one for those that are no key."""
-    return context.add("translated", x, words=Words(tuple(keys.tolist()), values))
+    return apply("translated", x, words=Words(tuple(keys.tolist()), values))
 
 
-def _place(context: Context, x: Value, keys: Array) -> Value:
+def _place(x: Value, keys: Array) -> Value:
     """The place of the first key that each element is equal to; the number of keys for others."""
     if x.dtype == STRING:
-        return _translated(context, x, keys, np.arange(keys.size + 1))
+        return _translated(x, keys, np.arange(keys.size + 1))
     if keys.dtype.kind == "i" and (span := int(keys.max()) - int(keys.min()) + 1) <= MOST_SPAN:
         # A table from the least key to the largest. Where the difference wraps, it is outside.
         least = keys.min()
         places = np.full(span + 1, keys.size)
         places[keys[::-1] - least] = np.arange(keys.size)[::-1]
-        at = context.add("subtract", x, context.builder.constant(least))
-        low, high = context.scalar(0, x.dtype), context.scalar(span, x.dtype)
-        inside = context.add(
-            "logical_and", context.add("less_equal", low, at), context.add("less", at, high)
-        )
-        return chosen(
-            context, context.builder.constant(places), context.add("where", inside, at, high)
-        )
-    numbers = context.builder.constant(np.arange(keys.size))
-    found = context.add(
-        "where", _matches(context, x, keys), numbers, context.scalar(keys.size, INT64)
-    )
-    return context.reduce(found, "minimum", [x.rank], keep=False)
+        at = x - constant(least)
+        return gather(constant(places), where((at >= 0) & (at < span), at, span))
+    found = where(_matches(x, keys), constant(np.arange(keys.size)), keys.size)
+    return found.reduce("minimum", [x.rank], keep=False)
 
 
 def _looked_up(context: Context, x: Value, keys: Array, values: Array, default: Array) -> Value:
     """The values of keys; the default for elements that are no key."""
     if keys.shape != values.shape or keys.ndim != 1 or keys.size == 0:
-        raise context.malformed(f"{keys.size} keys and {values.size} values")
+        raise malformed(f"{keys.size} keys and {values.size} values")
     of = "string" if keys.dtype.hasobject else keys.dtype.name
     if x.dtype.name != of:
-        raise context.malformed(f"{x.type}, whose keys are {of}")
+        raise malformed(f"{x.type}, whose keys are {of}")
     choices = np.append(values, default.astype(values.dtype))
     if x.dtype == STRING:
-        return _translated(context, x, keys, choices)
+        return _translated(x, keys, choices)
     dtype = STRING if values.dtype.hasobject else None
-    table = context.builder.constant(choices, dtype)
-    return chosen(context, table, _place(context, x, keys))
+    return chosen(context, constant(choices, dtype), _place(x, keys))
 
 
-def _label_encoder(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("LabelEncoder", domain=LEARNING)
+def _label_encoder(context: Context, node: NodeView, x: Value) -> Sequence[Value]:
     """Values of keys; the first one of keys that are equal. Other elements have the default."""
     if node.opset < 2:
         return _of_classes(context, node)
-    keys, values = (_listed(context, node, which) for which in ("keys", "values"))
-    default = _default(node, values.dtype)
-    return [_looked_up(context, node.input(0), keys, values, default)]
+    keys, values = (_listed(node, which) for which in ("keys", "values"))
+    return [_looked_up(context, x, keys, values, _default(node, values.dtype))]
 
 
 def _of_classes(context: Context, node: NodeView) -> Sequence[Value]:
@@ -94,8 +83,11 @@ def _of_classes(context: Context, node: NodeView) -> Sequence[Value]:
     return _mapped(context, node, node.texts("classes_strings"), None)
 
 
-def _category_mapper(context: Context, node: NodeView) -> Sequence[Value]:
-    return _mapped(context, node, node.texts("cats_strings"), node.integers("cats_int64s"))
+@onnx("CategoryMapper", domain=LEARNING)
+def _category_mapper(
+    context: Context, node: NodeView, cats_strings: tuple[str, ...], cats_int64s: tuple[int, ...]
+) -> Sequence[Value]:
+    return _mapped(context, node, cats_strings, cats_int64s)
 
 
 def _mapped(
@@ -111,14 +103,14 @@ def _mapped(
     return [_looked_up(context, x, of, names, default)]
 
 
-def _listed(context: Context, node: NodeView, which: str) -> Array:
+def _listed(node: NodeView, which: str) -> Array:
     """The keys or values of a label encoder."""
     if node.has(f"{which}_tensor"):
         return node.tensor(f"{which}_tensor").array
     for end, dtype in LABEL_LISTS.items():
         if node.has(f"{which}_{end}"):
             return np.array(node.numbers(f"{which}_{end}"), dtype)
-    raise context.malformed(f"{which} are missing")
+    raise malformed(f"{which} are missing")
 
 
 def _default(node: NodeView, dtype: np.dtype) -> Array:
@@ -132,36 +124,27 @@ def _default(node: NodeView, dtype: np.dtype) -> Array:
     return np.array([node.integer("default_int64", -1)])
 
 
-def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("OneHotEncoder", domain=LEARNING)
+def _one_hot(context: Context, node: NodeView, x: Value, zeros: bool = True) -> Value:
     """A one for the category of each element, along a new last axis. Elements of no category have
     zeros, or are out of range."""
-    x = node.input(0)
     if x.dtype != STRING:
-        x = context.cast(x, INT64)
+        x = x.cast(INT64)
         keys = np.array(node.integers("cats_int64s"), np.int64)
     else:
         keys = np.array(node.texts("cats_strings"), object)
     if not 0 < keys.size == len(set(keys.tolist())):
-        raise context.malformed(f"{keys.size} categories; expected some, all different")
-    if not node.flag("zeros", True):
+        raise malformed(f"{keys.size} categories; expected some, all different")
+    if not zeros:
         # Gather checks that each has a category.
-        ones = context.builder.constant(np.eye(keys.size, dtype=np.float32))
-        return [chosen(context, ones, _place(context, x, keys))]
-    return [context.cast(_matches(context, x, keys), FLOAT32)]
+        return chosen(context, constant(np.eye(keys.size, dtype=np.float32)), _place(x, keys))
+    return _matches(x, keys).cast(FLOAT32)
 
 
-def _zip_map(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("ZipMap", domain=LEARNING)
+def _zip_map(context: Context, node: NodeView, x: Value) -> Value:
     """A map for each row, from labels to numbers."""
-    x = node.input(0)
     if x.rank not in (1, 2) or x.dtype != FLOAT32:
-        raise context.malformed(f"{x.type}; expected one or two axes of float32")
-    rows = context.unsqueeze(x, [0]) if x.rank == 1 else x
-    return [context.add("maps", rows, labels(context, node))]
-
-
-CATEGORIES: Table = {
-    (LEARNING, "CategoryMapper"): _category_mapper,
-    (LEARNING, "LabelEncoder"): _label_encoder,
-    (LEARNING, "OneHotEncoder"): _one_hot,
-    (LEARNING, "ZipMap"): _zip_map,
-}
+        raise malformed(f"{x.type}; expected one or two axes of float32")
+    rows = x.unsqueeze([0]) if x.rank == 1 else x
+    return apply("maps", rows, labels(context, node))

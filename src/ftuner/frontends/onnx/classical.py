@@ -9,7 +9,7 @@ import numpy as np
 
 from ftuner.core.dim import product
 from ftuner.core.dtype import FLOAT32, INT64, DType
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import (
     above,
@@ -21,148 +21,139 @@ from ftuner.frontends.onnx.scores import (
     transform_of,
     transformed,
 )
+from ftuner.frontends.onnx.signatures import Unbounded, onnx
+from ftuner.graph.algebra import constant, equal, gather, isnan, sqrt, where
+from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Value
 
 
-def _features(context: Context, x: Value) -> Value:
+def _features(x: Value) -> Value:
     """A table of numbers: a row for each sample."""
     if x.rank not in (1, 2) or x.dtype.kind == "bool":
-        raise context.malformed(f"{x.type}; expected one or two axes of numbers")
+        raise malformed(f"{x.type}; expected one or two axes of numbers")
     return x
 
 
-def _floats(context: Context, numbers: Sequence[float], dtype: DType = FLOAT32) -> Value:
-    return context.builder.constant(np.array(numbers, np.float32), dtype)
+def _floats(numbers: Sequence[float], dtype: DType = FLOAT32) -> Value:
+    return constant(np.array(numbers, np.float32), dtype)
 
 
-def _of_columns(context: Context, parameter: Value, x: Value, what: str) -> Value:
+def _of_columns(parameter: Value, x: Value, what: str) -> Value:
     """A number for each column of a table, or one for all of them."""
     (count,) = parameter.shape
     if count != 1:
-        context.builder.require(x.shape[-1], count, f"{what} {parameter.type} for {x.type}")
+        require(x.shape[-1], count, f"{what} {parameter.type} for {x.type}")
     return parameter
 
 
-def _extracted(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("ArrayFeatureExtractor", domain=LEARNING)
+def _extracted(x: Value, at: Value) -> Value:
     """Some columns."""
-    x, at = node.input(0), node.input(1)
     if x.rank == 0:
-        raise context.malformed(f"columns of {x.type}")
+        raise malformed(f"columns of {x.type}")
     if at.dtype != INT64:
-        raise context.malformed(f"indices are {at.type}; expected int64")
-    rows = context.unsqueeze(x, [0]) if x.rank == 1 else x
-    flat = context.reshape(at, (product(at.shape),))
-    where = context.builder.where
-    return [context.add("gather", rows, flat, axis=rows.rank - 1, node=where)]
+        raise malformed(f"indices are {at.type}; expected int64")
+    rows = x.unsqueeze([0]) if x.rank == 1 else x
+    return gather(rows, at.reshape((product(at.shape),)), rows.rank - 1)
 
 
-def _scaler(context: Context, node: NodeView) -> Sequence[Value]:
-    x = _features(context, node.input(0))
-    x = x if x.dtype.kind == "float" else context.cast(x, FLOAT32)
-    offset, scale = (_floats(context, node.numbers(name), x.dtype) for name in ("offset", "scale"))
-    if offset.shape != scale.shape or offset.shape == (0,):
-        raise context.malformed(f"offset {offset.type} and scale {scale.type}")
-    centred = context.add("subtract", x, _of_columns(context, offset, x, "offset"))
-    scaled = context.add("multiply", centred, _of_columns(context, scale, x, "scale"))
-    return [context.cast(scaled, FLOAT32)]
+@onnx("Scaler", domain=LEARNING)
+def _scaler(x: Value, offset: tuple[float, ...], scale: tuple[float, ...]) -> Value:
+    x = _features(x)
+    x = x if x.dtype.kind == "float" else x.cast(FLOAT32)
+    if len(offset) != len(scale) or not offset:
+        raise malformed(f"{len(offset)} offsets and {len(scale)} scales")
+    first, factor = _floats(offset, x.dtype), _floats(scale, x.dtype)
+    scaled = (x - _of_columns(first, x, "offset")) * _of_columns(factor, x, "scale")
+    return scaled.cast(FLOAT32)
 
 
-def _normalizer(context: Context, node: NodeView) -> Sequence[Value]:
-    x = context.cast(_features(context, node.input(0)), FLOAT32)
-    norm, axes = node.text("norm", "MAX"), [x.rank - 1]
+@onnx("Normalizer", domain=LEARNING)
+def _normalizer(x: Value, norm: str = "MAX") -> Value:
+    x = _features(x).cast(FLOAT32)
+    axes = [x.rank - 1]
     if norm == "MAX":
-        length = context.reduce(x, "maximum", axes)
+        length = x.reduce("maximum", axes)
     elif norm == "L1":
-        length = context.reduce(context.add("absolute", x), "sum", axes)
+        length = abs(x).reduce("sum", axes)
     elif norm == "L2":
-        total = context.reduce(context.add("multiply", x, x), "sum", axes)
-        length = context.add("sqrt", total)
+        length = sqrt((x * x).reduce("sum", axes))
     else:
-        raise context.malformed(f"norm is {norm!r}; expected MAX, L1 or L2")
-    zero, one = context.scalar(0, FLOAT32), context.scalar(1, FLOAT32)
-    divisor = context.add("where", context.add("equal", length, zero), one, length)
-    return [context.add("divide", x, divisor)]
+        raise malformed(f"norm is {norm!r}; expected MAX, L1 or L2")
+    return x / where(equal(length, 0), 1, length)
 
 
-def _binarizer(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
+@onnx("Binarizer", domain=LEARNING)
+def _binarizer(x: Value, threshold: float = 0.0) -> Value:
     if x.dtype != FLOAT32:
-        raise context.unsupported(f"{x.type}; expected float32, as onnxruntime does")
-    threshold = context.scalar(node.number("threshold", 0.0), x.dtype)
-    return [context.cast(context.add("less", threshold, x), x.dtype)]
+        raise unsupported(f"{x.type}; expected float32, as onnxruntime does")
+    return (x > threshold).cast(x.dtype)
 
 
-def _imputer(context: Context, node: NodeView) -> Sequence[Value]:
-    x = _features(context, node.input(0))
+@onnx("Imputer", domain=LEARNING)
+def _imputer(
+    x: Value, imputed_value_floats: tuple[float, ...] = (),
+    imputed_value_int64s: tuple[int, ...] = (), replaced_value_float: Unbounded = 0.0,
+    replaced_value_int64: int = 0,
+) -> Value:  # fmt: skip
+    x = _features(x)
     if x.dtype == FLOAT32:
-        imputed = _floats(context, node.numbers("imputed_value_floats"))
-        replaced = node.number("replaced_value_float", 0.0, finite=False)
+        imputed = _floats(imputed_value_floats)
+        replaced = replaced_value_float
     elif x.dtype == INT64:
-        integers = np.array(node.integers("imputed_value_int64s"), np.int64)
-        imputed = context.builder.constant(integers)
-        replaced = node.integer("replaced_value_int64", 0)
+        imputed = constant(np.array(imputed_value_int64s, np.int64))
+        replaced = replaced_value_int64
     else:
-        raise context.malformed(f"{x.type}; expected float32 or int64")
+        raise malformed(f"{x.type}; expected float32 or int64")
     if imputed.shape == (0,):
-        raise context.malformed("imputed values are missing")
-    imputed = _of_columns(context, imputed, x, "imputed values")
-    if np.isnan(replaced):
-        missing = context.add("isnan", x)
-    else:
-        missing = context.add("equal", x, context.builder.constant(np.array(replaced), x.dtype))
-    return [context.add("where", missing, imputed, x)]
+        raise malformed("imputed values are missing")
+    imputed = _of_columns(imputed, x, "imputed values")
+    number = constant(np.array(replaced), x.dtype)
+    missing = isnan(x) if np.isnan(replaced) else equal(x, number)
+    return where(missing, imputed, x)
 
 
 # Linear models.
 
 
-def _scores(context: Context, node: NodeView, count: int, bias: Sequence[float]) -> Value:
+def _scores(
+    context: Context, table: Value, coefficients: Sequence[float], count: int, bias: Sequence[float]
+) -> Value:
     """`count` linear functions of each row of a table."""
-    x = context.cast(rows(context, node.input(0)), FLOAT32)
-    weights = np.array(node.numbers("coefficients"), np.float32)
+    x = rows(context, table).cast(FLOAT32)
+    weights = np.array(coefficients, np.float32)
     if count < 1 or weights.size % count or weights.size == 0:
-        raise context.malformed(f"{weights.size} coefficients of {count} functions")
+        raise malformed(f"{weights.size} coefficients of {count} functions")
     matrix = np.ascontiguousarray(weights.reshape(count, -1).T)
-    context.builder.require(
-        x.shape[1], matrix.shape[0], f"coefficients of {matrix.shape[0]} columns for {x.type}"
-    )
-    scores = context.add("matmul", x, context.builder.constant(matrix))
-    if not bias:
-        return scores
-    if len(bias) != count:
-        raise context.malformed(f"{len(bias)} intercepts of {count} functions")
-    return context.add("add", scores, _floats(context, bias))
+    require(x.shape[1], matrix.shape[0], f"coefficients of {matrix.shape[0]} columns for {x.type}")
+    scores = x @ constant(matrix)
+    if len(bias) not in (0, count):
+        raise malformed(f"{len(bias)} intercepts of {count} functions")
+    return scores + _floats(bias) if bias else scores
 
 
-def _intercepts(node: NodeView) -> Sequence[float]:
-    return node.numbers("intercepts") if node.has("intercepts") else ()
+@onnx("LinearRegressor", domain=LEARNING)
+def _linear_regressor(
+    context: Context, node: NodeView, x: Value, coefficients: tuple[float, ...], targets: int = 1,
+    intercepts: tuple[float, ...] = (),
+) -> Value:  # fmt: skip
+    scores = _scores(context, x, coefficients, targets, intercepts)
+    return transformed(context, transform_of(context, node), scores)
 
 
-def _linear_regressor(context: Context, node: NodeView) -> Sequence[Value]:
-    scores = _scores(context, node, node.integer("targets", 1), _intercepts(node))
-    return [transformed(context, transform_of(context, node), scores)]
-
-
-def _linear_classifier(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("LinearClassifier", domain=LEARNING)
+def _linear_classifier(
+    context: Context, node: NodeView, x: Value, coefficients: tuple[float, ...],
+    intercepts: tuple[float, ...] = (),
+) -> Sequence[Value]:  # fmt: skip
     """The label of the best score of each row, and all scores. One function is of the second of two
     classes."""
-    names, bias = labels(context, node), _intercepts(node)
+    names, bias = labels(context, node), intercepts
     count, transform = count_of(names), transform_of(context, node)
     if len(bias) not in (1, count) or count < 2 or len(bias) == 1 != count - 1:
-        raise context.unsupported(f"{len(bias)} functions for {count} labels")
-    scores = _scores(context, node, len(bias), bias)
+        raise unsupported(f"{len(bias)} functions for {count} labels")
+    scores = _scores(context, x, coefficients, len(bias), bias)
     if len(bias) == 1:
         label = above(context, names, scores, 0)
         return [label, both(context, transform, scores, probability=True)]
     return [best(context, names, scores), transformed(context, transform, scores)]
-
-
-CLASSICAL: Table = {
-    (LEARNING, "ArrayFeatureExtractor"): _extracted,
-    (LEARNING, "Binarizer"): _binarizer,
-    (LEARNING, "Imputer"): _imputer,
-    (LEARNING, "LinearClassifier"): _linear_classifier,
-    (LEARNING, "LinearRegressor"): _linear_regressor,
-    (LEARNING, "Normalizer"): _normalizer,
-    (LEARNING, "Scaler"): _scaler,
-}

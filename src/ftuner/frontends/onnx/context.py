@@ -13,6 +13,7 @@ from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
+from ftuner.graph.algebra import apply, constant
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
@@ -236,7 +237,7 @@ class Context(Composer):
         for node in self.builder.nodes:
             if node.op == "non_zero" and node.inputs[0] is x:
                 return node.output
-        return self.add("non_zero", x, count=str(self.names.fresh(f"{name}_count")))
+        return apply("non_zero", x, count=str(self.names.fresh(f"{name}_count")))
 
     def decided_by_data(self, value: Value) -> bool:
         """Whether a value is a vector of some integers that are known only at run time."""
@@ -280,15 +281,14 @@ class Context(Composer):
         """For vectors of int64 numbers, how many numbers are from `first` to before `stop` by each
         step, as data."""
         if all(step == 1 for step in steps):
-            return self.at_least(self.add("subtract", stop, first), 0)
+            return (stop - first).at_least(0)
         signs, sizes = (
-            self.builder.constant(np.array(numbers, np.int64))
+            constant(np.array(numbers, np.int64))
             for numbers in ([1 if n > 0 else -1 for n in steps], [abs(n) for n in steps])
         )
-        distance = self.add("multiply", self.add("subtract", stop, first), signs)
-        whole = self.add("add", distance, self.add_to(sizes, -1))
+        whole = (stop - first) * signs + (sizes + -1)
         # Rounded towards zero, which does not matter below it.
-        return self.at_least(self.add("divide", whole, sizes), 0)
+        return (whole / sizes).at_least(0)
 
     def condition_of(self, value: Value) -> Value | None:
         """The boolean tensor whose elements a tensor has as zeros and ones, in any shape; None if

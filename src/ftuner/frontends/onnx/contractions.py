@@ -2,78 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ftuner.core.dim import minimum
 from ftuner.frontends.onnx.activations import fused_activation
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, sqrt
+from ftuner.graph.checks import fitting, malformed, require
 from ftuner.graph.einsum import einsum
 from ftuner.graph.ir import Value
 
 
-def _matmul(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.matmul(node.input(0), node.input(1))]
+@onnx("MatMul")
+def _matmul(x: Value, y: Value) -> Value:
+    return x @ y
 
 
-def _gemm(context: Context, node: NodeView) -> Sequence[Value]:
-    a, b, c = node.input(0), node.input(1), node.optional(2)
+@onnx("Det")
+def _determinant(x: Value) -> Value:
+    return apply("determinant", x)
+
+
+@onnx("Gemm")
+def _gemm(
+    a: Value, b: Value, c: Value | None, transA: bool = False, transB: bool = False,
+    alpha: float = 1.0, beta: float = 1.0,
+) -> Value:  # fmt: skip
     if a.rank != 2 or b.rank != 2:
-        raise context.malformed(f"product of {a.type} and {b.type}; expected two axes each")
-    a = context.swapped(a) if node.flag("transA") else a
-    b = context.swapped(b) if node.flag("transB") else b
-    result = context.scaled(context.add("matmul", a, b), node.number("alpha", 1.0))
-    beta = node.number("beta", 1.0)
-    if c is None or beta == 0:
-        return [result]
-    return [context.add("add", result, context.fitting(context.scaled(c, beta), result, "C"))]
+        raise malformed(f"product of {a.type} and {b.type}; expected two axes each")
+    result = (a.swapped() if transA else a) @ (b.swapped() if transB else b) * alpha
+    return result if c is None or beta == 0 else result + fitting(c * beta, result, "C")
 
 
-def _fused_gemm(context: Context, node: NodeView) -> Sequence[Value]:
-    (result,) = _gemm(context, node)
-    parameters = {n: node.number(f"activation_{n}", 0.0) for n in ("alpha", "beta", "gamma")}
-    return [fused_activation(context, node, result, parameters)]
+@onnx("FusedGemm", domain=MICROSOFT)
+def _fused_gemm(
+    a: Value, b: Value, c: Value | None, transA: bool = False, transB: bool = False,
+    alpha: float = 1.0, beta: float = 1.0, activation: str = "", activation_alpha: float = 0.0,
+    activation_beta: float = 0.0, activation_gamma: float = 0.0,
+) -> Value:  # fmt: skip
+    parameters = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    return fused_activation(activation, _gemm(a, b, c, transA, transB, alpha, beta), parameters)
 
 
-def _fused_matmul(context: Context, node: NodeView) -> Sequence[Value]:
-    operands = []
-    for number, side in ((0, "A"), (1, "B")):
-        x = node.input(number)
-        if node.flag(f"transBatch{side}") and x.rank > 2:
+@onnx("FusedMatMul", domain=MICROSOFT)
+def _fused_matmul(
+    a: Value, b: Value, alpha: float = 1.0, transA: bool = False, transB: bool = False,
+    transBatchA: bool = False, transBatchB: bool = False,
+) -> Value:  # fmt: skip
+    def arranged(x: Value, swaps: bool, moves: bool) -> Value:
+        if moves and x.rank > 2:
             # The batch axes move after the first axis of the matrix.
-            x = context.transpose(x, (*range(1, x.rank - 1), 0, x.rank - 1))
-        if node.flag(f"trans{side}") and x.rank > 1:
-            x = context.swapped(x)
-        operands.append(x)
-    return [context.scaled(context.matmul(*operands), node.number("alpha", 1.0))]
+            x = x.transpose((*range(1, x.rank - 1), 0, x.rank - 1))
+        return x.swapped() if swaps and x.rank > 1 else x
+
+    return arranged(a, transA, transBatchA) @ arranged(b, transB, transBatchB) * alpha
 
 
-def _einsum(context: Context, node: NodeView) -> Sequence[Value]:
-    return [einsum(context, node.text("equation"), node.present())]
+@onnx("Einsum")
+def _einsum(context: Context, *xs: Value, equation: str) -> Value:
+    return einsum(context, equation, xs)
 
 
-def _distances(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("CDist", domain=MICROSOFT)
+def _distances(a: Value, b: Value, metric: str = "sqeuclidean") -> Value:
     """Of each row of A to each row of B, by one product: `a a + b b - 2 a b`."""
-    a, b = node.input(0), node.input(1)
-    metric = node.text("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
-        raise context.malformed(f"metric {metric!r}; expected euclidean or sqeuclidean")
+        raise malformed(f"metric {metric!r}; expected euclidean or sqeuclidean")
     if a.rank != 2 or b.rank != 2:
-        raise context.malformed(f"distances of {a.type} and {b.type}; expected two axes each")
-    context.builder.require(minimum(a.shape[1], 1), 1, f"distances of {a.type} and {b.type}")
-    squares = [context.reduce(context.add("multiply", x, x), "sum", [1]) for x in (a, b)]
-    both = context.add("add", squares[0], context.swapped(squares[1]))
-    twice = context.scaled(context.matmul(a, context.swapped(b)), -2.0)
-    found = context.at_least(context.add("add", both, twice), 0)
-    return [context.add("sqrt", found) if metric == "euclidean" else found]
-
-
-CONTRACTIONS: Table = {
-    ("", "Det"): lambda context, node: [context.add("determinant", node.input(0))],
-    ("", "Einsum"): _einsum,
-    ("", "Gemm"): _gemm,
-    ("", "MatMul"): _matmul,
-    (MICROSOFT, "CDist"): _distances,
-    (MICROSOFT, "FusedGemm"): _fused_gemm,
-    (MICROSOFT, "FusedMatMul"): _fused_matmul,
-}
+        raise malformed(f"distances of {a.type} and {b.type}; expected two axes each")
+    require(minimum(a.shape[1], 1), 1, f"distances of {a.type} and {b.type}")
+    squares = [(x * x).reduce("sum", [1]) for x in (a, b)]
+    found = (squares[0] + squares[1].swapped() + a @ b.swapped() * -2.0).at_least(0)
+    return sqrt(found) if metric == "euclidean" else found

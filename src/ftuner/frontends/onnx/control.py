@@ -24,7 +24,6 @@ from ftuner.frontends.onnx.context import (
     Context,
     NodeView,
     Operand,
-    Table,
     node_count,
 )
 from ftuner.frontends.onnx.inner import (
@@ -37,7 +36,10 @@ from ftuner.frontends.onnx.inner import (
     unrolled,
 )
 from ftuner.frontends.onnx.records import GraphRecord
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import concat, constant, gather, scalar, where
 from ftuner.graph.answers import RunTimeNumberError
+from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import Numerics
 from ftuner.graph.operators import OPERATORS
@@ -53,8 +55,8 @@ FOREVER = 1 << 62
 """Iterations of a loop that only a condition ends."""
 
 
-def _if(context: Context, node: NodeView) -> Sequence[Operand]:
-    condition = node.input(0)
+@onnx("If")
+def _if(context: Context, node: NodeView, condition: Value) -> Sequence[Operand]:
     known = condition.constant is not None or condition.name in context.answers
     branches = [node.graph(name) for name in ("then_branch", "else_branch")]
     if not known and (context.nested or _is_costly(context, condition)):
@@ -64,7 +66,7 @@ def _if(context: Context, node: NodeView) -> Sequence[Operand]:
     # Another condition makes another graph.
     found = context.array_of(condition, "the condition")
     if found.size != 1:
-        raise context.malformed(f"the condition is {condition.type}; expected one element")
+        raise malformed(f"the condition is {condition.type}; expected one element")
     return node.inner(context, branches[0 if found.item() else 1], ())
 
 
@@ -85,7 +87,7 @@ def _chosen(
     condition can be asked for instead, if a branch needs numbers from run time."""
     inside = [partial(_branch, node, graph) for graph in branches]
     try:
-        return chosen(context, context.reshape(condition, ()), inside)
+        return chosen(context, condition.reshape(()), inside)
     except RunTimeNumberError:
         if context.nested:
             raise
@@ -96,28 +98,29 @@ def _branch(node: NodeView, graph: GraphRecord, inner: Context) -> Sequence[Oper
     return node.inner(inner, graph, ())
 
 
-def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
-    graph, initial = node.graph("body"), list(node.inputs[2:])
-    zero, always = starting(context)
-    trips, going = node.optional(0), node.optional(1)
-    if trips is None:
-        trips = context.builder.constant(np.int64(FOREVER))
+@onnx("Loop")
+def _loop(
+    context: Context, node: NodeView, trips: Value | None, going: Value | None, body: GraphRecord
+) -> Sequence[Operand]:
+    initial = list(node.inputs[2:])
+    zero, always = starting()
+    trips = constant(np.int64(FOREVER)) if trips is None else trips
     going = always if going is None else going
     for value, dtype in ((trips, INT64), (going, BOOL)):
         if value.dtype != dtype or value.rank > 1 or any(n != 1 for n in value.shape):
-            raise context.malformed(f"{value.type} begins a loop; expected one {dtype}")
-    trips, going = context.reshape(trips, ()), context.reshape(going, ())
-    if len(graph.inputs) != 2 + len(initial) or len(graph.outputs) < 1 + len(initial):
-        raise context.malformed(
-            f"{len(initial)} carried values, {len(graph.inputs)} inputs and {len(graph.outputs)} "
+            raise malformed(f"{value.type} begins a loop; expected one {dtype}")
+    trips, going = trips.reshape(()), going.reshape(())
+    if len(body.inputs) != 2 + len(initial) or len(body.outputs) < 1 + len(initial):
+        raise malformed(
+            f"{len(initial)} carried values, {len(body.inputs)} inputs and {len(body.outputs)} "
             "outputs of the body"
         )
     carried = [v for v in initial if v is not None]
     if len(carried) < len(initial):
-        raise context.malformed("a carried value is missing")
+        raise malformed("a carried value is missing")
 
-    changed = _changed(graph, len(carried))
-    if not changed and len(graph.outputs) == 1 + len(carried):
+    changed = _changed(body, len(carried))
+    if not changed and len(body.outputs) == 1 + len(carried):
         return carried
 
     def merged(changing: Sequence[Operand]) -> list[Operand]:
@@ -125,19 +128,19 @@ def _loop(context: Context, node: NodeView) -> Sequence[Operand]:
         found = dict(zip(changed, changing, strict=True))
         return [found.get(i, value) for i, value in enumerate(carried)]
 
-    def body(inner: Context, values: Sequence[Operand]) -> Step:
-        _expect_few(inner, graph)
+    def step(inner: Context, values: Sequence[Operand]) -> Step:
+        _expect_few(inner, body)
         number, condition, *others = values
-        goes_on, *results = node.inner(inner, graph, [number, condition, *merged(others)])
+        goes_on, *results = node.inner(inner, body, [number, condition, *merged(others)])
         assert isinstance(number, Value)
         assert isinstance(goes_on, Value)
         unchanged = goes_on is condition
-        goes_on = inner.reshape(goes_on, ())
-        after = [inner.add_to(number, 1), goes_on, *(results[i] for i in changed)]
+        goes_on = goes_on.reshape(())
+        after = [number + 1, goes_on, *(results[i] for i in changed)]
         return Step(None if unchanged else goes_on, after, results[len(carried) :])
 
     first = [zero, going, *(carried[i] for i in changed)]
-    last = _repeated(context, trips, going, first, body, 2, node_count(graph))
+    last = _repeated(context, trips, going, first, step, 2, node_count(body))
     return [*merged(last[: len(changed)]), *last[len(changed) :]]
 
 
@@ -172,17 +175,16 @@ def _repeated(
     first = step(replace(context, nested=True), initial)
     goes_on = going if first.condition is None else first.condition
     assert isinstance(goes_on, Value)
-    left = context.add_to(trips, -1)
-    found = _iterated(context, left, goes_on, first.carried, step, optional, nodes)
+    found = _iterated(context, trips + -1, goes_on, first.carried, step, optional, nodes)
     last = len(initial) - optional
     stacked = zip(first.stacked, found[last:], strict=True)
-    return [*found[:last], *(_stacked_before(context, x, others) for x, others in stacked)]
+    return [*found[:last], *(_stacked_before(x, others) for x, others in stacked)]
 
 
-def _stacked_before(context: Context, first: Operand, others: Operand) -> Value:
+def _stacked_before(first: Operand, others: Operand) -> Value:
     assert isinstance(first, Value)
     assert isinstance(others, Value)
-    return context.concat([context.unsqueeze(first, [0]), others], 0)
+    return concat([first.unsqueeze([0]), others], 0)
 
 
 def _iterated(
@@ -234,8 +236,10 @@ def _becomes_known(context: Context, going: Value, initial: Sequence[Operand], b
     """Whether the numbers that an iteration needs are known where it is part of the graph around,
     as the position of an iteration is: the first two need none that comes at run time. The first
     one alone may know what is carried only because it is constant before the loop."""
+    trial = context.within()
     try:
-        found = unrolled(context.within(), 2, going, initial, body, optional=0, asks=False)
+        with trial.builder.writing():
+            found = unrolled(trial, 2, going, initial, body, optional=0, asks=False)
     except RunTimeNumberError:
         return False
     return found is not None
@@ -243,7 +247,7 @@ def _becomes_known(context: Context, going: Value, initial: Sequence[Operand], b
 
 def _expect_few(context: Context, graph: GraphRecord) -> None:
     if not context.repeats.take(graph):
-        raise context.unsupported("too many iterations or nested loops to import")
+        raise unsupported("too many iterations or nested loops to import")
 
 
 def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
@@ -259,24 +263,25 @@ def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
     )  # fmt: skip
     axes = node.integers("scan_output_axes", (0,) * outputs)
     backwards = node.integers("scan_output_directions", (0,) * outputs)
-    _expect_lengths(context, outputs, axes, backwards)
+    _expect_lengths(outputs, axes, backwards)
     found: list[Operand] = list(results[: len(states)])
     for x, axis, reverse in zip(results[len(states) :], axes, backwards, strict=True):
         if reverse:
-            x = context.slice(x, 0, x.shape[0] - 1, x.shape[0], -1)
+            x = x.slice(0, x.shape[0] - 1, x.shape[0], -1)
         axis = context.axis(axis, x.rank)
-        found.append(context.transpose(x, (*range(1, axis + 1), 0, *range(axis + 1, x.rank))))
+        found.append(x.transpose((*range(1, axis + 1), 0, *range(axis + 1, x.rank))))
     return found
 
 
-def _expect_lengths(context: Context, count: int, *lists: Sequence[int]) -> None:
+def _expect_lengths(count: int, *lists: Sequence[int]) -> None:
     if count < 0 or any(len(found) != count for found in lists):
-        raise context.malformed(f"axes and directions {lists}; expected {count} each")
+        raise malformed(f"axes and directions {lists}; expected {count} each")
 
 
 def _scanned(
     context: Context, node: NodeView, graph: GraphRecord, states: Sequence[Value],
-    inputs: Sequence[Value], axes: Sequence[int], backwards: Sequence[int], length: Value | None,
+    inputs: Sequence[Value], axes: Sequence[int], backwards: Sequence[int],
+    length: Value | None,
 ) -> list[Value]:  # fmt: skip
     """The last states, and the outputs stacked along the first axis.
 
@@ -284,33 +289,28 @@ def _scanned(
         length: the number of elements that count, if not all do. After them states stay, and
             outputs are zero.
     """
-    _expect_lengths(context, len(inputs), axes, backwards)
+    _expect_lengths(len(inputs), axes, backwards)
     if not inputs:
-        raise context.malformed("there is nothing to scan")
+        raise malformed("there is nothing to scan")
     extent = inputs[0].shape[axes[0]]
     for x, axis in zip(inputs, axes, strict=True):
-        context.builder.require(x.shape[axis], extent, "lengths of what is scanned")
-    where = context.builder.where
+        require(x.shape[axis], extent, "lengths of what is scanned")
 
     def body(inner: Context, values: Sequence[Operand]) -> Step:
         _expect_few(inner, graph)
         number, *before = (v for v in values if isinstance(v, Value))
         last = inner.builder.dims([extent - 1], ())
-        at = [inner.add("subtract", last, number) if back else number for back in backwards]
-        elements = [
-            inner.add("gather", x, i, axis=axis, node=where)
-            for x, i, axis in zip(inputs, at, axes, strict=True)
-        ]
+        at = [last - number if back else number for back in backwards]
+        elements = [gather(x, i, axis) for x, i, axis in zip(inputs, at, axes, strict=True)]
         results = node.inner(inner, graph, [*before, *elements])
         if length is not None:
             tensors = [v for v in results if isinstance(v, Value)]
-            counts = inner.add("less", number, length)
-            old = [*before, *(inner.scalar(0, v.dtype) for v in tensors[len(before) :])]
-            results = [inner.add("where", counts, x, y) for x, y in zip(tensors, old, strict=True)]
-        after = [inner.add_to(number, 1), *results[: len(before)]]
-        return Step(None, after, results[len(before) :])
+            counts = number < length
+            old = [*before, *(scalar(0, v.dtype) for v in tensors[len(before) :])]
+            results = [where(counts, x, y) for x, y in zip(tensors, old, strict=True)]
+        return Step(None, [number + 1, *results[: len(before)]], results[len(before) :])
 
-    zero, always = starting(context)
+    zero, always = starting()
     trips = context.builder.dims([extent], ())
     found = _repeated(context, trips, always, [zero, *states], body, 1, node_count(graph))
     return [v for v in found if isinstance(v, Value)]
@@ -322,32 +322,29 @@ def _scan_batch(context: Context, node: NodeView) -> Sequence[Operand]:
     lengths = node.optional(0)
     operands = [node.input(i) for i in range(1, len(node.inputs))]
     if any(x.rank < 1 for x in operands) or len(operands) < count or not operands:
-        raise context.malformed("expected operands with an axis of the batch")
+        raise malformed("expected operands with an axis of the batch")
     batch = operands[0].shape[0]
     for x in operands:
-        context.builder.require(x.shape[0], batch, "extents of the batch")
+        require(x.shape[0], batch, "extents of the batch")
     backwards = node.integers("directions", (0,) * count)
-    where = context.builder.where
 
     def body(inner: Context, values: Sequence[Operand]) -> Step:
         (number,) = (v for v in values if isinstance(v, Value))
 
         def element(x: Value) -> Value:
-            return inner.add("gather", x, number, axis=0, node=where)
+            return gather(x, number)
 
         found = [element(x) for x in operands]
         states, inputs = found[: len(found) - count], found[len(found) - count :]
         length = None if lengths is None else element(lengths)
         results = _scanned(inner, node, graph, states, inputs, [0] * count, backwards, length)
-        return Step(None, [inner.add_to(number, 1)], results)
+        return Step(None, [number + 1], results)
 
-    zero, always = starting(context)
+    zero, always = starting()
     trips = context.builder.dims([batch], ())
     return _repeated(context, trips, always, [zero], body, 1, node_count(graph))
 
 
+@onnx("Scan")
 def _any_scan(context: Context, node: NodeView) -> Sequence[Operand]:
     return _scan(context, node) if node.opset >= 9 else _scan_batch(context, node)
-
-
-CONTROL: Table = {("", "If"): _if, ("", "Loop"): _loop, ("", "Scan"): _any_scan}

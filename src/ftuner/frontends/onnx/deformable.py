@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ftuner.core.dim import Shape, product, quotient
 from ftuner.core.dtype import INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.interpolation import linear_weight
 from ftuner.frontends.onnx.sampling import MAX_AXES, Taps, across, apart, rows_of, sampled, within
+from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import (
     Window,
     channels_first,
@@ -20,74 +20,64 @@ from ftuner.frontends.onnx.windows import (
     window_of,
     with_bias,
 )
+from ftuner.graph.algebra import counted, floor, iota
+from ftuner.graph.checks import expect_shape, malformed, require
 from ftuner.graph.ir import Value
 
 
-def _deform_conv(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("DeformConv")
+def _deform_conv(
+    context: Context, node: NodeView, x: Value, w: Value, offset: Value, bias: Value | None,
+    mask: Value | None, offset_group: int = 1,
+) -> Value:  # fmt: skip
     """Samples of all taps as an image of its own, and a convolution of that."""
-    x, w, offset = (node.input(i) for i in range(3))
     rank = x.rank - 2
     if not 1 <= rank <= MAX_AXES or w.rank != x.rank or offset.rank != x.rank:
-        raise context.malformed(f"a convolution of {x.type} by {w.type} with {offset.type}")
+        raise malformed(f"a convolution of {x.type} by {w.type} with {offset.type}")
     groups = groups_of(context, node, x, w, w.shape[0])
-    offsets = node.integer("offset_group", 1)
     batch, channels = x.shape[:2]
     kernel = context.known(kernel_of(context, node, w), "the window of a deformable convolution")
     window = window_of(context, node, x, kernel)
     taps, samples = math.prod(kernel), product(window.extents)
-    if offsets < 1:
-        raise context.malformed(f"{offsets} groups of offsets")
-    depth = quotient(channels, offsets)
-    what = f"{offsets} groups of offsets {offset.type} for {x.type}"
-    context.builder.require(depth * offsets, channels, what)
-    wanted = (batch, offsets * taps * rank, *window.extents)
-    for have, extent in zip(offset.shape, wanted, strict=True):
-        context.builder.require(have, extent, what)
-    moves = context.reshape(offset, (batch * offsets, taps, rank, samples))
+    if offset_group < 1:
+        raise malformed(f"{offset_group} groups of offsets")
+    depth = quotient(channels, offset_group)
+    what = f"{offset_group} groups of offsets {offset.type} for {x.type}"
+    require(depth * offset_group, channels, what)
+    wanted = (batch, offset_group * taps * rank, *window.extents)
+    expect_shape(offset, wanted, what)
+    moves = offset.reshape((batch * offset_group, taps, rank, samples))
     lines = []
     for axis, extent in enumerate(x.shape[2:]):
         # Where the taps would be without offsets: (1, taps, samples).
-        first = _along(context, window.extents, axis, window.strides[axis])
-        reach = _along(context, kernel, axis, window.dilations[axis])
-        begin = context.count([window.begin[axis]], INT64)
-        first = context.reshape(context.add("subtract", first, begin), (1, 1, samples))
-        fixed = context.add("add", first, context.reshape(reach, (1, taps, 1)))
-        moved = context.squeeze(context.slice(moves, 2, axis, 1), [2])
-        position = context.add("add", context.cast(fixed, x.dtype), moved)
-        position = context.reshape(position, (batch * offsets, 1, taps * samples))
-        numbers = context.cast(context.iota(2, 1, 3), x.dtype)
-        at = context.add("add", context.add("floor", position), numbers)
-        distance = context.add("absolute", context.add("subtract", at, position))
+        first = _along(window.extents, axis, window.strides[axis])
+        reach = _along(kernel, axis, window.dilations[axis])
+        first = (first - counted([window.begin[axis]], INT64)).reshape((1, 1, samples))
+        fixed = first + reach.reshape((1, taps, 1))
+        position = fixed.cast(x.dtype) + moves.slice(2, axis, 1).squeeze([2])
+        position = position.reshape((batch * offset_group, 1, taps * samples))
+        at = floor(position) + iota(2, 1, 3).cast(x.dtype)
+        distance = abs(at - position)
         found, inside = within(context, at, extent)
-        lines.append(Taps(found, linear_weight(context, distance), inside))
-    table = apart(context, across(context, lines, x.shape[2:]), x.shape[2:])
-    last = context.reshape(channels_last(context, x), (batch, product(x.shape[2:]), offsets, depth))
-    rows = rows_of(context, context.transpose(last, (0, 2, 1, 3)))
-    found = sampled(context, rows, table)
-    mask = node.optional(4)
+        lines.append(Taps(found, linear_weight(distance), inside))
+    table = apart(context, across(lines, x.shape[2:]), x.shape[2:])
+    last = channels_last(x).reshape((batch, product(x.shape[2:]), offset_group, depth))
+    found = sampled(rows_of(context, last.transpose((0, 2, 1, 3))), table)
     if mask is not None:
-        wanted = (batch, offsets * taps, *window.extents)
-        if mask.rank != x.rank:
-            raise context.malformed(f"the mask is {mask.type}")
-        for have, extent in zip(mask.shape, wanted, strict=True):
-            context.builder.require(have, extent, f"the mask {mask.type}")
-        factor = context.reshape(mask, (batch * offsets, taps * samples, 1))
-        found = context.add("multiply", found, factor)
-    image = context.reshape(found, (batch, offsets, taps, samples, depth))
-    image = context.transpose(image, (0, 3, 2, 1, 4))
-    image = context.reshape(image, (batch, samples, taps, channels))
-    turned = context.transpose(w, (*range(2, w.rank), 1, 0))
-    weight = context.reshape(turned, (1, taps, *turned.shape[-2:]))
+        wanted = (batch, offset_group * taps, *window.extents)
+        expect_shape(mask, wanted, f"the mask {mask.type}")
+        factor = mask.reshape((batch * offset_group, taps * samples, 1))
+        found = found * factor
+    image = found.reshape((batch, offset_group, taps, samples, depth))
+    image = image.transpose((0, 3, 2, 1, 4)).reshape((batch, samples, taps, channels))
+    turned = w.transpose((*range(2, w.rank), 1, 0))
+    weight = turned.reshape((1, taps, *turned.shape[-2:]))
     columns = Window((1, taps), (1, taps), (1, 1), (0, 0), (0, 0), (samples, 1))
-    result = convolved(context, image, weight, columns, groups)
-    result = context.reshape(result, (batch, *window.extents, w.shape[0]))
-    return [channels_first(context, with_bias(context, result, node.optional(3)))]
+    result = convolved(image, weight, columns, groups)
+    result = result.reshape((batch, *window.extents, w.shape[0]))
+    return channels_first(with_bias(result, bias))
 
 
-def _along(context: Context, shape: Shape, axis: int, step: int) -> Value:
+def _along(shape: Shape, axis: int, step: int) -> Value:
     """The index along an axis of all elements of a shape, times a step."""
-    found = context.scaled(context.iota(shape[axis], axis, len(shape)), step)
-    return context.broadcast(found, shape)
-
-
-DEFORMABLE: Table = {("", "DeformConv"): _deform_conv}
+    return (iota(shape[axis], axis, len(shape)) * step).broadcast(shape)

@@ -15,197 +15,159 @@ from ftuner.frontends.onnx.attention import (
     one_mask,
     rotated,
 )
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.selecting import written_from
+from ftuner.frontends.onnx.signatures import Gives, onnx
+from ftuner.graph.algebra import apply, counted, iota, scalar, where, zero_padded
+from ftuner.graph.checks import expect_shape, malformed, origin, require, unsupported
 from ftuner.graph.ir import Value
 
 
-def _positions(context: Context, given: Value, batch: Dim, sequence: Dim) -> Value:
+def _positions(given: Value, batch: Dim, sequence: Dim) -> Value:
     """[batch, sequence] positions: as they are given, or counted from the one that is."""
     if given.dtype.kind != "int" or given.rank not in (1, 2):
-        raise context.malformed(f"positions {given.type}; expected integers")
+        raise malformed(f"positions {given.type}; expected integers")
     if given.rank == 2:
-        for have, wanted in zip(given.shape, (batch, sequence), strict=True):
-            context.builder.require(have, wanted, f"positions {given.type}")
+        expect_shape(given, (batch, sequence), f"positions {given.type}")
         return given
-    context.builder.require(given.shape[0], 1, f"positions {given.type}")
-    first = context.unsqueeze(context.cast(given, INT64), [0])
-    counted = context.add("add", first, context.iota(sequence, 1, 2))
-    return context.broadcast(counted, (batch, sequence))
+    require(given.shape[0], 1, f"positions {given.type}")
+    counted = given.cast(INT64).unsqueeze([0]) + iota(sequence, 1, 2)
+    return counted.broadcast((batch, sequence))
 
 
-def _rotary_embedding(context: Context, node: NodeView) -> Sequence[Value]:
-    x, cosines, sines = node.input(0), node.input(2), node.input(3)
-    if node.flag("is_packed_batching"):
-        raise context.unsupported("attribute is_packed_batching")
-    if node.number("scale", 1.0) != 1.0:
-        raise context.unsupported(f"attribute scale is {node.number('scale')}")
+@onnx("RotaryEmbedding", domain=MICROSOFT)
+def _rotary_embedding(
+    x: Value, given: Value, cosines: Value, sines: Value,
+    is_packed_batching: bool = False, scale: float = 1.0, rotary_embedding_dim: int = 0,
+    num_heads: int = 0, interleaved: bool = False,
+) -> Value:  # fmt: skip
+    if is_packed_batching:
+        raise unsupported("attribute is_packed_batching")
+    if scale != 1.0:
+        raise unsupported(f"attribute scale is {scale}")
     if x.rank not in (3, 4) or cosines.rank != 2:
-        raise context.malformed(f"rotary embedding of {x.type} by cosines {cosines.type}")
-    width, heads = node.integer("rotary_embedding_dim", 0), x
+        raise malformed(f"rotary embedding of {x.type} by cosines {cosines.type}")
+    heads = x
     if x.rank == 3:
-        count: Dim = node.integer("num_heads", 0)
-        if width and not count:
-            raise context.malformed("rotary_embedding_dim without num_heads")
+        count: Dim = num_heads
+        if rotary_embedding_dim and not count:
+            raise malformed("rotary_embedding_dim without num_heads")
         count = count or quotient(x.shape[2], 2 * cosines.shape[1])
         size = quotient(x.shape[2], count)
-        context.builder.require(size * count, x.shape[2], f"{count} heads of {x.type}")
-        heads = context.reshape(x, (*x.shape[:2], count, size))
+        require(size * count, x.shape[2], f"{count} heads of {x.type}")
+        heads = x.reshape((*x.shape[:2], count, size))
     axis = 1 if x.rank == 3 else 2
-    positions = _positions(context, node.input(1), heads.shape[0], heads.shape[axis])
-    turned = rotated(
-        context, heads, (cosines, sines), positions, axis, width, node.flag("interleaved")
-    )
-    return [context.reshape(turned, x.shape)]
+    positions = _positions(given, heads.shape[0], heads.shape[axis])
+    turned = rotated(heads, (cosines, sines), positions, axis, rotary_embedding_dim, interleaved)
+    return turned.reshape(x.shape)
 
 
-def _split(context: Context, x: Value, heads: int) -> Value:
+def _split(x: Value, heads: int) -> Value:
     """[batch, sequence, heads times head size] as [batch, heads, sequence, head size]."""
     size = quotient(x.shape[2], heads)
-    context.builder.require(size * heads, x.shape[2], f"{heads} heads of {x.type}")
-    return context.transpose(context.reshape(x, (*x.shape[:2], heads, size)), (0, 2, 1, 3))
+    require(size * heads, x.shape[2], f"{heads} heads of {x.type}")
+    return x.reshape((*x.shape[:2], heads, size)).transpose((0, 2, 1, 3))
 
 
-def _expect_plain(context: Context, node: NodeView) -> None:
-    for name in ("qk_output", "kv_cache_bit_width"):
-        if node.has(name) and node.integer(name) > 0:
-            raise context.unsupported(f"attribute {name} is {node.integer(name)}")
-    if node.gives(3):
-        raise context.unsupported("output output_qk")
-
-
-def _grouped_query(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("GroupQueryAttention", domain=MICROSOFT)
+def _grouped_query(
+    context: Context, gives: Gives, q: Value, k: Value | None, v: Value | None,
+    past_key: Value | None, past_value: Value | None, last: Value, length: Value,
+    cosines: Value | None, sines: Value | None, given: Value | None, bias: Value | None,
+    sinks: Value | None, k_scale: Value | None, v_scale: Value | None, num_heads: int,
+    kv_num_heads: int, do_rotary: bool = False, softcap: float = 0.0,
+    rotary_interleaved: bool = False, scale: float = 0.0, local_window_size: int = -1,
+    smooth_softmax: int = 0, qk_output: int = 0, kv_cache_bit_width: int = 0,
+    k_quant_type: str = "", v_quant_type: str = "",
+) -> Sequence[Value]:  # fmt: skip
     """Attention of grouped heads, causal, by a cache that has room for the longest sequence. Of
     each sequence, `seqlens_k` is the number of keys less one; those of this call are the last."""
-    _expect_plain(context, node)
-    heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
-    if heads < 1 or groups < 1 or heads % groups:
-        raise context.malformed(f"{heads} heads of queries for {groups} of keys")
-    if not 0 <= node.number("softcap", 0.0) < math.inf:
-        softcap = node.number("softcap")
-        raise context.malformed(f"softcap is {softcap}; expected a finite number, zero or more")
-    query, key, value = _projections(context, node, heads, groups)
+    for name, asked in (("qk_output", qk_output), ("kv_cache_bit_width", kv_cache_bit_width)):
+        if asked > 0:
+            raise unsupported(f"attribute {name} is {asked}")
+    if gives(3):
+        raise unsupported("output output_qk")
+    if num_heads < 1 or kv_num_heads < 1 or num_heads % kv_num_heads:
+        raise malformed(f"{num_heads} heads of queries for {kv_num_heads} of keys")
+    if not 0 <= softcap < math.inf:
+        raise malformed(f"softcap is {softcap}; expected a finite number, zero or more")
+    query, key, value = _projections(q, k, v, num_heads, kv_num_heads)
     batch, sequence = query.shape[0], query.shape[2]
-    last = node.input(5)
     if last.rank not in (1, 2) or last.dtype.kind != "int":
-        raise context.malformed(f"seqlens_k is {last.type}; expected one integer a sequence")
-    total = context.dim_of(node.input(6), "total_sequence_length")
-    last = _within(context, context.reshape(context.cast(last, INT64), (batch,)), total)
-    ahead = context.add_to(context.add("subtract", last, context.count([sequence], INT64)), 1)
+        raise malformed(f"seqlens_k is {last.type}; expected one integer a sequence")
+    total = context.dim_of(length, "total_sequence_length")
+    last = _within(last.cast(INT64).reshape((batch,)), total)
+    ahead = (last - sequence) + 1
     # Sequences of the first call may be padded: they begin at zero.
-    before = context.at_least(ahead, 0)
-    past_key, past_value = node.optional(3), node.optional(4)
+    before = ahead.at_least(0)
     if (past_key is None) != (past_value is None):
-        raise context.malformed("past_key and past_value are given together, or neither")
-    first = context.unsqueeze(before, [1])
-    place = context.add("add", first, context.iota(sequence, 1, 2))
-    if node.flag("do_rotary"):
-        tables = node.input(7), node.input(8)
+        raise malformed("past_key and past_value are given together, or neither")
+    place = before.unsqueeze([1]) + iota(sequence, 1, 2)
+    if do_rotary:
+        if cosines is None or sines is None:
+            raise malformed("cosines or sines are missing")
+        tables = cosines, sines
         if any(t.rank != 2 for t in tables):
-            raise context.malformed(f"cosines {tables[0].type} and sines {tables[1].type}")
-        given = node.optional(9)
-        at = place if given is None else _positions(context, given, batch, sequence)
-        width, interleaved = 2 * tables[0].shape[1], node.flag("rotary_interleaved")
-        query, key = (rotated(context, x, tables, at, 2, width, interleaved) for x in (query, key))
-    kept = [
-        _cached(context, old, new, before, total)
-        for old, new in ((past_key, key), (past_value, value))
-    ]
+            raise malformed(f"cosines {cosines.type} and sines {sines.type}")
+        at = place if given is None else _positions(given, batch, sequence)
+        width, interleaved = 2 * tables[0].shape[1], rotary_interleaved
+        query, key = (rotated(x, tables, at, 2, width, interleaved) for x in (query, key))
+    kept = [_cached(old, new, before, total) for old, new in ((past_key, key), (past_value, value))]
     # Rows beyond them are room for later tokens.
-    keys = [context.slice(x, 2, 0, total) for x in kept]
-    result = _attended(context, node, query, keys, place)
-    return [merged_heads(context, result), *kept]
+    key, value = (x.slice(2, 0, total) for x in kept)
+    number, position = iota(total, 3, 4), place.unsqueeze((1, 3))
+    allowed = number <= position
+    if local_window_size > 0:
+        allowed = allowed & (position + -local_window_size < number)
+    if bias is not None:
+        if bias.rank != 4:
+            raise malformed(f"attention_bias is {bias.type}; expected four axes")
+        require(bias.shape[3], total, f"attention_bias {bias.type}")
+    factor = scalar(scale, query.dtype) if scale else default_scale(query)
+    if sinks is not None:
+        expect_shape(sinks, (num_heads,), f"head_sink {sinks.type}")
+    elif smooth_softmax > 0:
+        # One more power in the sum, of 0.
+        sinks = scalar(0, query.dtype).broadcast((num_heads,))
+    result = fused(query, key, value, factor, one_mask(allowed, bias), None, softcap, sinks)
+    return [merged_heads(result), *kept]
 
 
-def _within(context: Context, last: Value, extent: Dim) -> Value:
+def _within(last: Value, extent: Dim) -> Value:
     """The numbers of last keys; one beyond all keys is an index out of range, as is a negative
     one."""
-    end = context.count([extent], INT64)
-    below = context.add("less", last, context.scalar(0, INT64))
-    place = context.add("where", below, end, last)
-    where = f"{context.builder.where}: seqlens_k"
-    return context.add("gather", context.iota(extent), place, axis=0, node=where)
+    place = where(last < 0, counted([extent], INT64), last)
+    return apply("gather", iota(extent), place, axis=0, node=f"{origin()}: seqlens_k")
 
 
 def _projections(
-    context: Context, node: NodeView, heads: int, groups: int
+    query: Value, key: Value | None, value: Value | None, heads: int, groups: int
 ) -> tuple[Value, Value, Value]:
     """Queries, keys and values with the axes of `_split`: given apart, or in one tensor."""
-    query, key, value = node.input(0), node.optional(1), node.optional(2)
     given = [x for x in (query, key, value) if x is not None]
     if any(x.rank != 3 for x in given) or len(given) == 2:
-        raise context.malformed(f"attention of {', '.join(str(x.type) for x in given)}")
+        raise malformed(f"attention of {', '.join(str(x.type) for x in given)}")
     if key is None or value is None:
         size = quotient(query.shape[2], heads + 2 * groups)
         sizes = [heads * size, groups * size, groups * size]
         what = f"heads of {query.type}"
-        context.builder.require(size * (heads + 2 * groups), query.shape[2], what)
-        query, key, value = context.pieces(query, 2, sizes)
+        require(size * (heads + 2 * groups), query.shape[2], what)
+        query, key, value = query.pieces(2, sizes)
     for x in (key, value):
         what = f"keys or values {x.type} for queries {query.type}"
-        context.builder.require(x.shape[2] * heads, query.shape[2] * groups, what)
-        context.builder.require(x.shape[0], query.shape[0], what)
-        context.builder.require(x.shape[1], query.shape[1], what)
-    return (
-        _split(context, query, heads),
-        _split(context, key, groups),
-        _split(context, value, groups),
-    )
+        require(x.shape[2] * heads, query.shape[2] * groups, what)
+        require(x.shape[0], query.shape[0], what)
+        require(x.shape[1], query.shape[1], what)
+    return _split(query, heads), _split(key, groups), _split(value, groups)
 
 
-def _cached(context: Context, past: Value | None, new: Value, before: Value, total: Dim) -> Value:
+def _cached(past: Value | None, new: Value, before: Value, total: Dim) -> Value:
     """The past with the new keys or values of each sequence behind its own."""
     shape = new.shape
     if past is None:
-        past = context.broadcast(context.scalar(0, new.dtype), (*shape[:2], 0, shape[3]))
+        past = scalar(0, new.dtype).broadcast((*shape[:2], 0, shape[3]))
     elif past.rank != 4:
-        raise context.malformed(f"past keys or values {past.type}; expected four axes")
-    room = context.add(
-        "pad", past, context.scalar(0, new.dtype), before=(0,) * 4,
-        after=(0, 0, maximum(total - past.shape[2], 0), 0), mode="constant",
-    )  # fmt: skip
-    return written_from(context, room, new, before, 2)
-
-
-def _attended(
-    context: Context, node: NodeView, query: Value, keys: Sequence[Value], place: Value
-) -> Value:
-    key, value = keys
-    total = key.shape[2]
-    number = context.iota(total, 3, 4)
-    position = context.unsqueeze(place, (1, 3))
-    allowed = context.add("less_equal", number, position)
-    window = node.integer("local_window_size", -1)
-    if window > 0:
-        first = context.add_to(position, -window)
-        allowed = context.add("logical_and", allowed, context.add("less", first, number))
-    bias = node.optional(10)
-    if bias is not None:
-        if bias.rank != 4:
-            raise context.malformed(f"attention_bias is {bias.type}; expected four axes")
-        context.builder.require(bias.shape[3], total, f"attention_bias {bias.type}")
-    factor = node.number("scale", 0.0)
-    scale = context.scalar(factor, query.dtype) if factor else default_scale(context, query)
-    mask, softcap = one_mask(context, allowed, bias), node.number("softcap", 0.0)
-    sinks = _sinks(context, node, query)
-    return fused(context, query, key, value, scale, mask, None, softcap, sinks)
-
-
-def _sinks(context: Context, node: NodeView, query: Value) -> Value | None:
-    """A score of each head without a key. A smooth softmax has one more power in its sum, of 0."""
-    given, heads = node.optional(11), query.shape[1]
-    if given is not None:
-        if given.rank != 1:
-            raise context.malformed(f"head_sink is {given.type}; expected one number a head")
-        context.builder.require(given.shape[0], heads, f"head_sink {given.type}")
-        return given
-    if node.integer("smooth_softmax", 0) <= 0:
-        return None
-    return context.broadcast(context.scalar(0, query.dtype), (heads,))
-
-
-GROUPED_ATTENTION: Table = {
-    (MICROSOFT, "GroupQueryAttention"): _grouped_query,
-    (MICROSOFT, "RotaryEmbedding"): _rotary_embedding,
-}
+        raise malformed(f"past keys or values {past.type}; expected four axes")
+    room = zero_padded(past, (0,) * 4, (0, 0, maximum(total - past.shape[2], 0), 0))
+    return written_from(room, new, before, 2)

@@ -17,40 +17,57 @@ from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT8
-from ftuner.errors import ConfigurationError, GraphError, UnsupportedOperatorError
-from ftuner.frontends.onnx.activations import ACTIVATIONS
-from ftuner.frontends.onnx.attention import ATTENTION
-from ftuner.frontends.onnx.block_quantised import BLOCK_QUANTISED
-from ftuner.frontends.onnx.blocked import BLOCKED, NCHWC, channels_of_blocks
-from ftuner.frontends.onnx.categories import CATEGORIES
-from ftuner.frontends.onnx.classical import CLASSICAL
+from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.frontends.onnx import (  # noqa: F401
+    activations,
+    attention,
+    block_quantised,
+    blocked,
+    categories,
+    classical,
+    contractions,
+    control,
+    deformable,
+    detection,
+    embedding,
+    grouped_attention,
+    indexing,
+    merged_attention,
+    normalising,
+    pointwise,
+    pooling,
+    quantised,
+    quantised_functions,
+    quantised_products,
+    quantised_recurrent,
+    random_numbers,
+    rearranging,
+    recurrent,
+    reductions,
+    regions,
+    resizing,
+    sampling,
+    selecting,
+    sequences,
+    shapes,
+    signals,
+    slicing,
+    support_vectors,
+    transposed,
+    windows,
+)
+from ftuner.frontends.onnx.blocked import channels_of_blocks
 from ftuner.frontends.onnx.context import (
     Context,
-    Importer,
     NodeView,
     Nothing,
     Operand,
     Table,
 )
-from ftuner.frontends.onnx.contractions import CONTRACTIONS
-from ftuner.frontends.onnx.control import CONTROL
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
-from ftuner.frontends.onnx.deformable import DEFORMABLE
-from ftuner.frontends.onnx.detection import DETECTION
-from ftuner.frontends.onnx.embedding import EMBEDDING
 from ftuner.frontends.onnx.files import NO_FILES
 from ftuner.frontends.onnx.functions import inlined
-from ftuner.frontends.onnx.grouped_attention import GROUPED_ATTENTION
-from ftuner.frontends.onnx.indexing import INDEXING
-from ftuner.frontends.onnx.merged_attention import MERGED_ATTENTION
-from ftuner.frontends.onnx.normalising import NORMALISING
-from ftuner.frontends.onnx.pointwise import POINTWISE
-from ftuner.frontends.onnx.pooling import POOLING
-from ftuner.frontends.onnx.quantised import QUANTISED
 from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
-from ftuner.frontends.onnx.quantised_products import QUANTISED_PRODUCTS
-from ftuner.frontends.onnx.quantised_recurrent import QUANTISED_RECURRENT
-from ftuner.frontends.onnx.random_numbers import RANDOM_NUMBERS
 from ftuner.frontends.onnx.reading import (
     NO_WEIGHTS,
     Source,
@@ -62,30 +79,18 @@ from ftuner.frontends.onnx.reading import (
     text_of,
     versions_of,
 )
-from ftuner.frontends.onnx.rearranging import REARRANGING
 from ftuner.frontends.onnx.records import (
+    NCHWC,
     GraphRecord,
     InputRecord,
     ModelMetadata,
     ModelRecord,
     NodeRecord,
 )
-from ftuner.frontends.onnx.recurrent import RECURRENT
-from ftuner.frontends.onnx.reductions import REDUCTIONS
-from ftuner.frontends.onnx.regions import REGIONS
-from ftuner.frontends.onnx.resizing import RESIZING
-from ftuner.frontends.onnx.sampling import SAMPLING
 from ftuner.frontends.onnx.schemas import expect_valid
-from ftuner.frontends.onnx.selecting import SELECTING
-from ftuner.frontends.onnx.sequences import SEQUENCES
-from ftuner.frontends.onnx.shapes import SHAPES
-from ftuner.frontends.onnx.signals import SIGNALS
-from ftuner.frontends.onnx.slicing import SLICING
-from ftuner.frontends.onnx.support_vectors import SUPPORT_VECTORS
+from ftuner.frontends.onnx.signatures import REGISTERED
 from ftuner.frontends.onnx.text import TEXT
-from ftuner.frontends.onnx.transposed import TRANSPOSED
 from ftuner.frontends.onnx.trees import TREES
-from ftuner.frontends.onnx.windows import WINDOWS
 from ftuner.graph.answers import (
     Answer,
     RunTimeNumberError,
@@ -101,16 +106,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_TABLE: dict[tuple[str, str], Importer] = {
-    **POINTWISE, **ACTIVATIONS, **SHAPES, **INDEXING, **SLICING, **REDUCTIONS, **CONTRACTIONS,
-    **ATTENTION, **QUANTISED, **WINDOWS, **TRANSPOSED, **POOLING, **RESIZING, **NORMALISING,
-    **REARRANGING, **SAMPLING, **REGIONS, **DEFORMABLE, **DETECTION, **SELECTING, **SIGNALS,
-    **QUANTISED_FUNCTIONS, **QUANTISED_PRODUCTS, **QUANTISED_RECURRENT,
-    **MERGED_ATTENTION, **GROUPED_ATTENTION, **EMBEDDING, **BLOCK_QUANTISED, **CONTROL,
-    **RECURRENT, **SEQUENCES, **RANDOM_NUMBERS, **CLASSICAL, **CATEGORIES, **TREES,
-    **SUPPORT_VECTORS, **TEXT, **BLOCKED,
-}  # fmt: skip
-IMPORTERS: Table = _TABLE
+REGISTERED.update({**QUANTISED_FUNCTIONS, **TEXT, **TREES})
+IMPORTERS: Table = REGISTERED
 SUPPORTED = frozenset(IMPORTERS)
 """Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7
@@ -132,17 +129,6 @@ class Imported:
     nodes: tuple[str, ...]
     """The nodes of the file, a line each."""
     metadata: ModelMetadata
-
-
-def register_importer(domain: str, op: str, importer: Importer) -> None:
-    """Add the importer of an operator of another domain than ONNX's.
-
-    Raises:
-        ConfigurationError: the operator has an importer.
-    """
-    if IMPORTERS.get((domain, op), importer) is not importer:
-        raise ConfigurationError(f"operator {op!r} of the domain {domain!r} has an importer")
-    _TABLE[domain, op] = importer
 
 
 def import_model(source: Source) -> Imported:
@@ -259,7 +245,8 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
         if isinstance(asked, Value):
             context.builder.presume(asked, dims[answer.name])
     try:
-        _import_graph(context, model.graph, scope, model.opsets)
+        with context.builder.writing():
+            _import_graph(context, model.graph, scope, model.opsets)
     except RunTimeNumberError as need:
         need.graph = context.builder.graph(inputs, [(need.value.name, need.value)])
         raise

@@ -8,7 +8,10 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, concat, constant, equal, gather, iota, isnan, where
+from ftuner.graph.checks import expect_shape, malformed, origin, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.operators import OPERATORS
 
@@ -16,37 +19,35 @@ _BEYOND = 1 << 62
 """More rows or columns than a matrix has."""
 
 
-def _gather(context: Context, node: NodeView) -> Sequence[Value]:
-    x, indices = node.input(0), node.input(1)
-    axis = context.axis(node.integer("axis", 0), x.rank)
+@onnx("Gather")
+def _gather(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
+    axis = context.axis(axis, x.rank)
     extent, constant = x.shape[axis], indices.constant
     if constant is not None and indices.dtype.kind == "int" and isinstance(extent, int):
         index = int(constant.flat[0]) if constant.size == 1 else extent
         if -extent <= index < extent:
             # A slice is a view; a gather would copy.
-            one = context.slice(x, axis, index % extent, 1)
-            return [context.reshape(one, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])]
-    return [context.add("gather", x, indices, axis=axis, node=context.builder.where)]
+            one = x.slice(axis, index % extent, 1)
+            return one.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+    return gather(x, indices, axis)
 
 
-def _gather_elements(context: Context, node: NodeView) -> Sequence[Value]:
-    x, indices = node.input(0), node.input(1)
-    axis = context.axis(node.integer("axis", 0), x.rank)
-    where = context.builder.where
-    return [context.add("gather_elements", x, indices, axis=axis, node=where)]
+@onnx("GatherElements")
+def _gather_elements(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
+    axis = context.axis(axis, x.rank)
+    return apply("gather_elements", x, indices, axis=axis, node=origin())
 
 
-def _gather_nd(context: Context, node: NodeView) -> Sequence[Value]:
-    batch = node.integer("batch_dims", 0)
-    x, indices = node.input(0), node.input(1)
-    _expect_depth(context, indices)
-    return [context.add("gather_nd", x, indices, batch_dims=batch, node=context.builder.where)]
+@onnx("GatherND")
+def _gather_nd(x: Value, indices: Value, batch_dims: int = 0) -> Value:
+    _expect_depth(indices)
+    return apply("gather_nd", x, indices, batch_dims=batch_dims, node=origin())
 
 
-def _expect_depth(context: Context, indices: Value) -> None:
+def _expect_depth(indices: Value) -> None:
     """Raise an error unless the number of indexed axes is known: it decides the result's rank."""
     if indices.rank and not isinstance(indices.shape[-1], int):
-        raise context.unsupported(
+        raise unsupported(
             f"the last extent of {indices.type} is known only at run time (data-dependent shape)"
         )
 
@@ -54,106 +55,107 @@ def _expect_depth(context: Context, indices: Value) -> None:
 _COMBINE = {"none": "none", "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def _combination(context: Context, node: NodeView) -> str:
-    given = node.text("reduction", "none")
-    if given not in _COMBINE:
-        raise context.malformed(f"reduction is {given!r}; expected one of {tuple(_COMBINE)}")
-    return _COMBINE[given]
+def _combination(reduction: str) -> str:
+    if reduction not in _COMBINE:
+        raise malformed(f"reduction is {reduction!r}; expected one of {tuple(_COMBINE)}")
+    return _COMBINE[reduction]
 
 
-def _scatter_elements(context: Context, node: NodeView) -> Sequence[Value]:
-    x, indices, updates = (node.input(i) for i in range(3))
-    result = context.add(
-        "scatter_elements", x, indices, updates, axis=context.axis(node.integer("axis", 0), x.rank),
-        kind=_combination(context, node), node=context.builder.where,
+@onnx("Scatter", "ScatterElements")
+def _scatter_elements(
+    context: Context, x: Value, indices: Value, updates: Value, axis: int = 0,
+    reduction: str = "none",
+) -> Value:  # fmt: skip
+    return apply(
+        "scatter_elements", x, indices, updates, axis=context.axis(axis, x.rank),
+        kind=_combination(reduction), node=origin(),
     )  # fmt: skip
-    return [result]
 
 
-def _scatter_nd(context: Context, node: NodeView) -> Sequence[Value]:
-    x, indices, updates = (node.input(i) for i in range(3))
-    _expect_depth(context, indices)
-    kind = _combination(context, node)
-    where = context.builder.where
-    return [context.add("scatter_nd", x, indices, updates, kind=kind, node=where)]
+@onnx("ScatterND")
+def _scatter_nd(x: Value, indices: Value, updates: Value, reduction: str = "none") -> Value:
+    _expect_depth(indices)
+    return apply("scatter_nd", x, indices, updates, kind=_combination(reduction), node=origin())
 
 
 def _hot_positions(context: Context, indices: Value, extent: Dim) -> Value:
     """Indices as positions counted from the front; an index out of range selects nothing."""
     outside = context.builder.dims([extent], ())
-    position = context.cast(indices, INT64)
+    position = indices.cast(INT64)
     if indices.dtype.kind == "uint":
         # Values beyond int64 become negative, and then are out of range.
         return position
     if indices.dtype.kind == "float":
-        position = context.add("where", context.add("isnan", indices), outside, position)
-    negative = context.add("less", position, context.scalar(0, INT64))
-    return context.add("where", negative, context.add("add", position, outside), position)
+        position = where(isnan(indices), outside, position)
+    return where(position < 0, position + outside, position)
 
 
-def _one_hot(context: Context, node: NodeView) -> Sequence[Value]:
-    indices, depth, values = (node.input(i) for i in range(3))
+@onnx("OneHot")
+def _one_hot(
+    context: Context, indices: Value, depth: Value, values: Value, axis: int = -1
+) -> Value:
     # The specification allows any number.
-    depth = context.cast(depth, INT64)
+    depth = depth.cast(INT64)
     extent = context.dim_of(depth, "the depth")
     if isinstance(extent, int) and extent < 1:
-        raise context.malformed(f"the depth is {extent}; expected one or more")
+        raise malformed(f"the depth is {extent}; expected one or more")
     what = f"values {values.type}; expected two"
-    if values.rank != 1:
-        raise context.malformed(what)
-    context.builder.require(values.shape[0], 2, what)
-    axis = context.axis(node.integer("axis", -1), indices.rank + 1)
-    chosen = context.unsqueeze(_hot_positions(context, indices, extent), [axis])
-    hot = context.add("equal", chosen, context.iota(extent, axis, chosen.rank))
-    off, on = (context.reshape(context.slice(values, 0, i, 1), ()) for i in range(2))
-    return [context.add("where", hot, on, off)]
+    expect_shape(values, (2,), what)
+    axis = context.axis(axis, indices.rank + 1)
+    chosen = _hot_positions(context, indices, extent).unsqueeze([axis])
+    hot = equal(chosen, iota(extent, axis, chosen.rank))
+    off, on = (values.slice(0, i, 1).reshape(()) for i in range(2))
+    return where(hot, on, off)
 
 
-def _trilu(context: Context, node: NodeView) -> Sequence[Value]:
-    x, given = node.input(0), node.optional(1)
+@onnx("Trilu")
+def _trilu(context: Context, x: Value, given: Value | None, upper: bool = True) -> Value:
     if x.rank < 2:
-        raise context.malformed(f"a triangle of {x.type}")
+        raise malformed(f"a triangle of {x.type}")
     offset = 0 if given is None else context.dim_of(given, "the diagonal")
-    row = context.iota(x.shape[-2], 0, 2)
-    column = context.iota(x.shape[-1], 1, 2)
+    row = iota(x.shape[-2], 0, 2)
+    column = iota(x.shape[-1], 1, 2)
     if isinstance(offset, int):
         # All diagonals beyond the matrix are equivalent, and the sums must fit 64 bits.
         offset = max(min(offset, _BEYOND), -_BEYOND)
     if offset != 0:
-        row = context.add("add", row, context.builder.dims([offset], ()))
-    pair = (row, column) if node.flag("upper", True) else (column, row)
-    kept = context.add("less_equal", *pair)
+        row = row + context.builder.dims([offset], ())
+    pair = (row, column) if upper else (column, row)
+    kept = apply("less_equal", *pair)
     if x.dtype == BOOL:
-        return [context.add("logical_and", x, kept)]
-    return [context.add("where", kept, x, context.scalar(0, x.dtype))]
+        return x & kept
+    return where(kept, x, 0)
 
 
-def _cumulative(op: str) -> Importer:
-    """The importer of a running reduction."""
+@onnx("CumProd", op="cumulative_product")
+@onnx("CumSum", op="cumulative_sum")
+def _cumulative(
+    context: Context, x: Value, given: Value, exclusive: bool = False, reverse: bool = False, *,
+    op: str,
+) -> Value:  # fmt: skip
+    """A running reduction."""
+    if op == "cumulative_product" and given.rank:
+        raise malformed(f"the axis is {given.type}; expected a number")
+    axis = context.axis(context.integer_of(given, "the axis"), x.rank)
+    return apply(op, x, axis=axis, exclusive=exclusive, reverse=reverse)
 
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x, given = node.input(0), node.input(1)
-        if op == "cumulative_product" and given.rank:
-            raise context.malformed(f"the axis is {given.type}; expected a number")
-        axis = context.axis(context.integer_of(given, "the axis"), x.rank)
-        exclusive, reverse = node.flag("exclusive"), node.flag("reverse")
-        return [context.add(op, x, axis=axis, exclusive=exclusive, reverse=reverse)]
 
-    return convert
+@onnx("TopK", since=10)
+def _top_k(
+    context: Context, x: Value, given: Value, axis: int = -1, largest: bool = True
+) -> Sequence[Value]:
+    (k, *others) = context.shape_of(given, "k") or (0, 0)
+    if others:
+        raise malformed(f"k is {given.type}; expected one element")
+    axis = context.axis(axis, x.rank)
+    return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
-def _top_k(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    axis = context.axis(node.integer("axis", -1), x.rank)
-    k: Dim
-    if node.opset < 10:
-        k = node.integer("k")
-    else:
-        given = node.input(1)
-        (k, *others) = context.shape_of(given, "k") or (0, 0)
-        if others:
-            raise context.malformed(f"k is {given.type}; expected one element")
-    largest = node.flag("largest", True)
+@onnx("TopK")
+def _top_k_by_attribute(
+    context: Context, x: Value, k: int, axis: int = -1, largest: bool = True
+) -> Sequence[Value]:
+    axis = context.axis(axis, x.rank)
     return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
@@ -162,33 +164,22 @@ def non_zero(context: Context, node: NodeView, x: Value) -> Value:
     if x.constant is not None and context.builder.folding.spend(
         x.rank * x.constant.size * INT64.itemsize, x.constant.size
     ):
-        return context.builder.constant(OPERATORS["non_zero"].reference(x.constant, ""))
+        return constant(OPERATORS["non_zero"].reference(x.constant, ""))
     element = context.builder.uniform.element(x)
     if element is not None and element.constant is not None and x.rank > 0:
-        return _positions(context, x.shape, everywhere=bool(element.constant))
+        return _positions(x.shape, everywhere=bool(element.constant))
     return context.non_zero(x, next(iter(node.record.outputs), "non_zero"))
 
 
-def _positions(context: Context, shape: Shape, everywhere: bool) -> Value:
+def _positions(shape: Shape, everywhere: bool) -> Value:
     """The positions of all elements of a shape, one in each column, or of none."""
     if not everywhere:
-        return context.builder.constant(np.zeros((len(shape), 0), np.int64))
+        return constant(np.zeros((len(shape), 0), np.int64))
     rank, row = len(shape), (1, product(shape))
-    along = (context.broadcast(context.iota(n, i, rank), shape) for i, n in enumerate(shape))
-    return context.concat([context.reshape(index, row) for index in along], 0)
+    along = (iota(n, i, rank).broadcast(shape) for i, n in enumerate(shape))
+    return concat([index.reshape(row) for index in along], 0)
 
 
-INDEXING: Table = {
-    ("", "CumProd"): _cumulative("cumulative_product"),
-    ("", "CumSum"): _cumulative("cumulative_sum"),
-    ("", "Gather"): _gather,
-    ("", "GatherElements"): _gather_elements,
-    ("", "GatherND"): _gather_nd,
-    ("", "NonZero"): lambda context, node: [non_zero(context, node, node.input(0))],
-    ("", "OneHot"): _one_hot,
-    ("", "Scatter"): _scatter_elements,
-    ("", "ScatterElements"): _scatter_elements,
-    ("", "ScatterND"): _scatter_nd,
-    ("", "TopK"): _top_k,
-    ("", "Trilu"): _trilu,
-}
+@onnx("NonZero")
+def _non_zero(context: Context, node: NodeView, x: Value) -> Value:
+    return non_zero(context, node, x)

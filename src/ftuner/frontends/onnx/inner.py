@@ -25,7 +25,9 @@ from ftuner.frontends.onnx.context import (
     Operand,
     Pieces,
 )
+from ftuner.graph.algebra import apply, concat, constant, scalar
 from ftuner.graph.answers import RunTimeNumberError
+from ftuner.graph.checks import unsupported
 from ftuner.graph.ir import Graph, TensorType, Value, used_dims
 
 
@@ -41,6 +43,12 @@ class Step(NamedTuple):
 Body = Callable[[Context, Sequence[Operand]], Step]
 """Imports an iteration for some carried values."""
 Branch = Callable[[Context], Sequence[Operand]]
+
+
+def _step(context: Context, body: Body, values: Sequence[Operand]) -> Step:
+    """An iteration, in the graph of a context."""
+    with context.builder.writing():
+        return body(context, values)
 
 
 def looped(
@@ -65,7 +73,7 @@ def looped(
         inner = context.within()
         given = [inner.builder.input(inner.builder.name(), t.dtype, t.shape) for t in types]
         try:
-            step = body(inner, given)
+            step = _step(inner, body, given)
         except RunTimeNumberError as need:
             _hoist(context, inner, need.value, given, varying)
             raise
@@ -81,7 +89,7 @@ def looped(
     unread = _unread(inner, given[:optional], carried, [*conditions, *stacked])
     kept = [i for i in range(len(given)) if i not in unread]
     graph, captured = _closed(
-        context, inner, [given[i] for i in kept],
+        inner, [given[i] for i in kept],
         [*conditions, *(carried[i] for i in kept), *stacked],
     )  # fmt: skip
     own = varying | _bound_within(inner)
@@ -95,7 +103,7 @@ def looped(
         if count is None:
             count = results.symbol()
         found += [results.type(v.dtype, v.shape, (count,)) for v in stacked]
-    empty = [_empty(context, t, results.symbols) for t in found[len(kept) :]]
+    empty = [_empty(t, results.symbols) for t in found[len(kept) :]]
     if any(not own.isdisjoint(symbols_of(v.shape)) for v in stacked):
         empty = _stacked_of_none(context, initial, body) or empty
     made = context.builder.add_many(
@@ -124,7 +132,7 @@ def appended(
     def step(inner: Context, values: Sequence[Operand]) -> Step:
         given = iter(values)
         operands = [sequences[i] if i in sequences else next(given) for i in range(len(initial))]
-        found = body(inner, operands)
+        found = _step(inner, body, operands)
         carried = [v for i, v in enumerate(found.carried) if i not in sequences]
         return Step(
             found.condition, carried,
@@ -161,8 +169,7 @@ def _continued(context: Context, before: Operand, stacked: Value) -> Pieces:
         raise CarriedNumberError(
             f"{context.builder.where}: a loop appends to a sequence of unequal tensors"
         )
-    parts = [*(context.unsqueeze(v, [0]) for v in values), stacked]
-    return Pieces(context.concat(parts, 0), 0, 1, keepdims=False)
+    return Pieces(concat([*(v.unsqueeze([0]) for v in values), stacked], 0), 0, 1, keepdims=False)
 
 
 def unrolled(
@@ -178,14 +185,13 @@ def unrolled(
             return None
         if not context.array_of(going, "the condition").all():
             break
-        step = body(context, values)
+        step = _step(context, body, values)
         values = list(step.carried)
         parts.append([_tensor(context, v) for v in step.stacked])
         going = going if step.condition is None else _tensor(context, step.condition)
     if parts:
         stacked = [
-            context.concat([context.unsqueeze(v, [0]) for v in found], 0)
-            for found in zip(*parts, strict=True)
+            concat([v.unsqueeze([0]) for v in found], 0) for found in zip(*parts, strict=True)
         ]
     else:
         stacked = _stacked_of_none(context, values, body, asks=True) or []
@@ -201,12 +207,12 @@ def _stacked_of_none(
     it."""
     inner, unknown = context.within(), set[str]()
     try:
-        step = body(inner, initial)
+        step = _step(inner, body, initial)
     except (RunTimeNumberError, ShapeError, IndexRangeError) as error:
         first, inner = inner, context.within()
         inner.builder.unknown = unknown
         try:
-            step = body(inner, initial)
+            step = _step(inner, body, initial)
         except RunTimeNumberError:
             if not isinstance(error, RunTimeNumberError):
                 raise error from None
@@ -216,7 +222,7 @@ def _stacked_of_none(
             raise error from None
     own = _bound_within(inner) | unknown
     types = [_tensor(context, v).type for v in step.stacked]
-    return [_empty(context, TensorType(t.dtype, (0, *t.shape)), own) for t in types]
+    return [_empty(TensorType(t.dtype, (0, *t.shape)), own) for t in types]
 
 
 def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> list[Value] | None:
@@ -226,7 +232,8 @@ def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> li
     for branch in branches:
         inners.append(context.within())
         try:
-            outputs = branch(inners[-1])
+            with inners[-1].builder.writing():
+                outputs = branch(inners[-1])
         except RunTimeNumberError as need:
             _hoist(context, inners[-1], need.value, (), set())
             raise
@@ -238,7 +245,7 @@ def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> li
     kinds = [[(v.dtype, v.rank) for v in found] for found in results]
     if kinds[0] != kinds[1]:
         return None
-    closed = [_closed(context, x, [], found) for x, found in zip(inners, results, strict=True)]
+    closed = [_closed(x, [], found) for x, found in zip(inners, results, strict=True)]
     captured = list(dict.fromkeys(v for _, found in closed for v in found))
     graphs = [replace(graph, inputs=tuple(captured)) for graph, _ in closed]
     own = _bound_within(inners[0]) | _bound_within(inners[1])
@@ -260,7 +267,8 @@ def _match_scalars(inners: Sequence[Context], results: Sequence[list[Value]]) ->
     for i, pair in enumerate(zip(*results, strict=False)):
         if pair[0].rank != pair[1].rank and all(product(v.shape) == 1 for v in pair):
             for inner, found in zip(inners, results, strict=True):
-                found[i] = inner.reshape(found[i], ())
+                with inner.builder.writing():
+                    found[i] = found[i].reshape(())
 
 
 class _Results:
@@ -291,7 +299,7 @@ def _tensor(context: Context, operand: Operand) -> Value:
     if isinstance(operand, Growing):
         raise CarriedNumberError(f"{context.builder.where}: a sequence that a loop appends to")
     if not isinstance(operand, Value):
-        raise context.unsupported("a sequence whose length is known only at run time")
+        raise unsupported("a sequence whose length is known only at run time")
     return operand
 
 
@@ -332,7 +340,7 @@ def _unread(
 
 
 def _closed(
-    context: Context, inner: Context, given: Sequence[Value], outputs: Sequence[Value]
+    inner: Context, given: Sequence[Value], outputs: Sequence[Value]
 ) -> tuple[Graph, list[Value]]:
     """The graph within a node, whose inputs are those given and what it reads around it; and the
     operands for the latter."""
@@ -346,8 +354,8 @@ def _closed(
     known = {str(n) for v in inputs for n in v.shape} | _bound_within(inner)
     for name in used:
         if name not in known:
-            nothing = context.builder.constant(np.zeros((1, 0), np.bool_), BOOL)
-            captured.append(context.add("broadcast", nothing, shape=(symbol(name), 0)))
+            nothing = constant(np.zeros((1, 0), np.bool_), BOOL)
+            captured.append(apply("broadcast", nothing, shape=(symbol(name), 0)))
     return replace(graph, inputs=(*given, *captured)), captured
 
 
@@ -374,12 +382,12 @@ def _count(trips: Value, going: Value) -> Dim | None:
     return maximum(count, 0) if going.constant.all() else 0
 
 
-def _empty(context: Context, type_: TensorType, unknown: Iterable[str]) -> Value:
+def _empty(type_: TensorType, unknown: Iterable[str]) -> Value:
     """A stacked result of no iteration: extents that iterations would decide are 0."""
     without = set(unknown)
     shape = [0 if not without.isdisjoint(symbols_of([n])) else n for n in type_.shape[1:]]
-    nothing = context.builder.constant(np.zeros((0,) + (1,) * len(shape)), type_.dtype)
-    return context.broadcast(nothing, (0, *shape))
+    nothing = constant(np.zeros((0,) + (1,) * len(shape)), type_.dtype)
+    return nothing.broadcast((0, *shape))
 
 
 def _hoist(
@@ -401,6 +409,6 @@ def _hoist(
     context.builder.nodes += graph.nodes
 
 
-def starting(context: Context) -> tuple[Value, Value]:
+def starting() -> tuple[Value, Value]:
     """The number 0 of the first iteration, and a condition that holds."""
-    return context.scalar(0, INT64), context.scalar(True, BOOL)
+    return scalar(0, INT64), scalar(True, BOOL)

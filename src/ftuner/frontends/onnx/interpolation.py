@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum
 from ftuner.core.dtype import FLOAT32, FLOAT64
-from ftuner.frontends.onnx.context import Context
+from ftuner.graph.algebra import counted, equal, iota, scalar, where
 from ftuner.graph.ir import Value
 
 
@@ -37,139 +38,88 @@ class Axis:
             total = choose(total, other)
         return maximum(total, support)
 
-    def scale(self, context: Context) -> Value:
+    def scale(self) -> Value:
         """The scale in float32, in which onnxruntime computes positions."""
-        chosen: Value | None = None
-        for up, down in self.ratios:
-            found = context.add(
-                "divide", *(context.cast(context.count([n], FLOAT64), FLOAT32) for n in (up, down))
-            )
-            if chosen is not None:
-                found = context.add("maximum" if self.largest else "minimum", chosen, found)
-            chosen = found
-        assert chosen is not None
-        return chosen
+        found = [
+            counted([up], FLOAT64).cast(FLOAT32) / counted([down], FLOAT64).cast(FLOAT32)
+            for up, down in self.ratios
+        ]
+        return reduce(Value.at_least if self.largest else Value.at_most, found)
 
 
 @dataclass(frozen=True)
 class Line:
     """What the position of each element of a result along an axis is computed from, in float32."""
 
-    context: Context
     axis: Axis
     region: tuple[Value, Value] | None
     """The first and the last position of the region of interest, as parts of the axis."""
 
-    def number(self, value: Dim | float) -> Value:
-        if isinstance(value, float):
-            return self.context.scalar(value, FLOAT32)
-        return self.context.count([value], FLOAT32)
-
     @property
     def numbers(self) -> Value:
-        return self.context.cast(self.context.iota(self.axis.size), FLOAT32)
+        return iota(self.axis.size).cast(FLOAT32)
 
     @property
-    def scale(self) -> Value:
-        return self.axis.scale(self.context)
+    def centres(self) -> Value:
+        return (self.numbers + 0.5) / self.axis.scale()
 
-    def add(self, x: Value, y: Value) -> Value:
-        return self.context.add("add", x, y)
-
-    def multiply(self, x: Value, y: Value) -> Value:
-        return self.context.add("multiply", x, y)
-
-    def divide(self, x: Value, y: Value) -> Value:
-        return self.context.add("divide", x, y)
-
-    def subtract(self, x: Value, y: Value) -> Value:
-        return self.context.add("subtract", x, y)
-
-    def unless_single(self, x: Value, single: Value) -> Value:
+    def unless_single(self, x: Value, single: Value | float) -> Value:
         """x, or `single` if the result has one element."""
-        is_single = self.context.add("equal", self.number(self.axis.size), self.number(1.0))
-        return self.context.add("where", is_single, single, x)
-
-
-def _centre(line: Line) -> Value:
-    return line.divide(line.add(line.numbers, line.number(0.5)), line.scale)
-
-
-def _half_pixel(line: Line) -> Value:
-    return line.subtract(_centre(line), line.number(0.5))
+        return where(equal(counted([self.axis.size], FLOAT32), 1), single, x)
 
 
 def _half_pixel_symmetric(line: Line) -> Value:
     """In float64 but for what is lost of the extent on each side."""
-    extent = line.number(line.axis.extent)
-    width = line.multiply(line.scale, extent)
-    rest = line.subtract(line.number(1.0), line.divide(line.number(line.axis.size), width))
-    lost = line.multiply(line.divide(extent, line.number(2.0)), rest)
-    numbers, scale, lost = (line.context.cast(x, FLOAT64) for x in (line.numbers, line.scale, lost))
-    along = line.divide(line.context.add_to(numbers, 0.5), scale)
-    return line.context.cast(line.context.add_to(line.add(lost, along), -0.5), FLOAT32)
-
-
-def _pytorch_half_pixel(line: Line) -> Value:
-    return line.unless_single(_half_pixel(line), line.number(0.0))
-
-
-def _half_pixel_of_tensorflow(line: Line) -> Value:
-    is_kept = line.context.add("equal", line.scale, line.number(1.0))
-    return line.context.add("where", is_kept, line.numbers, _centre(line))
+    extent, size = (counted([n], FLOAT32) for n in (line.axis.extent, line.axis.size))
+    scale = line.axis.scale()
+    lost = (extent / 2 * (1 - size / (scale * extent))).cast(FLOAT64)
+    along = (line.numbers.cast(FLOAT64) + 0.5) / scale.cast(FLOAT64)
+    return (lost + along + -0.5).cast(FLOAT32)
 
 
 def _align_corners(line: Line) -> Value:
-    last = line.multiply(line.numbers, line.number(line.axis.extent - 1))
-    along = line.divide(last, line.number(line.axis.size - 1))
-    return line.unless_single(along, line.number(0.0))
-
-
-def _asymmetric(line: Line) -> Value:
-    return line.divide(line.numbers, line.scale)
+    along = line.numbers * (line.axis.extent - 1) / (line.axis.size - 1)
+    return line.unless_single(along, 0)
 
 
 def _crop_and_resize(line: Line) -> Value:
     assert line.region is not None
     start, end = line.region
-    last = line.number(line.axis.extent - 1)
-    part = line.multiply(line.multiply(line.numbers, line.subtract(end, start)), last)
-    along = line.divide(part, line.number(line.axis.size - 1))
-    middle = line.multiply(line.multiply(line.add(start, end), line.number(0.5)), last)
-    return line.unless_single(line.add(line.multiply(start, last), along), middle)
+    last = line.axis.extent - 1
+    along = line.numbers * (end - start) * last / (line.axis.size - 1)
+    return line.unless_single(start * last + along, (start + end) * 0.5 * last)
 
 
 CROPS = "tf_crop_and_resize"
 COORDINATES: Mapping[str, Callable[[Line], Value]] = {
-    "half_pixel": _half_pixel,
+    "half_pixel": lambda line: line.centres - 0.5,
     "half_pixel_symmetric": _half_pixel_symmetric,
-    "pytorch_half_pixel": _pytorch_half_pixel,
+    "pytorch_half_pixel": lambda line: line.unless_single(line.centres - 0.5, 0),
     "align_corners": _align_corners,
     # Of opsets 11 and 13.
-    "tf_half_pixel_for_nn": _half_pixel_of_tensorflow,
-    "asymmetric": _asymmetric,
+    "tf_half_pixel_for_nn": lambda line: where(
+        equal(line.axis.scale(), 1), line.numbers, line.centres
+    ),
+    "asymmetric": lambda line: line.numbers / line.axis.scale(),
     CROPS: _crop_and_resize,
 }
 
 
-def linear_weight(context: Context, distance: Value) -> Value:
+def linear_weight(distance: Value) -> Value:
     """The weight of linear interpolation at a distance of zero or more."""
-    one = context.scalar(1, distance.dtype)
-    return context.at_least(context.add("subtract", one, distance), 0)
+    return (1 - distance).at_least(0)
 
 
-def cubic_weight(context: Context, distance: Value, a: float) -> Value:
+def cubic_weight(distance: Value, a: float) -> Value:
     """The weight of cubic interpolation at a distance of zero or more: equation (4) of Keys, Cubic
     convolution interpolation, IEEE TASSP 29, 1981."""
 
     def polynomial(*coefficients: float) -> Value:
         """The highest power first."""
-        total = context.scalar(coefficients[0], distance.dtype)
+        total = scalar(coefficients[0], distance.dtype)
         for coefficient in coefficients[1:]:
-            total = context.add_to(context.add("multiply", total, distance), coefficient)
+            total = total * distance + coefficient
         return total
 
-    one, two, zero = (context.scalar(n, distance.dtype) for n in (1, 2, 0))
     near, far = polynomial(a + 2, -(a + 3), 0, 1), polynomial(a, -5 * a, 8 * a, -4 * a)
-    outer = context.add("where", context.add("less", distance, two), far, zero)
-    return context.add("where", context.add("less_equal", distance, one), near, outer)
+    return where(distance <= 1, near, where(distance < 2, far, 0))

@@ -10,9 +10,12 @@ from typing import NamedTuple
 from ftuner.core.dim import Dim, maximum, quotient, remainder
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.attention import default_scale, merged_heads
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.quantised_products import integer_product_as_float
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, concat, equal, iota, scalar, where, zero_padded
+from ftuner.graph.checks import expect_shape, malformed, require, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import expect_within
 
@@ -29,20 +32,19 @@ class _Masks(NamedTuple):
     """An addend that broadcasts to [batch, heads, queries, keys]."""
 
 
-def _split(context: Context, x: Value, heads: int) -> Value:
+def _split(x: Value, heads: int) -> Value:
     """[batch, sequence, heads times head size] as [batch, heads, sequence, head size]."""
     if x.rank != 3:
-        raise context.malformed(f"attention of {x.type}; expected three axes")
+        raise malformed(f"attention of {x.type}; expected three axes")
     size = quotient(x.shape[2], heads)
-    context.builder.require(heads * size, x.shape[2], f"{heads} heads of {x.type}")
-    apart = context.reshape(x, (*x.shape[:2], heads, size))
-    return context.transpose(apart, (0, 2, 1, 3))
+    require(heads * size, x.shape[2], f"{heads} heads of {x.type}")
+    return x.reshape((*x.shape[:2], heads, size)).transpose((0, 2, 1, 3))
 
 
-def _head_count(context: Context, node: NodeView) -> int:
+def _head_count(node: NodeView) -> int:
     heads = node.integer("num_heads")
     if heads < 1:
-        raise context.malformed(f"num_heads is {heads}")
+        raise malformed(f"num_heads is {heads}")
     return heads
 
 
@@ -51,51 +53,40 @@ def _padding(context: Context, node: NodeView, mask: Value, query: Value, keys: 
     of keys of each sequence, or all these numbers and then the first key of each; other masks are
     positive where a key counts."""
     if mask.dtype.kind not in ("int", "uint"):
-        raise context.malformed(f"mask {mask.type}; expected integers")
+        raise malformed(f"mask {mask.type}; expected integers")
     batch, rows = query.shape[0], query.shape[2]
     what = f"mask {mask.type} for {keys} keys of queries {query.type}"
-    counted = context.scalar(0, query.dtype)
-    hidden = context.scalar(node.number("mask_filter_value", _MASKED), query.dtype)
+    counted = scalar(0, query.dtype)
+    hidden = scalar(node.number("mask_filter_value", _MASKED), query.dtype)
     if mask.rank == 1:
-        key = context.iota(keys, 3, 4)
+        key = iota(keys, 3, 4)
         count = mask.shape[0]
-        context.builder.require(remainder(count, maximum(batch, 1)), 0, what)
+        require(remainder(count, maximum(batch, 1)), 0, what)
         expect_within(context.builder.require, batch, count, what)
         expect_within(context.builder.require, count, 2 * batch, what)
         # Zeros after the numbers are the first keys if none are given.
-        whole = context.add(
-            "pad", context.cast(mask, INT64), context.scalar(0, INT64), before=(0,),
-            after=(batch,), mode="constant",
-        )  # fmt: skip
+        whole = zero_padded(mask.cast(INT64), (0,), (batch,))
         ends, begins = (
-            context.reshape(context.slice(whole, 0, first, batch), (batch, 1, 1, 1))
-            for first in (0, batch)
+            whole.slice(0, first, batch).reshape((batch, 1, 1, 1)) for first in (0, batch)
         )
-        within = context.add(
-            "logical_and", context.add("less", key, ends), context.add("less_equal", begins, key)
-        )
-        return context.add("where", within, counted, hidden)
+        return where((key < ends) & (begins <= key), counted, hidden)
     if mask.rank not in (2, 3):
-        raise context.unsupported(f"{what}; supported are masks of one to three axes")
+        raise unsupported(f"{what}; supported are masks of one to three axes")
     wanted = (batch, keys) if mask.rank == 2 else (batch, rows, keys)
-    for have, extent in zip(mask.shape, wanted, strict=True):
-        context.builder.require(have, extent, what)
-    visible = context.add("less", context.scalar(0, mask.dtype), mask)
+    expect_shape(mask, wanted, what)
+    visible = mask > 0
     axes = (1, 2) if mask.rank == 2 else (1,)
-    return context.add("where", context.unsqueeze(visible, axes), counted, hidden)
+    return where(visible.unsqueeze(axes), counted, hidden)
 
 
-def _causal(context: Context, query: Value, keys: Dim, past: Dim, bias: Value | None) -> Value:
+def _causal(query: Value, keys: Dim, past: Dim, bias: Value | None) -> Value:
     """The addend of causal attention where the queries are not the last keys: onnxruntime lets the
     last query see all keys."""
     rows = query.shape[2]
-    position = context.iota(rows, 2, 4)
-    last = context.add("equal", position, context.count([rows - 1], INT64))
-    end = context.add("add", position, context.count([past], INT64))
-    allowed = context.add("less_equal", context.iota(keys, 3, 4), end)
-    allowed = context.add("logical_or", last, allowed)
-    addend = context.scalar(0, query.dtype) if bias is None else bias
-    return context.add("where", allowed, addend, context.scalar(-math.inf, query.dtype))
+    position = iota(rows, 2, 4)
+    allowed = equal(position, rows - 1) | (iota(keys, 3, 4) <= position + past)
+    addend = scalar(0, query.dtype) if bias is None else bias
+    return where(allowed, addend, -math.inf)
 
 
 def _attended(
@@ -105,40 +96,40 @@ def _attended(
     """Attention of split heads, merged again. `past`: keys before those of the queries."""
     for x in (key, value):
         what = f"attention of {query.type}, {key.type}, {value.type}"
-        context.builder.require(query.shape[0], x.shape[0], what)
+        require(query.shape[0], x.shape[0], what)
     keys = key.shape[2]
     bias = masks.bias
     if bias is not None:
         if bias.rank != 4:
-            raise context.malformed(f"attention_bias is {bias.type}; expected four axes")
+            raise malformed(f"attention_bias is {bias.type}; expected four axes")
         wanted = (*query.shape[:3], keys)
         for axis, (have, extent) in enumerate(zip(bias.shape, wanted, strict=True)):
             what = f"attention_bias {bias.type} for scores {list(wanted)}"
-            context.builder.require(have, extent, what, or_one=axis < 2)
+            require(have, extent, what, or_one=axis < 2)
     if masks.padding is not None:
         padding = _padding(context, node, masks.padding, query, keys)
-        bias = padding if bias is None else context.add("add", padding, bias)
+        bias = padding if bias is None else padding + bias
     factor = node.number("scale", 0.0)
     if not factor:
-        scale = default_scale(context, query)
+        scale = default_scale(query)
         if scale.constant is not None:
             factor = float(scale.constant)
         else:
-            factor, query = 1.0, context.add("multiply", query, scale)
+            factor, query = 1.0, query * scale
     causal = past if node.flag("unidirectional") else None
     if causal is not None and past + query.shape[2] != keys:
-        causal, bias = None, _causal(context, query, keys, past, bias)
-    result = context.add(
-        "attention", query, context.swapped(key), value, *([] if bias is None else [bias]),
-        scale=factor, causal=causal, safe=bias is not None,
+        causal, bias = None, _causal(query, keys, past, bias)
+    result = apply(
+        "attention", query, key.swapped(), value, *([] if bias is None else [bias]), scale=factor,
+        causal=causal, safe=bias is not None,
     )  # fmt: skip
-    return merged_heads(context, result)
+    return merged_heads(result)
 
 
-def _expect_plain(context: Context, node: NodeView, flags: Sequence[str]) -> None:
+def _expect_plain(node: NodeView, flags: Sequence[str]) -> None:
     for name in flags:
         if node.flag(name):
-            raise context.unsupported(f"attribute {name} is 1, which onnxruntime's CPU lacks too")
+            raise unsupported(f"attribute {name} is 1, which onnxruntime's CPU lacks too")
 
 
 def _of_projection(
@@ -146,100 +137,96 @@ def _of_projection(
     past: Value | None, bias: Value | None,
 ) -> Sequence[Value]:  # fmt: skip
     """Attention of queries, keys and values that are one product's columns."""
-    _expect_plain(context, node, ["past_present_share_buffer", "do_rotary"])
-    heads = _head_count(context, node)
-    query, key, value = (_split(context, x, heads) for x in context.pieces(qkv, 2, sizes))
+    _expect_plain(node, ["past_present_share_buffer", "do_rotary"])
+    heads = _head_count(node)
+    query, key, value = (_split(x, heads) for x in qkv.pieces(2, sizes))
     before: Dim = 0
     if past is not None:
         if past.rank != 5:
-            raise context.malformed(f"past is {past.type}; expected five axes")
-        context.builder.require(past.shape[0], 2, f"past is {past.type}")
-        old_key, old_value = (
-            context.squeeze(part, [0]) for part in context.pieces(past, 0, (1, 1))
-        )
+            raise malformed(f"past is {past.type}; expected five axes")
+        require(past.shape[0], 2, f"past is {past.type}")
+        old_key, old_value = (part.squeeze([0]) for part in past.pieces(0, (1, 1)))
         before = past.shape[3]
-        key, value = context.concat([old_key, key], 2), context.concat([old_value, value], 2)
+        key, value = concat([old_key, key], 2), concat([old_value, value], 2)
     result = _attended(context, node, query, key, value, _Masks(mask, bias), before)
     if not node.gives(1):
         return [result]
-    return [result, context.concat([context.unsqueeze(x, [0]) for x in (key, value)], 0)]
+    return [result, concat([x.unsqueeze([0]) for x in (key, value)], 0)]
 
 
-def _with_bias(context: Context, x: Value, bias: Value | None) -> Value:
+def _with_bias(x: Value, bias: Value | None) -> Value:
     if bias is None:
         return x
     what = f"the bias {bias.type} of {x.type}"
-    if bias.rank != 1:
-        raise context.malformed(what)
-    context.builder.require(bias.shape[0], x.shape[-1], what)
-    return context.add("add", x, bias)
+    expect_shape(bias, (x.shape[-1],), what)
+    return x + bias
 
 
-def _attention(context: Context, node: NodeView) -> Sequence[Value]:
-    x, weight = node.input(0), node.input(1)
+@onnx("Attention", domain=MICROSOFT)
+def _attention(
+    context: Context, node: NodeView, x: Value, weight: Value, bias: Value | None,
+    mask: Value | None, past: Value | None, addend: Value | None,
+    qkv_hidden_sizes: tuple[int, ...] | None = None,
+) -> Sequence[Value]:  # fmt: skip
     if x.rank != 3 or weight.rank != 2:
-        raise context.malformed(f"attention of {x.type} by weights {weight.type}")
+        raise malformed(f"attention of {x.type} by weights {weight.type}")
     columns = weight.shape[1]
     sizes: Sequence[Dim] = [quotient(columns, 3)] * 3
-    if node.has("qkv_hidden_sizes"):
-        sizes = node.integers("qkv_hidden_sizes")
+    sizes = sizes if qkv_hidden_sizes is None else qkv_hidden_sizes
     if len(sizes) != 3:
-        raise context.malformed(f"qkv_hidden_sizes is {list(sizes)}; expected three numbers")
+        raise malformed(f"qkv_hidden_sizes is {list(sizes)}; expected three numbers")
     whole = sizes[0] + sizes[1] + sizes[2]
-    context.builder.require(whole, columns, f"queries, keys and values of {weight.type}")
-    qkv = _with_bias(context, context.matmul(x, weight), node.optional(2))
-    given = (node.optional(i) for i in (3, 4, 5))
-    return _of_projection(context, node, qkv, sizes, *given)
+    require(whole, columns, f"queries, keys and values of {weight.type}")
+    qkv = _with_bias(x @ weight, bias)
+    return _of_projection(context, node, qkv, sizes, mask, past, addend)
 
 
-def _qattention(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("QAttention", domain=MICROSOFT)
+def _qattention(
+    context: Context, node: NodeView, x: Value, weight: Value, bias: Value, x_scale: Value,
+    scale: Value, mask: Value | None, x_zero: Value | None, zero: Value | None,
+    past: Value | None,
+) -> Sequence[Value]:  # fmt: skip
     """The same of a quantised input and weight."""
-    qkv = integer_product_as_float(context, node, (3, 4), (6, 7), None)
+    qkv = integer_product_as_float(x, weight, x_scale, scale, x_zero, zero, None)
     if qkv.rank != 3:
-        raise context.malformed(f"attention of {node.input(0).type}")
-    qkv = _with_bias(context, qkv, node.input(2))
-    sizes = [quotient(qkv.shape[2], 3)] * 3
-    return _of_projection(context, node, qkv, sizes, node.optional(5), node.optional(8), None)
+        raise malformed(f"attention of {x.type}")
+    qkv = _with_bias(qkv, bias)
+    return _of_projection(context, node, qkv, [quotient(qkv.shape[2], 3)] * 3, mask, past, None)
 
 
+@onnx("MultiHeadAttention", domain=MICROSOFT)
 def _multi_head(context: Context, node: NodeView) -> Sequence[Value]:
-    heads = _head_count(context, node)
+    heads = _head_count(node)
     query, key, value, bias, padding, addend, old_key, old_value = (
         node.optional(i) for i in range(8)
     )
     for number, name in ((8, "past_sequence_length"), (9, "cache_indirection")):
         if node.optional(number) is not None:
-            raise context.unsupported(f"input {name}, of a cache that is shared with the output")
+            raise unsupported(f"input {name}, of a cache that is shared with the output")
     if node.gives(3):
-        raise context.unsupported("output qk")
+        raise unsupported("output qk")
     if query is None or key is None or value is None:
-        raise context.unsupported("packed queries, keys and values")
+        raise unsupported("packed queries, keys and values")
     if query.rank != 3 or key.rank != value.rank or key.rank not in (3, 4):
-        raise context.unsupported(f"attention of {query.type}, {key.type}, {value.type}")
+        raise unsupported(f"attention of {query.type}, {key.type}, {value.type}")
     if (old_key is None) != (old_value is None):
-        raise context.malformed("past_key and past_value are given together, or neither")
+        raise malformed("past_key and past_value are given together, or neither")
     parts = [query, key, value]
     if bias is not None:
         if bias.rank != 1 or key.rank != 3:
-            raise context.unsupported(f"bias {bias.type} of keys {key.type}")
+            raise unsupported(f"bias {bias.type} of keys {key.type}")
         sizes = [x.shape[2] for x in parts]
         what = f"bias {bias.type} of {query.type}, {key.type}, {value.type}"
-        context.builder.require(bias.shape[0], sizes[0] + sizes[1] + sizes[2], what)
-        pieces = context.pieces(bias, 0, sizes)
-        parts = [context.add("add", x, b) for x, b in zip(parts, pieces, strict=True)]
-    query, key, value = (x if x.rank == 4 else _split(context, x, heads) for x in parts)
+        require(bias.shape[0], sizes[0] + sizes[1] + sizes[2], what)
+        pieces = bias.pieces(0, sizes)
+        parts = [x + b for x, b in zip(parts, pieces, strict=True)]
+    query, key, value = (x if x.rank == 4 else _split(x, heads) for x in parts)
     before: Dim = 0
     if old_key is not None and old_value is not None:
         if old_key.rank != 4 or old_value.rank != 4:
-            raise context.malformed(f"past keys {old_key.type} and values {old_value.type}")
+            raise malformed(f"past keys {old_key.type} and values {old_value.type}")
         before = old_key.shape[2]
-        key, value = context.concat([old_key, key], 2), context.concat([old_value, value], 2)
+        key, value = concat([old_key, key], 2), concat([old_value, value], 2)
     masks = _Masks(padding, addend)
     return [_attended(context, node, query, key, value, masks, before), key, value]
-
-
-MERGED_ATTENTION: Table = {
-    (MICROSOFT, "Attention"): _attention,
-    (MICROSOFT, "MultiHeadAttention"): _multi_head,
-    (MICROSOFT, "QAttention"): _qattention,
-}

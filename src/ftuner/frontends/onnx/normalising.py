@@ -1,7 +1,7 @@
-"""Norms of images, composed of reductions and functions of elements.
+"""Norms, composed of reductions and functions of elements where the graph has no operator for them.
 
-The pass `channels_last` moves transpositions through all of these, so that they work on the layout
-that the convolutions around them have.
+The pass `channels_last` moves transpositions through those of images, so that they work on the
+layout that the convolutions around them have.
 """
 
 from __future__ import annotations
@@ -9,125 +9,218 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import quotient
-from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
-from ftuner.frontends.onnx.reductions import epsilon_of, expect_stash
+from ftuner.core.dtype import INT64
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.signatures import Epsilon, FloatDType, Gives, onnx
+from ftuner.graph.algebra import apply, counted, equal, iota, sqrt, where, zero_padded
+from ftuner.graph.checks import expect_shape, fitting, malformed, require, unsupported
 from ftuner.graph.ir import Value
 
 
-def _centred(context: Context, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
+def _centred(x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
     """x minus its mean, and its variance along some axes, which are kept."""
-    centred = context.add("subtract", x, context.mean(x, axes))
-    return centred, context.mean(context.add("multiply", centred, centred), axes)
+    centred = x - x.mean(axes)
+    return centred, (centred * centred).mean(axes)
 
 
-def _normal(context: Context, x: Value, axes: Sequence[int], epsilon: float) -> Value:
+def _normal(x: Value, axes: Sequence[int], epsilon: float) -> Value:
     """`(x - mean) / sqrt(variance + epsilon)`."""
-    centred, variance = _centred(context, x, axes)
-    root = context.add("sqrt", context.add_to(variance, epsilon))
-    return context.add("divide", centred, root)
+    centred, variance = _centred(x, axes)
+    return centred / sqrt(variance + epsilon)
 
 
-def _of_channels(context: Context, parameter: Value, x: Value) -> Value:
-    """A scale or bias with an element for each channel (second axis) of x."""
-    what = f"a scale or bias {parameter.type} for the channels of {x.type}"
-    if parameter.rank != 1:
-        raise context.malformed(f"{what}; expected one axis")
-    context.builder.require(parameter.shape[0], x.shape[1], what)
-    return context.reshape(parameter, (*parameter.shape, *[1] * (x.rank - 2)))
+# Norms of the last axes.
 
 
-def _scaled(context: Context, x: Value, scale: Value, bias: Value) -> Value:
-    factor, addend = (_of_channels(context, p, x) for p in (scale, bias))
-    return context.add("add", context.add("multiply", x, factor), addend)
+def _norm(
+    x: Value, parameters: Sequence[Value | None], axis: int, epsilon: float, rms: bool
+) -> Value:
+    given, own = [], x.rank - axis
+    for p in parameters:
+        if p is not None and p.rank > x.rank:
+            raise malformed(f"a scale or bias {p.type} for {x.rank} axes")
+        if p is not None:
+            more = p.rank - own
+            given.append(p.squeeze(range(more)) if more > 0 else p.unsqueeze(range(-more)))
+    return apply("norm", x, *given, axis=axis, epsilon=epsilon, rms=rms)
 
 
-def _instance_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    if x.rank < 3:
-        raise context.malformed(f"a norm of {x.type}, which has no spatial axis")
-    wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
-    normal = _normal(context, wide, range(2, x.rank), epsilon_of(context, node, 1e-5))
-    return [_scaled(context, context.cast(normal, x.dtype), node.input(1), node.input(2))]
+def _deviation(x: Value, axes: Sequence[int], epsilon: float) -> Value:
+    """1 / sqrt(mean(x^2) + epsilon)."""
+    return 1 / sqrt((x * x).mean(axes) + epsilon)
 
 
-def _group_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    x, scale, bias = (node.input(i) for i in range(3))
-    expect_stash(context, node)
+def _statistics(gives: Gives, x: Value, axis: int, epsilon: float) -> list[Value]:
+    """The mean and the inverse standard deviation, if the node has these outputs."""
+    if not gives(1) and not gives(2):
+        return []
+    axes = range(axis, x.rank)
+    mean = x.mean(axes)
+    return [mean, _deviation(x - mean, axes, epsilon)]
+
+
+@onnx("LayerNormalization")
+def _layer_norm(
+    context: Context, gives: Gives, x: Value, scale: Value, bias: Value | None,
+    axis: int = -1, epsilon: Epsilon = 1e-5, stash_type: FloatDType | None = None,
+) -> Sequence[Value]:  # fmt: skip
+    axis = context.axis(axis, x.rank)
+    result = _norm(x, [scale, bias], axis, epsilon, rms=False)
+    return [result, *_statistics(gives, x, axis, epsilon)]
+
+
+@onnx("RMSNormalization", "SimplifiedLayerNormalization")
+def _rms_norm(
+    context: Context, gives: Gives, x: Value, scale: Value, axis: int = -1,
+    epsilon: Epsilon = 1e-5, stash_type: FloatDType | None = None,
+) -> Sequence[Value]:  # fmt: skip
+    axis = context.axis(axis, x.rank)
+    result = _norm(x, [scale], axis, epsilon, rms=True)
+    return [result, *([_deviation(x, range(axis, x.rank), epsilon)] if gives(1) else [])]
+
+
+def _skipped(
+    x: Value, skip: Value, parameters: Sequence[Value | None], bias: Value | None
+) -> Value:
+    """The sum that is normalised: input, skip connection and an optional bias. `parameters`: of the
+    norm, which have the extent of its last axis, too."""
+    what = f"{x.type} with a skipped {skip.type}"
+    if x.rank not in (2, 3) or not 2 <= skip.rank <= x.rank:
+        raise malformed(f"{what}; expected two axes or three each")
+    # The whole batch may share one skip matrix.
+    for have, wanted in zip(skip.shape[-2:], x.shape[-2:], strict=True):
+        require(have, wanted, what)
+    total = x + fitting(skip, x, "a skipped")
+    for row in (bias, *parameters):
+        if row is not None and row.rank != 1:
+            raise malformed(f"a scale or bias {row.type} for {x.type}")
+        if row is not None:
+            require(row.shape[0], x.shape[-1], f"scale or bias of {x.type}")
+    return total if bias is None else total + bias
+
+
+@onnx("SkipLayerNormalization", domain=MICROSOFT)
+def _skip_layer_norm(
+    gives: Gives, x: Value, skip: Value, scale: Value, shift: Value | None,
+    bias: Value | None, epsilon: Epsilon = 1e-12,
+) -> Sequence[Value]:  # fmt: skip
+    total = _skipped(x, skip, [scale, shift], bias)
+    axis = total.rank - 1
+    result = _norm(total, [scale, shift], axis, epsilon, rms=False)
+    return [result, *(_statistics(gives, total, axis, epsilon) or [result, result]), total]
+
+
+@onnx("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def _skip_rms_norm(
+    gives: Gives, x: Value, skip: Value, scale: Value, bias: Value | None, epsilon: Epsilon = 1e-5
+) -> Sequence[Value]:
+    total = _skipped(x, skip, [scale], bias)
+    result = _norm(total, [scale], total.rank - 1, epsilon, rms=True)
+    if gives(1):
+        raise unsupported("the mean of a norm that has none")
+    deviation = _deviation(total, [total.rank - 1], epsilon) if gives(2) else result
+    return [result, result, deviation, total]
+
+
+# Norms of images.
+
+
+@onnx("BatchNormalization")
+def _batch_norm(
+    x: Value, scale: Value, bias: Value, mean: Value, variance: Value,
+    epsilon: Epsilon = 1e-5, momentum: float = 0.9, training_mode: bool = False,
+    spatial: bool = True,
+) -> Sequence[Value]:  # fmt: skip
+    """Normalise each channel (second axis) by given statistics, or in training by its own. Before
+    opset 9, `spatial=0` has statistics for each element of an example."""
     if x.rank < 2:
-        raise context.malformed(f"a norm of groups of channels of {x.type}, which has none")
-    groups = node.integer("num_groups")
+        raise unsupported(f"a batch norm of {x.type}, which has no axis of channels")
+    normed, what = (x.shape[1:2], "channels") if spatial else (x.shape[1:], "elements")
+    given = (scale, bias, mean, variance)
+    for v in given:
+        expect_shape(v, normed, f"{v.type} for the {what} of {x.type}")
+    across = (1,) * (x.rank - 1 - len(normed))
+    scale, bias, mean, variance = (v.cast(x.dtype).reshape((*v.shape, *across)) for v in given)
+    running: list[Value] = []
+    if training_mode:
+        axes = [axis for axis in range(x.rank) if axis != 1]
+        before = (mean, variance)
+        mean = x.mean(axes).squeeze([0])
+        centred = x - mean
+        variance = (centred * centred).mean(axes).squeeze([0])
+        for value, old, new in zip(given[2:], before, (mean, variance), strict=True):
+            moved = old * momentum + new * (1 - momentum)
+            running.append(moved.reshape(value.shape).cast(value.dtype))
+    return [(x - mean) * (scale / sqrt(variance + epsilon)) + bias, *running]
+
+
+def _scaled(x: Value, scale: Value, bias: Value) -> Value:
+    """x by a scale and a bias with an element for each channel (second axis)."""
+    parameters = []
+    for p in (scale, bias):
+        what = f"a scale or bias {p.type} for the channels of {x.type}"
+        expect_shape(p, (x.shape[1],), what)
+        parameters.append(p.reshape((*p.shape, *[1] * (x.rank - 2))))
+    return x * parameters[0] + parameters[1]
+
+
+@onnx("InstanceNormalization")
+def _instance_norm(x: Value, scale: Value, bias: Value, epsilon: Epsilon = 1e-5) -> Value:
+    if x.rank < 3:
+        raise malformed(f"a norm of {x.type}, which has no spatial axis")
+    return _scaled(_normal(x.wide(), range(2, x.rank), epsilon).cast(x.dtype), scale, bias)
+
+
+@onnx("GroupNormalization")
+def _group_norm(
+    node: NodeView, x: Value, scale: Value, bias: Value, num_groups: int,
+    epsilon: Epsilon = 1e-5, stash_type: FloatDType | None = None,
+) -> Value:  # fmt: skip
+    if x.rank < 2:
+        raise malformed(f"a norm of groups of channels of {x.type}, which has none")
     channels = x.shape[1]
-    if groups < 1 or (isinstance(channels, int) and channels % groups):
-        raise context.malformed(f"{groups} groups of {channels} channels")
-    wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
-    apart = context.reshape(wide, (x.shape[0], groups, quotient(channels, groups), *x.shape[2:]))
-    normal = _normal(context, apart, range(2, apart.rank), epsilon_of(context, node, 1e-5))
+    if num_groups < 1 or (isinstance(channels, int) and channels % num_groups):
+        raise malformed(f"{num_groups} groups of {channels} channels")
+    shape = (x.shape[0], num_groups, quotient(channels, num_groups), *x.shape[2:])
+    normal = _normal(x.wide().reshape(shape), range(2, len(shape)), epsilon)
     if node.opset >= 21:
-        whole = context.cast(context.reshape(normal, x.shape), x.dtype)
-        return [_scaled(context, whole, scale, bias)]
+        return _scaled(normal.reshape(x.shape).cast(x.dtype), scale, bias)
     # A scale and a bias for each group.
-    narrow = context.cast(normal, x.dtype)
-    return [context.reshape(_scaled(context, narrow, scale, bias), x.shape)]
+    return _scaled(normal.cast(x.dtype), scale, bias).reshape(x.shape)
 
 
-def _mean_variance_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
+@onnx("MeanVarianceNormalization")
+def _mean_variance_norm(context: Context, x: Value, axes: tuple[int, ...] = (0, 2, 3)) -> Value:
     # No axes are all, as in the reductions that define the operator.
-    axes = context.axes(node.integers("axes", (0, 2, 3)) or range(x.rank), x.rank)
-    centred, variance = _centred(context, x, axes)
+    centred, variance = _centred(x, context.axes(axes or range(x.rank), x.rank))
     # The number that ONNX's definition of the operator adds to the deviation.
-    deviation = context.add_to(context.add("sqrt", variance), 1e-9)
-    return [context.add("divide", centred, deviation)]
+    return centred / (sqrt(variance) + 1e-9)
 
 
-def _lp_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    x, p = node.input(0), node.integer("p", 2)
+@onnx("LpNormalization")
+def _lp_norm(context: Context, x: Value, axis: int = -1, p: int = 2) -> Value:
     if p not in (1, 2):
-        raise context.malformed(f"p is {p}; expected 1 or 2")
-    axes = [context.axis(node.integer("axis", -1), x.rank)]
-    parts = context.add("absolute", x) if p == 1 else context.add("multiply", x, x)
-    length = context.reduce(parts, "sum", axes)
-    if p == 2:
-        length = context.add("sqrt", length)
-    zero = context.scalar(0, x.dtype)
-    result = context.add("divide", x, length)
-    return [context.add("where", context.add("equal", length, zero), zero, result)]
+        raise malformed(f"p is {p}; expected 1 or 2")
+    length = (abs(x) if p == 1 else x * x).reduce("sum", [context.axis(axis, x.rank)])
+    length = length if p == 1 else sqrt(length)
+    return where(equal(length, 0), 0, x / length)
 
 
-def _local_response_norm(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("LRN")
+def _local_response_norm(
+    x: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+) -> Value:
     """Each element relative to the squares of the channels around its own."""
-    x, size = node.input(0), node.integer("size")
     if x.rank < 2 or size < 1:
-        raise context.malformed(f"a norm of {size} channels of {x.type}")
-    alpha, beta = node.number("alpha", 1e-4), node.number("beta", 0.75)
-    wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else x
+        raise malformed(f"a norm of {size} channels of {x.type}")
+    wide = x.wide()
     # Channels that are not there read a zero after the last.
-    before, after = [0] * x.rank, [int(axis == 1) for axis in range(x.rank)]
-    squares = context.add(
-        "pad", context.add("multiply", wide, wide), context.scalar(0, wide.dtype),
-        before=tuple(before), after=tuple(after), mode="constant",
-    )  # fmt: skip
-    channels = context.count([x.shape[1]], INT64)
-    first = context.scalar(-((size - 1) // 2), INT64)
-    taps = context.add("add", context.iota(size, 0, 2), first)
-    at = context.add("add", context.iota(x.shape[1]), taps)
-    outside = context.add("less", at, context.scalar(0, INT64))
-    at = context.add("where", outside, channels, at)
-    total = context.add("resample", squares, at, axes=(1,))
-    base = context.add_to(context.scaled(total, alpha / size), node.number("bias", 1.0))
-    if beta == 0.75:
-        root = context.add("sqrt", base)
-        power = context.add("multiply", root, context.add("sqrt", root))
-    else:
-        power = context.add("power", base, context.scalar(beta, wide.dtype))
-    return [context.cast(context.add("divide", wide, power), x.dtype)]
-
-
-NORMALISING: Table = {
-    ("", "GroupNormalization"): _group_norm,
-    ("", "InstanceNormalization"): _instance_norm,
-    ("", "LRN"): _local_response_norm,
-    ("", "LpNormalization"): _lp_norm,
-    ("", "MeanVarianceNormalization"): _mean_variance_norm,
-}
+    after = tuple(int(axis == 1) for axis in range(x.rank))
+    squares = zero_padded(wide * wide, (0,) * x.rank, after)
+    at = iota(x.shape[1]) + (iota(size, 0, 2) + -((size - 1) // 2))
+    at = where(at < 0, counted([x.shape[1]], INT64), at)
+    base = apply("resample", squares, at, axes=(1,)) * (alpha / size) + bias
+    root = sqrt(base)
+    power = root * sqrt(root) if beta == 0.75 else base**beta
+    return (wide / power).cast(x.dtype)

@@ -2,172 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial, reduce
 
-from ftuner.core.dtype import BOOL, FLOAT64, INT64
+from ftuner.core.dtype import BOOL, FLOAT64, INT64, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import ShapeError
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
-from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.frontends.onnx.context import NodeView
+from ftuner.frontends.onnx.signatures import Unbounded, onnx
+from ftuner.graph.algebra import apply, isinf, scalar, where
+from ftuner.graph.checks import malformed, origin, require
 from ftuner.graph.ir import Value
 
 
-def _plain(op: str) -> Importer:
+def _plain(*xs: Value, op: str) -> Value:
     """The operator of the graph that is the same function."""
-
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return [context.add(op, *node.present())]
-
-    return convert
+    return apply(op, *xs)
 
 
-def _exchanged(op: str) -> Importer:
-    """The same with both operands exchanged."""
-
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return [context.add(op, node.input(1), node.input(0))]
-
-    return convert
-
-
-def _for_floats(op: str) -> Importer:
+def _for_floats(x: Value, op: str) -> Value:
     """An operator that leaves integers as they are."""
-
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x = node.input(0)
-        return [context.add(op, x) if x.dtype.kind == "float" else x]
-
-    return convert
+    return apply(op, x) if x.dtype.kind == "float" else x
 
 
-def _folded(op: str) -> Importer:
-    """An operator of two operands, applied to any number of them."""
-
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return [_fold(context, node, op)]
-
-    return convert
-
-
-def _fold(context: Context, node: NodeView, op: str) -> Value:
-    first, *others = node.present()
-    if node.opset < 8:
-        _expect_one_shape(context, node)
-    for other in others:
-        first = context.add(op, first, other)
-    return first
+def _folded(node: NodeView, *xs: Value, op: str) -> Value:
+    """An operator of two operands, applied to any number of them; they broadcast since 8."""
+    for other in xs if node.opset < 8 else ():
+        what = f"{xs[0].type} and {other.type}; expected one shape before opset 8"
+        if other.rank != xs[0].rank:
+            raise ShapeError(f"{origin()}: {what}")
+        for x, y in zip(xs[0].shape, other.shape, strict=True):
+            require(x, y, what)
+    return reduce(partial(apply, op), xs)
 
 
-def _expect_one_shape(context: Context, node: NodeView) -> None:
-    """Raise ShapeError unless all operands have one shape: these operators broadcast since 8."""
-    first, *others = node.present()
-    for other in others:
-        what = f"{first.type} and {other.type}; expected one shape before opset 8"
-        if other.rank != first.rank:
-            raise ShapeError(f"{context.builder.where}: {what}")
-        for x, y in zip(first.shape, other.shape, strict=True):
-            context.builder.require(x, y, what)
+for _name, _row in SCALAR_FUNCTIONS.items():
+    if _row.onnx is not None:
+        onnx(_row.onnx, op=_name)(_plain)
+for _op, _name in {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}.items():
+    onnx(_op, op=_name)(_for_floats)
+for _op, _name in {"Max": "maximum", "Min": "minimum", "Sum": "add"}.items():
+    onnx(_op, op=_name)(_folded)
 
 
-def _mean(context: Context, node: NodeView) -> Sequence[Value]:
-    total = _fold(context, node, "add")
-    return [context.scaled(total, 1 / len(node.present()))]
+@onnx("Greater")
+def _greater(x: Value, y: Value) -> Value:
+    return x > y
 
 
-def _mod(context: Context, node: NodeView) -> Sequence[Value]:
-    op = "fmod" if node.flag("fmod") else "remainder"
-    return [context.add(op, node.input(0), node.input(1))]
+@onnx("GreaterOrEqual")
+def _greater_or_equal(x: Value, y: Value) -> Value:
+    return x >= y
 
 
-def _pow(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("Mean")
+def _mean(node: NodeView, *xs: Value) -> Value:
+    return _folded(node, *xs, op="add") * (1 / len(xs))
+
+
+@onnx("Mod")
+def _mod(x: Value, y: Value, fmod: bool = False) -> Value:
+    return apply("fmod", x, y) if fmod else x % y
+
+
+@onnx("Pow")
+def _pow(x: Value, y: Value) -> Value:
     """The result has the dtype of the base."""
-    x, y = node.input(0), node.input(1)
     if x.dtype == y.dtype or x.dtype.kind == "float":
-        return [context.add("power", x, context.cast(y, x.dtype))]
+        return x ** y.cast(x.dtype)
     between = FLOAT64 if y.dtype.kind == "float" else INT64
-    power = context.add("power", context.cast(x, between), context.cast(y, between))
-    return [context.cast(power, x.dtype)]
+    return (x.cast(between) ** y.cast(between)).cast(x.dtype)
 
 
-def _cast(context: Context, node: NodeView) -> Sequence[Value]:
-    what = f"{context.builder.where}: attribute to"
-    to = dtype_of(node.integer("to"), what)
-    return [context.cast_explicitly(node.input(0), to)]
+@onnx("Cast")
+def _cast(x: Value, to: DType) -> Value:
+    return x.cast_explicitly(to)
 
 
-def _cast_like(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.cast_explicitly(node.input(0), node.input(1).dtype)]
+@onnx("CastLike")
+def _cast_like(x: Value, like: Value) -> Value:
+    return x.cast_explicitly(like.dtype)
 
 
-def _bit_cast(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    to = dtype_of(node.integer("to"), f"{context.builder.where}: attribute to")
-    return [x if to == x.dtype else context.add("bit_cast", x, of=x.dtype, to=to)]
+@onnx("BitCast")
+def _bit_cast(x: Value, to: DType) -> Value:
+    return x if to == x.dtype else apply("bit_cast", x, of=x.dtype, to=to)
 
 
-def _is_infinite(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    infinite = context.add("isinf", x)
-    negative, positive = node.flag("detect_negative", True), node.flag("detect_positive", True)
-    if negative and positive:
-        return [infinite]
-    if not negative and not positive:
-        return [context.broadcast(context.scalar(False, BOOL), x.shape)]
-    zero = context.scalar(0, x.dtype)
-    side = context.add("less", x, zero) if negative else context.add("less", zero, x)
-    return [context.add("logical_and", infinite, side)]
+@onnx("IsInf")
+def _is_infinite(x: Value, detect_negative: bool = True, detect_positive: bool = True) -> Value:
+    if detect_negative == detect_positive:
+        return isinf(x) if detect_negative else scalar(False, BOOL).broadcast(x.shape)
+    return isinf(x) & (x < 0 if detect_negative else x > 0)
 
 
-def _clip(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    if node.opset >= 11:
-        low, high = node.optional(1), node.optional(2)
-    else:
-        low, high = (
-            context.scalar(node.number(name, finite=False), x.dtype) if node.has(name) else None
-            for name in ("min", "max")
-        )
-    if low is not None:
-        x = context.add("maximum", x, low)
-    if high is not None:
-        x = context.add("minimum", x, high)
-    return [x]
+@onnx("Clip", since=11)
+def _clip(x: Value, low: Value | None, high: Value | None) -> Value:
+    x = x if low is None else x.at_least(low)
+    return x if high is None else x.at_most(high)
 
 
-def _bit_shift(context: Context, node: NodeView) -> Sequence[Value]:
-    direction = node.text("direction")
+@onnx("Clip")
+def _clip_by_attributes(
+    x: Value, min: Unbounded | None = None, max: Unbounded | None = None
+) -> Value:
+    x = x if min is None else x.at_least(min)
+    return x if max is None else x.at_most(max)
+
+
+@onnx("BitShift")
+def _bit_shift(x: Value, y: Value, direction: str) -> Value:
     if direction not in ("LEFT", "RIGHT"):
-        raise context.malformed(f"direction is {direction!r}; expected 'LEFT' or 'RIGHT'")
-    return [context.add(f"shift_{direction.lower()}", node.input(0), node.input(1))]
+        raise malformed(f"direction is {direction!r}; expected 'LEFT' or 'RIGHT'")
+    return apply(f"shift_{direction.lower()}", x, y)
 
 
-def _where(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.add("where", node.input(0), node.input(1), node.input(2))]
-
-
-_PLAIN = {row.onnx: name for name, row in SCALAR_FUNCTIONS.items() if row.onnx is not None}
-_FOR_FLOATS = {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}
-_FOLDED = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
-_OTHERS: dict[str, Importer] = {
-    "BitCast": _bit_cast,
-    "BitShift": _bit_shift,
-    "Cast": _cast,
-    "CastLike": _cast_like,
-    "Clip": _clip,
-    "Greater": _exchanged("less"),
-    "GreaterOrEqual": _exchanged("less_equal"),
-    "IsInf": _is_infinite,
-    "Mean": _mean,
-    "Mod": _mod,
-    "Pow": _pow,
-    "Where": _where,
-}
-POINTWISE: Table = {
-    ("", name): importer
-    for name, importer in (
-        *((name, _plain(op)) for name, op in _PLAIN.items()),
-        *((name, _for_floats(op)) for name, op in _FOR_FLOATS.items()),
-        *((name, _folded(op)) for name, op in _FOLDED.items()),
-        *_OTHERS.items(),
-    )
-}
+@onnx("Where")
+def _where(condition: Value, x: Value, y: Value) -> Value:
+    return where(condition, x, y)

@@ -9,14 +9,14 @@ are.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of, rounded
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import (
     channels_first,
     channels_last,
@@ -26,35 +26,36 @@ from ftuner.frontends.onnx.windows import (
     window_of,
     with_bias,
 )
+from ftuner.graph.checks import fitting, malformed, require
 from ftuner.graph.ir import Value
 
 _LARGEST_LEVEL = 255
 """Magnitude of an 8-bit level less its zero point."""
 
 
-def scalar_of(context: Context, parameter: Value, what: str) -> Value:
+def scalar_of(parameter: Value, what: str) -> Value:
     """A scale or zero point of a whole tensor, without axes. It is one element of any rank."""
     for extent in parameter.shape:
-        context.builder.require(extent, 1, f"{what} is {parameter.type}; expected one element")
-    return context.reshape(parameter, ())
+        require(extent, 1, f"{what} is {parameter.type}; expected one element")
+    return parameter.reshape(())
 
 
-def _of_matrix(context: Context, parameter: Value, x: Value, axis: int, what: str) -> Value:
+def _of_matrix(parameter: Value, x: Value, axis: int, what: str) -> Value:
     """A scale or zero point of x, broadcastable to it: one, or one for each row (axis -2) or column
     (axis -1) of its matrices."""
     if parameter.shape in ((), (1,)):
-        return context.reshape(parameter, ())
+        return parameter.reshape(())
     if parameter.rank not in (1, x.rank) or x.rank < 2:
-        raise context.malformed(f"{what} is {parameter.type} for {x.type}")
+        raise malformed(f"{what} is {parameter.type} for {x.type}")
     if parameter.rank == 1 and axis == -2:
-        parameter = context.unsqueeze(parameter, [1])
-    return context.fitting(parameter, x, what)
+        parameter = parameter.unsqueeze([1])
+    return fitting(parameter, x, what)
 
 
-def _levels(context: Context, x: Value, zero: Value | None, dtype: DType) -> Value:
+def _levels(x: Value, zero: Value | None, dtype: DType) -> Value:
     if x.dtype not in (INT8, UINT8):
-        raise context.malformed(f"{x.type}; expected integers of 8 bits")
-    return levels_of(context, x, zero, dtype)
+        raise malformed(f"{x.type}; expected integers of 8 bits")
+    return levels_of(x, zero, dtype)
 
 
 def _exact(weight: Value, zero: Value | None, axes: tuple[int, ...]) -> DType:
@@ -72,119 +73,102 @@ def _exact(weight: Value, zero: Value | None, axes: tuple[int, ...]) -> DType:
     return FLOAT32 if most <= 2**FLOAT32.significand_bits else FLOAT64
 
 
-def _integers(context: Context, total: Value) -> Value:
+def _integers(total: Value) -> Value:
     """Exact sums as int32. Those that overflow wrap, as in integer arithmetic."""
-    wide = total if total.dtype == FLOAT32 else context.cast(total, INT64)
-    return context.cast(wide, INT32)
+    wide = total if total.dtype == FLOAT32 else total.cast(INT64)
+    return wide.cast(INT32)
 
 
 # Matrices.
 
 
-def _matmul_integer(context: Context, node: NodeView) -> Sequence[Value]:
-    return [_integers(context, _exact_product(context, node, node.optional(2), node.optional(3)))]
+@onnx("MatMulInteger")
+def _matmul_integer(a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
+    return _integers(_exact_product(a, b, a_zero, b_zero))
 
 
-def _exact_product(
-    context: Context, node: NodeView, a_zero: Value | None, b_zero: Value | None
-) -> Value:
-    """The product of the first two inputs less their zero points, as floats that are exact."""
-    a, b = node.input(0), node.input(1)
+def _exact_product(a: Value, b: Value, a_zero: Value | None, b_zero: Value | None) -> Value:
+    """The product of levels less their zero points, as floats that are exact."""
     if b.rank == 0:
-        raise context.malformed(f"product of {a.type} and {b.type}")
-    a_zero = a_zero and _of_matrix(context, a_zero, a, -2, "the zero point of A")
-    b_zero = b_zero and _of_matrix(context, b_zero, b, -1, "the zero point of B")
+        raise malformed(f"product of {a.type} and {b.type}")
+    a_zero = a_zero and _of_matrix(a_zero, a, -2, "the zero point of A")
+    b_zero = b_zero and _of_matrix(b_zero, b, -1, "the zero point of B")
     dtype = _exact(b, b_zero, (max(b.rank - 2, 0),))
-    return context.matmul(_levels(context, a, a_zero, dtype), _levels(context, b, b_zero, dtype))
+    return _levels(a, a_zero, dtype) @ _levels(b, b_zero, dtype)
 
 
-def _qlinear_matmul(context: Context, node: NodeView) -> Sequence[Value]:
-    scales, levels = [], []
-    for number, axis, name in ((0, -2, "A"), (3, -1, "B")):
-        x = node.input(number)
-        scale = _of_matrix(context, node.input(number + 1), x, axis, f"the scale of {name}")
-        zero = _of_matrix(context, node.input(number + 2), x, axis, f"the zero point of {name}")
-        scales.append(context.cast(scale, FLOAT32))
-        levels.append(_levels(context, x, zero, FLOAT32))
-    total = context.matmul(*levels)
-    return [_requantised(context, node, total, context.add("multiply", *scales), 6)]
-
-
-def _requantised(
-    context: Context, node: NodeView, total: Value, scale: Value, number: int
-) -> Value:
-    """Sums times a scale that broadcasts to them, by the scale and zero point that are two inputs
-    of the node from `number` on."""
-    y_scale = scalar_of(context, node.input(number), "the scale of Y")
-    zero = scalar_of(context, node.input(number + 1), "the zero point of Y")
-    factor = context.add("divide", scale, context.cast(y_scale, FLOAT32))
-    factor = context.fitting(factor, total, "a scale")
-    return rounded(context, context.add("multiply", total, factor), zero, zero.dtype)
-
-
-def _qgemm(context: Context, node: NodeView) -> Sequence[Value]:
-    a, b, bias = node.input(0), node.input(3), node.optional(6)
-    if a.rank != 2 or b.rank != 2:
-        raise context.malformed(f"product of {a.type} and {b.type}; expected two axes each")
-    if node.input(4).rank != node.input(5).rank:
-        raise context.malformed(f"scale {node.input(4).type} and zero point {node.input(5).type}")
-    if node.optional(7) is None and node.optional(8) is not None:
-        raise context.malformed("a zero point of Y without a scale")
-    a = context.swapped(a) if node.flag("transA") else a
-    b = context.swapped(b) if node.flag("transB") else b
-    a_zero = scalar_of(context, node.input(2), "the zero point of A")
-    a_scale = scalar_of(context, node.input(1), "the scale of A")
-    b_zero = _of_matrix(context, node.input(5), b, -1, "the zero point of B")
-    b_scale = _of_matrix(context, node.input(4), b, -1, "the scale of B")
-    total = context.matmul(
-        _levels(context, a, a_zero, FLOAT32), _levels(context, b, b_zero, FLOAT32)
-    )
-    if bias is not None:
-        total = context.add("add", total, context.fitting(context.cast(bias, FLOAT32), total, "C"))
-    scale = context.scaled(context.add("multiply", a_scale, b_scale), node.number("alpha", 1.0))
-    if node.optional(7) is None:
-        return [context.add("multiply", total, scale)]
-    return [_requantised(context, node, total, scale, 7)]
-
-
-def integer_product_as_float(
-    context: Context, node: NodeView, scales: tuple[int, int], zeros: tuple[int, int],
-    bias: Value | None,
+@onnx("QLinearMatMul")
+def _qlinear_matmul(
+    a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value,
+    y_scale: Value, y_zero: Value,
 ) -> Value:  # fmt: skip
-    """The product of the first two inputs, as floats. `scales`, `zeros`: the inputs that are the
-    scales and zero points of both."""
-    a, b = node.input(0), node.input(1)
-    total = _exact_product(context, node, *(node.optional(number) for number in zeros))
-    a_scale = _of_matrix(context, node.input(scales[0]), a, -2, "the scale of A")
-    b_scale = _of_matrix(context, node.input(scales[1]), b, -1, "the scale of B")
-    return _scaled_product(context, total, a_scale, b_scale, bias)
+    scale = _of_matrix(a_scale, a, -2, "the scale of A").cast(FLOAT32)
+    scale = scale * _of_matrix(b_scale, b, -1, "the scale of B").cast(FLOAT32)
+    a = _levels(a, _of_matrix(a_zero, a, -2, "the zero point of A"), FLOAT32)
+    b = _levels(b, _of_matrix(b_zero, b, -1, "the zero point of B"), FLOAT32)
+    return _requantised(a @ b, scale, y_scale, y_zero)
 
 
-def _matmul_integer_to_float(context: Context, node: NodeView) -> Sequence[Value]:
-    return [integer_product_as_float(context, node, (2, 3), (4, 5), node.optional(6))]
+def _requantised(total: Value, scale: Value, y_scale: Value, y_zero: Value) -> Value:
+    """Sums times a scale that broadcasts to them, as levels of a scale and zero point."""
+    y_scale, y_zero = scalar_of(y_scale, "the scale of Y"), scalar_of(y_zero, "the zero point of Y")
+    factor = fitting(scale / y_scale.cast(FLOAT32), total, "a scale")
+    return rounded(total * factor, y_zero, y_zero.dtype)
 
 
-def _scaled_product(
-    context: Context, total: Value, a_scale: Value, b_scale: Value, bias: Value | None
+@onnx("QGemm", domain=MICROSOFT)
+def _qgemm(
+    a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value,
+    c: Value | None, y_scale: Value | None, y_zero: Value | None, transA: bool = False,
+    transB: bool = False, alpha: float = 1.0,
+) -> Value:  # fmt: skip
+    if a.rank != 2 or b.rank != 2:
+        raise malformed(f"product of {a.type} and {b.type}; expected two axes each")
+    if b_scale.rank != b_zero.rank:
+        raise malformed(f"scale {b_scale.type} and zero point {b_zero.type}")
+    if y_scale is None and y_zero is not None:
+        raise malformed("a zero point of Y without a scale")
+    a, b = a.swapped() if transA else a, b.swapped() if transB else b
+    b_zero = _of_matrix(b_zero, b, -1, "the zero point of B")
+    a_zero = scalar_of(a_zero, "the zero point of A")
+    total = _levels(a, a_zero, FLOAT32) @ _levels(b, b_zero, FLOAT32)
+    if c is not None:
+        total = total + fitting(c.cast(FLOAT32), total, "C")
+    scale = scalar_of(a_scale, "the scale of A") * _of_matrix(b_scale, b, -1, "the scale of B")
+    if y_scale is None:
+        return total * (scale * alpha)
+    if y_zero is None:
+        raise malformed("a scale of Y without a zero point")
+    return _requantised(total, scale * alpha, y_scale, y_zero)
+
+
+@onnx("MatMulIntegerToFloat", domain=MICROSOFT)
+def integer_product_as_float(
+    a: Value, b: Value, a_scale: Value, b_scale: Value, a_zero: Value | None,
+    b_zero: Value | None, bias: Value | None,
+) -> Value:  # fmt: skip
+    """The product of levels, as floats."""
+    total = _exact_product(a, b, a_zero, b_zero)
+    a_scale = _of_matrix(a_scale, a, -2, "the scale of A")
+    return _scaled_product(total, a_scale, _of_matrix(b_scale, b, -1, "the scale of B"), bias)
+
+
+def _scaled_product(total: Value, a_scale: Value, b_scale: Value, bias: Value | None) -> Value:
+    scale = fitting(a_scale * b_scale, total, "a scale")
+    result = total.cast(scale.dtype) * scale
+    return result if bias is None else result + fitting(bias, result, "the bias")
+
+
+@onnx("DynamicQuantizeMatMul", domain=MICROSOFT)
+def _dynamic_matmul(
+    a: Value, b: Value, b_scale: Value, b_zero: Value | None, bias: Value | None
 ) -> Value:
-    scale = context.fitting(context.add("multiply", a_scale, b_scale), total, "a scale")
-    result = context.add("multiply", context.cast(total, scale.dtype), scale)
-    if bias is None:
-        return result
-    return context.add("add", result, context.fitting(bias, result, "the bias"))
-
-
-def _dynamic_matmul(context: Context, node: NodeView) -> Sequence[Value]:
     """The product of a tensor, quantised by its range, and a quantised one."""
-    x, b = node.input(0), node.input(1)
-    b_zero = node.optional(3)
-    b_zero = b_zero and _of_matrix(context, b_zero, b, -1, "the zero point of B")
-    b_scale = _of_matrix(context, node.input(2), b, -1, "the scale of B")
-    levels, scale, zero = dynamic_levels(context, x)
-    total = context.matmul(
-        _levels(context, levels, zero, FLOAT32), _levels(context, b, b_zero, FLOAT32)
-    )
-    return [_scaled_product(context, total, scale, b_scale, node.optional(4))]
+    b_zero = b_zero and _of_matrix(b_zero, b, -1, "the zero point of B")
+    b_scale = _of_matrix(b_scale, b, -1, "the scale of B")
+    levels, scale, zero = dynamic_levels(a)
+    total = _levels(levels, zero, FLOAT32) @ _levels(b, b_zero, FLOAT32)
+    return _scaled_product(total, scale, b_scale, bias)
 
 
 # Convolution.
@@ -198,53 +182,46 @@ def _convolution(
     which broadcast to them."""
     groups = groups_of(context, node, x, w, w.shape[0] if w.rank else 0)
     window = window_of(context, node, x, kernel_of(context, node, w))
-    levels = _levels(context, x, zeros[0], dtype)
-    weight = context.transpose(_levels(context, w, zeros[1], dtype), (*range(2, w.rank), 1, 0))
-    return convolved(context, channels_last(context, levels), weight, window, groups)
+    levels = _levels(x, zeros[0], dtype)
+    weight = _levels(w, zeros[1], dtype).transpose((*range(2, w.rank), 1, 0))
+    return convolved(channels_last(levels), weight, window, groups)
 
 
-def _weight_zero(context: Context, zero: Value | None, w: Value) -> Value | None:
+def _weight_zero(zero: Value | None, w: Value) -> Value | None:
     """The zero point of a weight, or that of each of its channels, which are its first axis."""
     if zero is None or zero.shape in ((), (1,)):
-        return zero and context.reshape(zero, ())
+        return zero and zero.reshape(())
     if zero.rank != 1 or w.rank < 1:
-        raise context.malformed(f"the zero point {zero.type} of the weight {w.type}")
-    return context.fitting(context.unsqueeze(zero, range(1, w.rank)), w, "a zero point")
+        raise malformed(f"the zero point {zero.type} of the weight {w.type}")
+    return fitting(zero.unsqueeze(range(1, w.rank)), w, "a zero point")
 
 
-def _conv_integer(context: Context, node: NodeView) -> Sequence[Value]:
-    x, w, zero = node.input(0), node.input(1), node.optional(2)
-    x_zero = zero and scalar_of(context, zero, "the zero point of X")
-    w_zero = _weight_zero(context, node.optional(3), w)
+@onnx("ConvInteger")
+def _conv_integer(
+    context: Context, node: NodeView, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None
+) -> Value:
+    x_zero = x_zero and scalar_of(x_zero, "the zero point of X")
+    w_zero = _weight_zero(w_zero, w)
     dtype = _exact(w, w_zero, tuple(range(1, w.rank)))
     total = _convolution(context, node, x, w, dtype, (x_zero, w_zero))
-    return [channels_first(context, _integers(context, total))]
+    return channels_first(_integers(total))
 
 
-def _qlinear_conv(context: Context, node: NodeView) -> Sequence[Value]:
-    x, w, w_scale, bias = node.input(0), node.input(3), node.input(4), node.optional(8)
-    last = node.flag("channels_last")
-    if last and x.rank > 2:
-        x = channels_first(context, x)
-    x_scale = scalar_of(context, node.input(1), "the scale of X")
-    x_zero = scalar_of(context, node.input(2), "the zero point of X")
-    w_zero = _weight_zero(context, node.input(5), w)
-    total = _convolution(context, node, x, w, FLOAT32, (x_zero, w_zero))
-    total = with_bias(context, total, bias and context.cast(bias, FLOAT32))
+@onnx("QLinearConv")
+@onnx("QLinearConv", domain=MICROSOFT)
+def _qlinear_conv(
+    context: Context, node: NodeView, x: Value, x_scale: Value, x_zero: Value, w: Value,
+    w_scale: Value, w_zero: Value, y_scale: Value, y_zero: Value, bias: Value | None,
+    channels_last: bool = False,
+) -> Value:  # fmt: skip
+    if channels_last and x.rank > 2:
+        x = channels_first(x)
+    zeros = scalar_of(x_zero, "the zero point of X"), _weight_zero(w_zero, w)
+    total = _convolution(context, node, x, w, FLOAT32, zeros)
+    total = with_bias(total, bias and bias.cast(FLOAT32))
     # The channels are the last axis of the sums.
     if w_scale.rank > 1:
-        raise context.malformed(f"the scale of W is {w_scale.type} for {w.type}")
-    result = _requantised(context, node, total, context.add("multiply", x_scale, w_scale), 6)
-    return [result if last else channels_first(context, result)]
-
-
-QUANTISED_PRODUCTS: Table = {
-    ("", "ConvInteger"): _conv_integer,
-    ("", "MatMulInteger"): _matmul_integer,
-    ("", "QLinearConv"): _qlinear_conv,
-    ("", "QLinearMatMul"): _qlinear_matmul,
-    (MICROSOFT, "DynamicQuantizeMatMul"): _dynamic_matmul,
-    (MICROSOFT, "MatMulIntegerToFloat"): _matmul_integer_to_float,
-    (MICROSOFT, "QGemm"): _qgemm,
-    (MICROSOFT, "QLinearConv"): _qlinear_conv,
-}
+        raise malformed(f"the scale of W is {w_scale.type} for {w.type}")
+    scale = scalar_of(x_scale, "the scale of X") * w_scale
+    result = _requantised(total, scale, y_scale, y_zero)
+    return result if channels_last else channels_first(result)

@@ -13,8 +13,11 @@ import numpy as np
 
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, INT64, DType
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, exp, scalar, where
+from ftuner.graph.checks import malformed, origin, unsupported
 from ftuner.graph.ir import Value
 
 
@@ -33,125 +36,109 @@ def _computed_in(dtype: DType) -> DType:
     return FLOAT64 if dtype == FLOAT64 else FLOAT32
 
 
-def _uniform(context: Context, stream: Value, dtype: DType, shape: Shape) -> Value:
+def _uniform(stream: Value, dtype: DType, shape: Shape) -> Value:
     """Numbers from 0 below 1, all of which `dtype` holds; half precision is in float32."""
-    return context.add("random_uniform", stream, dtype=_computed_in(dtype), shape=shape,
-                       digits=dtype.significand_bits)  # fmt: skip
+    return apply(
+        "random_uniform", stream, dtype=_computed_in(dtype), shape=shape,
+        digits=dtype.significand_bits,
+    )  # fmt: skip
 
 
 def _drawn_uniform(context: Context, node: NodeView, dtype: DType, shape: Shape) -> Value:
     low, high = node.number("low", 0.0), node.number("high", 1.0)
     width = high - low
     if abs(width) > float(np.finfo(_computed_in(dtype).name).max):
-        raise context.unsupported(f"random numbers from {low} to {high}")
-    x = context.scaled(_uniform(context, _stream(context, node), dtype, shape), width)
-    return context.cast(context.add_to(x, low) if low else x, dtype)
+        raise unsupported(f"random numbers from {low} to {high}")
+    x = _uniform(_stream(context, node), dtype, shape) * width
+    return (x + low if low else x).cast(dtype)
 
 
 def _drawn_normal(context: Context, node: NodeView, dtype: DType, shape: Shape) -> Value:
     mean, scale = node.number("mean", 0.0), node.number("scale", 1.0)
-    stream = _stream(context, node)
-    x = context.add("random_normal", stream, dtype=_computed_in(dtype), shape=shape)
-    x = context.scaled(x, scale)
-    return context.cast(context.add_to(x, mean) if mean else x, dtype)
+    x = apply("random_normal", _stream(context, node), dtype=_computed_in(dtype), shape=shape)
+    x = x * scale
+    return (x + mean if mean else x).cast(dtype)
 
 
 _DRAWN = {"Normal": _drawn_normal, "Uniform": _drawn_uniform}
 
 
-def _dtype(context: Context, node: NodeView, otherwise: DType) -> DType:
+def _dtype(node: NodeView, otherwise: DType) -> DType:
     dtype = otherwise
     if node.has("dtype"):
-        dtype = dtype_of(node.integer("dtype"), f"{context.builder.where}: attribute dtype")
+        dtype = dtype_of(node.integer("dtype"), f"{origin()}: attribute dtype")
     return dtype
 
 
-def _float(context: Context, node: NodeView, otherwise: DType) -> DType:
-    dtype = _dtype(context, node, otherwise)
+def _float(node: NodeView, otherwise: DType) -> DType:
+    dtype = _dtype(node, otherwise)
     if dtype.kind != "float":
-        raise context.malformed(f"random numbers of {dtype}; expected floats")
+        raise malformed(f"random numbers of {dtype}; expected floats")
     return dtype
 
 
-def _of_shape(context: Context, node: NodeView) -> Sequence[Value]:
-    shape = node.integers("shape")
+@onnx("RandomNormal", "RandomUniform")
+def _of_shape(context: Context, node: NodeView, shape: tuple[int, ...]) -> Value:
     if any(n < 0 for n in shape):
-        raise context.malformed(f"attribute shape is {list(shape)}")
+        raise malformed(f"attribute shape is {list(shape)}")
     draw = _DRAWN[node.record.op.removeprefix("Random")]
-    return [draw(context, node, _float(context, node, FLOAT32), shape)]
+    return draw(context, node, _float(node, FLOAT32), shape)
 
 
-def _like(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
+@onnx("RandomNormalLike", "RandomUniformLike")
+def _like(context: Context, node: NodeView, x: Value) -> Value:
     draw = _DRAWN[node.record.op.removeprefix("Random").removesuffix("Like")]
-    return [draw(context, node, _float(context, node, x.dtype), x.shape)]
+    return draw(context, node, _float(node, x.dtype), x.shape)
 
 
-def _bernoulli(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("Bernoulli")
+def _bernoulli(context: Context, node: NodeView, p: Value) -> Value:
     """True with the probabilities of the operand."""
-    p = node.input(0)
     if p.dtype.kind != "float":
-        raise context.malformed(f"probabilities {p.type}; expected floats")
-    dtype = _dtype(context, node, p.dtype)
+        raise malformed(f"probabilities {p.type}; expected floats")
+    dtype = _dtype(node, p.dtype)
     wide = _computed_in(p.dtype)
-    u = _uniform(context, _stream(context, node), wide, p.shape)
-    return [context.cast(context.add("less", u, context.cast(p, wide)), dtype)]
+    return (_uniform(_stream(context, node), wide, p.shape) < p.cast(wide)).cast(dtype)
 
 
-def _multinomial(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("Multinomial")
+def _multinomial(context: Context, node: NodeView, x: Value, sample_size: int = 1) -> Value:
     """The positions of classes in each row of unnormalised logarithms of probabilities: how many
     classes end at or below a uniform part of the sum of all."""
-    x, count = node.input(0), node.integer("sample_size", 1)
-    dtype = _dtype(context, node, INT32)
-    if x.rank != 2 or x.dtype.kind != "float" or count < 1 or dtype not in (INT32, INT64):
-        raise context.malformed(
-            f"{count} samples of {x.type} as {dtype}; expected one or more, rows of floats, and "
-            "int32 or int64"
+    dtype = _dtype(node, INT32)
+    if x.rank != 2 or x.dtype.kind != "float" or sample_size < 1 or dtype not in (INT32, INT64):
+        raise malformed(
+            f"{sample_size} samples of {x.type} as {dtype}; expected one or more, rows of floats, "
+            "and int32 or int64"
         )
     rows, classes = x.shape
     wide = _computed_in(x.dtype)
-    x = context.cast(x, wide)
-    x = context.add("subtract", x, context.reduce(x, "maximum", [1]))
-    ends = context.add(
-        "cumulative_sum", context.add("exp", x), axis=1, exclusive=False, reverse=False
-    )
-    last = context.slice(ends, 1, classes - 1, 1)
-    u = _uniform(context, _stream(context, node), wide, (rows, count))
-    part = context.unsqueeze(context.add("multiply", u, last), [2])
-    below = context.add("less_equal", context.unsqueeze(ends, [1]), part)
-    return [context.reduce(context.cast(below, dtype), "sum", [2], keep=False)]
+    x = x.cast(wide)
+    x = x - x.reduce("maximum", [1])
+    ends = apply("cumulative_sum", exp(x), axis=1, exclusive=False, reverse=False)
+    last = ends.slice(1, classes - 1, 1)
+    u = _uniform(_stream(context, node), wide, (rows, sample_size))
+    below = ends.unsqueeze([1]) <= (u * last).unsqueeze([2])
+    return below.cast(dtype).reduce("sum", [2], keep=False)
 
 
-def _dropout(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("Dropout")
+def _dropout(
+    context: Context, node: NodeView, x: Value, ratio: Value | None, training: Value | None
+) -> Sequence[Value]:
     """Drops nothing at inference. In training mode each element is zero with the probability
     `ratio`, and the others are enlarged, so that the mean stays."""
-    x, ratio, training = node.input(0), node.optional(1), node.optional(2)
     for given in (ratio, training):
         if given is not None and given.shape not in ((), (1,)):
-            raise context.malformed(f"ratio or training_mode {given.type}; expected a scalar")
-    everything = [x, context.broadcast(context.scalar(True, BOOL), x.shape)]
+            raise malformed(f"ratio or training_mode {given.type}; expected a scalar")
+    everything = [x, scalar(True, BOOL).broadcast(x.shape)]
     if training is None or not context.array_of(training, "training_mode").any():
         return everything
     if ratio is None:
-        ratio = context.scalar(0.5, FLOAT32)
+        ratio = scalar(0.5, FLOAT32)
     if ratio.constant is not None and not ratio.constant.any():
         return everything
     wide = _computed_in(x.dtype)
-    ratio = context.cast(context.reshape(ratio, ()), wide)
-    u = _uniform(context, _stream(context, node), wide, x.shape)
-    kept = context.add("less_equal", ratio, u)
-    scale = context.add("divide", context.scalar(1, wide), context.add(
-        "subtract", context.scalar(1, wide), ratio))  # fmt: skip
-    scaled = context.cast(context.add("multiply", context.cast(x, wide), scale), x.dtype)
-    return [context.add("where", kept, scaled, context.scalar(0, x.dtype)), kept]
-
-
-RANDOM_NUMBERS: Table = {
-    ("", "RandomNormal"): _of_shape,
-    ("", "RandomNormalLike"): _like,
-    ("", "RandomUniform"): _of_shape,
-    ("", "RandomUniformLike"): _like,
-    ("", "Bernoulli"): _bernoulli,
-    ("", "Multinomial"): _multinomial,
-    ("", "Dropout"): _dropout,
-}
+    ratio = ratio.reshape(()).cast(wide)
+    kept = ratio <= _uniform(_stream(context, node), wide, x.shape)
+    return [where(kept, (x.cast(wide) * (1 / (1 - ratio))).cast(x.dtype), 0), kept]

@@ -3,121 +3,104 @@ columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ftuner.core.dim import Dim, maximum, minimum, product, quotient
 from ftuner.frontends.onnx.blocks import Blocks, summed_blocks
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import channels_first, channels_last, pads_of, positive_integers
+from ftuner.graph.algebra import apply, scalar
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 
 
-def _blocks(context: Context, node: NodeView) -> tuple[Value, int]:
-    """The image of a node, channels last, and the edge of its blocks."""
-    x, edge = node.input(0), node.integer("blocksize")
+def _image(x: Value, edge: int, mode: str) -> Value:
+    """An image, channels last. `edge`: of its blocks. `mode`: the order in which channels are
+    numbered, the place in the block first (DCR) or last (CRD)."""
     if x.rank != 4 or edge < 1:
-        raise context.malformed(f"blocks of {edge} by {edge} of {x.type}")
-    return channels_last(context, x), edge
-
-
-def _mode(context: Context, node: NodeView) -> str:
-    """The order in which channels are numbered: the place in the block first, or last (CRD)."""
-    mode = node.text("mode", "DCR")
+        raise malformed(f"blocks of {edge} by {edge} of {x.type}")
     if mode not in ("DCR", "CRD"):
-        raise context.malformed(f"mode {mode!r}; expected DCR or CRD")
-    return mode
+        raise malformed(f"mode {mode!r}; expected DCR or CRD")
+    return channels_last(x)
 
 
-def _depth_to_space(context: Context, node: NodeView) -> Sequence[Value]:
-    x, edge = _blocks(context, node)
-    batch, height, width, channels = x.shape
+@onnx("DepthToSpace")
+def _depth_to_space(x: Value, blocksize: int, mode: str = "DCR") -> Value:
+    edge, image = blocksize, _image(x, blocksize, mode)
+    batch, height, width, channels = image.shape
     depth = quotient(channels, edge * edge)
-    context.builder.require(depth * edge * edge, channels, f"{channels} channels as blocks")
-    if _mode(context, node) == "DCR":
-        apart = context.reshape(x, (batch, height, width, edge, edge, depth))
-        moved = context.transpose(apart, (0, 1, 3, 2, 4, 5))
-    else:
-        apart = context.reshape(x, (batch, height, width, depth, edge, edge))
-        moved = context.transpose(apart, (0, 1, 4, 2, 5, 3))
-    result = context.reshape(moved, (batch, height * edge, width * edge, depth))
-    return [channels_first(context, result)]
+    require(depth * edge * edge, channels, f"{channels} channels as blocks")
+    split = (edge, edge, depth) if mode == "DCR" else (depth, edge, edge)
+    order = (0, 1, 3, 2, 4, 5) if mode == "DCR" else (0, 1, 4, 2, 5, 3)
+    moved = image.reshape((batch, height, width, *split)).transpose(order)
+    return channels_first(moved.reshape((batch, height * edge, width * edge, depth)))
 
 
-def _space_to_depth(context: Context, node: NodeView) -> Sequence[Value]:
-    x, edge = _blocks(context, node)
-    batch, height, width, channels = x.shape
+@onnx("SpaceToDepth")
+def _space_to_depth(x: Value, blocksize: int, mode: str = "DCR") -> Value:
+    edge, image = blocksize, _image(x, blocksize, mode)
+    batch, height, width, channels = image.shape
     rows, columns = quotient(height, edge), quotient(width, edge)
     for count, extent in ((rows, height), (columns, width)):
-        context.builder.require(count * edge, extent, f"blocks of {edge} along {extent}")
-    apart = context.reshape(x, (batch, rows, edge, columns, edge, channels))
-    last = (5, 2, 4) if _mode(context, node) == "CRD" else (2, 4, 5)
-    moved = context.transpose(apart, (0, 1, 3, *last))
-    result = context.reshape(moved, (batch, rows, columns, channels * edge * edge))
-    return [channels_first(context, result)]
+        require(count * edge, extent, f"blocks of {edge} along {extent}")
+    last = (5, 2, 4) if mode == "CRD" else (2, 4, 5)
+    apart = image.reshape((batch, rows, edge, columns, edge, channels))
+    moved = apart.transpose((0, 1, 3, *last))
+    return channels_first(moved.reshape((batch, rows, columns, channels * edge * edge)))
 
 
-def _centre(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    sizes = context.dims_of(node.input(1), "the shape")
+@onnx("CenterCropPad")
+def _centre(context: Context, node: NodeView, x: Value, shape: Value) -> Value:
+    sizes = context.dims_of(shape, "the shape")
     axes = [context.axis(a, x.rank) for a in node.integers("axes", tuple(range(x.rank)))]
     context.axes(axes, x.rank)
     if len(sizes) != len(axes):
-        raise context.malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
+        raise malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
     if any(isinstance(n, int) and n < 0 for n in sizes):
-        raise context.malformed(f"sizes {list(sizes)}; expected 0 or more each")
+        raise malformed(f"sizes {list(sizes)}; expected 0 or more each")
     before: list[Dim] = [0] * x.rank
     after: list[Dim] = [0] * x.rank
     for axis, size in zip(axes, sizes, strict=True):
         extent = x.shape[axis]
-        x = context.slice(x, axis, quotient(maximum(extent - size, 0), 2), minimum(extent, size))
+        x = x.slice(axis, quotient(maximum(extent - size, 0), 2), minimum(extent, size))
         lacking = maximum(size - extent, 0)
         before[axis] = quotient(lacking, 2)
         after[axis] = lacking - before[axis]
     if all(n == 0 for n in (*before, *after)):
-        return [x]
-    zero = context.scalar(0, x.dtype)
+        return x
+    zero = scalar(0, x.dtype)
     widths = {"before": tuple(before), "after": tuple(after)}
-    return [context.add("pad", x, zero, mode="constant", **widths)]
+    return apply("pad", x, zero, mode="constant", **widths)
 
 
-def _from_columns(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("Col2Im")
+def _from_columns(
+    context: Context, node: NodeView, x: Value, image_shape: Value, block_shape: Value
+) -> Value:
     """Col2Im: each element of the image is the sum of the blocks that have it.
 
     Tap k of block b is the element `b * stride + k * dilation - begin` along an axis.
     """
-    x = node.input(0)
-    sizes = context.dims_of(node.input(1), "the shape of the image")
-    kernel = context.integers_of(node.input(2), "the shape of a block")
+    sizes = context.dims_of(image_shape, "the shape of the image")
+    kernel = context.integers_of(block_shape, "the shape of a block")
     rank = len(sizes)
     if x.rank != 3 or rank < 1 or len(kernel) != rank or min(kernel, default=1) < 1:
-        raise context.malformed(f"blocks {list(kernel)} of an image {list(sizes)} from {x.type}")
-    strides = positive_integers(context, node, "strides", rank)
-    dilations = positive_integers(context, node, "dilations", rank)
-    begin, end = pads_of(context, node, rank)
+        raise malformed(f"blocks {list(kernel)} of an image {list(sizes)} from {x.type}")
+    strides = positive_integers(node, "strides", rank)
+    dilations = positive_integers(node, "dilations", rank)
+    begin, end = pads_of(node, rank)
     counts: list[Dim] = []
     for axis, size in enumerate(sizes):
         padded = size + begin[axis] + end[axis]
         reach = (kernel[axis] - 1) * dilations[axis] + 1
         what = f"a block of {reach} along spatial axis {axis} of an image padded to {padded}"
-        context.builder.require(minimum(reach, padded), reach, what)
+        require(minimum(reach, padded), reach, what)
         counts.append(quotient(padded - reach, strides[axis]) + 1)
     batch, columns, blocks = x.shape
     channels = quotient(columns, product(kernel))
     what = f"{x.type} as blocks {list(kernel)}"
-    context.builder.require(channels * product(kernel), columns, what)
-    context.builder.require(product(counts), blocks, what)
-    apart = context.reshape(x, (batch, channels, *kernel, *counts))
+    require(channels * product(kernel), columns, what)
+    require(product(counts), blocks, what)
+    apart = x.reshape((batch, channels, *kernel, *counts))
     pairs = [axis for i in range(rank) for axis in (2 + i, 2 + rank + i)]
-    moved = context.transpose(apart, (0, 1, *pairs))
-    result = summed_blocks(
-        context, moved, 2, Blocks(kernel, tuple(counts), strides, dilations, begin), sizes
-    )
-    return [result]
-
-
-REARRANGING: Table = {
-    ("", "CenterCropPad"): _centre,
-    ("", "Col2Im"): _from_columns,
-    ("", "DepthToSpace"): _depth_to_space,
-    ("", "SpaceToDepth"): _space_to_depth,
-}
+    moved = apart.transpose((0, 1, *pairs))
+    return summed_blocks(moved, 2, Blocks(kernel, tuple(counts), strides, dilations, begin), sizes)

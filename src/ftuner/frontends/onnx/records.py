@@ -16,6 +16,8 @@ from ftuner.graph.ir import Array
 MICROSOFT = "com.microsoft"
 """The domain of onnxruntime's own operators."""
 
+NCHWC = "com.microsoft.nchwc"
+"""Domain of what onnxruntime saves at its highest level of optimisation; see `blocked`."""
 LEARNING = "ai.onnx.ml"
 """The domain of ONNX's operators for classical learning."""
 

@@ -9,7 +9,10 @@ from typing import Literal
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT32
 from ftuner.core.recurrence import ACTIVATIONS_OF, GATES, PEEPHOLES, Activation, Cell
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import concat, scalar
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 
 Kind = Literal["lstm", "gru", "rnn"]
@@ -51,11 +54,13 @@ _FUNCTIONS: Mapping[str, _Function] = {
 """By name in lower case, as onnxruntime reads them."""
 
 
-def _of(kind: Kind) -> Importer:
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return layer(context, node, kind, (node.input(0), node.input(1), node.input(2)))
-
-    return convert
+@onnx("GRU", kind="gru")
+@onnx("LSTM", kind="lstm")
+@onnx("RNN", kind="rnn")
+def _recurrent(
+    context: Context, node: NodeView, x: Value, w: Value, r: Value, *, kind: Kind
+) -> Sequence[Value]:
+    return layer(context, node, kind, (x, w, r))
 
 
 def layer(
@@ -78,21 +83,19 @@ class _Layer:
         self._context, self._node, self._kind, self._scales = context, node, kind, scales
         direction = node.text("direction", "forward")
         if direction not in DIRECTIONS:
-            raise context.malformed(
-                f"direction is {direction!r}; expected one of {', '.join(DIRECTIONS)}"
-            )
+            raise malformed(f"direction is {direction!r}; expected one of {', '.join(DIRECTIONS)}")
         self._reversed = DIRECTIONS[direction]
         self._batch_first = node.flag("layout")
         x, self._weight, self._recurrent = operands
         for value, what in ((x, "X"), (self._weight, "W"), (self._recurrent, "R")):
             if value.rank != 3:
-                raise context.malformed(f"{what} is {value.type}; expected three axes")
+                raise malformed(f"{what} is {value.type}; expected three axes")
         self._x = x
         self._length, self._batch = x.shape[:2][:: -1 if self._batch_first else 1]
         last = self._recurrent.shape[2]
         hidden = node.integer("hidden_size", last if isinstance(last, int) else None)
         if hidden < 1:
-            raise context.malformed(f"hidden_size is {hidden}; expected 1 or more")
+            raise malformed(f"hidden_size is {hidden}; expected 1 or more")
         self._hidden, self._count = hidden, len(self._reversed)
         self._columns = len(GATES[kind]) * hidden
 
@@ -102,17 +105,17 @@ class _Layer:
         weight = self._shaped(self._recurrent, (count, self._columns, hidden), "R")
         lengths = self._optional(4, (self._batch,), "sequence_lens")
         if lengths is not None and lengths.dtype != INT32:
-            raise context.malformed(f"sequence_lens are {lengths.type}; expected int32")
+            raise malformed(f"sequence_lens are {lengths.type}; expected int32")
         states = self._states()
         columns = self._bias_after() if self._resets_after else self._peepholes()
         peepholes = self._kind == "lstm" and columns is not None
         if self._scales is not None:
             scales = self._shaped(self._scales, (count, self._columns), "the scale of R")
-            columns = scales if columns is None else context.concat([columns, scales], 1)
+            columns = scales if columns is None else concat([columns, scales], 1)
         found: list[tuple[Value, ...]] = []
         for number, cell in enumerate(self._cells(bool(states), peepholes, lengths is not None)):
-            part = context.slice(parts, 2, number * self._columns, self._columns)
-            part = context.transpose(part, (1, 0, 2)) if self._batch_first else part
+            part = parts.slice(2, number * self._columns, self._columns)
+            part = part.transpose((1, 0, 2)) if self._batch_first else part
             operands = [part, self._of_direction(weight, 0, number)]
             operands += [self._of_direction(s, int(self._batch_first), number) for s in states]
             operands += [] if columns is None else [self._of_direction(columns, 0, number)]
@@ -125,10 +128,9 @@ class _Layer:
             )
         y, *last = (list(values) for values in zip(*found, strict=True))
         if not self._batch_first:
-            return [context.concat(y, 1), *(context.concat(states, 0) for states in last)]
-        turned = [[context.transpose(v, (1, 0, 2)) for v in states] for states in last]
-        whole = context.transpose(context.concat(y, 1), (2, 0, 1, 3))
-        return [whole, *(context.concat(states, 1) for states in turned)]
+            return [concat(y, 1), *(concat(states, 0) for states in last)]
+        turned = [[v.transpose((1, 0, 2)) for v in states] for states in last]
+        return [concat(y, 1).transpose((2, 0, 1, 3)), *(concat(states, 1) for states in turned)]
 
     @property
     def _resets_after(self) -> bool:
@@ -136,12 +138,11 @@ class _Layer:
 
     def _shaped(self, value: Value, shape: Shape, what: str) -> Value:
         """An operand of a shape; raises GraphError or ShapeError if it has another."""
-        context = self._context
         if value.rank != len(shape):
-            raise context.malformed(f"{what} is {value.type}; expected {list(shape)}")
+            raise malformed(f"{what} is {value.type}; expected {list(shape)}")
         for axis, (n, wanted) in enumerate(zip(value.shape, shape, strict=True)):
-            context.builder.require(n, wanted, f"{what} is {value.type}; expected {list(shape)}")
-            value = context.slice(value, axis, 0, wanted)
+            require(n, wanted, f"{what} is {value.type}; expected {list(shape)}")
+            value = value.slice(axis, 0, wanted)
         return value
 
     def _optional(self, number: int, shape: Shape, what: str) -> Value | None:
@@ -150,29 +151,27 @@ class _Layer:
 
     def _of_direction(self, value: Value, axis: int, number: int) -> Value:
         """The part of an operand that one direction has."""
-        part = self._context.slice(value, axis, number, 1)
-        return self._context.reshape(part, (*part.shape[:axis], *part.shape[axis + 1 :]))
+        part = value.slice(axis, number, 1)
+        return part.reshape((*part.shape[:axis], *part.shape[axis + 1 :]))
 
     def _inputs(self) -> Value:
         """The input's part of the gates of all directions and steps, with the biases that are added
         to it."""
-        context, count, columns = self._context, self._count, self._columns
+        count, columns = self._count, self._columns
         extent = self._weight.shape[2]
         weight = self._shaped(self._weight, (count, columns, extent), "W")
         what = f"W is {weight.type}, X {self._x.type}"
-        context.builder.require(self._x.shape[2], extent, what)
-        matrix = context.reshape(weight, (count * columns, extent))
-        parts = context.add("matmul", self._x, context.swapped(matrix))
+        require(self._x.shape[2], extent, what)
+        parts = self._x @ weight.reshape((count * columns, extent)).swapped()
         biases = self._biases()
         if biases is None:
             return parts
         first, second = biases
         if self._resets_after:
             # The bias of the state's part of the gate h is reset with it.
-            kept = context.slice(second, 1, 0, 2 * self._hidden)
-            second = context.concat([kept, self._zeros((count, self._hidden))], 1)
-        bias = context.add("add", first, second)
-        return context.add("add", parts, context.reshape(bias, (count * columns,)))
+            kept = second.slice(1, 0, 2 * self._hidden)
+            second = concat([kept, self._zeros((count, self._hidden))], 1)
+        return parts + (first + second).reshape((count * columns,))
 
     def _biases(self) -> tuple[Value, Value] | None:
         """The biases of the input's and of the state's part, one row for each direction."""
@@ -180,7 +179,7 @@ class _Layer:
         bias = self._optional(3, (self._count, 2 * columns), "B")
         if bias is None:
             return None
-        first, second = self._context.pieces(bias, 1, [columns, columns])
+        first, second = bias.pieces(1, [columns, columns])
         return first, second
 
     def _bias_after(self) -> Value:
@@ -188,7 +187,7 @@ class _Layer:
         biases = self._biases()
         if biases is None:
             return self._zeros((self._count, self._hidden))
-        return self._context.slice(biases[1], 1, 2 * self._hidden, self._hidden)
+        return biases[1].slice(1, 2 * self._hidden, self._hidden)
 
     def _peepholes(self) -> Value | None:
         if self._kind != "lstm":
@@ -207,7 +206,7 @@ class _Layer:
         return [self._zeros(shape) if value is None else value for value in given]
 
     def _zeros(self, shape: Shape) -> Value:
-        return self._context.broadcast(self._context.scalar(0, self._x.dtype), shape)
+        return scalar(0, self._x.dtype).broadcast(shape)
 
     # Attributes.
 
@@ -216,7 +215,7 @@ class _Layer:
         node, kind = self._node, self._kind
         clip = node.number("clip") if node.has("clip") else None
         if clip is not None and not clip > 0:
-            raise self._context.malformed(f"clip is {clip}; expected more than 0")
+            raise malformed(f"clip is {clip}; expected more than 0")
         each = ACTIVATIONS_OF[kind]
         functions = self._activations(each * self._count)
         return [
@@ -231,7 +230,7 @@ class _Layer:
     def _activations(self, count: int) -> list[Activation]:
         """The activations of all directions. Their parameters are listed for those that have
         any."""
-        node, context = self._node, self._context
+        node = self._node
         names = DEFAULTS[self._kind] * self._count
         if node.has("activations"):
             names = node.texts("activations")
@@ -239,7 +238,7 @@ class _Layer:
                 # The default of the schema, which is written out for two directions.
                 names = names[:1]
         if len(names) != count:
-            raise context.malformed(f"{len(names)} activations; expected {count}")
+            raise malformed(f"{len(names)} activations; expected {count}")
         given = {
             parameter: list(node.numbers(f"activation_{parameter}"))
             if node.has(f"activation_{parameter}") else []
@@ -249,19 +248,12 @@ class _Layer:
         for name in names:
             function = _FUNCTIONS.get(name.lower())
             if function is None:
-                raise context.malformed(f"activation {name!r}")
+                raise malformed(f"activation {name!r}")
             values = {}
             for parameter, default in function.parameters.items():
                 value = given[parameter].pop(0) if given[parameter] else default
                 if value is None:
-                    raise context.malformed(f"activation {name!r} without {parameter}")
+                    raise malformed(f"activation {name!r} without {parameter}")
                 values[parameter] = value
             found.append(Activation(function.name, **values))
         return found
-
-
-RECURRENT: Table = {
-    ("", "GRU"): _of("gru"),
-    ("", "LSTM"): _of("lstm"),
-    ("", "RNN"): _of("rnn"),
-}

@@ -1,4 +1,4 @@
-"""Operators that reduce axes, and operators composed of reductions: softmax and norms."""
+"""Operators that reduce axes, and softmax."""
 
 from __future__ import annotations
 
@@ -6,40 +6,19 @@ from collections.abc import Callable, Sequence
 
 from ftuner.core.dim import product
 from ftuner.core.dtype import BOOL, INT32, INT64, UINT8
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
-from ftuner.frontends.onnx.reading import dtype_of
-from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.context import Context
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, exp, isinf, log, sqrt, where
 from ftuner.graph.ir import Value
 
 Reduce = Callable[[Context, Value, Sequence[int], bool], Value]
 """Reduces axes; the last argument says whether they are kept with extent 1."""
 
 
-def _reduction(reduce: Reduce, axes_input_since: int = 18) -> Importer:
-    """The importer of a Reduce* operator, whose axes are an input since some version and were an
-    attribute before."""
-
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x, keep = node.input(0), node.flag("keepdims", True)
-        axes: Sequence[int] = ()
-        if node.opset < axes_input_since:
-            axes = node.integers("axes", ())
-        else:
-            given = node.optional(1)
-            if given is not None:
-                axes = context.integers_of(given, "the axes")
-        if not axes and not node.flag("noop_with_empty_axes"):
-            axes = range(x.rank)
-        return [reduce(context, x, context.axes(axes, x.rank), keep)]
-
-    return convert
-
-
 def _plain(kind: str) -> Reduce:
     def reduce(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-        if x.dtype != BOOL:
-            return context.reduce(x, kind, axes, keep)
-        return context.cast(context.reduce(context.cast(x, UINT8), kind, axes, keep), BOOL)
+        wide = x.cast(UINT8) if x.dtype == BOOL else x
+        return wide.reduce(kind, axes, keep).cast(x.dtype)
 
     return reduce
 
@@ -56,246 +35,78 @@ def _sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
     return total
 
 
-def _mean(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return context.mean(x, axes, keep)
-
-
-def _absolute_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return context.reduce(context.add("absolute", x), "sum", axes, keep)
-
-
-def _square_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    return context.reduce(context.add("multiply", x, x), "sum", axes, keep)
-
-
 def _length(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    squares = _square_sum(context, context.computed(x), axes, keep)
-    return context.cast(context.add("sqrt", squares), x.dtype)
-
-
-def _log_sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
-    total = context.reduce(context.computed(x), "sum", axes, keep)
-    return context.cast(context.add("log", total), x.dtype)
+    wide = x.computed()
+    return sqrt((wide * wide).reduce("sum", axes, keep)).cast(x.dtype)
 
 
 def _log_sum_exp(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
     """log(sum(exp(x))), with the largest element subtracted first so that nothing overflows."""
-    computed = context.computed(x)
-    largest = context.reduce(computed, "maximum", axes)
+    wide = x.computed()
+    largest = wide.reduce("maximum", axes)
     # An infinity minus an infinity would be NaN.
-    zero = context.scalar(0, computed.dtype)
-    largest = context.add("where", context.add("isinf", largest), zero, largest)
-    powers = context.add("exp", context.add("subtract", computed, largest))
-    total = context.add("log", context.reduce(powers, "sum", axes))
-    result = context.cast(context.add("add", total, largest), x.dtype)
-    return result if keep else context.squeeze(result, axes)
+    largest = where(isinf(largest), 0, largest)
+    result = (log(exp(wide - largest).reduce("sum", axes)) + largest).cast(x.dtype)
+    return result if keep else result.squeeze(axes)
 
 
-def _arg(kind: str) -> Importer:
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x = node.input(0)
-        axis = context.axis(node.integer("axis", 0), x.rank)
-        last = node.flag("select_last_index")
-        result = context.add("arg_reduce", x, kind=kind, axis=axis, last=last)
-        return [context.unsqueeze(result, [axis]) if node.flag("keepdims", True) else result]
-
-    return convert
-
-
-def _softmax(log: bool) -> Importer:
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x = node.input(0)
-        if node.opset >= 13:
-            axis = context.axis(node.integer("axis", -1), x.rank)
-            return [context.add("softmax", x, axis=axis, log=log)]
-        # The axes from `axis` on are merged into one.
-        axis = context.axis(node.integer("axis", 1), x.rank)
-        flat = context.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))
-        return [context.reshape(context.add("softmax", flat, axis=axis, log=log), x.shape)]
-
-    return convert
+_REDUCTIONS: dict[str, Reduce] = {
+    "ReduceL1": lambda context, x, axes, keep: abs(x).reduce("sum", axes, keep),
+    "ReduceL2": _length,
+    "ReduceLogSum": lambda context, x, axes, keep: log(x.computed().reduce("sum", axes, keep)).cast(
+        x.dtype
+    ),
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceMax": _plain("maximum"),
+    "ReduceMean": lambda context, x, axes, keep: x.mean(axes, keep),
+    "ReduceMin": _plain("minimum"),
+    "ReduceProd": _plain("product"),
+    "ReduceSum": _sum,
+    "ReduceSumSquare": lambda context, x, axes, keep: (x * x).reduce("sum", axes, keep),
+}
 
 
-def _parameter(context: Context, value: Value, rank: int, whole: int) -> Value:
-    """A scale or bias, reshaped to the number of normalised axes."""
-    if value.rank > whole:
-        raise context.malformed(f"a scale or bias {value.type} for {whole} axes")
-    if value.rank > rank:
-        return context.squeeze(value, range(value.rank - rank))
-    return context.unsqueeze(value, range(rank - value.rank))
-
-
-def _norm(
-    context: Context, x: Value, parameters: Sequence[Value | None], axis: int, epsilon: float,
-    rms: bool,
+def _reduced(
+    context: Context, x: Value, given: Value | None, keepdims: bool = True,
+    noop_with_empty_axes: bool = False, *, reduce: Reduce,
 ) -> Value:  # fmt: skip
-    given = [_parameter(context, p, x.rank - axis, x.rank) for p in parameters if p is not None]
-    return context.add("norm", x, *given, axis=axis, epsilon=epsilon, rms=rms)
+    axes = () if given is None else context.integers_of(given, "the axes")
+    all_axes = () if noop_with_empty_axes else range(x.rank)
+    return reduce(context, x, context.axes(axes or all_axes, x.rank), keepdims)
 
 
-def epsilon_of(context: Context, node: NodeView, default: float) -> float:
-    """The number that is added to a mean square or variance before the square root."""
-    found = node.number("epsilon", default)
-    if found < 0:
-        raise context.malformed(f"epsilon is {found}; expected zero or more")
-    return found
+def _reduced_by_attribute(
+    context: Context, x: Value, axes: tuple[int, ...] = (), keepdims: bool = True, *, reduce: Reduce
+) -> Value:
+    return reduce(context, x, context.axes(axes or range(x.rank), x.rank), keepdims)
 
 
-def expect_stash(context: Context, node: NodeView) -> None:
-    """Raise GraphError unless the node's `stash_type` is a floating dtype; it has no other
-    effect."""
-    if node.has("stash_type"):
-        what = f"{context.builder.where}: attribute stash_type"
-        found = dtype_of(node.integer("stash_type"), what)
-        if found.kind != "float":
-            raise context.malformed(f"stash_type is {found}; expected floats")
+for _op, _reduce in _REDUCTIONS.items():
+    onnx(_op, reduce=_reduce)(_reduced_by_attribute)
+    onnx(_op, since=13 if _op == "ReduceSum" else 18, reduce=_reduce)(_reduced)
 
 
-def _deviation(context: Context, x: Value, axes: Sequence[int], epsilon: float) -> Value:
-    """1 / sqrt(mean(x^2) + epsilon)."""
-    square = context.mean(context.add("multiply", x, x), axes)
-    root = context.add("sqrt", context.add_to(square, epsilon))
-    return context.add("divide", context.scalar(1, x.dtype), root)
+@onnx("ArgMax", kind="argmax")
+@onnx("ArgMin", kind="argmin")
+def _arg(
+    context: Context, x: Value, axis: int = 0, keepdims: bool = True,
+    select_last_index: bool = False, *, kind: str,
+) -> Value:  # fmt: skip
+    axis = context.axis(axis, x.rank)
+    found = apply("arg_reduce", x, kind=kind, axis=axis, last=select_last_index)
+    return found.unsqueeze([axis]) if keepdims else found
 
 
-def _statistics(
-    context: Context, node: NodeView, x: Value, axis: int, epsilon: float
-) -> list[Value]:
-    """The mean and the inverse standard deviation, if the node has these outputs."""
-    if not node.gives(1) and not node.gives(2):
-        return []
-    axes = range(axis, x.rank)
-    mean = context.mean(x, axes)
-    return [mean, _deviation(context, context.add("subtract", x, mean), axes, epsilon)]
+@onnx("Softmax", since=13, log=False)
+@onnx("LogSoftmax", since=13, log=True)
+def _softmax(context: Context, x: Value, axis: int = -1, *, log: bool) -> Value:
+    return apply("softmax", x, axis=context.axis(axis, x.rank), log=log)
 
 
-def _layer_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    expect_stash(context, node)
-    axis = context.axis(node.integer("axis", -1), x.rank)
-    epsilon = epsilon_of(context, node, 1e-5)
-    parameters = [node.input(1), node.optional(2)]
-    result = _norm(context, x, parameters, axis, epsilon, rms=False)
-    return [result, *_statistics(context, node, x, axis, epsilon)]
-
-
-def _rms_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    expect_stash(context, node)
-    axis = context.axis(node.integer("axis", -1), x.rank)
-    epsilon = epsilon_of(context, node, 1e-5)
-    result = _norm(context, x, [node.input(1)], axis, epsilon, rms=True)
-    if not node.gives(1):
-        return [result]
-    return [result, _deviation(context, x, range(axis, x.rank), epsilon)]
-
-
-def _expect_row(context: Context, row: Value, x: Value) -> None:
-    """Require that a scale or bias has one element for each element of the last axis."""
-    if row.rank != 1:
-        raise context.malformed(f"a scale or bias {row.type} for {x.type}")
-    context.builder.require(row.shape[0], x.shape[-1], f"scale or bias of {x.type}")
-
-
-def _skip_norm(rms: bool) -> Importer:
-    """The importer of the norm of a sum: input, skip connection and an optional bias."""
-
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        x, skip = node.input(0), node.input(1)
-        what = f"{x.type} with a skipped {skip.type}"
-        if x.rank not in (2, 3) or not 2 <= skip.rank <= x.rank:
-            raise context.malformed(f"{what}; expected two axes or three each")
-        # The whole batch may share one skip matrix.
-        for have, wanted in zip(skip.shape[-2:], x.shape[-2:], strict=True):
-            context.builder.require(have, wanted, what)
-        total = context.add("add", x, context.fitting(skip, x, "a skipped"))
-        bias = node.optional(3 if rms else 4)
-        parameters = [node.input(2), None if rms else node.optional(3)]
-        for row in (bias, *parameters):
-            if row is not None:
-                _expect_row(context, row, x)
-        if bias is not None:
-            total = context.add("add", total, bias)
-        axis = total.rank - 1
-        epsilon = epsilon_of(context, node, 1e-5 if rms else 1e-12)
-        result = _norm(context, total, parameters, axis, epsilon, rms)
-        if rms:
-            if node.gives(1):
-                raise context.unsupported("the mean of a norm that has none")
-            scale = result
-            if node.gives(2):
-                scale = _deviation(context, total, [axis], epsilon)
-            return [result, result, scale, total]
-        statistics = _statistics(context, node, total, axis, epsilon) or [result, result]
-        return [result, *statistics, total]
-
-    return convert
-
-
-def _batch_norm(context: Context, node: NodeView) -> Sequence[Value]:
-    """Normalise each channel (second axis) by given statistics, or in training by its own. Before
-    opset 9, `spatial=0` has statistics for each element of an example."""
-    x = node.input(0)
-    if x.rank < 2:
-        raise context.unsupported(f"a batch norm of {x.type}, which has no axis of channels")
-    given = [node.input(i) for i in range(1, 5)]
-    spatial = node.opset >= 9 or node.flag("spatial", True)
-    normed, what = (x.shape[1:2], "channels") if spatial else (x.shape[1:], "elements")
-    for v in given:
-        if v.rank != len(normed):
-            raise context.malformed(
-                f"{v.type} for the {what} of {x.type}; expected {len(normed)} axes"
-            )
-        for have, wanted in zip(v.shape, normed, strict=True):
-            context.builder.require(have, wanted, f"{v.type} for the {what} of {x.type}")
-    across = (1,) * (x.rank - 1 - len(normed))
-    scale, bias, mean, variance = (
-        context.reshape(context.cast(v, x.dtype), (*v.shape, *across)) for v in given
-    )
-    running: list[Value] = []
-    if node.flag("training_mode"):
-        axes = [axis for axis in range(x.rank) if axis != 1]
-        momentum = node.number("momentum", 0.9)
-        before = (mean, variance)
-        mean = context.squeeze(context.mean(x, axes), [0])
-        centred = context.add("subtract", x, mean)
-        variance = context.squeeze(
-            context.mean(context.add("multiply", centred, centred), axes), [0]
-        )
-        for value, old, new in zip(given[2:], before, (mean, variance), strict=True):
-            moved = context.add(
-                "add", context.scaled(old, momentum), context.scaled(new, 1 - momentum)
-            )
-            running.append(context.cast(context.reshape(moved, value.shape), value.dtype))
-    root = context.add("sqrt", context.add_to(variance, epsilon_of(context, node, 1e-5)))
-    normal = context.add("multiply", context.add("subtract", x, mean),
-                         context.add("divide", scale, root))  # fmt: skip
-    return [context.add("add", normal, bias), *running]
-
-
-_REDUCTIONS: dict[str, tuple[Reduce, int]] = {
-    "ReduceL1": (_absolute_sum, 18),
-    "ReduceL2": (_length, 18),
-    "ReduceLogSum": (_log_sum, 18),
-    "ReduceLogSumExp": (_log_sum_exp, 18),
-    "ReduceMax": (_plain("maximum"), 18),
-    "ReduceMean": (_mean, 18),
-    "ReduceMin": (_plain("minimum"), 18),
-    "ReduceProd": (_plain("product"), 18),
-    "ReduceSum": (_sum, 13),
-    "ReduceSumSquare": (_square_sum, 18),
-}
-"""Reductions by operator, with the version since which the axes are an input."""
-REDUCTIONS: Table = {
-    **{("", name): _reduction(*entry) for name, entry in _REDUCTIONS.items()},
-    ("", "ArgMax"): _arg("argmax"),
-    ("", "ArgMin"): _arg("argmin"),
-    ("", "BatchNormalization"): _batch_norm,
-    ("", "LayerNormalization"): _layer_norm,
-    ("", "LogSoftmax"): _softmax(log=True),
-    ("", "RMSNormalization"): _rms_norm,
-    ("", "SimplifiedLayerNormalization"): _rms_norm,
-    ("", "Softmax"): _softmax(log=False),
-    (MICROSOFT, "SkipLayerNormalization"): _skip_norm(rms=False),
-    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_norm(rms=True),
-}
+@onnx("Softmax", log=False)
+@onnx("LogSoftmax", log=True)
+def _merged_softmax(context: Context, x: Value, axis: int = 1, *, log: bool) -> Value:
+    """The axes from `axis` on are merged into one."""
+    axis = context.axis(axis, x.rank)
+    flat = x.reshape((*x.shape[:axis], product(x.shape[axis:])))
+    return _softmax(context, flat, axis, log=log).reshape(x.shape)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ftuner.core.dim import Dim, Symbolic, maximum, minimum, quotient, resized
-from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT64
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.interpolation import (
     COORDINATES,
     CROPS,
@@ -23,6 +23,9 @@ from ftuner.frontends.onnx.interpolation import (
     cubic_weight,
     linear_weight,
 )
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, ceil, equal, floor, iota, rint, where
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.following import sign_of
 from ftuner.graph.ir import Value
 
@@ -39,16 +42,14 @@ class _Mode:
     excludes: bool
 
 
-def _rounded(context: Context, position: Value, how: str, axis: Axis) -> Value:
+def _rounded(position: Value, how: str, axis: Axis) -> Value:
     if how == _OLD_NEAREST:
-        smaller = context.add("less", axis.scale(context), context.scalar(1, FLOAT32))
-        after, before = (context.add(op, position) for op in ("ceil", "floor"))
-        return context.add("where", smaller, after, before)
+        return where(axis.scale() < 1, ceil(position), floor(position))
     if how == "round_prefer_floor":
-        return context.add("ceil", context.add_to(position, -0.5 - _TIE))
+        return ceil(position + (-0.5 - _TIE))
     if how == "round_prefer_ceil":
-        return context.add("floor", context.add_to(position, 0.5 + _TIE))
-    return context.add(how, position)
+        return floor(position + (0.5 + _TIE))
+    return apply(how, position)
 
 
 _TIE = 1e-6
@@ -70,34 +71,24 @@ _SUPPORT = {"linear": 1, "cubic": 2}
 """Elements on each side that interpolation reads, unless it is stretched against aliasing."""
 
 
-def _weighted(context: Context, axis: Axis, position: Value, mode: _Mode) -> tuple[Value, Value]:
+def _weighted(axis: Axis, position: Value, mode: _Mode) -> tuple[Value, Value]:
     """The tables of positions and of weights, (taps, size) each."""
     support = _SUPPORT[mode.kind]
     reach = axis.reach(support) if mode.antialias else support
-    first = context.add("floor", position)
-    start = context.count([1 - reach], FLOAT64)
-    taps = context.add("add", context.cast(context.iota(2 * reach, 0, 2), FLOAT64), start)
-    at = context.add("add", first, taps)
-    distance = context.add("absolute", context.add("subtract", at, position))
+    at = floor(position) + (iota(2 * reach, 0, 2).cast(FLOAT64) + (1 - reach))
+    distance = abs(at - position)
     if mode.antialias:
-        shrinks = context.at_most(axis.scale(context), 1)
-        distance = context.add("multiply", distance, context.cast(shrinks, FLOAT64))
+        distance = distance * axis.scale().at_most(1).cast(FLOAT64)
     weight = (
-        linear_weight(context, distance)
-        if mode.kind == "linear" else cubic_weight(context, distance, mode.cubic)
+        linear_weight(distance)
+        if mode.kind == "linear" else cubic_weight(distance, mode.cubic)
     )  # fmt: skip
-    zero = context.scalar(0, FLOAT64)
     if mode.excludes:
-        extent = context.count([axis.extent], FLOAT64)
-        inside = context.add("logical_and", context.add("less_equal", zero, at),
-                             context.add("less", at, extent))  # fmt: skip
-        weight = context.add("where", inside, weight, zero)
+        weight = where((at >= 0) & (at < axis.extent), weight, 0)
     if mode.antialias or mode.excludes:
-        total = context.reduce(weight, "sum", [0])
-        empty = context.add("equal", total, zero)
-        total = context.add("where", empty, context.scalar(1, FLOAT64), total)
-        weight = context.add("divide", weight, total)
-    return context.cast(at, INT64), weight
+        total = weight.reduce("sum", [0])
+        weight = weight / where(equal(total, 0), 1, total)
+    return at.cast(INT64), weight
 
 
 def _times(axis: Axis, mode: _Mode) -> int | None:
@@ -112,13 +103,13 @@ def _times(axis: Axis, mode: _Mode) -> int | None:
 
 
 def _resized(
-    context: Context, x: Value, axes: Sequence[Axis], mode: _Mode,
-    regions: Mapping[int, tuple[Value, Value]], outside: float,
+    x: Value, axes: Sequence[Axis], mode: _Mode, regions: Mapping[int, tuple[Value, Value]],
+    outside: float,
 ) -> Value:  # fmt: skip
     """The result; `outside`: what elements of positions beyond a cropped region are."""
     times = {axis.number: n for axis in axes if (n := _times(axis, mode)) is not None}
     if times:
-        x = context.add("repeat", x, repeats=tuple(times.get(a, 1) for a in range(x.rank)))
+        x = apply("repeat", x, repeats=tuple(times.get(a, 1) for a in range(x.rank)))
         axes = [axis for axis in axes if axis.number not in times]
         if not axes:
             return x
@@ -126,56 +117,50 @@ def _resized(
     wide = x
     if mode.kind != "nearest":
         if x.dtype == BOOL:
-            raise context.malformed(f"{mode.kind} interpolation of {x.type}")
-        wide = context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else context.computed(x)
+            raise malformed(f"{mode.kind} interpolation of {x.type}")
+        wide = x.wide().computed()
     positions: list[Value] = []
     weights: list[Value] = []
     beyond: list[Value] = []
     for axis in axes:
-        line = Line(context, axis, regions.get(axis.number))
-        position = COORDINATES[mode.coordinates](line)
+        position = COORDINATES[mode.coordinates](Line(axis, regions.get(axis.number)))
         if crops:
-            low = context.add("less", position, line.number(0.0))
-            high = context.add("less", line.number(axis.extent - 1), position)
-            found = context.add("logical_or", low, high)
-            beyond.append(context.unsqueeze(found, range(1, x.rank - axis.number)))
-        position = context.cast(position, FLOAT64)
+            found = (position < 0) | (position > axis.extent - 1)
+            beyond.append(found.unsqueeze(range(1, x.rank - axis.number)))
+        position = position.cast(FLOAT64)
         if mode.kind == "nearest":
-            rounded = _rounded(context, position, mode.nearest, axis)
-            positions.append(context.unsqueeze(context.cast(rounded, INT64), [0]))
+            rounded = _rounded(position, mode.nearest, axis)
+            positions.append(rounded.cast(INT64).unsqueeze([0]))
         else:
-            at, weight = _weighted(context, axis, position, mode)
+            at, weight = _weighted(axis, position, mode)
             positions.append(at)
-            weights.append(context.cast(weight, wide.dtype))
+            weights.append(weight.cast(wide.dtype))
     numbers = tuple(axis.number for axis in axes)
-    result = context.add("resample", wide, *positions, *weights, axes=numbers)
+    result = apply("resample", wide, *positions, *weights, axes=numbers)
     for mask in beyond:
-        fill = context.scalar(outside, result.dtype)
-        result = context.add("where", mask, fill, result)
+        result = where(mask, outside, result)
     if x.dtype.kind in ("int", "uint") and mode.kind != "nearest":
-        result = context.add("rint", result)
+        result = rint(result)
         if mode.kind == "cubic":
             info = np.iinfo(x.dtype.name)
-            result = context.at_most(context.at_least(result, info.min), info.max)
-    return context.cast(result, x.dtype)
+            result = result.at_least(info.min).at_most(info.max)
+    return result.cast(x.dtype)
 
 
 # Nodes.
 
 
-def _ratio(context: Context, scale: float) -> tuple[int, int]:
+def _ratio(scale: float) -> tuple[int, int]:
     """The scale, a float32, as a fraction."""
     if not math.isfinite(scale) or scale <= 0:
-        raise context.malformed(f"a scale of {scale}; expected a positive number")
+        raise malformed(f"a scale of {scale}; expected a positive number")
     return scale.as_integer_ratio()
 
 
-def _by_scales(
-    context: Context, x: Value, axes: Sequence[int], scales: Sequence[tuple[Dim, Dim]]
-) -> list[Axis]:
+def _by_scales(x: Value, axes: Sequence[int], scales: Sequence[tuple[Dim, Dim]]) -> list[Axis]:
     """`scales`: numerators and denominators."""
     if len(scales) != len(axes):
-        raise context.malformed(f"{len(scales)} scales for {len(axes)} axes of {x.type}")
+        raise malformed(f"{len(scales)} scales for {len(axes)} axes of {x.type}")
     found = []
     for axis, (up, down) in zip(axes, scales, strict=True):
         extent = x.shape[axis]
@@ -187,18 +172,16 @@ def _by_scales(
     return found
 
 
-def _by_sizes(
-    context: Context, x: Value, axes: Sequence[int], sizes: Sequence[Dim], policy: str
-) -> list[Axis]:
+def _by_sizes(x: Value, axes: Sequence[int], sizes: Sequence[Dim], policy: str) -> list[Axis]:
     if len(sizes) != len(axes):
-        raise context.malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
+        raise malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
     pairs: list[tuple[Dim, Dim]] = []
     for axis, size in zip(axes, sizes, strict=True):
         extent = x.shape[axis]
         if isinstance(size, int) and size < (0 if isinstance(extent, Symbolic) else min(extent, 1)):
-            raise context.malformed(f"sizes {list(sizes)}; expected 1 or more each")
+            raise malformed(f"sizes {list(sizes)}; expected 1 or more each")
         if size == 0:
-            context.builder.require(extent, 0, f"a size of 0 along axis {axis} of {x.type}")
+            require(extent, 0, f"a size of 0 along axis {axis} of {x.type}")
         pairs.append((1, 1) if size == 0 else (size, extent))
     if policy == "stretch":
         return [
@@ -206,7 +189,7 @@ def _by_sizes(
             for axis, size, pair in zip(axes, sizes, pairs, strict=True)
         ]
     if policy not in ("not_larger", "not_smaller"):
-        raise context.malformed(f"keep_aspect_ratio_policy {policy!r}")
+        raise malformed(f"keep_aspect_ratio_policy {policy!r}")
     largest = policy == "not_smaller"
     choose = maximum if largest else minimum
     scales = [up / down for up, down in pairs if isinstance(up, int) and isinstance(down, int)]
@@ -235,29 +218,27 @@ def _given(node: NodeView, number: int) -> Value | None:
 def _scales(context: Context, scales: Value) -> Sequence[tuple[Dim, Dim]]:
     """The numerators and denominators of scales: numbers, or extents that a file divides."""
     if scales.rank != 1 or scales.dtype.kind != "float":
-        raise context.malformed(f"scales {scales.type}; expected one axis of floats")
+        raise malformed(f"scales {scales.type}; expected one axis of floats")
     ratios = None if scales.constant is not None else context.builder.ratios.of(scales)
     if ratios is not None:
         for up, down in ratios:
             if up == 0 or sign_of(up) < 0:
-                raise context.malformed(f"a scale of {up} / {down}; expected a positive number")
+                raise malformed(f"a scale of {up} / {down}; expected a positive number")
         return ratios
-    return [_ratio(context, float(s)) for s in context.array_of(scales, "the scale")]
+    return [_ratio(float(s)) for s in context.array_of(scales, "the scale")]
 
 
-def _regions(
-    context: Context, roi: Value | None, axes: Sequence[int]
-) -> dict[int, tuple[Value, Value]]:
+def _regions(roi: Value | None, axes: Sequence[int]) -> dict[int, tuple[Value, Value]]:
     if roi is None:
-        raise context.malformed(f"{CROPS} without a region of interest")
+        raise malformed(f"{CROPS} without a region of interest")
     if roi.rank != 1 or roi.dtype.kind != "float":
-        raise context.malformed(f"a region of interest {roi.type}; expected one axis of floats")
+        raise malformed(f"a region of interest {roi.type}; expected one axis of floats")
     count = len(axes)
-    context.builder.require(roi.shape[0], 2 * count, f"a region of interest {roi.type}")
-    wide = context.cast(roi, FLOAT32)
+    require(roi.shape[0], 2 * count, f"a region of interest {roi.type}")
+    wide = roi.cast(FLOAT32)
 
     def part(number: int) -> Value:
-        return context.reshape(context.slice(wide, 0, number, 1), ())
+        return wide.slice(0, number, 1).reshape(())
 
     return {axis: (part(i), part(count + i)) for i, axis in enumerate(axes)}
 
@@ -268,7 +249,7 @@ def _is_whole(region: tuple[Value, Value]) -> bool:
     return all(c is not None and c.item() == n for c, n in zip(constants, (0, 1), strict=True))
 
 
-def _mode(context: Context, node: NodeView) -> _Mode:
+def _mode(node: NodeView) -> _Mode:
     kind = node.text("mode", "nearest")
     coordinates = node.text("coordinate_transformation_mode", "half_pixel")
     nearest = node.text("nearest_mode", "round_prefer_floor")
@@ -278,69 +259,64 @@ def _mode(context: Context, node: NodeView) -> _Mode:
         ("nearest_mode", nearest, _NEAREST),
     ):
         if found not in known:
-            raise context.malformed(f"{what} {found!r}; expected one of {', '.join(known)}")
+            raise malformed(f"{what} {found!r}; expected one of {', '.join(known)}")
     antialias = node.flag("antialias")
     if antialias and kind == "nearest":
-        raise context.malformed("antialias of the nearest element")
+        raise malformed("antialias of the nearest element")
     cubic = node.number("cubic_coeff_a", -0.75)
     return _Mode(kind, coordinates, nearest, cubic, antialias, node.flag("exclude_outside"))
 
 
-def _resize(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    if node.opset < 11:
-        return upsampled(context, node, _scales(context, node.input(1)))
-    mode = _mode(context, node)
-    axes: Sequence[int] = range(x.rank)
-    if node.has("axes"):
-        axes = [context.axis(a, x.rank) for a in node.integers("axes")]
-        context.axes(axes, x.rank)
+@onnx("Resize", since=11)
+def _resize(
+    context: Context, node: NodeView, x: Value, extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch", axes: tuple[int, ...] | None = None,
+) -> Value:  # fmt: skip
+    mode = _mode(node)
+    chosen = [context.axis(a, x.rank) for a in (range(x.rank) if axes is None else axes)]
+    context.axes(chosen, x.rank)
     scales, sizes = _given(node, 2), _given(node, 3)
     if (scales is None) == (sizes is None):
-        raise context.malformed("expected either scales or sizes")
+        raise malformed("expected either scales or sizes")
     if scales is not None:
-        changed = _by_scales(context, x, axes, _scales(context, scales))
+        changed = _by_scales(x, chosen, _scales(context, scales))
     else:
         assert sizes is not None
-        policy = node.text("keep_aspect_ratio_policy", "stretch")
-        changed = _by_sizes(context, x, axes, context.shape_of(sizes, "the size"), policy)
+        extents = context.shape_of(sizes, "the size")
+        changed = _by_sizes(x, chosen, extents, keep_aspect_ratio_policy)
     regions: dict[int, tuple[Value, Value]] = {}
     if mode.coordinates == CROPS:
-        regions = _regions(context, _given(node, 1), axes)
+        regions = _regions(_given(node, 1), chosen)
     changed = [
         axis for axis in changed
         if (axis.changes and not (mode.antialias and axis.size == axis.extent))
         or (axis.number in regions and not _is_whole(regions[axis.number]))
     ]  # fmt: skip
     if not regions and all(axis.size == axis.extent for axis in changed):
-        return [x]
-    outside = node.number("extrapolation_value", 0.0)
-    return [_resized(context, x, changed, mode, regions, outside)]
+        return x
+    return _resized(x, changed, mode, regions, extrapolation_value)
 
 
 def upsampled(
-    context: Context, node: NodeView, scales: Sequence[tuple[Dim, Dim]],
-    coordinates: str = "asymmetric",
-) -> Sequence[Value]:  # fmt: skip
+    node: NodeView, x: Value, scales: Sequence[tuple[Dim, Dim]], coordinates: str = "asymmetric"
+) -> Value:
     """As before opset 11, where positions are asymmetric."""
-    x, kind = node.input(0), node.text("mode", "nearest")
+    kind = node.text("mode", "nearest")
     if kind not in ("nearest", "linear") or coordinates not in COORDINATES or coordinates == CROPS:
-        raise context.malformed(f"mode {kind!r} at {coordinates!r}; expected nearest or linear")
-    changed = [axis for axis in _by_scales(context, x, range(x.rank), scales) if axis.changes]
+        raise malformed(f"mode {kind!r} at {coordinates!r}; expected nearest or linear")
+    changed = [axis for axis in _by_scales(x, range(x.rank), scales) if axis.changes]
     if all(axis.size == axis.extent for axis in changed):
-        return [x]
+        return x
     mode = _Mode(kind, coordinates, _OLD_NEAREST, 0.0, False, False)
-    return [_resized(context, x, changed, mode, {}, 0.0)]
+    return _resized(x, changed, mode, {}, 0.0)
 
 
-def _upsample(context: Context, node: NodeView) -> Sequence[Value]:
-    if node.opset < 9:
-        scales = [_ratio(context, float(s)) for s in node.numbers("scales")]
-        return upsampled(context, node, scales)
-    return upsampled(context, node, _scales(context, node.input(1)))
+@onnx("Upsample")
+def _upsample(node: NodeView, x: Value, scales: tuple[float, ...]) -> Value:
+    return upsampled(node, x, [_ratio(float(s)) for s in scales])
 
 
-RESIZING: Table = {
-    ("", "Resize"): _resize,
-    ("", "Upsample"): _upsample,
-}
+@onnx("Upsample", since=9)
+@onnx("Resize")
+def _upsample_by_input(context: Context, node: NodeView, x: Value, scales: Value) -> Value:
+    return upsampled(node, x, _scales(context, scales))

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product, row_major_strides
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.interpolation import cubic_weight, linear_weight
+from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import (
     channels_first,
     channels_last,
 )
+from ftuner.graph.algebra import apply, counted, floor, gather, iota, rint, scalar, where
+from ftuner.graph.checks import expect_shape, malformed, require
 from ftuner.graph.ir import Value
 
 MAX_AXES = 3
@@ -40,25 +43,23 @@ class Taps:
 
 def rows_of(context: Context, x: Value) -> Value:
     """An image, channels last, as rows of channels."""
-    return context.reshape(x, (product(x.shape[:-1]), x.shape[-1]))
+    return x.reshape((product(x.shape[:-1]), x.shape[-1]))
 
 
-def wide(context: Context, x: Value) -> Value:
+def wide(x: Value) -> Value:
     """A tensor in the dtype that it is computed in: float32 for half precision."""
-    return context.cast(x, FLOAT32) if x.dtype.name in HALF_DTYPES else context.computed(x)
+    return x.cast(FLOAT32) if x.dtype.name in HALF_DTYPES else x.computed()
 
 
 def within(context: Context, at: Value, extent: Dim) -> tuple[Value, Value]:
     """Positions as integers within an axis, and whether they were."""
-    last = context.count([extent - 1], at.dtype)
-    low = context.add("less_equal", context.scalar(0, at.dtype), at)
-    inside = context.add("logical_and", low, context.add("less_equal", at, last))
+    last = counted([extent - 1], at.dtype)
+    inside = (at >= 0) & (at <= last)
     # NaN becomes the least integer.
-    clipped = context.cast(context.add("minimum", at, last), INT64)
-    return context.at_least(clipped, 0), inside
+    return at.at_most(last).cast(INT64).at_least(0), inside
 
 
-def across(context: Context, lines: Sequence[Taps], extents: Shape) -> Taps:
+def across(lines: Sequence[Taps], extents: Shape) -> Taps:
     """The taps of all axes together, as numbers of elements of an image."""
     rank = len(lines)
     at: Value | None = None
@@ -68,66 +69,62 @@ def across(context: Context, lines: Sequence[Taps], extents: Shape) -> Taps:
     def placed(table: Value, axis: int) -> Value:
         taps: list[Dim] = [1] * rank
         taps[axis] = table.shape[1]
-        return context.reshape(table, (table.shape[0], *taps, table.shape[2]))
+        return table.reshape((table.shape[0], *taps, table.shape[2]))
 
     def merged(table: Value) -> Value:
-        return context.reshape(table, (table.shape[0], product(table.shape[1:-1]), samples))
+        return table.reshape((table.shape[0], product(table.shape[1:-1]), samples))
 
     samples = lines[0].at.shape[2]
     for axis, stride in enumerate(row_major_strides(extents)):
         line = lines[axis]
-        step = context.count([stride], INT64)
-        term = context.add("multiply", placed(line.at, axis), step)
-        at = term if at is None else context.add("add", at, term)
+        term = placed(line.at, axis) * counted([stride], INT64)
+        at = term if at is None else at + term
         if line.weight is not None:
             factor = placed(line.weight, axis)
-            weight = factor if weight is None else context.add("multiply", weight, factor)
+            weight = factor if weight is None else weight * factor
         if line.inside is not None:
             mask = placed(line.inside, axis)
-            inside = mask if inside is None else context.add("logical_and", inside, mask)
+            inside = mask if inside is None else inside & mask
     assert at is not None
-    return Taps(merged(at), weight and merged(weight), inside and merged(inside))
+    found = (None if x is None else merged(x) for x in (weight, inside))
+    return Taps(merged(at), *found)
 
 
-def sampled(context: Context, rows: Value, taps: Taps, kind: str = "sum") -> Value:
+def sampled(rows: Value, taps: Taps, kind: str = "sum") -> Value:
     """The samples (images, samples, channels) of rows of channels."""
-    found = context.add("gather", rows, taps.at, axis=0, node=context.builder.where)
+    found = gather(rows, taps.at)
     if taps.weight is not None:
-        weight = context.cast(context.unsqueeze(taps.weight, [3]), rows.dtype)
-        found = context.add("multiply", found, weight)
+        found = found * taps.weight.unsqueeze([3]).cast(rows.dtype)
     if taps.inside is not None:
         # Weights of positions that are no numbers are none.
-        inside = context.unsqueeze(taps.inside, [3])
-        found = context.add("where", inside, found, context.scalar(0, rows.dtype))
-    return context.reduce(found, kind, [1], keep=False)
+        found = where(taps.inside.unsqueeze([3]), found, 0)
+    return found.reduce(kind, [1], keep=False)
 
 
 def apart(context: Context, taps: Taps, extents: Shape) -> Taps:
     """Taps that read image i of several which lie one after the other."""
-    size = context.count([product(extents)], INT64)
-    first = context.add("multiply", context.iota(taps.at.shape[0], 0, 3), size)
-    return Taps(context.add("add", taps.at, first), taps.weight, taps.inside)
+    first = iota(taps.at.shape[0], 0, 3) * counted([product(extents)], INT64)
+    return Taps(taps.at + first, taps.weight, taps.inside)
 
 
 # GridSample.
 
 
-def _reflected(context: Context, x: Value, low: Value, high: Value) -> Value:
+def _reflected(x: Value, low: Value, high: Value) -> Value:
     """Positions reflected at both borders until they are between them."""
 
     def add(op: str, *operands: Value) -> Value:
-        return context.add(op, *operands)
+        return apply(op, *operands)
 
     below = add("less", x, low)
     beyond = add("where", below, add("subtract", low, x), add("subtract", x, high))
     span = add("subtract", high, low)
     times = add("floor", add("divide", beyond, span))
     rest = add("subtract", beyond, add("multiply", times, span))
-    pairs = context.scaled(add("floor", context.scaled(times, 0.5)), 2)
-    odd = add("equal", add("subtract", times, pairs), context.scalar(1, x.dtype))
+    odd = add("equal", add("subtract", times, add("floor", times * 0.5) * 2), scalar(1, x.dtype))
     from_low = add("logical_xor", below, odd)
     moved = add("where", from_low, add("add", low, rest), add("subtract", high, rest))
-    return add("where", add("less", context.scalar(0, x.dtype), beyond), moved, x)
+    return add("where", add("less", scalar(0, x.dtype), beyond), moved, x)
 
 
 def _grid_line(
@@ -135,41 +132,35 @@ def _grid_line(
 ) -> Taps:
     """The taps of positions (images, samples) between -1 and 1 along an axis."""
     dtype = position.dtype
-    count = context.count([extent], dtype)
-    half, one = context.scalar(0.5, dtype), context.scalar(1, dtype)
-    shifted = context.add("add", position, one)
-    last = context.add("subtract", count, one)
+    count = counted([extent], dtype)
+    half, one = scalar(0.5, dtype), scalar(1, dtype)
+    shifted = position + one
+    last = count - one
     if corners:
-        position = context.add("multiply", context.add("multiply", shifted, half), last)
-        borders = (context.scalar(0, dtype), last)
+        position = shifted * half * last
+        borders = (scalar(0, dtype), last)
     else:
-        scaled = context.add("subtract", context.add("multiply", shifted, count), one)
-        position = context.add("multiply", scaled, half)
-        borders = (context.scalar(-0.5, dtype), context.add("subtract", count, half))
+        position = (shifted * count - one) * half
+        borders = (scalar(-0.5, dtype), count - half)
     if mode == "nearest":
-        position = context.add("rint", position)
+        position = rint(position)
     # Cubic interpolation finds each element that it reads within the borders, as PyTorch does.
     if padding == "border" and mode != "cubic":
-        position = context.at_least(context.add("minimum", position, last), 0)
+        position = position.at_most(last).at_least(0)
     elif padding == "reflection" and mode != "cubic":
-        position = _reflected(context, position, *borders)
-    position = context.unsqueeze(position, [1])
+        position = _reflected(position, *borders)
+    position = position.unsqueeze([1])
     weight: Value | None = None
     at = position
     if mode != "nearest":
         first, taps = (0, 2) if mode == "linear" else (-1, 4)
-        numbers = context.cast(context.iota(taps, 1, 3), dtype)
-        at = context.add("add", context.add("floor", position), context.add_to(numbers, first))
-        distance = context.add("absolute", context.add("subtract", at, position))
-        weight = (
-            linear_weight(context, distance)
-            if mode == "linear"
-            else cubic_weight(context, distance, _CUBIC)
-        )
+        at = floor(position) + (iota(taps, 1, 3).cast(dtype) + first)
+        distance = abs(at - position)
+        weight = linear_weight(distance) if mode == "linear" else cubic_weight(distance, _CUBIC)
         if padding == "reflection":
-            at = _reflected(context, at, *borders)
+            at = _reflected(at, *borders)
             # Rounded towards zero; borders may be at halves.
-            at = context.cast(context.cast(at, INT64), dtype)
+            at = at.cast(INT64).cast(dtype)
     found, inside = within(context, at, extent)
     return Taps(found, weight, inside if padding == "zeros" else None)
 
@@ -178,72 +169,58 @@ _GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 """Modes by the names that they had before opset 20."""
 
 
-def _grid_sample(context: Context, node: NodeView) -> Sequence[Value]:
-    x, grid = node.input(0), node.input(1)
+@onnx("GridSample")
+def _grid_sample(
+    context: Context, node: NodeView, x: Value, grid: Value, padding_mode: str = "zeros",
+    align_corners: bool = False,
+) -> Value:  # fmt: skip
     rank = x.rank - 2
     if not 1 <= rank <= MAX_AXES or grid.rank != x.rank or grid.dtype.kind != "float":
-        raise context.malformed(f"samples of {x.type} at {grid.type}")
+        raise malformed(f"samples of {x.type} at {grid.type}")
     mode = node.text("mode", "bilinear" if node.opset < 20 else "linear")
     mode = _GRID_MODES.get(mode, mode)
-    padding = node.text("padding_mode", "zeros")
     for found, known in ((mode, ("linear", "nearest", "cubic")),
-                         (padding, ("zeros", "border", "reflection"))):  # fmt: skip
+                         (padding_mode, ("zeros", "border", "reflection"))):  # fmt: skip
         if found not in known:
-            raise context.malformed(f"{found!r}; expected one of {', '.join(known)}")
+            raise malformed(f"{found!r}; expected one of {', '.join(known)}")
     what = f"samples of {x.type} at {grid.type}"
-    context.builder.require(grid.shape[-1], rank, what)
-    context.builder.require(grid.shape[0], x.shape[0], what)
+    require(grid.shape[-1], rank, what)
+    require(grid.shape[0], x.shape[0], what)
     extents, outputs = x.shape[2:], grid.shape[1:-1]
-    corners = node.flag("align_corners")
-    positions = wide(context, grid)
+    positions = wide(grid)
     lines = []
     for axis, extent in enumerate(extents):
         # The last axis is the first coordinate.
-        part = context.slice(positions, grid.rank - 1, rank - 1 - axis, 1)
-        position = context.reshape(part, (grid.shape[0], product(outputs)))
-        lines.append(_grid_line(context, position, extent, mode, padding, corners))
-    taps = apart(context, across(context, lines, extents), extents)
-    rows = rows_of(context, channels_last(context, x))
+        part = positions.slice(grid.rank - 1, rank - 1 - axis, 1)
+        position = part.reshape((grid.shape[0], product(outputs)))
+        lines.append(_grid_line(context, position, extent, mode, padding_mode, align_corners))
+    taps = apart(context, across(lines, extents), extents)
+    rows = rows_of(context, channels_last(x))
     if mode != "nearest":
-        rows = wide(context, rows)
-    samples = context.cast(sampled(context, rows, taps), x.dtype)
-    return [channels_first(context, context.reshape(samples, (x.shape[0], *outputs, x.shape[1])))]
+        rows = wide(rows)
+    samples = sampled(rows, taps).cast(x.dtype)
+    return channels_first(samples.reshape((x.shape[0], *outputs, x.shape[1])))
 
 
-def _affine_grid(context: Context, node: NodeView) -> Sequence[Value]:
-    theta = node.input(0)
-    sizes = context.dims_of(node.input(1), "the size")
+@onnx("AffineGrid")
+def _affine_grid(context: Context, theta: Value, size: Value, align_corners: bool = False) -> Value:
+    sizes = context.dims_of(size, "the size")
     rank = len(sizes) - 2
     if theta.rank != 3 or rank not in (2, 3):
-        raise context.malformed(f"a grid of {list(sizes)} by {theta.type}")
+        raise malformed(f"a grid of {list(sizes)} by {theta.type}")
     what = f"a grid of {list(sizes)} by {theta.type}"
-    for have, wanted in zip(theta.shape, (sizes[0], rank, rank + 1), strict=True):
-        context.builder.require(have, wanted, what)
-    corners = node.flag("align_corners")
-    turned = context.swapped(theta)
+    expect_shape(theta, (sizes[0], rank, rank + 1), what)
+    turned = theta.swapped()
 
     def column(number: int) -> Value:
         """What one coordinate adds to each coordinate of the result."""
-        part = context.slice(turned, 1, number, 1)
-        return context.reshape(part, (theta.shape[0], *[1] * rank, rank))
+        return turned.slice(1, number, 1).reshape((theta.shape[0], *[1] * rank, rank))
 
     total = column(rank)
-    for axis, size in enumerate(sizes[2:]):
-        numbers = context.cast(context.iota(size, axis, rank + 1), theta.dtype)
-        count = context.count([size], theta.dtype)
-        if corners:
-            steps = context.at_least(context.add_to(count, -1), 1)
-            along = context.add("divide", context.scaled(numbers, 2), steps)
-        else:
-            doubled = context.add_to(context.scaled(numbers, 2), 1)
-            along = context.add("divide", doubled, count)
-        position = context.add_to(along, -1)
-        term = context.add("multiply", column(rank - 1 - axis), position)
-        total = context.add("add", total, term)
-    return [context.broadcast(total, (theta.shape[0], *sizes[2:], rank))]
-
-
-SAMPLING: Table = {
-    ("", "AffineGrid"): _affine_grid,
-    ("", "GridSample"): _grid_sample,
-}
+    for axis, extent in enumerate(sizes[2:]):
+        numbers = iota(extent, axis, rank + 1).cast(theta.dtype)
+        count = counted([extent], theta.dtype)
+        last = (count + -1).at_least(1)
+        along = numbers * 2 / last if align_corners else (numbers * 2 + 1) / count
+        total = total + column(rank - 1 - axis) * (along + -1)
+    return total.broadcast((theta.shape[0], *sizes[2:], rank))

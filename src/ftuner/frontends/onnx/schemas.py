@@ -3,6 +3,7 @@ inputs and outputs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -16,6 +17,7 @@ from ftuner.frontends.onnx.records import (
     NodeRecord,
     TensorRecord,
 )
+from ftuner.frontends.onnx.signatures import REGISTERED, Versions
 
 _KINDS: Mapping[str, type] = {
     "INT": int, "FLOAT": float, "STRING": str, "TENSOR": TensorRecord, "GRAPH": GraphRecord,
@@ -30,21 +32,11 @@ class _Schema(NamedTuple):
 
     attributes: Mapping[str, str]
     """The type of each attribute, by ONNX's name."""
-    inputs: int
-    outputs: int
+    inputs: float
+    outputs: float
     """The largest numbers of inputs and outputs."""
 
 
-_NORM = {"axis": "INT", "epsilon": "FLOAT", "stash_type": "INT"}
-_FUSED_MATMUL = {
-    "alpha": "FLOAT", **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB"), "INT")
-}  # fmt: skip
-_FUSED_GEMM = {
-    "activation": "STRING", "transA": "INT", "transB": "INT",
-    **dict.fromkeys(
-        ("alpha", "beta", "activation_alpha", "activation_beta", "activation_gamma"), "FLOAT"
-    ),
-}  # fmt: skip
 _WINDOW = {
     "auto_pad": "STRING", **dict.fromkeys(("dilations", "kernel_shape", "pads", "strides"), "INTS")
 }  # fmt: skip
@@ -59,69 +51,21 @@ _LSTM = {
     "clip": "FLOAT", "direction": "STRING", "hidden_size": "INT", "input_forget": "INT",
 }  # fmt: skip
 _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
-    ("", "SimplifiedLayerNormalization"): _Schema(_NORM, 2, 2),
     (MICROSOFT, "Attention"): _Schema(
         {**_HEADS, "qkv_hidden_sizes": "INTS", "rotary_embedding_dim": "INT", **_SHARED}, 7, 2
     ),
-    (MICROSOFT, "BiasGelu"): _Schema({}, 2, 1),
-    (MICROSOFT, "CDist"): _Schema({"metric": "STRING"}, 2, 1),
     (MICROSOFT, "DequantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
     (MICROSOFT, "DynamicQuantizeLSTM"): _Schema(_LSTM, 12, 3),
-    (MICROSOFT, "DynamicQuantizeMatMul"): _Schema({}, 5, 1),
     (MICROSOFT, "EmbedLayerNormalization"): _Schema(
         {"epsilon": "FLOAT", "mask_index_type": "INT"}, 9, 3
     ),
-    (MICROSOFT, "FastGelu"): _Schema({}, 2, 1),
     (MICROSOFT, "FusedConv"): _Schema(
         {**_CONV, "activation": "STRING", "activation_params": "FLOATS"}, 4, 1
-    ),
-    (MICROSOFT, "FusedGemm"): _Schema(_FUSED_GEMM, 3, 1),
-    (MICROSOFT, "FusedMatMul"): _Schema(_FUSED_MATMUL, 2, 1),
-    (MICROSOFT, "GatherBlockQuantized"): _Schema(
-        dict.fromkeys(("bits", "block_size", "gather_axis", "quantize_axis"), "INT"), 4, 1
-    ),
-    (MICROSOFT, "Gelu"): _Schema({}, 1, 1),
-    (MICROSOFT, "GroupQueryAttention"): _Schema(
-        {
-            **dict.fromkeys(
-                (
-                    "num_heads",
-                    "kv_num_heads",
-                    "do_rotary",
-                    "rotary_interleaved",
-                    "local_window_size",
-                    "smooth_softmax",
-                    "qk_output",
-                    "kv_cache_bit_width",
-                ),
-                "INT",
-            ),
-            "scale": "FLOAT",
-            "softcap": "FLOAT",
-            "k_quant_type": "STRING",
-            "v_quant_type": "STRING",
-        },
-        14,
-        4,
-    ),
-    (MICROSOFT, "MatMulBnb4"): _Schema(
-        dict.fromkeys(("K", "N", "block_size", "quant_type", "training_mode", "transB"), "INT"),
-        3,
-        1,
-    ),
-    (MICROSOFT, "MatMulIntegerToFloat"): _Schema({}, 7, 1),
-    (MICROSOFT, "MatMulNBits"): _Schema(
-        dict.fromkeys(
-            ("K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked"), "INT"
-        ),
-        6,
-        1,
     ),
     (MICROSOFT, "MultiHeadAttention"): _Schema(_HEADS, 10, 4),
     (MICROSOFT, "NhwcMaxPool"): _Schema({**_WINDOW, "ceil_mode": "INT"}, 1, 1),
     (MICROSOFT, "QAttention"): _Schema({**_HEADS, **_SHARED}, 9, 2),
     (MICROSOFT, "QEmbedLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 18, 2),
-    (MICROSOFT, "QGemm"): _Schema({"alpha": "FLOAT", "transA": "INT", "transB": "INT"}, 9, 1),
     (MICROSOFT, "QLinearAdd"): _Schema({}, 8, 1),
     (MICROSOFT, "QLinearAveragePool"): _Schema(
         {**_WINDOW, **_LAST, "ceil_mode": "INT", "count_include_pad": "INT"}, 5, 1
@@ -136,21 +80,8 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "QLinearSoftmax"): _Schema({"axis": "INT", "opset": "INT"}, 5, 1),
     (MICROSOFT, "QLinearWhere"): _Schema({}, 9, 1),
     (MICROSOFT, "QuantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
-    (MICROSOFT, "QuickGelu"): _Schema({"alpha": "FLOAT"}, 1, 1),
-    (MICROSOFT, "RotaryEmbedding"): _Schema(
-        {
-            **dict.fromkeys(
-                ("interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim"), "INT"
-            ),
-            "scale": "FLOAT",
-        },
-        4,
-        1,
-    ),
-    (MICROSOFT, "SkipLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 5, 4),
-    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 4, 4),
 }
-"""The schemas of onnxruntime's own operators."""
+"""Schemas of onnxruntime's operators whose importers read attributes beside their signatures."""
 
 
 def expect_valid(node: NodeRecord, opset: int) -> None:
@@ -196,6 +127,10 @@ def _schema(domain: str, op: str, opset: int) -> _Schema | None:
     try:
         found = definitions.get_schema(op, min(opset, _MAX_VERSION), domain)
     except definitions.SchemaError:
-        return None
+        importer = REGISTERED.get((domain, op))
+        own = importer.at(opset) if isinstance(importer, Versions) else None
+        if own is None or not own.is_whole:
+            return None
+        return _Schema({a.name: a.kind for a in own.attributes}, own.most_inputs, math.inf)
     attributes = {name: a.type.name for name, a in found.attributes.items()}
     return _Schema(attributes, found.max_input, found.max_output)

@@ -10,6 +10,19 @@ import numpy as np
 from ftuner.core.dtype import INT64, STRING
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.graph.algebra import (
+    apply,
+    concat,
+    constant,
+    exp,
+    gather,
+    log,
+    scalar,
+    sigmoid,
+    sqrt,
+    where,
+)
+from ftuner.graph.checks import malformed, unsupported
 from ftuner.graph.ir import Value
 
 _TINY = 1e-7
@@ -21,43 +34,34 @@ _WINITZKI = 0.147
 def rows(context: Context, x: Value) -> Value:
     """A table of numbers: a row for each sample."""
     if x.rank not in (1, 2) or x.dtype.kind not in ("float", "int", "uint"):
-        raise context.malformed(f"{x.type}; expected one or two axes of numbers")
-    return context.unsqueeze(x, [0]) if x.rank == 1 else x
+        raise malformed(f"{x.type}; expected one or two axes of numbers")
+    return x.unsqueeze([0]) if x.rank == 1 else x
 
 
 def _softmax(context: Context, scores: Value) -> Value:
-    return context.add("softmax", scores, axis=1, log=False)
+    return apply("softmax", scores, axis=1, log=False)
 
 
 def _softmax_zero(context: Context, scores: Value) -> Value:
     """A softmax of the scores that are not zero."""
-    largest = context.reduce(scores, "maximum", [1])
-    power = context.add("exp", context.add("subtract", scores, largest))
-    some = context.add("less", context.scalar(_TINY, scores.dtype), context.add("absolute", scores))
-    total = context.reduce(
-        context.add("where", some, power, context.scalar(0, scores.dtype)), "sum", [1]
-    )
-    none = context.add("multiply", scores, context.add("exp", context.add("negative", largest)))
-    return context.add("divide", context.add("where", some, power, none), total)
+    largest = scores.reduce("maximum", [1])
+    power = exp(scores - largest)
+    some = abs(scores) > _TINY
+    return where(some, power, scores * exp(-largest)) / where(some, power, 0).reduce("sum", [1])
 
 
 def _probit(context: Context, scores: Value) -> Value:
     """The inverse of the normal distribution."""
-    x = context.add_to(context.scaled(scores, 2), -1)
-    one = context.scalar(1, x.dtype)
-    log = context.add("log", context.add("subtract", one, context.add("multiply", x, x)))
-    half = context.add_to(context.scaled(log, 0.5), 2 / (3.14159 * _WINITZKI))
-    square = context.add("multiply", half, half)
-    under = context.add("subtract", square, context.scaled(log, 1 / _WINITZKI))
-    found = context.add("sqrt", context.add("subtract", context.add("sqrt", under), half))
-    below = context.add("less", x, context.scalar(0, x.dtype))
-    signed = context.add("where", below, context.add("negative", found), found)
-    return context.scaled(signed, math.sqrt(2))
+    x = scores * 2 + -1
+    power = log(scalar(1, x.dtype) - x * x)
+    half = power * 0.5 + 2 / (3.14159 * _WINITZKI)
+    found = sqrt(sqrt(half * half - power * (1 / _WINITZKI)) - half)
+    return where(x < 0, -found, found) * math.sqrt(2)
 
 
 TRANSFORMS: Mapping[str, Callable[[Context, Value], Value]] = {
     "NONE": lambda context, scores: scores,
-    "LOGISTIC": lambda context, scores: context.add("sigmoid", scores),
+    "LOGISTIC": lambda context, scores: sigmoid(scores),
     "SOFTMAX": _softmax,
     "SOFTMAX_ZERO": _softmax_zero,
     "PROBIT": _probit,
@@ -69,7 +73,7 @@ def transform_of(context: Context, node: NodeView) -> str:
     """The name of a node's transform."""
     name = node.text("post_transform", "NONE")
     if name not in TRANSFORMS:
-        raise context.malformed(f"post_transform {name!r}; expected {', '.join(TRANSFORMS)}")
+        raise malformed(f"post_transform {name!r}; expected {', '.join(TRANSFORMS)}")
     return name
 
 
@@ -82,23 +86,23 @@ def both(context: Context, name: str, score: Value, probability: bool) -> Value:
     """The scores of two classes, (rows, 2), by that of the second one, (rows, 1), as onnxruntime
     completes it. `probability`: whether it is one, between 0 and 1."""
     if name == "PROBIT":
-        raise context.unsupported("PROBIT of the score of one of two classes")
+        raise unsupported("PROBIT of the score of one of two classes")
     if name == "LOGISTIC":
-        other, score = (context.add("sigmoid", x) for x in (context.add("negative", score), score))
+        other, score = (sigmoid(x) for x in (-score, score))
     elif probability:
-        other = context.add("subtract", context.scalar(1, score.dtype), score)
+        other = 1 - score
     else:
-        other = context.add("negative", score)
-    return context.concat([other, score], 1)
+        other = -score
+    return concat([other, score], 1)
 
 
 def labels(context: Context, node: NodeView, of: str = "classlabels") -> Value:
     """The labels of classes, strings or integers."""
     if node.has(f"{of}_strings"):
-        return context.builder.constant(np.array(node.texts(f"{of}_strings"), object), STRING)
+        return constant(np.array(node.texts(f"{of}_strings"), object), STRING)
     for name in (f"{of}_ints", f"{of}_int64s"):
         if node.has(name):
-            return context.builder.constant(np.array(node.integers(name), np.int64), INT64)
+            return constant(np.array(node.integers(name), np.int64), INT64)
     raise GraphError(f"{node.record.label}: {of} are missing")
 
 
@@ -111,19 +115,18 @@ def count_of(value: Value) -> int:
 
 def chosen(context: Context, values: Value, at: Value) -> Value:
     """Elements of a vector at positions."""
-    return context.add("gather", values, at, axis=0, node=context.builder.where)
+    return gather(values, at)
 
 
 def best(context: Context, values: Value, scores: Value) -> Value:
     """The label of the largest score of each row, the first of equal ones."""
-    at = context.add("arg_reduce", scores, kind="argmax", axis=1, last=False)
+    at = apply("arg_reduce", scores, kind="argmax", axis=1, last=False)
     return chosen(context, values, at)
 
 
 def above(context: Context, values: Value, score: Value, bound: float) -> Value:
     """The second of two labels where a score, (rows, 1), is above a bound, else the first."""
-    hit = context.add("less", context.scalar(bound, score.dtype), score)
-    return chosen(context, values, context.cast(context.squeeze(hit, [1]), INT64))
+    return chosen(context, values, (bound < score).squeeze([1]).cast(INT64))
 
 
 def literal_labels(context: Context, values: Value) -> Value:
@@ -131,4 +134,4 @@ def literal_labels(context: Context, values: Value) -> Value:
     score is of; of strings, the first two."""
     if values.dtype == STRING:
         return values
-    return context.builder.constant(np.arange(2), INT64)
+    return constant(np.arange(2), INT64)

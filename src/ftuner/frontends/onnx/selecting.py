@@ -7,135 +7,116 @@ import math
 from collections.abc import Sequence
 
 from ftuner.core.dim import product
-from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.core.dtype import BOOL, INT64, DType
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.indexing import non_zero
-from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, concat, equal, gather, iota, scalar, where
+from ftuner.graph.checks import malformed, origin, require
 from ftuner.graph.ir import Value
 
 _BEYOND = 1 << 62
 """More rows or columns than a matrix has."""
 
 
-def _compress(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("Compress")
+def _compress(
+    context: Context, node: NodeView, x: Value, condition: Value, axis: int | None = None
+) -> Value:
     """The elements along an axis, or of the whole tensor, where a condition holds."""
-    x, condition = node.input(0), node.input(1)
     if condition.rank != 1 or condition.dtype != BOOL:
-        raise context.malformed(f"a condition {condition.type}; expected booleans along one axis")
-    axis = 0
-    if node.has("axis"):
-        axis = context.axis(node.integer("axis"), x.rank)
-    else:
-        x = context.reshape(x, (product(x.shape),))
+        raise malformed(f"a condition {condition.type}; expected booleans along one axis")
+    if axis is None:
+        x, axis = x.reshape((product(x.shape),)), 0
+    axis = context.axis(axis, x.rank)
     found = non_zero(context, node, condition)
-    chosen = context.reshape(found, (found.shape[1],))
-    return [context.add("gather", x, chosen, axis=axis, node=context.builder.where)]
+    return gather(x, found.reshape((found.shape[1],)), axis)
 
 
-def _eye_like(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
+@onnx("EyeLike")
+def _eye_like(x: Value, k: int = 0, dtype: DType | None = None) -> Value:
     if x.rank != 2:
-        raise context.malformed(f"{x.type}; expected two axes")
-    dtype = x.dtype
-    if node.has("dtype"):
-        what = f"{context.builder.where}: attribute dtype"
-        dtype = dtype_of(node.integer("dtype"), what)
+        raise malformed(f"{x.type}; expected two axes")
     # All diagonals beyond the matrix are equivalent, and the sums must fit 64 bits.
-    offset = max(min(node.integer("k", 0), _BEYOND), -_BEYOND)
-    row = context.add_to(context.iota(x.shape[0], 0, 2), offset)
-    hot = context.add("equal", row, context.iota(x.shape[1], 1, 2))
-    return [context.cast(hot, dtype)]
+    row = iota(x.shape[0], 0, 2) + max(min(k, _BEYOND), -_BEYOND)
+    return equal(row, iota(x.shape[1], 1, 2)).cast(dtype or x.dtype)
 
 
-def _hardmax(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("Hardmax", since=13)
+def _hardmax(context: Context, x: Value, axis: int = -1) -> Value:
     """One at the first of the largest elements, and zero elsewhere."""
-    x = node.input(0)
     if x.dtype.kind != "float":
-        raise context.malformed(f"hardmax of {x.type}")
-    given = x
-    if node.opset >= 13:
-        axis = context.axis(node.integer("axis", -1), x.rank)
-    else:
-        # The axes from `axis` on are merged into one.
-        axis = context.axis(node.integer("axis", 1), x.rank)
-        x = context.reshape(x, (*x.shape[:axis], product(x.shape[axis:])))
+        raise malformed(f"hardmax of {x.type}")
+    axis = context.axis(axis, x.rank)
     # One element more, which is never the first of the largest: an axis may have none.
-    least = context.scalar(-math.inf, x.dtype)
-    more = context.broadcast(least, tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
-    best = context.add(
-        "arg_reduce", context.concat([x, more], axis), kind="argmax", axis=axis, last=False
-    )
-    place = context.iota(x.shape[axis], axis, x.rank)
-    hot = context.add("equal", context.unsqueeze(best, [axis]), place)
-    return [context.reshape(context.cast(hot, x.dtype), given.shape)]
+    least = scalar(-math.inf, x.dtype)
+    more = least.broadcast(tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
+    best = apply("arg_reduce", concat([x, more], axis), kind="argmax", axis=axis, last=False)
+    return equal(best.unsqueeze([axis]), iota(x.shape[axis], axis, x.rank)).cast(x.dtype)
 
 
-def _reverse_sequence(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("Hardmax")
+def _merged_hardmax(context: Context, x: Value, axis: int = 1) -> Value:
+    """The axes from `axis` on are merged into one."""
+    axis = context.axis(axis, x.rank)
+    flat = x.reshape((*x.shape[:axis], product(x.shape[axis:])))
+    return _hardmax(context, flat, axis).reshape(x.shape)
+
+
+@onnx("ReverseSequence")
+def _reverse_sequence(x: Value, lengths: Value, time_axis: int = 0, batch_axis: int = 1) -> Value:
     """The first elements of each sequence of a batch, as many as its length, in reverse order."""
-    x, lengths = node.input(0), node.input(1)
-    time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
-    if x.rank < 2 or sorted((time, batch)) != [0, 1]:
-        raise context.malformed(f"batch axis {batch} and time axis {time} of {x.type}")
+    if x.rank < 2 or sorted((time_axis, batch_axis)) != [0, 1]:
+        raise malformed(f"batch axis {batch_axis} and time axis {time_axis} of {x.type}")
     if lengths.rank != 1 or lengths.dtype.kind != "int":
-        raise context.malformed(f"lengths {lengths.type}; expected integers along one axis")
-    context.builder.require(lengths.shape[0], x.shape[batch], f"lengths {lengths.type}")
+        raise malformed(f"lengths {lengths.type}; expected integers along one axis")
+    require(lengths.shape[0], x.shape[batch_axis], f"lengths {lengths.type}")
     turned = (1, 0, *range(2, x.rank))
-    if time == 0:
-        x = context.transpose(x, turned)
-    length = context.unsqueeze(context.cast(lengths, INT64), [1])
-    step = context.iota(x.shape[1], 1, 2)
+    if time_axis == 0:
+        x = x.transpose(turned)
+    length = lengths.cast(INT64).unsqueeze([1])
+    step = iota(x.shape[1], 1, 2)
     # A length beyond the sequence is an index out of range, and so is one below zero.
-    below = context.add("less", length, context.scalar(0, INT64))
-    length = context.add("where", below, context.count([x.shape[1] + 1], INT64), length)
-    back = context.add("subtract", context.add_to(length, -1), step)
-    within = context.add("less", step, length)
-    at = context.unsqueeze(context.add("where", within, back, step), [2])
-    found = context.add("gather_nd", x, at, batch_dims=1, node=context.builder.where)
-    return [context.transpose(found, turned) if time == 0 else found]
+    length = where(length < 0, x.shape[1] + 1, length)
+    at = where(step < length, length + -1 - step, step).unsqueeze([2])
+    found = apply("gather_nd", x, at, batch_dims=1, node=origin())
+    return found.transpose(turned) if time_axis == 0 else found
 
 
-def _tensor_scatter(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("TensorScatter")
+def _tensor_scatter(
+    context: Context, cache: Value, update: Value, start: Value | None, mode: str = "linear",
+    axis: int = -2,
+) -> Value:  # fmt: skip
     """A cache with an update written along an axis, from a position of each sequence on."""
-    cache, update, start = node.input(0), node.input(1), node.optional(2)
-    mode = node.text("mode", "linear")
     if mode not in ("linear", "circular"):
-        raise context.malformed(f"mode is {mode!r}; expected 'linear' or 'circular'")
-    axis = context.axis(node.integer("axis", -2), cache.rank)
-    return [written_from(context, cache, update, start, axis, mode == "circular")]
+        raise malformed(f"mode is {mode!r}; expected 'linear' or 'circular'")
+    axis = context.axis(axis, cache.rank)
+    return written_from(cache, update, start, axis, mode == "circular")
 
 
 def written_from(
-    context: Context, cache: Value, update: Value, start: Value | None, axis: int,
-    circular: bool = False,
-) -> Value:  # fmt: skip
+    cache: Value, update: Value, start: Value | None, axis: int, circular: bool = False
+) -> Value:
     """A cache with an update written along an axis, from a position of each sequence on, or from
     the first one."""
     what = f"an update {update.type} of {cache.type}"
     if axis == 0 or update.rank != cache.rank:
-        raise context.malformed(f"{what} along axis {axis}")
+        raise malformed(f"{what} along axis {axis}")
     if start is None:
-        start = context.broadcast(context.scalar(0, INT64), cache.shape[:1])
+        start = scalar(0, INT64).broadcast(cache.shape[:1])
     elif start.rank != 1 or start.dtype.kind != "int":
-        raise context.malformed(f"positions {start.type}; expected integers along one axis")
-    return context.add(
-        "write_rows", cache, context.cast(start, INT64), update, axis=axis, circular=circular,
-        node=context.builder.where,
+        raise malformed(f"positions {start.type}; expected integers along one axis")
+    return apply(
+        "write_rows", cache, start.cast(INT64), update, axis=axis, circular=circular,
+        node=origin(),
     )  # fmt: skip
 
 
-def _unique(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    axis = context.axis(node.integer("axis"), x.rank) if node.has("axis") else None
-    ordered = node.flag("sorted", True)
+@onnx("Unique")
+def _unique(
+    context: Context, node: NodeView, x: Value, axis: int | None = None, sorted: bool = True
+) -> Sequence[Value]:
+    axis = None if axis is None else context.axis(axis, x.rank)
     count = context.names.fresh(f"{next(filter(None, node.record.outputs), 'unique')}_count")
-    return context.builder.add_many("unique", x, axis=axis, ordered=ordered, count=str(count))
-
-
-SELECTING: Table = {
-    ("", "Compress"): _compress,
-    ("", "EyeLike"): _eye_like,
-    ("", "Hardmax"): _hardmax,
-    ("", "ReverseSequence"): _reverse_sequence,
-    ("", "TensorScatter"): _tensor_scatter,
-    ("", "Unique"): _unique,
-}
+    return context.builder.add_many("unique", x, axis=axis, ordered=sorted, count=str(count))

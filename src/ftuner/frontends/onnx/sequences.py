@@ -19,26 +19,31 @@ from ftuner.frontends.onnx.context import (
     Nothing,
     Operand,
     Pieces,
-    Table,
 )
+from ftuner.frontends.onnx.records import GraphRecord
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import concat, gather, scalar
+from ftuner.graph.checks import malformed, origin, require, unsupported
 from ftuner.graph.ir import Value
 
 MOST_PIECES = 4096
 """Longest sequence that a tensor is split into."""
 
 
-def _construct(context: Context, node: NodeView) -> Sequence[Operand]:
-    return [_of_one_dtype(context, node.present())]
+@onnx("SequenceConstruct")
+def _construct(*xs: Value) -> Operand:
+    return _of_one_dtype(xs)
 
 
-def _of_one_dtype(context: Context, values: Sequence[Value]) -> Items:
+def _of_one_dtype(values: Sequence[Value]) -> Items:
     if any(v.dtype != values[0].dtype for v in values):
-        raise context.malformed(f"a sequence of {', '.join(str(v.dtype) for v in values)}")
+        raise malformed(f"a sequence of {', '.join(str(v.dtype) for v in values)}")
     return Items(tuple(values))
 
 
-def _empty(context: Context, node: NodeView) -> Sequence[Operand]:
-    return [Items(())]
+@onnx("SequenceEmpty")
+def _empty() -> Operand:
+    return Items(())
 
 
 def _values(context: Context, sequence: Items | Pieces) -> tuple[Value, ...]:
@@ -49,56 +54,58 @@ def _values(context: Context, sequence: Items | Pieces) -> tuple[Value, ...]:
     whole = x.shape[axis]
     (count,) = context.known([_count(sequence)], "the number of pieces")
     if count > MOST_PIECES:
-        raise context.unsupported(f"a sequence of {count} tensors; at most {MOST_PIECES}")
+        raise unsupported(f"a sequence of {count} tensors; at most {MOST_PIECES}")
     extents: list[Dim] = [step] * (count - 1)
     extents += [whole - step * (count - 1)] if count else []
-    return tuple(_shaped(context, sequence, p) for p in context.pieces(x, axis, extents))
+    return tuple(_shaped(sequence, p) for p in x.pieces(axis, extents))
 
 
 def _count(pieces: Pieces) -> Dim:
     return ceil_quotient(pieces.x.shape[pieces.axis], pieces.step)
 
 
-def _shaped(context: Context, pieces: Pieces, piece: Value) -> Value:
-    return piece if pieces.keepdims else context.squeeze(piece, [pieces.axis])
+def _shaped(pieces: Pieces, piece: Value) -> Value:
+    return piece if pieces.keepdims else piece.squeeze([pieces.axis])
 
 
 def _position(context: Context, position: Value, length: int, most: int) -> int:
     """A position from the front, at most `most`."""
     given = context.integer_of(position, "the position")
     if not -length <= given <= most:
-        raise IndexRangeError(
-            f"{context.builder.where}: position {given} of a sequence of {length} tensors"
-        )
+        raise IndexRangeError(f"{origin()}: position {given} of a sequence of {length} tensors")
     return given % length if given < 0 else given
 
 
-def _insert(context: Context, node: NodeView) -> Sequence[Operand]:
-    growing = node.operand(0)
-    if isinstance(growing, Growing) and node.optional(2) is None:
-        return [replace(growing, appended=(*growing.appended, node.input(1)))]
-    values, position = list(_values(context, node.sequence(0))), node.optional(2)
+@onnx("SequenceInsert")
+def _insert(
+    context: Context, node: NodeView, sequence: Operand | None, tensor: Value,
+    position: Value | None,
+) -> Operand:  # fmt: skip
+    if isinstance(sequence, Growing) and position is None:
+        return replace(sequence, appended=(*sequence.appended, node.input(1)))
+    values = list(_values(context, node.sequence(0)))
     length = len(values)
     at = length if position is None else _position(context, position, length, length)
-    values.insert(at, node.input(1))
-    return [_of_one_dtype(context, values)]
+    values.insert(at, tensor)
+    return _of_one_dtype(values)
 
 
-def _erase(context: Context, node: NodeView) -> Sequence[Operand]:
-    values, position = list(_values(context, node.sequence(0))), node.optional(1)
+@onnx("SequenceErase")
+def _erase(context: Context, sequence: Items | Pieces, position: Value | None) -> Operand:
+    values = list(_values(context, sequence))
     if not values:
-        raise context.malformed("nothing to erase from an empty sequence")
+        raise malformed("nothing to erase from an empty sequence")
     length = len(values)
     del values[-1 if position is None else _position(context, position, length, length - 1)]
-    return [Items(tuple(values))]
+    return Items(tuple(values))
 
 
-def _at(context: Context, node: NodeView) -> Sequence[Operand]:
-    sequence, position = node.sequence(0), node.input(1)
+@onnx("SequenceAt")
+def _at(context: Context, sequence: Items | Pieces, position: Value) -> Operand:
     if isinstance(sequence, Pieces):
-        return [_piece(context, sequence, position)]
+        return _piece(context, sequence, position)
     length = len(sequence.values)
-    return [sequence.values[_position(context, position, length, length - 1)]]
+    return sequence.values[_position(context, position, length, length - 1)]
 
 
 def _piece(context: Context, pieces: Pieces, position: Value) -> Value:
@@ -106,10 +113,10 @@ def _piece(context: Context, pieces: Pieces, position: Value) -> Value:
     x, axis, step, count = pieces.x, pieces.axis, pieces.step, _count(pieces)
     if position.dtype.kind == "int" and position.constant is None and step == 1:
         if position.rank > 1:
-            raise context.malformed(f"the position is {position.type}; expected one element")
-        position = context.squeeze(position, range(position.rank))
-        piece = context.add("gather", x, position, axis=axis, node=context.builder.where)
-        return context.unsqueeze(piece, [axis]) if pieces.keepdims else piece
+            raise malformed(f"the position is {position.type}; expected one element")
+        position = position.squeeze(range(position.rank))
+        piece = gather(x, position, axis)
+        return piece.unsqueeze([axis]) if pieces.keepdims else piece
     start: Dim
     if isinstance(count, int):
         start = step * _position(context, position, count, count - 1)
@@ -117,55 +124,59 @@ def _piece(context: Context, pieces: Pieces, position: Value) -> Value:
         given = context.integer_of(position, "the position")
         least = given + 1 if given >= 0 else -given
         what = f"tensors that a sequence lacks for position {given}"
-        context.builder.require(maximum(least - count, 0), 0, what)
+        require(maximum(least - count, 0), 0, what)
         start = step * (given if given >= 0 else count + given)
     # The last piece may be shorter.
     extent = step if step == 1 else minimum(step, x.shape[axis] - start)
-    return _shaped(context, pieces, context.slice(x, axis, start, extent))
+    return _shaped(pieces, x.slice(axis, start, extent))
 
 
-def _length(context: Context, node: NodeView) -> Sequence[Operand]:
-    sequence = node.sequence(0)
+@onnx("SequenceLength")
+def _length(context: Context, sequence: Items | Pieces) -> Operand:
     length = len(sequence.values) if isinstance(sequence, Items) else _count(sequence)
-    return [context.builder.dims([length], ())]
+    return context.builder.dims([length], ())
 
 
-def _split(context: Context, node: NodeView) -> Sequence[Operand]:
-    x, split = node.input(0), node.optional(1)
-    axis = context.axis(node.integer("axis", 0), x.rank)
+@onnx("SplitToSequence")
+def _split(
+    context: Context, x: Value, split: Value | None, axis: int = 0, keepdims: bool = True
+) -> Operand:
+    axis = context.axis(axis, x.rank)
     if split is not None and split.rank == 1:
         extents: list[Dim] = list(context.extents_of(split, "the split"))
         total: Dim = 0
         for extent in extents:
             total = total + extent
-        context.builder.require(total, x.shape[axis], f"extents of the pieces of {x.type}")
-        return [Items(tuple(context.pieces(x, axis, extents)))]
+        require(total, x.shape[axis], f"extents of the pieces of {x.type}")
+        return Items(tuple(x.pieces(axis, extents)))
     step = 1 if split is None else context.integer_of(split, "the split")
     if step < 1:
-        raise context.malformed(f"a split into pieces of {step}")
-    return [Pieces(x, axis, step, split is not None or node.flag("keepdims", True))]
+        raise malformed(f"a split into pieces of {step}")
+    return Pieces(x, axis, step, split is not None or keepdims)
 
 
-def _concat(context: Context, node: NodeView) -> Sequence[Operand]:
-    sequence, axis = node.sequence(0), node.integer("axis")
-    if isinstance(sequence, Pieces) and sequence.keepdims != node.flag("new_axis"):
+@onnx("ConcatFromSequence")
+def _concat(
+    context: Context, sequence: Items | Pieces, axis: int, new_axis: bool = False
+) -> Operand:
+    if isinstance(sequence, Pieces) and sequence.keepdims != new_axis:
         x = sequence.x
         axis = context.axis(axis, x.rank)
         if sequence.keepdims and axis == sequence.axis:
-            return [x]
+            return x
         if not sequence.keepdims:
             order = [n for n in range(x.rank) if n != sequence.axis]
             order.insert(axis, sequence.axis)
-            return [context.transpose(x, order)]
+            return x.transpose(order)
     if isinstance(sequence, Pieces) and not sequence.keepdims:
-        return [_joined(context, sequence, axis)]
+        return _joined(context, sequence, axis)
     values = _values(context, sequence)
     if not values:
-        raise context.malformed("nothing to concatenate in an empty sequence")
-    if node.flag("new_axis"):
+        raise malformed("nothing to concatenate in an empty sequence")
+    if new_axis:
         axis = context.axis(axis, values[0].rank + 1)
-        return [context.concat([context.unsqueeze(v, [axis]) for v in values], axis)]
-    return [context.concat(values, context.axis(axis, values[0].rank))]
+        return concat([v.unsqueeze([axis]) for v in values], axis)
+    return concat(values, context.axis(axis, values[0].rank))
 
 
 def _joined(context: Context, pieces: Pieces, axis: int) -> Value:
@@ -174,13 +185,13 @@ def _joined(context: Context, pieces: Pieces, axis: int) -> Value:
     axis = context.axis(axis, x.rank - 1)
     order = [n for n in range(x.rank) if n != pieces.axis]
     order.insert(axis, pieces.axis)
-    x = context.transpose(x, order)
+    x = x.transpose(order)
     count, extent = x.shape[axis : axis + 2]
-    return context.reshape(x, (*x.shape[:axis], count * extent, *x.shape[axis + 2 :]))
+    return x.reshape((*x.shape[:axis], count * extent, *x.shape[axis + 2 :]))
 
 
-def _map(context: Context, node: NodeView) -> Sequence[Operand]:
-    graph = node.graph("body")
+@onnx("SequenceMap")
+def _map(context: Context, node: NodeView, body: GraphRecord) -> Sequence[Operand]:
     inputs = [
         Items(_values(context, node.sequence(number)))
         if isinstance(given, (Pieces, Growing))
@@ -188,66 +199,48 @@ def _map(context: Context, node: NodeView) -> Sequence[Operand]:
         for number, given in enumerate(node.inputs)
     ]
     if not inputs or not isinstance(inputs[0], Items):
-        raise context.malformed("input 0 is not a sequence")
+        raise malformed("input 0 is not a sequence")
     count = len(inputs[0].values)
-    results: list[list[Value]] = [[] for _ in graph.outputs]
+    results: list[list[Value]] = [[] for _ in body.outputs]
     loop = context.builder.random_number()
     for number in range(count):
-        if not context.repeats.take(graph):
-            raise context.unsupported("too many tensors of a sequence to map")
+        if not context.repeats.take(body):
+            raise unsupported("too many tensors of a sequence to map")
         operands: list[Operand] = []
         for given in inputs:
             if isinstance(given, Items):
                 if len(given.values) != count:
-                    raise context.malformed(f"sequences of {count} and {len(given.values)} tensors")
+                    raise malformed(f"sequences of {count} and {len(given.values)} tensors")
                 given = given.values[number]
             if given is None:
-                raise context.malformed("an input is missing")
+                raise malformed("an input is missing")
             operands.append(given)
-        with context.builder.iteration(loop, context.scalar(number, INT64)):
-            made = node.inner(context, graph, operands)
+        with context.builder.iteration(loop, scalar(number, INT64)):
+            made = node.inner(context, body, operands)
         for found, value in zip(results, made, strict=True):
             if not isinstance(value, Value):
-                raise context.malformed("a sequence of sequences")
+                raise malformed("a sequence of sequences")
             found.append(value)
     return [Items(tuple(found)) for found in results]
 
 
-def _identity(context: Context, node: NodeView) -> Sequence[Operand]:
-    found = node.operand(0)
-    return [node.input(0) if found is None else found]
+@onnx("Identity")
+def _identity(node: NodeView, x: Operand | None) -> Operand:
+    return node.input(0) if x is None else x
 
 
-def _optional(context: Context, node: NodeView) -> Sequence[Operand]:
-    found = node.operand(0)
-    return [Nothing() if found is None else found]
+@onnx("Optional")
+def _optional(x: Operand | None) -> Operand:
+    return Nothing() if x is None else x
 
 
-def _has_element(context: Context, node: NodeView) -> Sequence[Operand]:
-    found = node.operand(0)
-    there = found is not None and not isinstance(found, Nothing)
-    return [context.scalar(there, BOOL)]
+@onnx("OptionalHasElement")
+def _has_element(x: Operand | None) -> Operand:
+    return scalar(x is not None and not isinstance(x, Nothing), BOOL)
 
 
-def _get_element(context: Context, node: NodeView) -> Sequence[Operand]:
-    found = node.operand(0)
-    if found is None or isinstance(found, Nothing):
-        raise context.malformed("the optional has no element")
-    return [found]
-
-
-SEQUENCES: Table = {
-    ("", "SequenceConstruct"): _construct,
-    ("", "SequenceEmpty"): _empty,
-    ("", "SequenceInsert"): _insert,
-    ("", "SequenceErase"): _erase,
-    ("", "SequenceAt"): _at,
-    ("", "SequenceLength"): _length,
-    ("", "SplitToSequence"): _split,
-    ("", "ConcatFromSequence"): _concat,
-    ("", "SequenceMap"): _map,
-    ("", "Identity"): _identity,
-    ("", "Optional"): _optional,
-    ("", "OptionalHasElement"): _has_element,
-    ("", "OptionalGetElement"): _get_element,
-}
+@onnx("OptionalGetElement")
+def _get_element(x: Operand | None) -> Operand:
+    if x is None or isinstance(x, Nothing):
+        raise malformed("the optional has no element")
+    return x

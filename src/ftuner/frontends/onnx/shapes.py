@@ -18,96 +18,92 @@ from ftuner.core.dim import (
     quotient,
 )
 from ftuner.core.dtype import FLOAT32, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.records import TensorRecord
+from ftuner.frontends.onnx.signatures import Unbounded, onnx
+from ftuner.graph.algebra import apply, concat, constant, counted, equal, iota, scalar
+from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.following import elements_of
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.views import slice_extent
 
 
-def _shape(context: Context, node: NodeView) -> Sequence[Value]:
-    shape = node.input(0).shape
-    end = node.integer("end") if node.has("end") else len(shape)
-    return [context.builder.dims(shape[slice(node.integer("start", 0), end)])]
+@onnx("Shape")
+def _shape(context: Context, x: Value, start: int = 0, end: int | None = None) -> Value:
+    return context.builder.dims(x.shape[start:end])
 
 
-def _size(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.count(node.input(0).shape, INT64)]
+@onnx("Size")
+def _size(x: Value) -> Value:
+    return counted(x.shape, INT64)
 
 
-def _constant(context: Context, node: NodeView) -> Sequence[Value]:
-    if node.has("value"):
-        value = node.tensor("value")
-        return [context.builder.stored(value.array, value.dtype)]
-    if node.has("value_float"):
-        return [context.builder.constant(np.float32(node.number("value_float", finite=False)))]
-    if node.has("value_int"):
-        return [context.builder.constant(np.int64(node.integer("value_int")))]
-    if node.has("value_ints"):
-        return [context.builder.constant(np.array(node.integers("value_ints"), np.int64))]
-    if node.has("value_floats"):
-        return [context.builder.constant(np.array(node.numbers("value_floats"), np.float32))]
-    raise context.unsupported("constants that are text or sparse")
+@onnx("Constant")
+def _constant(
+    context: Context, value: TensorRecord | None = None, value_float: Unbounded | None = None,
+    value_int: int | None = None, value_ints: tuple[int, ...] | None = None,
+    value_floats: tuple[float, ...] | None = None,
+) -> Value:  # fmt: skip
+    if value is not None:
+        return context.builder.stored(value.array, value.dtype)
+    for given, dtype in (
+        (value_float, FLOAT32), (value_int, INT64), (value_ints, INT64), (value_floats, FLOAT32)
+    ):  # fmt: skip
+        if given is not None:
+            return constant(np.array(given, dtype.name))
+    raise unsupported("constants that are text or sparse")
 
 
-def _constant_of_shape(context: Context, node: NodeView) -> Sequence[Value]:
-    shape = context.shape_of(node.input(0), "the shape")
-    if not node.has("value"):
-        return [context.broadcast(context.scalar(0, FLOAT32), shape)]
-    value = node.tensor("value")
+@onnx("ConstantOfShape")
+def _constant_of_shape(context: Context, x: Value, value: TensorRecord | None = None) -> Value:
+    shape = context.shape_of(x, "the shape")
+    if value is None:
+        return scalar(0, FLOAT32).broadcast(shape)
     if value.array.size != 1:
-        raise context.malformed(f"value has {value.array.size} elements; expected one")
-    element = context.builder.constant(value.array.reshape(()), value.dtype)
-    return [context.broadcast(element, shape)]
+        raise malformed(f"value has {value.array.size} elements; expected one")
+    return constant(value.array.reshape(()), value.dtype).broadcast(shape)
 
 
-def _reshape(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    wanted = list(context.dims_of(node.input(1), "the shape"))
-    if not node.flag("allowzero"):
+@onnx("Reshape")
+def _reshape(context: Context, x: Value, shape: Value, allowzero: bool = False) -> Value:
+    wanted = list(context.dims_of(shape, "the shape"))
+    if not allowzero:
         for axis, extent in enumerate(wanted):
             if extent == 0:
                 if axis >= x.rank:
-                    raise context.malformed(f"0 at axis {axis} of a shape, of {x.type}")
+                    raise malformed(f"0 at axis {axis} of a shape, of {x.type}")
                 wanted[axis] = x.shape[axis]
     unknown = [axis for axis, extent in enumerate(wanted) if extent == -1]
     if len(unknown) > 1:
-        raise context.malformed(f"more than one -1 in {wanted}")
+        raise malformed(f"more than one -1 in {wanted}")
     if unknown:
         others = product(extent for extent in wanted if extent != -1)
         total = product(x.shape)
         if others == 0 and total != 0:
-            raise context.malformed(f"{x.type} cannot take the shape {wanted}")
+            raise malformed(f"{x.type} cannot take the shape {wanted}")
         wanted[unknown[0]] = 0 if others == 0 else quotient(total, others)
-    return [context.reshape(x, tuple(wanted))]
+    return x.reshape(tuple(wanted))
 
 
-def _flatten(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    axis = node.integer("axis", 1)
+@onnx("Flatten")
+def _flatten(x: Value, axis: int = 1) -> Value:
     if not -x.rank <= axis <= x.rank:
-        raise context.malformed(f"axis {axis} of {x.type}")
+        raise malformed(f"axis {axis} of {x.type}")
     axis += x.rank if axis < 0 else 0
-    return [context.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))]
+    return x.reshape((product(x.shape[:axis]), product(x.shape[axis:])))
 
 
-def _given_axes(context: Context, node: NodeView) -> Sequence[int] | None:
-    """The axes of Squeeze and Unsqueeze, as the file has them."""
-    if node.opset < 13:
-        return node.integers("axes") if node.has("axes") else None
-    given = node.optional(1)
-    if given is None:
-        return None
-    # Unsqueeze also takes one axis as a scalar.
-    scalar = given.rank == 0 and node.record.op == "Unsqueeze"
-    what = "the axes"
-    return (context.integer_of(given, what),) if scalar else context.integers_of(given, what)
+@onnx("Squeeze", since=13)
+def _squeeze(context: Context, x: Value, given: Value | None) -> Value:
+    axes = None if given is None else context.integers_of(given, "the axes")
+    return _squeeze_by_attribute(context, x, axes)
 
 
-def _squeeze(context: Context, node: NodeView) -> Sequence[Value]:
-    x, given = node.input(0), _given_axes(context, node)
-    if given is None:
-        given = [i for i, extent in enumerate(x.shape) if _asked_one(context, extent, x)]
-    return [context.squeeze(x, context.axes(given, x.rank))]
+@onnx("Squeeze")
+def _squeeze_by_attribute(context: Context, x: Value, axes: tuple[int, ...] | None = None) -> Value:
+    if axes is None:
+        axes = tuple(i for i, extent in enumerate(x.shape) if _asked_one(context, extent, x))
+    return x.squeeze(context.axes(axes, x.rank))
 
 
 def _asked_one(context: Context, extent: Dim, x: Value) -> bool:
@@ -115,93 +111,113 @@ def _asked_one(context: Context, extent: Dim, x: Value) -> bool:
     is the same for all other extents."""
     if isinstance(extent, int):
         return extent == 1
-    one = context.scalar(1, INT64)
-    found = context.add("equal", context.builder.dims([extent], ()), one)
+    found = equal(context.builder.dims([extent], ()), scalar(1, INT64))
     return bool(context.array_of(found, f"which axes of {x.type} have one element").item())
 
 
-def _unsqueeze(context: Context, node: NodeView) -> Sequence[Value]:
-    x, given = node.input(0), _given_axes(context, node)
+@onnx("Unsqueeze", since=13)
+def _unsqueeze(context: Context, x: Value, given: Value | None) -> Value:
+    """The axes may be one as a scalar."""
     if given is None:
-        raise context.malformed("axes are missing")
-    return [context.unsqueeze(x, context.axes(given, x.rank + len(given)))]
+        raise malformed("axes are missing")
+    one = (context.integer_of(given, "the axes"),) if given.rank == 0 else None
+    return _unsqueeze_by_attribute(context, x, one or context.integers_of(given, "the axes"))
 
 
-def _transpose(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    return [context.transpose(x, node.integers("perm", tuple(reversed(range(x.rank)))))]
+@onnx("Unsqueeze")
+def _unsqueeze_by_attribute(context: Context, x: Value, axes: tuple[int, ...]) -> Value:
+    return x.unsqueeze(context.axes(axes, x.rank + len(axes)))
 
 
-def _concat(context: Context, node: NodeView) -> Sequence[Value]:
-    values = node.present()
-    return [context.concat(values, context.axis(node.integer("axis"), values[0].rank))]
+@onnx("Transpose")
+def _transpose(x: Value, perm: tuple[int, ...] | None = None) -> Value:
+    return x.transpose(tuple(reversed(range(x.rank))) if perm is None else perm)
 
 
-def _expand(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.broadcast(node.input(0), context.dims_of(node.input(1), "the shape"))]
+@onnx("Concat")
+def _concat(context: Context, *values: Value, axis: int) -> Value:
+    return concat(values, context.axis(axis, values[0].rank))
 
 
-def _tile(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    repeats = context.shape_of(node.input(1), "the number of repetitions")
+@onnx("Expand")
+def _expand(context: Context, x: Value, shape: Value) -> Value:
+    return x.broadcast(context.dims_of(shape, "the shape"))
+
+
+@onnx("Tile")
+def _tile(context: Context, x: Value, times: Value) -> Value:
+    repeats = context.shape_of(times, "the number of repetitions")
     if len(repeats) != x.rank:
-        raise context.malformed(f"{len(repeats)} numbers of repetitions for {x.type}")
-    return [x if all(n == 1 for n in repeats) else context.add("tile", x, repeats=repeats)]
+        raise malformed(f"{len(repeats)} numbers of repetitions for {x.type}")
+    return x if all(n == 1 for n in repeats) else apply("tile", x, repeats=repeats)
 
 
-def _split(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    axis = context.axis(node.integer("axis", 0), x.rank)
+@onnx("Split", since=13)
+def _split(
+    context: Context, node: NodeView, x: Value, given: Value | None, axis: int = 0
+) -> Sequence[Value]:
+    extents = None if given is None else context.extents_of(given, "the split")
+    return _in_pieces(context, node, x, extents, axis)
+
+
+@onnx("Split")
+def _split_by_attribute(
+    context: Context, node: NodeView, x: Value, axis: int = 0, split: tuple[int, ...] | None = None
+) -> Sequence[Value]:
+    return _in_pieces(context, node, x, split, axis)
+
+
+def _in_pieces(
+    context: Context, node: NodeView, x: Value, extents: Sequence[Dim] | None, axis: int
+) -> Sequence[Value]:
+    axis = context.axis(axis, x.rank)
     extent, count = x.shape[axis], len(node.record.outputs)
-    given = node.optional(1) if node.opset >= 13 else None
-    extents: Sequence[Dim]
-    if given is not None:
-        extents = context.extents_of(given, "the split")
-    elif node.has("split") and node.opset < 13:
-        extents = node.integers("split")
-    elif node.opset >= 18:
-        # Equal pieces, the last one shorter.
-        piece = ceil_quotient(extent, count)
-        extents = [*[piece] * (count - 1), extent - piece * (count - 1)]
-    else:
-        extents = [quotient(extent, count)] * count
+    if extents is None:
+        # Since 18 the last one may be shorter.
+        piece = ceil_quotient(extent, count) if node.opset >= 18 else quotient(extent, count)
+        last = extent - piece * (count - 1) if node.opset >= 18 else piece
+        extents = [*[piece] * (count - 1), last]
     if len(extents) != count:
-        raise context.malformed(f"{len(extents)} pieces for {count} outputs")
+        raise malformed(f"{len(extents)} pieces for {count} outputs")
     total: Dim = 0
     for piece in extents:
         total = total + piece
-    context.builder.require(total, extent, f"pieces of {x.type} along axis {axis}")
-    return context.pieces(x, axis, extents)
+    require(total, extent, f"pieces of {x.type} along axis {axis}")
+    return x.pieces(axis, extents)
 
 
-def _pad(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
-    fill: Value | None = None
+@onnx("Pad", since=11)
+def _pad(
+    context: Context, x: Value, widths: Value, fill: Value | None, given: Value | None,
+    mode: str = "constant",
+) -> Value:  # fmt: skip
     axes: Sequence[int] = range(x.rank)
-    widths: Shape
-    if node.opset < 11:
-        widths = node.integers("pads")
-        fill = context.scalar(node.number("value", 0.0, finite=False), x.dtype)
-    else:
-        widths = context.dims_of(node.input(1), "the padding")
-        fill = node.optional(2)
-        given = node.optional(3)
-        if given is not None:
-            axes = [context.axis(a, x.rank) for a in context.integers_of(given, "the axes")]
+    pads = context.dims_of(widths, "the padding")
+    if given is not None:
+        axes = [context.axis(a, x.rank) for a in context.integers_of(given, "the axes")]
+    return _padded(x, pads, axes, fill, mode)
+
+
+@onnx("Pad")
+def _pad_by_attributes(
+    x: Value, pads: tuple[int, ...], mode: str = "constant", value: Unbounded = 0.0
+) -> Value:
+    return _padded(x, pads, range(x.rank), scalar(value, x.dtype), mode)
+
+
+def _padded(x: Value, widths: Shape, axes: Sequence[int], fill: Value | None, mode: str) -> Value:
     if len(widths) != 2 * len(axes):
-        raise context.malformed(f"{len(widths)} widths of padding for {len(axes)} axes")
+        raise malformed(f"{len(widths)} widths of padding for {len(axes)} axes")
     before: list[Dim] = [0] * x.rank
     after: list[Dim] = [0] * x.rank
     for axis, low, high in zip(axes, widths, widths[len(axes) :], strict=False):
         before[axis], after[axis] = low, high
     if all(n == 0 for n in (*before, *after)):
-        return [x]
-    mode = node.text("mode", "constant")
+        return x
     operands = [x]
     if mode == "constant":
-        fill = context.scalar(0, x.dtype) if fill is None else context.reshape(fill, ())
-        operands.append(fill)
-    return [context.add("pad", *operands, before=tuple(before), after=tuple(after), mode=mode)]
+        operands.append(scalar(0, x.dtype) if fill is None else fill.reshape(()))
+    return apply("pad", *operands, before=tuple(before), after=tuple(after), mode=mode)
 
 
 def _is_one(value: Value) -> bool:
@@ -236,7 +252,7 @@ def _known_range(context: Context, start: Value, limit: Value, delta: Value) -> 
     first, last, step = (context.array_of(v, "the range").item() for v in (start, limit, delta))
     steps = float(last - first) / float(step) if step else math.nan
     if not math.isfinite(steps):
-        raise context.malformed(f"a range from {first} to {last} by {step}")
+        raise malformed(f"a range from {first} to {last} by {step}")
     return max(math.ceil(steps), 0)
 
 
@@ -246,55 +262,36 @@ def _integer_range(context: Context, start: Value, limit: Value, delta: Value) -
     least = None if isinstance(width, int) else least_value(width)
     if least is not None and least >= 0:
         begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
-        context.builder.require(minimum(width, 1), 1, "a range with steps of 0")
+        require(minimum(width, 1), 1, "a range with steps of 0")
         return maximum(ceil_quotient(end - begin, maximum(width, 1)), 0)
     step = context.integer_of(delta, "the step")
     if step == 0:
-        raise context.malformed("a range with steps of 0")
+        raise malformed("a range with steps of 0")
     single = all(v.shape in ((), (1,)) for v in (start, limit))
     if context.counted and single and not all(map(context.has_dims, (start, limit))):
-        first, last = (context.reshape(context.cast(v, INT64), (1,)) for v in (start, limit))
+        first, last = (v.cast(INT64).reshape((1,)) for v in (start, limit))
         count = context.count_between(first, last, (step,))
         return context.extents_of(count, "the elements of a range")[0]
     begin, end = context.dim_of(start, "the start"), context.dim_of(limit, "the limit")
     return slice_extent(begin, end, step)
 
 
-def _range(context: Context, node: NodeView) -> Sequence[Value]:
-    start, limit, delta = (node.input(i) for i in range(3))
+@onnx("Range")
+def _range(context: Context, start: Value, limit: Value, delta: Value) -> Value:
     what = f"a range from {start.type} to {limit.type} by {delta.type}"
     if any(v.rank > 1 for v in (start, limit, delta)):
-        raise context.malformed(what)
+        raise malformed(what)
     for one in (n for v in (start, limit, delta) for n in v.shape):
-        context.builder.require(one, 1, what)
+        require(one, 1, what)
     if start.dtype.kind == "float":
         extent = _float_range(context, start, limit, delta)
         if extent is None:
             extent = _known_range(context, start, limit, delta)
     else:
         extent = _integer_range(context, start, limit, delta)
-    numbers = context.cast(context.iota(extent), start.dtype)
+    numbers = iota(extent).cast(start.dtype)
     if not _is_one(delta):
-        numbers = context.add("multiply", numbers, context.reshape(delta, ()))
+        numbers = numbers * delta.reshape(())
     if start.constant is None or start.constant.item() != 0:
-        numbers = context.add("add", numbers, context.reshape(start, ()))
-    return [numbers]
-
-
-SHAPES: Table = {
-    ("", "Concat"): _concat,
-    ("", "Constant"): _constant,
-    ("", "ConstantOfShape"): _constant_of_shape,
-    ("", "Expand"): _expand,
-    ("", "Flatten"): _flatten,
-    ("", "Pad"): _pad,
-    ("", "Range"): _range,
-    ("", "Reshape"): _reshape,
-    ("", "Shape"): _shape,
-    ("", "Size"): _size,
-    ("", "Split"): _split,
-    ("", "Squeeze"): _squeeze,
-    ("", "Tile"): _tile,
-    ("", "Transpose"): _transpose,
-    ("", "Unsqueeze"): _unsqueeze,
-}
+        numbers = numbers + start.reshape(())
+    return numbers

@@ -7,12 +7,26 @@ multiples of a full turn modulo one, computed in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, quotient
-from ftuner.core.dtype import FLOAT64, INT64, DType
-from ftuner.frontends.onnx.context import Context, NodeView, Table
-from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import (
+    concat,
+    cos,
+    counted,
+    equal,
+    expm1,
+    floor,
+    gather,
+    iota,
+    log,
+    sin,
+    where,
+    zero_padded,
+)
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 
 
@@ -21,13 +35,11 @@ def _waves(
 ) -> tuple[Value, Value]:
     """The cosines and sines, (rows, columns), of the angles 2 pi row column / length."""
     turn = context.builder.dims([length], ())
-    numbers = context.add("multiply", context.iota(rows, 0, 2), context.iota(columns, 1, 2))
-    part = context.cast(context.add("remainder", numbers, turn), FLOAT64)
-    angle = context.add("divide", part, context.cast(turn, FLOAT64))
-    angle = context.scaled(angle, 2 * math.pi)
+    part = (iota(rows, 0, 2) * iota(columns, 1, 2) % turn).cast(FLOAT64)
+    angle = part / turn.cast(FLOAT64) * (2 * math.pi)
     return (
-        context.cast(context.add("cos", angle), dtype),
-        context.cast(context.add("sin", angle), dtype),
+        cos(angle).cast(dtype),
+        sin(angle).cast(dtype),
     )
 
 
@@ -35,13 +47,13 @@ def _parts(context: Context, x: Value) -> tuple[Value, Value | None]:
     """The real part, and the imaginary part if there is one: the elements of the last axis."""
     what = f"a signal {x.type}; expected floats and a last axis of 1 or 2"
     if x.rank < 2 or x.dtype.kind != "float":
-        raise context.malformed(what)
+        raise malformed(what)
     last = x.rank - 1
     (count,) = context.known(x.shape[-1:], f"whether {x.type} has complex numbers")
     if count not in (1, 2):
-        raise context.malformed(what)
-    x = context.reshape(x, (*x.shape[:-1], count))
-    found = [context.squeeze(part, [last]) for part in context.pieces(x, last, (1,) * count)]
+        raise malformed(what)
+    x = x.reshape((*x.shape[:-1], count))
+    found = [part.squeeze([last]) for part in x.pieces(last, (1,) * count)]
     return found[0], found[1] if len(found) > 1 else None
 
 
@@ -53,176 +65,150 @@ def _transformed(
     cosine, sine = _waves(context, length, real.shape[-1], bins, real.dtype)
     # exp(-i angle) has the imaginary part -sin, that of the inverse sin.
     if not inverse:
-        sine = context.add("negative", sine)
-    first, second = context.matmul(real, cosine), context.matmul(real, sine)
+        sine = -sine
+    first, second = real @ cosine, real @ sine
     if imaginary is not None:
-        first = context.add("subtract", first, context.matmul(imaginary, sine))
-        second = context.add("add", second, context.matmul(imaginary, cosine))
+        first = first - imaginary @ sine
+        second = second + imaginary @ cosine
     if inverse:
-        count = context.count([length], real.dtype)
-        first, second = (context.add("divide", part, count) for part in (first, second))
+        count = counted([length], real.dtype)
+        first, second = (part / count for part in (first, second))
     return first, second
 
 
-def _joined(context: Context, real: Value, imaginary: Value) -> Value:
-    return context.concat(
-        [context.unsqueeze(part, [part.rank]) for part in (real, imaginary)], real.rank
-    )
+def _joined(real: Value, imaginary: Value) -> Value:
+    return concat([part.unsqueeze([part.rank]) for part in (real, imaginary)], real.rank)
 
 
-def _fitted(context: Context, x: Value, length: Dim) -> Value:
+def _fitted(x: Value, length: Dim) -> Value:
     """The last axis cut to a length, or filled with zeros."""
     extent, axis = x.shape[-1], x.rank - 1
     if extent == length:
         return x
     if isinstance(extent, int) and isinstance(length, int) and length < extent:
-        return context.slice(x, axis, 0, length)
+        return x.slice(axis, 0, length)
     before = (0,) * x.rank
-    return context.add(
-        "pad", x, context.scalar(0, x.dtype), before=before,
-        after=(*before[1:], length - extent), mode="constant",
-    )  # fmt: skip
+    return zero_padded(x, before, (*before[1:], length - extent))
 
 
-def _mirrored(context: Context, x: Value, length: Dim, sign: int) -> Value:
+def _mirrored(x: Value, length: Dim, sign: int) -> Value:
     """All elements of a spectrum of a real signal: those left out are conjugates."""
     half = x.shape[-1]
-    rest = context.slice(x, x.rank - 1, length - half, length - half, -1)
-    return context.concat([x, rest if sign > 0 else context.add("negative", rest)], x.rank - 1)
+    rest = x.slice(x.rank - 1, length - half, length - half, -1)
+    return concat([x, rest if sign > 0 else -rest], x.rank - 1)
 
 
-def _dft(context: Context, node: NodeView) -> Sequence[Value]:
-    x, given = node.input(0), node.optional(1)
-    axis = node.integer("axis", 1)
-    if node.opset >= 20:
-        chosen = node.optional(2)
-        axis = -2 if chosen is None else context.integer_of(chosen, "the axis")
+@onnx("DFT", since=20)
+def _dft(
+    context: Context, x: Value, given: Value | None, chosen: Value | None,
+    inverse: bool = False, onesided: bool = False,
+) -> Value:  # fmt: skip
+    axis = -2 if chosen is None else context.integer_of(chosen, "the axis")
+    return _dft_by_attribute(context, x, given, axis, inverse, onesided)
+
+
+@onnx("DFT")
+def _dft_by_attribute(
+    context: Context, x: Value, given: Value | None, axis: int = 1, inverse: bool = False,
+    onesided: bool = False,
+) -> Value:  # fmt: skip
     axis = context.axis(axis, x.rank)
     if axis == x.rank - 1:
-        raise context.malformed(f"axis {axis} of {x.type} has the parts of complex numbers")
-    inverse, one_sided = node.flag("inverse"), node.flag("onesided")
+        raise malformed(f"axis {axis} of {x.type} has the parts of complex numbers")
     real, imaginary = _parts(context, x)
     order = (*(i for i in range(real.rank) if i != axis), axis)
     back = tuple(order.index(i) for i in range(real.rank))
-    if one_sided and not inverse and imaginary is not None:
-        raise context.malformed(f"half of the transform of the complex signal {x.type}")
-    real = context.transpose(real, order)
+    if onesided and not inverse and imaginary is not None:
+        raise malformed(f"half of the transform of the complex signal {x.type}")
+    real = real.transpose(order)
     length: Dim = real.shape[-1]
-    if inverse and one_sided:
+    if inverse and onesided:
         length = 2 * (length - 1)
     if given is not None:
         length = context.dim_of(given, "the length")
     if isinstance(length, int) and length < 1:
-        raise context.malformed(f"a transform of the length {length}")
+        raise malformed(f"a transform of the length {length}")
     half = quotient(length, 2) + 1
-    stored = half if inverse and one_sided else length
-    real = _fitted(context, real, stored)
+    stored = half if inverse and onesided else length
+    real = _fitted(real, stored)
     if imaginary is not None:
-        imaginary = _fitted(context, context.transpose(imaginary, order), stored)
-    if inverse and one_sided:
-        real = _mirrored(context, real, length, 1)
+        imaginary = _fitted(imaginary.transpose(order), stored)
+    if inverse and onesided:
+        real = _mirrored(real, length, 1)
         if imaginary is not None:
-            imaginary = _mirrored(context, imaginary, length, -1)
-    bins = half if one_sided and not inverse else length
+            imaginary = _mirrored(imaginary, length, -1)
+    bins = half if onesided and not inverse else length
     first, second = _transformed(context, real, imaginary, length, bins, inverse)
-    if inverse and one_sided:
-        return [context.unsqueeze(context.transpose(first, back), [real.rank])]
-    return [_joined(context, context.transpose(first, back), context.transpose(second, back))]
+    if inverse and onesided:
+        return first.transpose(back).unsqueeze([real.rank])
+    return _joined(first.transpose(back), second.transpose(back))
 
 
-def _stft(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("STFT")
+def _stft(
+    context: Context, x: Value, frame_step: Value, window: Value | None, given: Value | None,
+    onesided: bool = True,
+) -> Value:  # fmt: skip
     """The transforms of windows that begin `step` elements apart."""
-    x, window, given = node.input(0), node.optional(2), node.optional(3)
-    step = context.integer_of(node.input(1), "the step")
+    step = context.integer_of(frame_step, "the step")
     if x.rank == 2:
-        x = context.unsqueeze(x, [2])
+        x = x.unsqueeze([2])
     real, imaginary = _parts(context, x)
     if real.rank != 2 or step < 1:
-        raise context.malformed(f"windows every {step} elements of a signal {x.type}")
+        raise malformed(f"windows every {step} elements of a signal {x.type}")
     if given is not None:
         length = context.dim_of(given, "the length of a frame")
     elif window is not None and window.rank == 1:
         length = window.shape[0]
     else:
-        raise context.malformed("neither a window nor the length of a frame")
+        raise malformed("neither a window nor the length of a frame")
     if window is not None:
         what = f"a window {window.type} for frames of {length}"
         if window.rank != 1 or window.dtype != real.dtype:
-            raise context.malformed(what)
-        context.builder.require(window.shape[0], length, what)
-    one_sided = node.flag("onesided", True)
-    if one_sided and imaginary is not None:
-        raise context.malformed(f"half of the transform of the complex signal {x.type}")
-    frames = quotient(real.shape[1] - length, step) + 1
-    first = context.scaled(context.iota(frames, 0, 2), step)
-    places = context.add("add", first, context.iota(length, 1, 2))
+            raise malformed(what)
+        require(window.shape[0], length, what)
+    if onesided and imaginary is not None:
+        raise malformed(f"half of the transform of the complex signal {x.type}")
+    first = iota(quotient(real.shape[1] - length, step) + 1, 0, 2) * step
+    places = first + iota(length, 1, 2)
 
     def framed(part: Value) -> Value:
-        taken = context.add("gather", part, places, axis=1, node=context.builder.where)
-        return taken if window is None else context.add("multiply", taken, window)
+        taken = gather(part, places, 1)
+        return taken if window is None else taken * window
 
-    bins = quotient(length, 2) + 1 if one_sided else length
+    bins = quotient(length, 2) + 1 if onesided else length
     parts = framed(real), None if imaginary is None else framed(imaginary)
-    return [_joined(context, *_transformed(context, *parts, length, bins))]
+    return _joined(*_transformed(context, *parts, length, bins))
 
 
-def _mel_weights(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("MelWeightMatrix")
+def _mel_weights(context: Context, node: NodeView, output_datatype: DType = FLOAT32) -> Value:
     """Triangles that overlap by half, evenly apart on the mel scale: (spectrum bins, mel bins)."""
-    what = f"{context.builder.where}: attribute output_datatype"
-    dtype = dtype_of(node.integer("output_datatype", 1), what)
     for number in range(5):
         if node.input(number).rank != 0:
-            raise context.malformed(
-                f"input {number} is {node.input(number).type}; expected a number"
-            )
+            raise malformed(f"input {number} is {node.input(number).type}; expected a number")
     bins, length = (
         context.dim_of(node.input(i), name)
         for i, name in ((0, "the number of mel bins"), (1, "the length of the transform"))
     )
-    rate, low, high = (context.cast(context.reshape(node.input(i), ()), FLOAT64) for i in (2, 3, 4))
+    rate, low, high = (node.input(i).reshape(()).cast(FLOAT64) for i in (2, 3, 4))
 
     def mel(hertz: Value) -> Value:
-        ratio = context.add_to(context.scaled(hertz, 1 / 700), 1)
-        return context.scaled(context.add("log", ratio), 2595 / math.log(10))
+        return log(hertz * (1 / 700) + 1) * (2595 / math.log(10))
 
     low, high = mel(low), mel(high)
-    each = context.add(
-        "divide", context.add("subtract", high, low), context.count([bins + 2], FLOAT64)
-    )
-    numbers = context.cast(context.iota(bins + 2), FLOAT64)
-    edges = context.add("add", context.add("multiply", numbers, each), low)
-    hertz = context.add("expm1", context.scaled(edges, math.log(10) / 2595))
-    places = context.scaled(hertz, 700)
-    places = context.add("multiply", places, context.count([length + 1], FLOAT64))
-    places = context.cast(context.add("floor", context.add("divide", places, rate)), INT64)
-    lower, centre, upper = (
-        context.unsqueeze(context.slice(places, 0, i, bins), [0]) for i in range(3)
-    )
-    row = context.iota(quotient(length, 2) + 1, 0, 2)
+    edges = iota(bins + 2).cast(FLOAT64) * ((high - low) / (bins + 2)) + low
+    hertz = expm1(edges * (math.log(10) / 2595))
+    places = floor(hertz * 700 * (length + 1) / rate).cast(INT64)
+    lower, centre, upper = (places.slice(0, i, bins).unsqueeze([0]) for i in range(3))
+    row = iota(quotient(length, 2) + 1, 0, 2)
 
     def ramp(begin: Value, end: Value, at: Value, other: Value) -> Value:
-        distance = context.at_least(context.add("subtract", end, begin), 1)
-        far = context.add("subtract", at, other)
-        return context.add("divide", context.cast(far, FLOAT64), context.cast(distance, FLOAT64))
+        return (at - other).cast(FLOAT64) / (end - begin).at_least(1).cast(FLOAT64)
 
-    one, zero = context.scalar(1, FLOAT64), context.scalar(0, FLOAT64)
-    rising = ramp(lower, centre, row, lower)
     # Where two edges are the same, the peak is one.
-    peak = context.add("logical_and", context.add("equal", lower, centre),
-                       context.add("equal", row, centre))  # fmt: skip
-    rising = context.add("where", peak, one, rising)
+    rising = where(equal(lower, centre) & equal(row, centre), 1, ramp(lower, centre, row, lower))
     falling = ramp(centre, upper, upper, row)
-    left = context.add("logical_and", context.add("less_equal", lower, row),
-                       context.add("less_equal", row, centre))  # fmt: skip
-    right = context.add("logical_and", context.add("less_equal", centre, row),
-                        context.add("less", row, upper))  # fmt: skip
-    found = context.add("where", left, rising, zero)
-    found = context.add("where", right, falling, found)
-    return [context.cast(found, dtype)]
-
-
-SIGNALS: Table = {
-    ("", "DFT"): _dft,
-    ("", "MelWeightMatrix"): _mel_weights,
-    ("", "STFT"): _stft,
-}
+    left = where((lower <= row) & (row <= centre), rising, 0)
+    found = where((centre <= row) & (row < upper), falling, left)
+    return found.cast(output_datatype)

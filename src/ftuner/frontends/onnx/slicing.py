@@ -8,7 +8,10 @@ import numpy as np
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, concat, constant, scalar, where
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.views import slice_extent
 
@@ -54,8 +57,8 @@ def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
     return first, slice_extent(first, stop, step)
 
 
-def _slice(context: Context, node: NodeView) -> Sequence[Value]:
-    x = node.input(0)
+@onnx("Slice")
+def _slice(context: Context, node: NodeView, x: Value) -> Value:
     starts: Sequence[Dim]
     ends: Sequence[Dim]
     if node.opset < 10:
@@ -63,16 +66,16 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
-        bounds = _of_one_length(context, node)
+        bounds = _of_one_length(node)
         if _come_as_data(context, *bounds) and (
             context.counted or any(map(context.follows_a_loop, bounds))
         ):
-            return [_sliced_by_data(context, node, *bounds)]
+            return _sliced_by_data(context, node, *bounds)
         starts = context.dims_of(bounds[0], "the start")
         ends = context.dims_of(bounds[1], "the end")
         axes, steps = _axes_and_steps(context, node, len(starts))
     if len(starts) != len(ends) or len(axes) != len(starts):
-        raise context.malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
+        raise malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
     first: list[Dim] = [0] * x.rank
     stride = [1] * x.rank
     shape = list(x.shape)
@@ -82,11 +85,11 @@ def _slice(context: Context, node: NodeView) -> Sequence[Value]:
         stride[at] = step
         first[at], shape[at] = _bounds(start, end, step, x.shape[at])
     if tuple(shape) == x.shape and all(s == 1 for s in stride) and not any(first):
-        return [x]
-    return [context.add("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))]
+        return x
+    return apply("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))
 
 
-def _of_one_length(context: Context, node: NodeView) -> tuple[Value, Value]:
+def _of_one_length(node: NodeView) -> tuple[Value, Value]:
     """The starts and ends, of the known number that axes, steps or one of them have."""
     bounds = start, end = node.input(1), node.input(2)
     lists = [v for v in (*bounds, node.optional(3), node.optional(4)) if v is not None]
@@ -95,8 +98,8 @@ def _of_one_length(context: Context, node: NodeView) -> tuple[Value, Value]:
         return bounds
     for value in bounds:
         what = f"{value.type} bounds a slice along {count} axes"
-        context.builder.require(value.shape[0], count, what)
-    return context.slice(start, 0, 0, count), context.slice(end, 0, 0, count)
+        require(value.shape[0], count, what)
+    return start.slice(0, 0, count), end.slice(0, 0, count)
 
 
 def _axes_and_steps(
@@ -111,9 +114,9 @@ def _axes_and_steps(
         steps = context.integers_of(strides, "the step")
         steps = tuple(max(min(step, _LONGEST_STEP), -_LONGEST_STEP) for step in steps)
     if len(axes) != len(steps):
-        raise context.malformed(f"{len(axes)} axes and {len(steps)} steps")
+        raise malformed(f"{len(axes)} axes and {len(steps)} steps")
     if 0 in steps:
-        raise context.malformed("a slice with steps of 0")
+        raise malformed("a slice with steps of 0")
     return axes, steps
 
 
@@ -126,47 +129,46 @@ def _come_as_data(context: Context, start: Value, end: Value) -> bool:
 def _sliced_by_data(context: Context, node: NodeView, start: Value, end: Value) -> Value:
     """A slice between bounds that data decides. The nodes around compute its first positions and
     its extents, which are zero or more, or one; see `Context.presumes_ones`."""
-    x, bounds = node.input(0), [context.cast(value, INT64) for value in (start, end)]
+    x, bounds = node.input(0), [value.cast(INT64) for value in (start, end)]
     (count,) = bounds[0].shape
     assert isinstance(count, int)
     axes, steps = _axes_and_steps(context, node, count)
     if len(axes) != count:
-        raise context.malformed(f"{count} starts and {len(axes)} axes")
+        raise malformed(f"{count} starts and {len(axes)} axes")
     context.axes(axes, x.rank)
     axes = tuple(context.axis(axis, x.rank) for axis in axes)
     along = [x.shape[axis] for axis in axes]
     extents = context.builder.dims(along)
     if len(along) == 1 and isinstance(along[0], int):
         # One constant for all slices, so that those between the same bounds have one extent.
-        extents = context.scalar(along[0], INT64)
-    zero, one = context.scalar(0, INT64), context.scalar(1, INT64)
+        extents = scalar(along[0], INT64)
+    zero, one = scalar(0, INT64), scalar(1, INT64)
     high, forward = extents, None
     if any(step < 0 for step in steps):
-        forward = context.builder.constant(np.array([step > 0 for step in steps]), BOOL)
-        high = context.add("where", forward, extents, context.add("subtract", extents, one))
+        forward = constant(np.array([step > 0 for step in steps]), BOOL)
+        high = where(forward, extents, extents - one)
 
     def between(position: Value, least: Value) -> Value:
         """A position, counted from the front and clamped, where steps go back to `least`."""
-        back = context.add("less", position, zero)
-        position = context.add("where", back, context.add("add", position, extents), position)
-        low = zero if forward is None else context.add("where", forward, zero, least)
-        return context.add("minimum", context.add("maximum", position, low), high)
+        position = where(position < zero, position + extents, position)
+        low = zero if forward is None else where(forward, zero, least)
+        return position.at_least(low).at_most(high)
 
-    first, stop = between(bounds[0], zero), between(bounds[1], context.scalar(-1, INT64))
+    first, stop = between(bounds[0], zero), between(bounds[1], scalar(-1, INT64))
     length = context.count_between(first, stop, steps)
-    found = context.concat([first if forward is None else context.at_least(first, 0), length], 0)
+    found = concat([first if forward is None else first.at_least(0), length], 0)
     numbers = context.extents_of(found, "the bounds of a slice")
     lengths: list[Dim] = list(numbers[count:])
     ones = all(step == 1 for step in steps) and _ends_one_after(context, *bounds)
     if context.presumes_ones and ones:
         for n in lengths:
-            context.builder.require(n, 1, f"elements of a slice of one of {x.type}")
+            require(n, 1, f"elements of a slice of one of {x.type}")
         lengths = [1] * count
     starts: list[Dim] = [0] * x.rank
     stride, shape = [1] * x.rank, list(x.shape)
     for i, axis in enumerate(axes):
         starts[axis], stride[axis], shape[axis] = numbers[i], steps[i], lengths[i]
-    return context.add("slice", x, starts=tuple(starts), steps=tuple(stride), shape=tuple(shape))
+    return apply("slice", x, starts=tuple(starts), steps=tuple(stride), shape=tuple(shape))
 
 
 def _ends_one_after(context: Context, start: Value, end: Value) -> bool:
@@ -183,6 +185,3 @@ def _with_offset(context: Context, value: Value) -> tuple[Value, int]:
             break
         value, total = x, total + int(y.constant.item())
     return value, total
-
-
-SLICING: Table = {("", "Slice"): _slice}

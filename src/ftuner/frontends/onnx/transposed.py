@@ -16,7 +16,8 @@ from itertools import groupby
 from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.blocks import Blocks, summed_blocks
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import (
     Window,
     channels_first,
@@ -28,6 +29,8 @@ from ftuner.frontends.onnx.windows import (
     positive_integers,
     with_bias,
 )
+from ftuner.graph.algebra import apply, concat, constant, scalar
+from ftuner.graph.checks import expect_shape, malformed, require
 from ftuner.graph.ir import Value
 
 MAX_PARTS = 16
@@ -72,63 +75,58 @@ def _parts(kernel: int, stride: int, dilation: int, apart: bool) -> list[_Part]:
     return found
 
 
-def _transposed(context: Context, node: NodeView) -> Sequence[Value]:
-    x, w, bias = node.input(0), node.input(1), node.optional(2)
-    groups = node.integer("group", 1)
+@onnx("ConvTranspose")
+def _transposed(
+    context: Context, node: NodeView, x: Value, w: Value, bias: Value | None, group: int = 1
+) -> Value:
     each = w.shape[1] if w.rank > 1 else 0
-    channels = each * groups
+    channels = each * group
     groups_of(context, node, x, w, channels)
-    context.builder.require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
+    require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
     if bias is not None:
-        if bias.rank != 1:
-            raise context.malformed(f"the bias is {bias.type}; expected one axis")
-        context.builder.require(bias.shape[0], channels, f"the bias {bias.type}")
+        expect_shape(bias, (channels,), f"the bias {bias.type}")
     rank = x.rank - 2
     kernel = context.known(kernel_of(context, node, w), "the window of a transposed convolution")
-    strides = positive_integers(context, node, "strides", rank)
-    dilations = positive_integers(context, node, "dilations", rank)
+    strides = positive_integers(node, "strides", rank)
+    dilations = positive_integers(node, "dilations", rank)
     begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)
     # (K..., C, groups, channels of a group)
-    depth = quotient(w.shape[0], groups)
-    weight = context.reshape(w, (groups, depth, *w.shape[1:]))
-    weight = context.transpose(weight, (*range(3, 3 + rank), 1, 0, 2))
-    last = channels_last(context, x)
+    depth = quotient(w.shape[0], group)
+    weight = w.reshape((group, depth, *w.shape[1:])).transpose((*range(3, 3 + rank), 1, 0, 2))
+    last = channels_last(x)
     few = isinstance(depth, int) and depth <= MOST_OF_GROUP and math.prod(strides) <= MAX_PARTS
-    apart = groups > 1 and few and rank <= 2
+    apart = group > 1 and few and rank <= 2
     of_axes = list(zip(kernel, strides, dilations, strict=True))
     # Far beyond the kernel, a stride is mostly phases without taps.
     sparse = any(stride > MAX_PARTS * ((k - 1) * d + 1) for k, stride, d in of_axes)
     axes = [] if sparse else [_parts(*axis, apart) for axis in of_axes]
     if sparse or math.prod(map(len, axes)) > MAX_PARTS:
         blocks = Blocks(kernel, x.shape[2:], strides, dilations, begin)
-        summed = _blocks(context, last, weight)
-        result = with_bias(context, summed_blocks(context, summed, 1, blocks, extents), bias)
-        return [channels_first(context, result)]
-    result = _joined(context, last, weight, bias, axes, begin, extents)
-    return [channels_first(context, result)]
+        result = with_bias(summed_blocks(_blocks(last, weight), 1, blocks, extents), bias)
+        return channels_first(result)
+    result = _joined(last, weight, bias, axes, begin, extents)
+    return channels_first(result)
 
 
-def _blocks(context: Context, x: Value, weight: Value) -> Value:
+def _blocks(x: Value, weight: Value) -> Value:
     """What each element of x adds to the result: (batch, K1, D1, ..., Kr, Dr, channels)."""
     rank = x.rank - 2
     *kernel, depth, groups, each = weight.shape
     assert isinstance(groups, int)
     elements = product(kernel)
-    flat = context.reshape(weight, (elements, depth, groups, each))
-    point = context.transpose(flat, (1, 2, 0, 3))
-    point = context.reshape(point, (*[1] * rank, depth, elements * groups * each))
+    flat = weight.reshape((elements, depth, groups, each))
+    point = flat.transpose((1, 2, 0, 3)).reshape((*[1] * rank, depth, elements * groups * each))
     ones, none = (1,) * rank, (0,) * rank
     window = Window(ones, ones, ones, none, none, x.shape[1:-1])
-    found = convolved(context, x, point, window, groups)
-    found = context.reshape(found, (*x.shape[:-1], groups, *kernel, each))
+    found = convolved(x, point, window, groups).reshape((*x.shape[:-1], groups, *kernel, each))
     pairs = [axis for i in range(rank) for axis in (2 + rank + i, 1 + i)]
-    moved = context.transpose(found, (0, *pairs, 1 + rank, 2 + 2 * rank))
-    return context.reshape(moved, (*moved.shape[:-2], groups * each))
+    moved = found.transpose((0, *pairs, 1 + rank, 2 + 2 * rank))
+    return moved.reshape((*moved.shape[:-2], groups * each))
 
 
 def _joined(
-    context: Context, x: Value, weight: Value, bias: Value | None,
-    axes: Sequence[Sequence[_Part]], begin: Sequence[int], extents: Shape,
+    x: Value, weight: Value, bias: Value | None, axes: Sequence[Sequence[_Part]],
+    begin: Sequence[int], extents: Shape,
 ) -> Value:  # fmt: skip
     """The convolutions of all parts side by side; channels last."""
     rank = len(axes)
@@ -144,20 +142,20 @@ def _joined(
         (batch, U1, phases, ..., Ur, phases, channels)."""
         axis = len(chosen)
         if axis == rank:
-            return _convolved(context, x, weight, bias, chosen, before, counts)
-        return context.concat([outputs((*chosen, part)) for part in axes[axis]], 2 + 2 * axis)
+            return _convolved(x, weight, bias, chosen, before, counts)
+        return concat([outputs((*chosen, part)) for part in axes[axis]], 2 + 2 * axis)
 
     found = outputs(())
     whole = (n * stride for n, stride in zip(counts, strides, strict=True))
-    result = context.reshape(found, (x.shape[0], *whole, found.shape[-1]))
+    result = found.reshape((x.shape[0], *whole, found.shape[-1]))
     for axis, extent in enumerate(extents):
-        result = context.slice(result, 1 + axis, begin[axis] - before[axis] * strides[axis], extent)
+        result = result.slice(1 + axis, begin[axis] - before[axis] * strides[axis], extent)
     return result
 
 
 def _convolved(
-    context: Context, x: Value, weight: Value, bias: Value | None, parts: Sequence[_Part],
-    before: Sequence[int], counts: Shape,
+    x: Value, weight: Value, bias: Value | None, parts: Sequence[_Part], before: Sequence[int],
+    counts: Shape,
 ) -> Value:  # fmt: skip
     """The outputs of one part of each axis, the phases of each axis after it."""
     rank = len(parts)
@@ -167,28 +165,27 @@ def _convolved(
     kernel = tuple(len(part.taps) for part in parts)
     columns = product((groups, *phases, each))
     if 0 in kernel:
-        found = context.broadcast(context.scalar(0, x.dtype), (x.shape[0], *counts, columns))
+        found = scalar(0, x.dtype).broadcast((x.shape[0], *counts, columns))
     else:
         for axis, part in enumerate(parts):
-            numbers = context.builder.constant([tap for taps in part.taps for tap in taps], INT64)
-            weight = context.add("gather", weight, numbers, axis=axis)
+            numbers = constant([tap for taps in part.taps for tap in taps], INT64)
+            weight = apply("gather", weight, numbers, axis=axis)
         pairs = [n for pair in zip(kernel, phases, strict=True) for n in pair]
-        apart = context.reshape(weight, (*pairs, depth, groups, each))
+        apart = weight.reshape((*pairs, depth, groups, each))
         end = 2 * rank
         order = (*range(0, end, 2), end, end + 1, *range(1, end, 2), end + 2)
-        own = context.reshape(context.transpose(apart, order), (*kernel, depth, columns))
+        own = apart.transpose(order).reshape((*kernel, depth, columns))
         first = tuple(-part.first - u for part, u in zip(parts, before, strict=True))
         dilations = tuple(part.dilation for part in parts)
         window = Window(kernel, (1,) * rank, dilations, first, (0,) * rank, counts)
-        found = convolved(context, x, own, window, groups)
+        found = convolved(x, own, window, groups)
     if bias is not None:
-        one = context.reshape(bias, (groups, 1, each))
-        rows = context.broadcast(one, (groups, math.prod(phases), each))
-        found = with_bias(context, found, context.reshape(rows, (columns,)))
-    found = context.reshape(found, (x.shape[0], *counts, groups, *phases, each))
+        rows = bias.reshape((groups, 1, each)).broadcast((groups, math.prod(phases), each))
+        found = with_bias(found, rows.reshape((columns,)))
+    found = found.reshape((x.shape[0], *counts, groups, *phases, each))
     order = (0, *(a for i in range(rank) for a in (1 + i, 2 + rank + i)), 1 + rank, 2 + 2 * rank)
-    moved = context.transpose(found, order)
-    return context.reshape(moved, (*moved.shape[:-2], groups * each))
+    moved = found.transpose(order)
+    return moved.reshape((*moved.shape[:-2], groups * each))
 
 
 def _transposed_extents(
@@ -199,21 +196,20 @@ def _transposed_extents(
     rank = x.rank - 2
     auto = node.text("auto_pad", "NOTSET")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise context.malformed(f"auto_pad {auto!r}")
-    before, after = pads_of(context, node, rank)
+        raise malformed(f"auto_pad {auto!r}")
+    before, after = pads_of(node, rank)
     extra = node.integers("output_padding", (0,) * rank)
     wanted = node.integers("output_shape", ())
     if node.has("output_shape") and len(wanted) not in (rank, rank + 2):
-        raise context.malformed(f"output_shape {list(wanted)} of {x.type}")
+        raise malformed(f"output_shape {list(wanted)} of {x.type}")
     limits = [max(pair) for pair in zip(strides, dilations, strict=True)]
     if len(extra) != rank or any(not 0 <= n < m for n, m in zip(extra, limits, strict=True)):
-        raise context.malformed(f"output_padding {list(extra)}; expected {rank} below {limits}")
+        raise malformed(f"output_padding {list(extra)}; expected {rank} below {limits}")
     begin: list[int] = []
     extents: list[Dim] = []
     for axis, n in enumerate(x.shape[2:]):
         stride = strides[axis]
-        reach = (kernel[axis] - 1) * dilations[axis] + 1
-        whole = (n - 1) * stride + reach + extra[axis]
+        whole = (n - 1) * stride + ((kernel[axis] - 1) * dilations[axis] + 1) + extra[axis]
         extent: Dim | None = wanted[len(wanted) - rank + axis] if wanted else None
         if extent is None and auto.startswith("SAME"):
             extent = n * stride
@@ -228,6 +224,3 @@ def _transposed_extents(
         begin.append(max(half if auto == "SAME_UPPER" else total - half, 0))
         extents.append(extent)
     return tuple(begin), tuple(extents)
-
-
-TRANSPOSED: Table = {("", "ConvTranspose"): _transposed}

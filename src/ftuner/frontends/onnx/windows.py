@@ -6,27 +6,29 @@ and its result, and the pass `channels_last` removes the transpositions between 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
 from ftuner.frontends.onnx.activations import fused_activation
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply
+from ftuner.graph.checks import expect_shape, fitting, malformed, require
 from ftuner.graph.ir import Value
 
 FARTHEST = 1 << 40
 """Elements that no axis has: they would take terabytes."""
 
 
-def channels_last(context: Context, x: Value) -> Value:
+def channels_last(x: Value) -> Value:
     """The channels (second axis) last."""
-    return context.transpose(x, (0, *range(2, x.rank), 1))
+    return x.transpose((0, *range(2, x.rank), 1))
 
 
-def channels_first(context: Context, x: Value) -> Value:
+def channels_first(x: Value) -> Value:
     """The channels (last axis) second."""
-    return context.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
+    return x.transpose((0, x.rank - 1, *range(1, x.rank - 1)))
 
 
 @dataclass(frozen=True)
@@ -60,24 +62,24 @@ class Window:
         }
 
 
-def positive_integers(context: Context, node: NodeView, name: str, rank: int) -> tuple[int, ...]:
+def positive_integers(node: NodeView, name: str, rank: int) -> tuple[int, ...]:
     """A list of positive integers, by default ones."""
     found = node.integers(name, (1,) * rank)
     if len(found) != rank or min(found, default=1) < 1:
-        raise context.malformed(f"{name} {list(found)}; expected {rank} positive integers")
+        raise malformed(f"{name} {list(found)}; expected {rank} positive integers")
     return found
 
 
 def strides_of(context: Context, node: NodeView, rank: int) -> tuple[int, ...]:
     """The strides of windows that x is read through. Beyond `FARTHEST`, a longer one gives the
     same: the first window alone."""
-    return tuple(min(n, FARTHEST) for n in positive_integers(context, node, "strides", rank))
+    return tuple(min(n, FARTHEST) for n in positive_integers(node, "strides", rank))
 
 
-def pads_of(context: Context, node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def pads_of(node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     found = node.integers("pads", (0,) * (2 * rank))
     if len(found) != 2 * rank or min(found, default=0) < 0:
-        raise context.malformed(f"pads {list(found)}; expected {2 * rank} integers of zero or more")
+        raise malformed(f"pads {list(found)}; expected {2 * rank} integers of zero or more")
     return found[:rank], found[rank:]
 
 
@@ -88,13 +90,13 @@ def window_of(
     padded x are cut, as those of pools are in onnxruntime: where extents round up, or are known."""
     rank = x.rank - 2
     if rank < 1 or len(kernel) != rank:
-        raise context.malformed(f"a window {list(kernel)} on {x.type}")
+        raise malformed(f"a window {list(kernel)} on {x.type}")
     strides = strides_of(context, node, rank)
-    dilations = positive_integers(context, node, "dilations", rank)
-    before, after = pads_of(context, node, rank)
+    dilations = positive_integers(node, "dilations", rank)
+    before, after = pads_of(node, rank)
     auto, rounds_up = node.text("auto_pad", "NOTSET"), node.flag("ceil_mode")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise context.malformed(f"auto_pad {auto!r}")
+        raise malformed(f"auto_pad {auto!r}")
     begin, end, extents, cut = [], [], [], rounds_up
     for axis, n in enumerate(x.shape[2:]):
         stride = strides[axis]
@@ -113,9 +115,9 @@ def window_of(
             if cuts and (rounds_up or larger):
                 cut = True
                 count = ceil_quotient(left, stride) + 1
-                context.builder.require(minimum(minimum(n, count), 1), 1, what)
+                require(minimum(minimum(n, count), 1), 1, what)
             else:
-                context.builder.require(minimum(reach, padded), reach, what)
+                require(minimum(reach, padded), reach, what)
                 count = quotient(left, stride) + 1
             if rounds_up:
                 # A window begins within the operand or before it.
@@ -132,11 +134,11 @@ def window_of(
 def groups_of(context: Context, node: NodeView, x: Value, w: Value, channels: Dim) -> int:
     """The number of groups, checked against x and the weight. `channels`: of the result."""
     if x.rank < 3 or w.rank != x.rank:
-        raise context.malformed(f"a convolution of {x.type} by {w.type}")
+        raise malformed(f"a convolution of {x.type} by {w.type}")
     groups = node.integer("group", 1)
     divides = not isinstance(channels, int) or (groups > 0 and channels % groups == 0)
     if groups < 1 or not divides:
-        raise context.malformed(f"{groups} groups of {channels} channels")
+        raise malformed(f"{groups} groups of {channels} channels")
     return groups
 
 
@@ -145,51 +147,47 @@ def kernel_of(context: Context, node: NodeView, w: Value) -> Shape:
     kernel = w.shape[2:]
     given = node.integers("kernel_shape", ())
     if node.has("kernel_shape") and len(given) != len(kernel):
-        raise context.malformed(f"kernel_shape {list(given)} of the weight {w.type}")
+        raise malformed(f"kernel_shape {list(given)} of the weight {w.type}")
     for n, wanted in zip(kernel, given, strict=False):
-        context.builder.require(n, wanted, f"kernel_shape {list(given)} of the weight {w.type}")
+        require(n, wanted, f"kernel_shape {list(given)} of the weight {w.type}")
     if any(isinstance(n, int) and n < 1 for n in kernel):
-        raise context.malformed(f"an empty window: the weight is {w.type}")
+        raise malformed(f"an empty window: the weight is {w.type}")
     return kernel
 
 
-def with_bias(context: Context, result: Value, bias: Value | None) -> Value:
+def with_bias(result: Value, bias: Value | None) -> Value:
     if bias is None:
         return result
-    if bias.rank != 1:
-        raise context.malformed(f"the bias is {bias.type}; expected one axis")
-    context.builder.require(bias.shape[0], result.shape[-1], f"the bias {bias.type}")
-    return context.add("add", result, bias)
+    expect_shape(bias, (result.shape[-1],), f"the bias {bias.type}")
+    return result + bias
 
 
-def convolved(context: Context, x: Value, w: Value, window: Window, groups: int) -> Value:
+def convolved(x: Value, w: Value, window: Window, groups: int) -> Value:
     """The convolution of x, channels last, by w of (K..., C, channels)."""
     steps_alone = window.kernel == window.strides == (1,) * window.rank
     if steps_alone and groups == 1 and not window.pads and window.extents == x.shape[1:-1]:
         # A product of every position by one matrix.
-        context.builder.require(x.shape[-1], w.shape[-2], f"convolution of {x.type} by {w.type}")
-        return context.add("matmul", x, context.reshape(w, w.shape[-2:]))
-    return context.add("convolution", x, w, groups=groups, **window.attributes())
+        require(x.shape[-1], w.shape[-2], f"convolution of {x.type} by {w.type}")
+        return x @ w.reshape(w.shape[-2:])
+    return apply("convolution", x, w, groups=groups, **window.attributes())
 
 
-def _conv(context: Context, node: NodeView) -> Sequence[Value]:
-    x, w = node.input(0), node.input(1)
+@onnx("Conv")
+def conv(context: Context, node: NodeView, x: Value, w: Value, bias: Value | None) -> Value:
     groups = groups_of(context, node, x, w, w.shape[0] if w.rank else 0)
     window = window_of(context, node, x, kernel_of(context, node, w))
-    turned = context.transpose(w, (*range(2, w.rank), 1, 0))
-    result = convolved(context, channels_last(context, x), turned, window, groups)
-    return [channels_first(context, with_bias(context, result, node.optional(2)))]
+    turned = w.transpose((*range(2, w.rank), 1, 0))
+    return channels_first(with_bias(convolved(channels_last(x), turned, window, groups), bias))
 
 
-def fused_conv(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("FusedConv", domain=MICROSOFT)
+def fused_conv(
+    context: Context, node: NodeView, x: Value, w: Value, bias: Value | None,
+    addend: Value | None, activation_params: tuple[float, ...] = (), activation: str = "",
+) -> Value:  # fmt: skip
     """A convolution, a tensor that is added, and an activation."""
-    (result,) = _conv(context, node)
-    addend = node.optional(3)
+    result = conv(context, node, x, w, bias)
     if addend is not None:
-        result = context.add("add", result, context.fitting(addend, result, "Z"))
-    parameters = node.numbers("activation_params") if node.has("activation_params") else ()
-    names = ("min", "max") if node.text("activation", "") == "Clip" else ("alpha", "beta")
-    return [fused_activation(context, node, result, dict(zip(names, parameters, strict=False)))]
-
-
-WINDOWS: Table = {("", "Conv"): _conv, (MICROSOFT, "FusedConv"): fused_conv}
+        result = result + fitting(addend, result, "Z")
+    names = ("min", "max") if activation == "Clip" else ("alpha", "beta")
+    return fused_activation(activation, result, dict(zip(names, activation_params, strict=False)))

@@ -1,0 +1,225 @@
+"""Importers whose schema is their Python signature.
+
+    @onnx("Elu")
+    def _elu(x: Value, alpha: float = 1.0) -> Value:
+        return where(x < 0, expm1(x.at_most(0)) * alpha, x)
+
+Parameters that are values are the inputs, in order: `Value` is required, `Value | None` may be left
+out, `*xs: Value` is one or more. The others are attributes, by name and type, with a default unless
+they are required; `| None = None` stands for an attribute that is not there. Before these, a
+function may take the `context`; the `node`, whose other attributes it then reads itself; and
+`gives`, which says whether the node has an output of a number.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from inspect import Parameter, formatannotation, signature
+from typing import NamedTuple, TypeVar, cast
+
+from ftuner.core.dtype import DType
+from ftuner.errors import ConfigurationError, GraphError
+from ftuner.frontends.onnx.context import Context, Importer, NodeView, Operand
+from ftuner.frontends.onnx.reading import dtype_of
+
+Unbounded = float
+"""An attribute that may be infinite or NaN."""
+Epsilon = float
+"""A number that is added to a mean square or variance before the square root: zero or more."""
+FloatDType = DType
+"""A floating dtype."""
+AnyDType = DType
+"""A dtype, or 0 for none."""
+_READERS: Mapping[str, tuple[str, Callable[[NodeView, str], object]]] = {
+    "int": ("INT", NodeView.integer),
+    "bool": ("INT", NodeView.flag),
+    "DType": ("INT", lambda node, name: _dtype(node, name)),
+    "AnyDType": ("INT", lambda node, name: _dtype(node, name) if node.integer(name) else None),
+    "FloatDType": ("INT", lambda node, name: _floating(node, name)),
+    "float": ("FLOAT", NodeView.number),
+    "Epsilon": ("FLOAT", lambda node, name: _not_negative(node, name)),
+    "Unbounded": ("FLOAT", lambda node, name: node.number(name, finite=False)),
+    "str": ("STRING", NodeView.text),
+    "tuple[int, ...]": ("INTS", NodeView.integers),
+    "tuple[float, ...]": ("FLOATS", NodeView.numbers),
+    "tuple[str, ...]": ("STRINGS", NodeView.texts),
+    "GraphRecord": ("GRAPH", NodeView.graph),
+    "TensorRecord": ("TENSOR", NodeView.tensor),
+}
+"""ONNX's name of the type of attributes, and how they are read, by the annotation of their
+parameter."""
+
+
+def _not_negative(node: NodeView, name: str) -> float:
+    found = node.number(name)
+    if found < 0:
+        raise GraphError(f"{node.record.label}: {name} is {found}; expected zero or more")
+    return found
+
+
+def _dtype(node: NodeView, name: str) -> DType:
+    return dtype_of(node.integer(name), f"{node.record.label}: attribute {name}")
+
+
+def _floating(node: NodeView, name: str) -> DType:
+    found = _dtype(node, name)
+    if found.kind != "float":
+        raise GraphError(f"{node.record.label}: {name} is {found}; expected floats")
+    return found
+
+
+Reader = Callable[[NodeView, int], Operand | None]
+_INPUTS: Mapping[str, Reader] = {
+    "Value": NodeView.input,
+    "Value | None": NodeView.optional,
+    "Items | Pieces": NodeView.sequence,
+    "Operand | None": NodeView.operand,
+}
+"""How inputs are read, by the annotation of their parameter."""
+
+
+_GIVEN: Mapping[str, Callable[[Context, NodeView], object]] = {
+    "context": lambda context, node: context,
+    "node": lambda context, node: node,
+    "gives": lambda context, node: node.gives,
+}
+"""What a function is given before inputs and attributes, by the name of its parameter."""
+Gives = Callable[[int], bool]
+Function = Callable[..., Operand | Sequence[Operand]]
+
+
+def _kind(p: Parameter) -> str:
+    """The annotation of a parameter, without names of modules."""
+    found = p.annotation
+    return re.sub(r"\w+\.(?=\w)", "", found if isinstance(found, str) else formatannotation(found))
+
+
+class _Attribute(NamedTuple):
+    name: str
+    kind: str
+    """Its type by ONNX's name."""
+    read: Callable[[NodeView, str], object]
+    default: object
+    """`Parameter.empty` if it is required."""
+
+
+class Signature:
+    """The importer that calls a function by its signature."""
+
+    def __init__(self, function: Function, bound: Mapping[str, object]) -> None:
+        """`bound`: arguments that are no attributes of the operator."""
+        self._function, self._bound = function, bound
+
+    @cached_property
+    def parameters(self) -> list[Parameter]:
+        """Read when the first node of the operator is imported: most never are."""
+        found = signature(self._function).parameters
+        return [p for name, p in found.items() if name not in self._bound]
+
+    @cached_property
+    def attributes(self) -> list[_Attribute]:
+        """Those that the function takes.
+
+        Raises:
+            ConfigurationError: a parameter has no annotation that says what it is.
+        """
+        found = []
+        for p in self.parameters:
+            kind = _kind(p).removesuffix(" | None")
+            if _kind(p) in _INPUTS or p.name in _GIVEN:
+                continue
+            if kind not in _READERS:
+                raise ConfigurationError(
+                    f"parameter {p.name} of {self._function.__qualname__} is {p.annotation}; "
+                    f"expected {', '.join((*_INPUTS, *_READERS))}"
+                )
+            found.append(_Attribute(p.name, *_READERS[kind], p.default))
+        return found
+
+    @cached_property
+    def inputs(self) -> list[Parameter]:
+        return [p for p in self.parameters if _kind(p) in _INPUTS]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the signature has all attributes."""
+        return all(p.name != "node" for p in self.parameters)
+
+    @property
+    def most_inputs(self) -> float:
+        several = any(p.kind is Parameter.VAR_POSITIONAL for p in self.inputs)
+        return math.inf if several else len(self.inputs)
+
+    @cached_property
+    def _first(self) -> list[Callable[[Context, NodeView], object]]:
+        return [_GIVEN[p.name] for p in self.parameters if p.name in _GIVEN]
+
+    @cached_property
+    def _operands(self) -> list[tuple[Reader, bool]]:
+        """How each input is read, and whether it stands for all that follow."""
+        several = Parameter.VAR_POSITIONAL
+        return [(_INPUTS[_kind(p)], p.kind is several) for p in self.inputs]
+
+    def __call__(self, context: Context, node: NodeView) -> Sequence[Operand]:
+        operands = [first(context, node) for first in self._first]
+        present, given = node.record.attributes, dict(self._bound)
+        for name, _, read, default in self.attributes:
+            if name in present or default is Parameter.empty:
+                given[name] = read(node, name)
+        for number, (read_input, several) in enumerate(self._operands):
+            last = max(len(node.inputs), number + 1) if several else number + 1
+            operands += [read_input(node, i) for i in range(number, last)]
+        found = self._function(*operands, **given)
+        return found if isinstance(found, (list, tuple)) else [cast(Operand, found)]
+
+
+class Versions:
+    """The importer of an operator, by the version of the operators since which each is right."""
+
+    def __init__(self, module: str) -> None:
+        """`module`: that has all versions."""
+        self.since: dict[int, Signature] = {}
+        self.module = module
+
+    def at(self, opset: int) -> Signature:
+        """The signature of a version: the last one that is not later, or else the first."""
+        known = [version for version in self.since if version <= opset]
+        return self.since[max(known, default=min(self.since))]
+
+    def __call__(self, context: Context, node: NodeView) -> Sequence[Operand]:
+        return self.at(node.opset)(context, node)
+
+
+REGISTERED: dict[tuple[str, str], Importer] = {}
+"""The importers that functions are decorated as, by domain and type of operator."""
+
+F = TypeVar("F", bound=Function)
+
+
+def onnx(*ops: str, domain: str = "", since: int = 1, **bound: object) -> Callable[[F], F]:
+    """Make a function the importer of operators, from a version of the domain's operators on.
+    `bound`: arguments of the function that are the same for all nodes.
+
+    Raises:
+        ConfigurationError: the operator has another importer of this version, or one of another
+            module.
+    """
+
+    def register(function: F) -> F:
+        made, module = Signature(function, bound), function.__module__
+        for op in ops:
+            versions = REGISTERED.setdefault((domain, op), Versions(module))
+            if (
+                not isinstance(versions, Versions)
+                or versions.module != module
+                or since in versions.since
+            ):
+                what = f"operator {op!r} of the domain {domain!r}"
+                raise ConfigurationError(f"{what} has an importer; choose a domain of your own")
+            versions.since[since] = made
+        return function
+
+    return register

@@ -1,0 +1,17 @@
+"""The operators that a module of the ONNX front end imports."""
+
+from __future__ import annotations
+
+from ftuner.frontends.onnx.importer import IMPORTERS
+from ftuner.frontends.onnx.signatures import Versions
+
+
+def operators_of(module: str) -> set[tuple[str, str]]:
+    """Domain and type of each operator whose importers a module of `frontends/onnx` decorates."""
+    found = {
+        key
+        for key, importer in IMPORTERS.items()
+        if isinstance(importer, Versions) and importer.module == f"ftuner.frontends.onnx.{module}"
+    }
+    assert found, module
+    return found
