@@ -63,6 +63,10 @@ class Request:
     isa: str | None = None
     """One of this machine's CPU; by default as the process says."""
 
+    def __post_init__(self) -> None:
+        # An unknown element type is named before a device that is missing.
+        _half(self.dtype)
+
     def backend(self) -> Backend:
         """The back end of the device.
 

@@ -181,7 +181,7 @@ def test_linear_models(transform: str) -> None:
         ("Scaler", {"offset": [1.0], "scale": [1.0, 2.0]}, "offset"),
         ("Scaler", {"offset": [1.0] * 3, "scale": [2.0] * 3}, "offset"),
         ("Normalizer", {"norm": "L3"}, "L3"),
-        ("Imputer", {"replaced_value_float": 1.0}, "imputed_value_floats is missing"),
+        ("Imputer", {"replaced_value_float": 1.0}, "imputed values are missing"),
         ("LabelEncoder", {"keys_floats": [1.0], "values_floats": [1.0, 2.0]}, "1 keys"),
         ("LabelEncoder", {"keys_strings": ["a"], "values_floats": [1.0]}, "keys are string"),
         ("CategoryMapper", {"cats_strings": ["a"], "cats_int64s": [1, 2]}, "1 values"),
