@@ -123,8 +123,9 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     def noting_launch(self: Any, program: BoundProgram, words: int, alone: bool) -> None:
         launch(self, program, words, alone)
         recorder.cells.update(self.noted_cells)
-        for ready in program.kept:
-            recorder.ran_plan(ready.encoded.address)
+        for group in program.groups:
+            for ready in group.plans:
+                recorder.ran_plan(ready.encoded.address)
 
     def noting_plan(self: Products, plan: Plan, strides: Any, rows: Any = None) -> Any:
         encoded = encode(self, plan, strides, rows)

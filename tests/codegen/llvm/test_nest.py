@@ -47,8 +47,9 @@ from ftuner.runtime.model import Model
 
 WRITTEN_IN_PLACE = {"scatter_elements", "scatter_nd", "write_rows"}
 """Their kernels finish what a copy began: a test of their own."""
-GIVEN = {"independent_loop"}
-"""An attribute is the definition: `tests/frontends/test_onnx_bags.py`."""
+GIVEN = {"independent_loop", "trees"}
+"""What is given decides the definition: `tests/frontends/test_onnx_bags.py` and
+`tests/graph/ops/test_trees.py`."""
 
 
 def test_every_operator_with_a_definition_is_here() -> None:
