@@ -36,9 +36,9 @@ from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.scratch import Workspaces
-from ftuner.runtime.cpu.task_groups import WorkDistribution
-from ftuner.runtime.cpu.tasks import RecordLayout
+from ftuner.runtime.cpu.work_distribution import WorkDistribution
 
 Array = npt.NDArray[Any]
 Side = Literal["begin", "end"]

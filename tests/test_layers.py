@@ -58,8 +58,10 @@ ONLY_ON_CPU = {
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
     "runtime.step_compilation": "on a GPU, programs compile the kernels of their steps",
-    "runtime.tasks": "shares of workers and records of native code; on a GPU a step is launches",
+    "runtime.record_layout": "the records that native code reads; a GPU passes arguments",
+    "runtime.tasks": "shares of workers; on a GPU a step is launches",
     "runtime.task_groups": "the same",
+    "runtime.work_distribution": "the same",
     "runtime.threads": "the thread pool",
     "runtime.trials": "a GPU's trials are launches, timed by events",
 }

@@ -5,13 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.core.caching import (
-    EXACT,
-    FINE_BITS,
-    after_fine,
-    coarse_middle,
-    fine_start,
-)
+from ftuner.core.ranges import EXACT, FINE_BITS, after_fine, coarse_middle, fine_start
 
 EXTENTS = st.integers(0, 1 << 50)
 

@@ -53,6 +53,14 @@ class Step(Protocol):
         ...
 
 
+class KernelStep(Step, Protocol):
+    """A step that is one kernel."""
+
+    def parameters(self) -> tuple[Dim, ...]:
+        """What the kernel reads at run time."""
+        ...
+
+
 @dataclass(frozen=True)
 class NestStep:
     """Loops over a kernel, whose buffers are those it reads and then those it writes."""

@@ -1,4 +1,4 @@
-"""Constants of a GPU's attention kernels: part of the tuning of a GPU (`hardware.gpu_tuning`).
+"""Constants of a GPU: its tuning.
 
 A frozen value with one field for each constant, as `hardware.tuning` describes. Cost, filters,
 planner and code generators read it from `GpuHardware.tuning`; a recorded machine may override

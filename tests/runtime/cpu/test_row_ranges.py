@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tests.graph.graphs import Maker, S, assert_close, graph_of, inputs_of, reference
 
-from ftuner.core.caching import after_fine
+from ftuner.core.ranges import after_fine
 from ftuner.graph.ir import Graph, Value
 from ftuner.planner.cpu.candidates import Candidate
 from ftuner.runtime.backend import Options

@@ -14,7 +14,7 @@ from tests.runtime.shapes.test_arena import layers, network
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.task_groups import WorkDistribution
+from ftuner.runtime.cpu.work_distribution import WorkDistribution
 from ftuner.runtime.shapes.layout import first_fit
 
 DIMS = [0, 1, 3, 1000]

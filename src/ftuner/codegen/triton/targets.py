@@ -1,4 +1,4 @@
-"""The resources of a compiled kernel, read back from its machine code.
+"""Targets of Triton's compiler, and the resources of a compiled kernel, read back from its code.
 
 NVIDIA: the `.nv.info` section of the cubin, a 64-bit ELF file, has the registers and stack of each
 function (CUDA Binary Utilities; `cuobjdump -elf` prints the numbers of attributes). AMD: the

@@ -1,4 +1,4 @@
-"""The problem that the planner solves: one matrix product at run-time extents.
+"""What the planner solves and finds: one matrix product at run-time extents, and its plan.
 
 These values are made on the path of a call whose shape is new, so they are named tuples, the
 cheapest frozen values Python has.

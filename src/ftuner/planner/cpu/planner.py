@@ -14,9 +14,10 @@ from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
-from ftuner.core.caching import RecentlyUsed, fine_start
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
 from ftuner.core.product import ReadWindow
+from ftuner.core.ranges import fine_start
 from ftuner.cost.step import Estimate
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.planner.cpu.candidates import MAX_MAGNITUDE, Candidate, PlannerTables, split_rows

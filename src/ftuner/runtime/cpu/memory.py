@@ -7,7 +7,7 @@ to a huge page.
 The first access to a page takes the system some ten times as long as a later one, and in a virtual
 machine up to some hundred times. So freed pages are given out again (`SparePages`): what is loaded
 is packed into the memory of what was read and freed (`reuse`), and large outputs of a model take
-the memory of earlier ones (`output_pool`).
+the memory of earlier ones (`OutputPool`).
 
 The system maps, clears and unmaps the memory of a large array each time; clearing alone takes about
 as long as writing it. So a model keeps the pages of outputs that were freed, for later ones. An

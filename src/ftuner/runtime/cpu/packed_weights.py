@@ -1,4 +1,4 @@
-"""Packed weights: packed once, in the panel width with the best estimate."""
+"""Packed weights: packed once, in the panel width with the best estimate, and their covers."""
 
 from __future__ import annotations
 

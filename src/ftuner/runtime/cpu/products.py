@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.core.caching import RecentlyUsed, after_fine
+from ftuner.core.caching import RecentlyUsed
 from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.ranges import after_fine
 from ftuner.errors import ConfigurationError
 from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Plan, Problem

@@ -17,7 +17,8 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES, SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.core.caching import RecentlyUsed, after_fine
+from ftuner.core.caching import RecentlyUsed
+from ftuner.core.ranges import after_fine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
@@ -28,9 +29,11 @@ from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
 from ftuner.runtime.cpu.steps.contract import CompiledStep, kind_of
-from ftuner.runtime.cpu.task_groups import NO_SHARES, BoundGroup, TaskGroups, WorkDistribution
-from ftuner.runtime.cpu.tasks import FIRST_BUFFER, NOTHING, RecordLayout, Unless, most_chunks
+from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
+from ftuner.runtime.cpu.tasks import Unless, most_chunks
+from ftuner.runtime.cpu.work_distribution import NO_SHARES, WorkDistribution
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
     Outputs,

@@ -20,7 +20,7 @@ from ftuner.runtime.cpu.program import BoundProgram
 MAX_PROGRAM_BYTES = 40 << 20
 """Limit on all programs that a graph keeps, divided evenly among its states. Derived: a program of
 a sentence encoder of six layers has some 39 KiB, so that each of two callers keeps 500 shapes; to
-bind one again takes a hundredth of a run."""
+bind one of some hundred tokens again takes a hundredth of its run."""
 LOOK_AGAIN_S = 1.0
 """Wait for a free state before checking whether one was lost."""
 _TURNS = count()

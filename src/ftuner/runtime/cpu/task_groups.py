@@ -1,5 +1,4 @@
-"""The tasks of a graph in groups, so that a new shape plans only what depends on what is new, and
-how workers share them.
+"""The tasks of a graph in groups, so that a new shape plans only what depends on what is new.
 
 Tasks that read the same dims form a group. Groups of equal forms are bound once for equal values of
 their dims: layers that are alike, and the products of a decoder for one more token, whose number of
@@ -9,78 +8,21 @@ rows does not change while the text grows.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Living, Sharing
-from ftuner.core.caching import RecentlyUsed, coarse_middle, fine_start
+from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.core.caching import RecentlyUsed
+from ftuner.core.ranges import coarse_middle, fine_start
 from ftuner.errors import ShapeError
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.cpu.arrays import address_of
-from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.products import Ready
-from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, RecordLayout, Task, Unless
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
-from ftuner.runtime.shapes.layout import Lifetime, Words
-
-NO_SHARES = bytes(3 * SLOT_BYTES)
-"""The first row of shares."""
-
-
-class WorkDistribution:
-    """Decides both for extents, by native code. Safe to use from several threads."""
-
-    def __init__(
-        self, runtime: NativeRuntime, rows: Sequence[int], counts: Sequence[int],
-        stages: Sequence[int], sizes: Sequence[tuple[int, int]], lifetimes: Sequence[Lifetime],
-        writers: Mapping[int, Sequence[int]],
-    ) -> None:  # fmt: skip
-        """`rows`, `counts`, `stages`: as of `records.Sharing`; `sizes`: of each buffer the number
-        of the dim that counts elements, and the bytes of one; `writers`: by the number of a buffer
-        that no step may write, the numbers of the steps that may."""
-        self._runtime, self._steps, self._buffers = runtime, len(stages), len(sizes)
-        arrays: dict[int, Sequence[int]] = {
-            Sharing.ROWS: rows,
-            Sharing.COUNTS: counts,
-            Sharing.STAGES: stages,
-            Sharing.ELEMENTS: [number for number, _ in sizes],
-            Sharing.ITEM_BYTES: [size for _, size in sizes],
-            Sharing.LIFETIMES: [stage for life in lifetimes for stage in life],
-            Sharing.ALWAYS: [int(buffer not in writers) for buffer in range(len(sizes))],
-            Sharing.WRITTEN: [buffer for buffer, steps in writers.items() for _ in steps],
-            Sharing.WRITERS: [step for steps in writers.values() for step in steps],
-        }
-        self._arrays = [np.array(words, np.int64) for words in arrays.values()]
-        self._record = np.zeros(Sharing.SIZE, np.int64)
-        self._record[[*arrays]] = [*map(address_of, self._arrays)]
-        self._record[Sharing.STEPS], self._record[Sharing.BUFFERS] = self._steps, self._buffers
-        self._record[Sharing.PAIRS] = len(arrays[Sharing.WRITERS])
-
-    def __call__(
-        self, words: Words, first: int, shares: Words, workers: int, most_chunks: int,
-        once: Collection[int], elsewhere: Sequence[int],
-    ) -> tuple[Words, int, Words]:  # fmt: skip
-        """The offsets of all buffers in the arena, its bytes, and how steps are shared in runs that
-        find the results of the steps `once` computed; how in others is written to `words` from
-        `first` on. `words` begin with the values of all dims. Buffers `elsewhere` have no bytes."""
-        count = self._buffers
-        offsets, memory = np.empty(count, np.int64), np.empty((1 + Living.SIZE) * count, np.int64)
-        idle, later = np.zeros((2, 4 * self._steps if once else 0), np.int64)
-        idle[[*once]] = 1
-        places = np.array(elsewhere, np.int64)
-        values, sizes = address_of(words), address_of(memory)
-        # In the order of `records.Extents`.
-        extents = array("q", (
-            values, workers, most_chunks, address_of(shares), address_of(idle) if once else 0,
-            values + first * SLOT_BYTES, address_of(later), address_of(places), len(places),
-            sizes, address_of(offsets), sizes + count * SLOT_BYTES,
-        ))  # fmt: skip
-        arena_bytes = self._runtime.decide(address_of(self._record), extents.buffer_info()[0])
-        return offsets, arena_bytes, later
-
 
 MAX_GROUPS = 4096
 """Bound groups that a graph keeps apart from those of its programs. Derived: those of a network of

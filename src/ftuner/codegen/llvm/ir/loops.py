@@ -3,8 +3,8 @@
 Repeats become counted loops, spatial mappings become arithmetic on the worker's number, and
 partitions become loops over bounds computed from it. All indices are i64.
 
-One internal function a module and element type. A row is copied in whole vectors, then in halves
-down to one element: no masks, so that every ISA can do it.
+Rows are copied by one internal function for each element type of a module: in whole vectors, then
+in halves down to one element. There are no masks, so that every ISA can do it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the kernels of Winograd's products share: a worker's memory, vectors of channels, and the
-epilogue.
+"""Emits the kernel of Winograd's products of tiles, and what it shares with the kernel along one
+axis: a worker's memory, vectors of channels, and the epilogue.
 
 A task is a block of tiles. Their inputs are transformed to one matrix of tiles and channels for
 each element of a tile. Then, panel by panel of the result's channels, the weight is transformed,

@@ -27,14 +27,8 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.records import (
-    ALIGNMENT_BYTES,
-    SLACK_BYTES,
-    SLOT_BYTES,
-    Extents,
-    Living,
-    Sharing,
-)
+from ftuner.codegen.llvm.native.binding_records import Extents, Living, Sharing
+from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES, SLOT_BYTES
 from ftuner.codegen.llvm.native.symbols import DECIDE_SYMBOL, FILL_SYMBOL
 
 

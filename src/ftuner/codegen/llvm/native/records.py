@@ -40,95 +40,11 @@ class Call:
     SIZE = OPERANDS + MAX_OPERANDS
 
 
-class Site:
-    """The call cache of one native function: a hash table of `Known` records, and some objects of
-    this process."""
-
-    NONE = 0
-    TRUE = 1
-    FALSE = 2
-    ARRAY_TYPE = 3
-    THREADS = 4
-    """Address of the number of threads that calls may use."""
-    WORKSPACES = 5
-    """Address of the `FreeWorkspaces`."""
-    MOST_WORKSPACE_BYTES = 6
-    """Largest free workspace that a call may take."""
-    MISSES = 7
-    """Calls so far that were not in the table."""
-    TABLE = 8
-    """Addresses of `Known` records. Each is in one of the `PROBES` slots that begin at its hash,
-    modulo `TABLE_SLOTS`, and no slot before it is null."""
-    TABLE_SLOTS = 1024
-    PROBES = 8
-    SEEN = TABLE + TABLE_SLOTS
-    """Hashes of calls that were not in the table, placed as those of the table."""
-    SIZE = SEEN + TABLE_SLOTS
-
-
-class Known:
-    """An entry of the call cache: a call with arrays of certain layouts. The Python object at
-    `OWNER` keeps the other objects alive."""
-
-    HASH = 0
-    THREADS = 1
-    """Threads that the plan was made for."""
-    ENTRY = 2
-    PLAN = 3
-    WORKERS = 4
-    """Workers of the plan. If another call has them, the caller does the plan alone."""
-    POOL = 5
-    WORKSPACE_BYTES = 6
-    """0 if the plan needs none."""
-    LAST_USE = 7
-    """`Site.MISSES` when the entry was last used."""
-    B = 8
-    """Address of the word that holds the address of B; 0 if it is the second array."""
-    OPERANDS = 9
-    OWNER = 10
-    EMPTY = 11
-    """The function that allocates the result if no `out` is given; its arguments follow."""
-    EMPTY_ARGUMENTS = 12
-    ACQUIRE = 13
-    """The function that takes the pool's lock without waiting; its arguments follow."""
-    ACQUIRE_ARGUMENTS = 14
-    RELEASE = 15
-    PATIENCE_NS = 16
-    """A call that takes longer is assumed to have had a preempted worker; 0 for plans that are
-    estimated longer than that."""
-    SPANS = 17
-    """For each array, the byte offsets of its lowest byte and of the end of its highest one, from
-    its first element."""
-    LENGTH = SPANS + 2 * 3
-    """Words of the signature, which follows. For each array it has the dtype, flags and number of
-    axes, extents, strides; it has one 0 for a result that is to be allocated."""
-    SIGNATURE = LENGTH + 1
-    MAX_AXES = 8
-    HASH_FACTOR = 0x9E3779B97F4A7C15
-    """2**64 divided by the golden ratio. A step of the hash is an exclusive or with the next word,
-    a product with this, and an exclusive or of the high half into the low half."""
-
-
 class FreeWorkspaces:
     """Addresses of the free workspaces, in any slots; the other slots hold 0. The word before a
     workspace holds its size in bytes."""
 
     SLOTS = 64
-
-
-class ArrayField:
-    """Fields of a NumPy array, as byte offsets from its data pointer (NumPy's binary interface,
-    `PyArrayObject_fields`)."""
-
-    TYPE = -8
-    DATA = 0
-    AXES = 8
-    EXTENTS = 16
-    STRIDES = 24
-    DTYPE = 40
-    FLAGS = 48
-    ALIGNED = 0x100
-    WRITEABLE = 0x400
 
 
 WIDENED_KINDS = {dtype: number for number, dtype in enumerate(NARROW_DTYPES, 1)}
@@ -277,70 +193,6 @@ class Segment:
     KERNEL = 0
     MR = 1
     TILES = 2
-    SIZE = 3
-
-
-class Sharing:
-    """What binding knows of a graph: addresses of arrays, of an element for each step, each buffer
-    of the arena, and each pair of a buffer that no step may write and a step that may write it."""
-
-    STEPS = 0
-    ROWS = 1
-    """Of each step the row of its task among `Extents.SHARES`; 0 if a dim counts its tasks."""
-    COUNTS = 2
-    """Of each step the number of that dim."""
-    STAGES = 3
-    """Of each step the first one of its stage."""
-    BUFFERS = 4
-    ELEMENTS = 5
-    """Of each buffer the number of the dim that counts elements."""
-    ITEM_BYTES = 6
-    LIFETIMES = 7
-    """Of each buffer its first and its last stage, in the order of the first ones."""
-    ALWAYS = 8
-    """Of each buffer 1 if some step writes it in any case."""
-    PAIRS = 9
-    WRITTEN = 10
-    WRITERS = 11
-    SIZE = 12
-
-
-class Extents:
-    """What binding decides for extents: addresses of arrays."""
-
-    VALUES = 0
-    """Of all dims."""
-    WORKERS = 1
-    MOST_CHUNKS = 2
-    """Of a step whose tasks a dim counts."""
-    SHARES = 3
-    """Rows of workers, chunks, and whether the workers wait for each other; the first one is of
-    nothing."""
-    IDLE = 4
-    """Of each step, whether later runs find its results; null if there is none."""
-    FIRST = 5
-    """Written: for all steps the workers, then the chunks, whether workers wait for each other, and
-    the chunks before the step's stage."""
-    LATER = 6
-    """The same of later runs, if there are idle steps."""
-    ELSEWHERE = 7
-    """The numbers of buffers that are elsewhere."""
-    ELSEWHERE_COUNT = 8
-    SIZES = 9
-    """Written: the bytes of each buffer, as are `OFFSETS`."""
-    OFFSETS = 10
-    LIVING = 11
-    """Memory for a `Living` for each buffer."""
-    SIZE = 12
-
-
-class Living:
-    """A buffer of an arena that is placed and still read."""
-
-    BEGIN = 0
-    END = 1
-    LAST = 2
-    """The last stage that reads it."""
     SIZE = 3
 
 

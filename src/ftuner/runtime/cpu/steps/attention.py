@@ -30,6 +30,7 @@ from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.packed_weights import covers_of
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -42,15 +43,7 @@ from ftuner.runtime.cpu.steps.contract import (
     strided,
     touched,
 )
-from ftuner.runtime.cpu.tasks import (
-    BoundTask,
-    Field,
-    PlanKey,
-    RecordLayout,
-    Task,
-    most_chunks,
-    nothing_to_do,
-)
+from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.step_kinds import MatrixKind

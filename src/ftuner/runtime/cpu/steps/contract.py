@@ -1,6 +1,4 @@
-"""Required families: the families of uKernels that a step may run. Only these are compiled, not all
-families of a library.
-"""
+"""The contract of kinds of steps: what code a step needs, its record, and its cost."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ from ftuner.errors import SavedModelError
 from ftuner.graph.buffers import Buffer, View, hollow
 from ftuner.graph.following import static
 from ftuner.graph.splitting import PackedWeight
-from ftuner.graph.steps import Step
+from ftuner.graph.steps import KernelStep, Step
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.packed_weights import Panels, UsedCovers, pack_several, unpacked
 from ftuner.runtime.cpu.products import Products
-from ftuner.runtime.cpu.tasks import RecordLayout
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.step_kinds import StepKinds
@@ -64,6 +62,7 @@ def by_library(
 
 
 S = TypeVar("S", bound=Step)
+K = TypeVar("K", bound=KernelStep)
 Extents = Mapping[str, int]
 """The values of symbols."""
 
@@ -292,6 +291,19 @@ class CompiledKernel(CompiledStep):
         records.equal_tasks(self.tasks)
         if self.checks:
             records.check(at + StepSlot.STATUS, self.checks)
+
+
+class KernelKind(StepKind[K]):
+    """A step that is one kernel."""
+
+    @abstractmethod
+    def tasks(self, step: K) -> Dim:
+        """The number of the kernel's tasks, which take equally long."""
+
+    def compiled(
+        self, step: K, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledStep:
+        return CompiledKernel(step, kernel, step.parameters(), self.tasks(step))
 
 
 def strided(view: View, extents: Extents) -> StridedArray:

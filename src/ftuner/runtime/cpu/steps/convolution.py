@@ -26,9 +26,10 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.operands import ProblemOf, row_distances
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import Extents, Loaded, RequiredFamilies, StepReport, no_cost
 from ftuner.runtime.cpu.steps.product import CompiledProduct, ProductKind
-from ftuner.runtime.cpu.tasks import Condition, PlanKey, RecordLayout, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, PlanKey, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.ukernels.cpu.library import Operands

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.schedule import BLOCK, DepthwiseKernel
-from ftuner.core.dim import ceil_quotient
+from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.kernels import DepthwiseProblem, depthwise_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.steps import DepthwiseStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.steps.contract import (
-    CompiledKernel,
-    CompiledStep,
-    Extents,
-    Loaded,
-    RequiredFamilies,
-    StepKind,
-    StepReport,
-)
+from ftuner.runtime.cpu.steps.contract import Extents, KernelKind, StepReport
 
 
 def kernel_of(step: DepthwiseStep) -> DepthwiseKernel:
@@ -30,7 +22,7 @@ def kernel_of(step: DepthwiseStep) -> DepthwiseKernel:
     )  # fmt: skip
 
 
-class DepthwiseKind(StepKind[DepthwiseStep]):
+class DepthwiseKind(KernelKind[DepthwiseStep]):
     """A depthwise convolution is one kernel, whose tasks are blocks of rows of the result."""
 
     def bundle(self, step: DepthwiseStep, hardware: CpuHardware, isa: Isa) -> Bundle:
@@ -41,12 +33,9 @@ class DepthwiseKind(StepKind[DepthwiseStep]):
             emitter, "depthwise", kernel, lanes, isa.vector_registers, isa.fused, inlines=False
         )
 
-    def compiled(
-        self, step: DepthwiseStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledStep:
+    def tasks(self, step: DepthwiseStep) -> Dim:
         images, rows, positions, _ = step.out.shape
-        tasks = images * rows * ceil_quotient(positions, BLOCK)
-        return CompiledKernel(step, kernel, step.parameters(), tasks)
+        return images * rows * ceil_quotient(positions, BLOCK)
 
     def report(
         self, step: DepthwiseStep, extents: Extents, machine: Machine, resident_bytes: int

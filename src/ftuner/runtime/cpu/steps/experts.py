@@ -22,6 +22,7 @@ from ftuner.planner.cpu.planner import best_width, planner_for
 from ftuner.runtime.cpu.packed_weights import Panels, panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -35,14 +36,7 @@ from ftuner.runtime.cpu.steps.contract import (
     packed_as,
     touched,
 )
-from ftuner.runtime.cpu.tasks import (
-    BoundTask,
-    PlanKey,
-    RecordLayout,
-    Task,
-    most_chunks,
-    nothing_to_do,
-)
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library

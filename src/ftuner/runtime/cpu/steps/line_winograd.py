@@ -14,10 +14,10 @@ import numpy as np
 from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.caching import coarse_middle, fine_start
 from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.expr import Expr
 from ftuner.core.product import ReadWindow
+from ftuner.core.ranges import coarse_middle, fine_start
 from ftuner.core.units import count
 from ftuner.core.winograd import LINE_OUTPUTS, line_transforms, taps_of
 from ftuner.cost.cpu.winograd import LineProblem

@@ -32,6 +32,7 @@ from ftuner.runtime.cpu.operands import (
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -44,7 +45,7 @@ from ftuner.runtime.cpu.steps.contract import (
     strided,
     touched,
 )
-from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, RecordLayout, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, Operands, build_library

@@ -24,6 +24,7 @@ from ftuner.planner.cpu.planner import Planner, best_width, planner_for
 from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut, recurrence_ukernels
 from ftuner.runtime.cpu.packed_weights import Panels, packed_levels, panel_covers
 from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -39,7 +40,7 @@ from ftuner.runtime.cpu.steps.contract import (
     strided,
     touched,
 )
-from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, RecordLayout, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library

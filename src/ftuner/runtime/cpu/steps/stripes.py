@@ -11,12 +11,12 @@ from ftuner.codegen.llvm.native.kernel_records import Stripes as StripesSlot
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.caching import after_fine, coarse_middle
 from ftuner.core.cpu.common_epilogue import LIMITS
 from ftuner.core.cpu.schedule import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
+from ftuner.core.ranges import after_fine, coarse_middle
 from ftuner.core.units import count
 from ftuner.cost.cpu.stripes import Extents as MemberExtents
 from ftuner.cost.cpu.stripes import Work
@@ -35,6 +35,7 @@ from ftuner.planner.cpu.stripes import (
 from ftuner.runtime.cpu.operands import step_types
 from ftuner.runtime.cpu.packed_weights import panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -48,15 +49,7 @@ from ftuner.runtime.cpu.steps.contract import (
 )
 from ftuner.runtime.cpu.steps.depthwise import kernel_of
 from ftuner.runtime.cpu.steps.product import CompiledProduct, lay_out_limits, shared_epilogue
-from ftuner.runtime.cpu.tasks import (
-    BoundTask,
-    Condition,
-    PlanKey,
-    RecordLayout,
-    Task,
-    most_chunks,
-    nothing_to_do,
-)
+from ftuner.runtime.cpu.tasks import BoundTask, Condition, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Dims, DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import build_library

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.kernels import TopKProblem, top_k_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.suppression_step import LANES, SuppressionStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.steps.contract import (
-    CompiledKernel,
-    CompiledStep,
-    Extents,
-    Loaded,
-    RequiredFamilies,
-    StepKind,
-    StepReport,
-)
+from ftuner.runtime.cpu.steps.contract import Extents, KernelKind, StepReport
 
 
-class SuppressionKind(StepKind[SuppressionStep]):
+class SuppressionKind(KernelKind[SuppressionStep]):
     """Non-maximum suppression is one kernel, with a task for each label of an image."""
 
     def bundle(self, step: SuppressionStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         emitter = "ftuner.codegen.llvm.kernels.suppression"
         return kernel_bundle(emitter, "suppression", step.dtype, LANES, step.centred)
 
-    def compiled(
-        self, step: SuppressionStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledStep:
-        return CompiledKernel(step, kernel, step.parameters(), step.tasks)
+    def tasks(self, step: SuppressionStep) -> Dim:
+        return step.tasks
 
     def report(
         self, step: SuppressionStep, extents: Extents, machine: Machine, resident_bytes: int

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.cpu.kernels import TopKProblem, top_k_cost
 from ftuner.cost.step import Machine
 from ftuner.graph.steps import TopKStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.steps.contract import (
-    CompiledKernel,
-    CompiledStep,
-    Extents,
-    Loaded,
-    RequiredFamilies,
-    StepKind,
-    StepReport,
-)
+from ftuner.runtime.cpu.steps.contract import Extents, KernelKind, StepReport
 
 
-class TopKKind(StepKind[TopKStep]):
+class TopKKind(KernelKind[TopKStep]):
     """A top-k is one kernel, with a task for each row."""
 
     def bundle(self, step: TopKStep, hardware: CpuHardware, isa: Isa) -> Bundle:
@@ -31,10 +24,8 @@ class TopKKind(StepKind[TopKStep]):
             tuning.top_k_heap_share,
         )  # fmt: skip
 
-    def compiled(
-        self, step: TopKStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledStep:
-        return CompiledKernel(step, kernel, step.parameters(), step.rows)
+    def tasks(self, step: TopKStep) -> Dim:
+        return step.rows
 
     def report(
         self, step: TopKStep, extents: Extents, machine: Machine, resident_bytes: int

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 from ftuner.graph.tree_step import ROWS, TreesStep
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.steps.contract import (
-    CompiledKernel,
-    CompiledStep,
-    Extents,
-    Loaded,
-    RequiredFamilies,
-    StepKind,
-    StepReport,
-)
+from ftuner.runtime.cpu.steps.contract import Extents, KernelKind, StepReport
 
 LOADS = 4
 """Loads of a walk at one level."""
 
 
-class TreesKind(StepKind[TreesStep]):
+class TreesKind(KernelKind[TreesStep]):
     """All trees are one kernel, with a task for each block of rows."""
 
     def bundle(self, step: TreesStep, hardware: CpuHardware, isa: Isa) -> Bundle:
         emitter = "ftuner.codegen.llvm.kernels.trees"
         return kernel_bundle(emitter, "trees", step.dtype, step.missing, step.levels, ROWS)
 
-    def compiled(
-        self, step: TreesStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledStep:
-        return CompiledKernel(step, kernel, step.parameters(), step.tasks)
+    def tasks(self, step: TreesStep) -> Dim:
+        return step.tasks
 
     def report(
         self, step: TreesStep, extents: Extents, machine: Machine, resident_bytes: int

@@ -10,6 +10,7 @@ from ftuner.cost.step import Machine
 from ftuner.graph.steps import DepthwiseStep, ProductStep, WholeStep
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.stripes import StripesPlanner
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -21,7 +22,6 @@ from ftuner.runtime.cpu.steps.contract import (
     no_cost,
 )
 from ftuner.runtime.cpu.steps.stripes import compiled_chain, stripes_at, walked
-from ftuner.runtime.cpu.tasks import RecordLayout
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""What both kinds of Winograd's products share on a CPU. A step of kind `convolution` follows each
-of them, which does the work where these are slower.
+"""Convolutions by windows of 3 x 3 on a CPU, as Winograd's products of tiles, and what these share
+with those along one axis. A step of kind `convolution` follows each of both, which does the work
+where they are slower.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from ftuner.codegen.llvm.native.kernel_records import Winograd, WinogradCommon
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
-from ftuner.core.caching import fine_start
 from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.dim import Dim, ceil_quotient, maximum
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import Expr
 from ftuner.core.product import product_types
+from ftuner.core.ranges import fine_start
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.cpu.winograd import WinogradProblem
@@ -38,6 +39,7 @@ from ftuner.planner.cpu.winograd import (
 from ftuner.runtime.cpu.packed_weights import Panels, panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.steps.contract import (
     CompiledStep,
     Extents,
@@ -51,14 +53,7 @@ from ftuner.runtime.cpu.steps.contract import (
     packed_once,
     touched,
 )
-from ftuner.runtime.cpu.tasks import (
-    BoundTask,
-    PlanKey,
-    RecordLayout,
-    Task,
-    most_chunks,
-    nothing_to_do,
-)
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.ukernels.cpu.library import LibraryName, build_library

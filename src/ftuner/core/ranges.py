@@ -1,0 +1,35 @@
+"""Ranges of extents within which decisions stay the same.
+
+What is decided for a new extent is decided for the range that it is in, so that most new extents
+find a decision. A range has one extent for which its decision is made, whichever extent comes
+first: what is run does not depend on what ran before.
+"""
+
+from __future__ import annotations
+
+EXACT = 32
+"""Extents below are fine ranges of their own: each number of rows within a row tile has its own
+plan."""
+FINE_BITS, COARSE_BITS = 3, 1
+"""Binary logarithms of the ranges in an octave. Assumed: estimates differ less within a range of an
+eighth of an octave than they err. Coarse ranges are for decisions by several extents at once, which
+halves of an octave keep few."""
+
+
+def fine_start(extent: int) -> int:
+    """The first extent of a fine range."""
+    if extent < EXACT:
+        return extent
+    shift = extent.bit_length() - 1 - FINE_BITS
+    return extent >> shift << shift
+
+
+def after_fine(start: int) -> int:
+    """The first extent of the next fine range."""
+    return start + 1 if start < EXACT else start + (1 << start.bit_length() - 1 - FINE_BITS)
+
+
+def coarse_middle(extent: int) -> int:
+    """An extent in the middle of a coarse range, such as 224, 320 and 640."""
+    shift = max(extent.bit_length() - 1 - COARSE_BITS, 0)
+    return (extent >> shift << shift) + (1 << shift >> 1)
