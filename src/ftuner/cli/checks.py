@@ -69,13 +69,13 @@ class Finding:
     """One thing that was checked."""
 
     part: str
-    """What it belongs to: `versions`, `cache`, `hardware`..."""
+    """The subject: `versions`, `cache`, `hardware`..."""
     state: str
     """`right`; `warning`: ftuner works, but slower than it could or without a part; `problem`:
     ftuner, or what the user asked for, does not work."""
     text: str
     todo: str = ""
-    """What to do about it; empty if there is nothing to do."""
+    """The remedy; empty if there is nothing to do."""
 
 
 def checked() -> list[Finding]:

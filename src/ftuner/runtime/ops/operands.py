@@ -159,7 +159,7 @@ def matched(a: object, b: object, out: object | None) -> Groups:
     """The members of sequences of one length.
 
     Raises:
-        OperandError: what is no sequence.
+        OperandError: a value that is not a sequence.
         ShapeError: sequences of several lengths.
     """
     found = Groups(

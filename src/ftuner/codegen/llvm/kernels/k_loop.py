@@ -41,12 +41,12 @@ from ftuner.hardware.tuning import KLoopTuning
 
 
 class CodeOptions(NamedTuple):
-    """What decides the code of a uKernel besides its tile."""
+    """Options of the code of a uKernel, besides its tile."""
 
     isa: InstructionSet
     tuning: KLoopTuning
     line_bytes: int
-    """Of a cache line, for prefetches."""
+    """Bytes of a cache line, for prefetches."""
 
 
 def steps_of_round(kernel: UKernel, isa: InstructionSet, tuning: KLoopTuning) -> int:

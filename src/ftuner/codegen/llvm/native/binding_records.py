@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class Sharing:
-    """What binding knows of a graph: addresses of arrays, of an element for each step, each buffer
-    of the arena, and each pair of a buffer that no step may write and a step that may write it."""
+    """The steps and buffers of a graph: addresses of arrays, with an element for each step, each
+    buffer of the arena, and each pair of a buffer that no step may write and a step that may."""
 
     STEPS = 0
     ROWS = 1
@@ -29,7 +29,7 @@ class Sharing:
 
 
 class Extents:
-    """What binding decides for extents: addresses of arrays."""
+    """The extents of a program, and memory for what is decided for them: addresses of arrays."""
 
     VALUES = 0
     """Of all dims."""
