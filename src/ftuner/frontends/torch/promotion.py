@@ -1,0 +1,56 @@
+"""torch's promotion of element types."""
+
+from __future__ import annotations
+
+from ftuner.core.dtype import BOOL, FLOAT32, INT16, INT32, INT64, DType
+from ftuner.graph.ir import Operand, Value, building
+
+
+def _category(dtype: DType) -> int:
+    return {"bool": 0, "uint": 1, "int": 1, "float": 2}[dtype.kind]
+
+
+def result_dtype(*operands: Operand) -> DType:
+    """The dtype that operands are computed in: the widest of tensors with axes; others, and
+    numbers, only count where they are of a higher category."""
+    found: DType | None = None
+    tensors = [x for x in operands if isinstance(x, Value)]
+    for group in ([x for x in tensors if x.rank], [x for x in tensors if not x.rank]):
+        joined: DType | None = None
+        for x in group:
+            joined = x.dtype if joined is None else joined_dtype(joined, x.dtype)
+        if joined is not None and (found is None or _category(joined) > _category(found)):
+            found = joined
+    for number in operands:
+        if isinstance(number, Value):
+            continue
+        own = BOOL if isinstance(number, bool) else FLOAT32 if isinstance(number, float) else INT64
+        if found is None or _category(own) > _category(found):
+            found = own
+    assert found is not None
+    return found
+
+
+def joined_dtype(x: DType, y: DType) -> DType:
+    """The dtype of two tensors together."""
+    if x == y:
+        return x
+    if _category(x) != _category(y):
+        return x if _category(x) > _category(y) else y
+    if x.kind == y.kind:
+        if x.itemsize == y.itemsize:
+            return FLOAT32  # float16 and bfloat16
+        return x if x.itemsize > y.itemsize else y
+    from_signed, unsigned = (x, y) if x.kind == "int" else (y, x)
+    if from_signed.itemsize > unsigned.itemsize:
+        return from_signed
+    return {1: INT16, 2: INT32}.get(unsigned.itemsize, INT64)
+
+
+def promoted(*operands: Operand, floating: bool = False) -> list[Value]:
+    """The operands as values of one dtype. `floating`: integers become float32."""
+    dtype = result_dtype(*operands)
+    if floating and dtype.kind != "float":
+        dtype = FLOAT32
+    like = building().scalar(0, dtype)
+    return [x.cast(dtype) if isinstance(x, Value) else like.like(x) for x in operands]

@@ -1,0 +1,57 @@
+"""The importers of ATen operators, whose schema is their Python signature.
+
+    @aten("leaky_relu")
+    def _leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
+        return where(x < 0, x * negative_slope, x)
+
+A row takes the operator's arguments in their order, under the names that torch's schema has for
+those behind the first tensors, with its defaults; `tests/frontends` compares the two. Tensors come
+as `Value`, integers as dims, dtypes as `DType`. What has no meaning for values, such as a memory
+format or a device, is left out before the row is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ftuner.errors import ConfigurationError
+from ftuner.graph.ir import Value
+
+Row = Callable[..., Value | Sequence[Value | None]]
+ATEN: dict[str, Row] = {}
+"""Importers by the name of the operator and its overload: `add.Tensor`. Operators of other
+namespaces have it before them: `torchvision::nms.default`."""
+MEANINGLESS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
+"""Arguments that say where and how a tensor is stored."""
+F = TypeVar("F", bound=Row)
+
+
+def aten(*ops: str, **bound: object) -> Callable[[F], F]:
+    """Make a function the importer of operators: of the overload that is named, else `default`.
+    `bound`: arguments of the function that are the same for all nodes.
+
+    Raises:
+        ConfigurationError: the operator has an importer.
+    """
+
+    def register(function: F) -> F:
+        for op in ops:
+            name = op if "." in op else f"{op}.default"
+            if name in ATEN:
+                raise ConfigurationError(f"operator {name!r} has an importer")
+            ATEN[name] = _with(function, bound) if bound else function
+        return function
+
+    return register
+
+
+def _with(function: Row, bound: dict[str, object]) -> Row:
+    return lambda *operands, **given: function(*operands, **bound, **given)
+
+
+def name_of(target: Any) -> str:
+    """The name under which the importer of an operator (`torch._ops.OpOverload`) is found."""
+    name = str(target._schema.name)
+    overload = target._overloadname
+    return f"{name.removeprefix('aten::')}.{overload}"
