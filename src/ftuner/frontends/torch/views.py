@@ -118,7 +118,7 @@ def _expand_as(x: Value, other: Value) -> Value:
 
 @aten(
     "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "lift_fresh", "positive",
-    "resolve_conj", "resolve_neg", "conj", "_conj", "real", "view_copy", "lift",
+    "resolve_conj", "resolve_neg", "conj", "_conj", "real", "lift", "detach_",
 )  # fmt: skip
 def _same(x: Value) -> Value:
     return x
