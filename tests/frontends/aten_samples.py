@@ -55,7 +55,8 @@ def samples(op: Any, dtype: torch.dtype, most: int) -> Iterator[Sample]:
 
 def traced(sample: Sample, whole: bool, symbolic: bool = False) -> fx.GraphModule | None:
     """The graph of a sample: with composite operators as `torch.export` leaves them (`whole`), or
-    as AOTAutograd writes it, with what has no importer decomposed. None if torch cannot trace it."""
+    as AOTAutograd writes it, with what has no importer decomposed. None if torch cannot trace
+    it."""
     mode = "symbolic" if symbolic else "fake"
     table = None if whole else decompositions()
     trace = make_fx(sample.function, table, mode, pre_dispatch=whole, _allow_non_fake_inputs=True)

@@ -10,9 +10,8 @@ torch = pytest.importorskip("torch")
 # torch's tests import it.
 pytest.importorskip("expecttest")
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
-
 from tests.frontends import aten_samples  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
 OPERATORS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
 CORE = (
