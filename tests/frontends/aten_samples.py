@@ -3,7 +3,8 @@ references of the imported graphs make of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -58,12 +59,17 @@ def traced(sample: Sample, whole: bool, symbolic: bool = False) -> fx.GraphModul
     as AOTAutograd writes it, with what has no importer decomposed. None if torch cannot trace
     it."""
     mode = "symbolic" if symbolic else "fake"
-    table = None if whole else decompositions()
+    table = None if whole else _table()
     trace = make_fx(sample.function, table, mode, pre_dispatch=whole, _allow_non_fake_inputs=True)
     try:
         return trace(*sample.operands)
     except Exception:
         return None
+
+
+@cache
+def _table() -> Mapping[Any, Callable[..., Any]]:
+    return decompositions()
 
 
 def missing(module: fx.GraphModule) -> set[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._decomp import decomposition_table
 
 Tensors = tuple[torch.Tensor, ...]
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
@@ -49,15 +50,22 @@ def lengths_kept() -> Iterator[None]:
         aten.rnn_tanh.input: _of_one_state,
         aten.rnn_relu.input: _of_one_state,
     }
-    before = {op: op.py_kernels.get(_COMPOSITE) for op in layers}
+    before = {op: dict(op.py_kernels) for op in layers}
+    decomposed = {op: decomposition_table[op] for op in layers if op in decomposition_table}
     try:
+        decomposition_table.update(layers)
         for op, shapes in layers.items():
-            op.py_kernels[_COMPOSITE] = shapes
-            op._dispatch_cache.clear()
+            _replace(op, dict.fromkeys([*before[op], _COMPOSITE], shapes))
         yield
     finally:
-        for op, kernel in before.items():
-            del op.py_kernels[_COMPOSITE]
-            if kernel is not None:
-                op.py_kernels[_COMPOSITE] = kernel
-            op._dispatch_cache.clear()
+        for op, kernels in before.items():
+            del decomposition_table[op]
+            _replace(op, kernels)
+        decomposition_table.update(decomposed)
+
+
+def _replace(op: Any, kernels: Mapping[DispatchKey, Callable[..., Any]]) -> None:
+    """Have an operator use other kernels of Python."""
+    op.py_kernels.clear()
+    op.py_kernels.update(kernels)
+    op._dispatch_cache.clear()
