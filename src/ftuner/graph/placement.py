@@ -157,6 +157,11 @@ class Placement:
         view = self.forms[value] = self.copied(view, self.alone(value))
         return view if dtype is None else self.converted(view, dtype)
 
+    def contiguous_last(self, value: Value, dtype: DType | None = None) -> View:
+        """The value in memory, with a contiguous last axis; in a dtype, if one is given."""
+        view = self.view(value, dtype)
+        return view if view.layout.strides[-1] == 1 else self.contiguous(value, dtype)
+
     def rows(self, value: Value, dtype: DType) -> View:
         """The value in memory as one axis of contiguous rows with one stride."""
         rows = contiguous_rows(self.view(value, dtype))

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pytest
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.kernels.top_k import emit
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.graph.operators import OPERATORS
+from ftuner.schedules.top_k.cpu_kernel import emit
 
 Array = npt.NDArray[Any]
 DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint64")

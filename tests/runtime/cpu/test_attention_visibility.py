@@ -26,9 +26,9 @@ from ftuner.core.product import product_types
 from ftuner.graph.ir import Graph
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps.attention import attention_plan, problem_of
 from ftuner.runtime.model import Model
 from ftuner.runtime.shapes.layout import StridedArray
+from ftuner.schedules.attention.cpu_binding import attention_plan, problem_of
 
 B, H, G, D, E, P = (symbol(name) for name in "BHGDEP")
 LOWEST = float(np.finfo(np.float32).min)

@@ -20,7 +20,7 @@ from ftuner.ukernels.cpu.library import BSource, Operands
 if TYPE_CHECKING:
     from ftuner.core.dim import Dim
     from ftuner.graph.buffers import View
-    from ftuner.graph.steps import ProductStep
+    from ftuner.schedules.product.step import ProductStep
 
 
 class MatrixLayout(NamedTuple):
