@@ -23,7 +23,8 @@ LAYERS = (
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below.
 `schedules` are packages alone: their modules are in the layers that their names say."""
 FILES_OF_SCHEDULES = {
-    "step": "graph", "cost": "cost", "plan": "planner", "kernel": "codegen", "binding": "runtime",
+    "step": "graph", "cost": "cost", "plan": "planner", "record": "codegen", "kernel": "codegen",
+    "binding": "runtime",
 }  # fmt: skip
 """The layer of each file of a schedule, by a word of its name."""
 BUILT_ON = {

@@ -9,9 +9,10 @@ they are first needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from ftuner.graph.buffers import View
@@ -55,6 +56,11 @@ SCHEDULES = (
     Schedule("suppression", ("suppress",)),
     Schedule("trees", ("trees",)),
 )
+
+
+def modules(file: str) -> Iterator[Any]:
+    """The modules of a name that schedules have."""
+    return (s.module(file) for s in SCHEDULES if find_spec(s.module_name(file)))
 
 
 @cache

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.kernel_records import LevelPanel
-from ftuner.codegen.llvm.native.records import SLACK_BYTES
+from ftuner.codegen.llvm.native.records import SLACK_BYTES, LevelPanel
 from ftuner.core.cpu.tile import PACKED, ROW
 from ftuner.core.product import ReadWindow
 from ftuner.graph.arrays import words

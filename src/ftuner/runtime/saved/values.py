@@ -27,7 +27,7 @@ _MODULES = (
     "core.product", "core.recurrence", "core.symbolic", "graph.answers", "graph.appending",
     "graph.buffers", "graph.ir", "graph.ops.learning", "graph.ops.text", "graph.splitting",
     "graph.steps", "runtime.late_model", "runtime.model",
-    *(f"schedules.{schedule.name}.step" for schedule in SCHEDULES),
+    *(schedule.module_name("step").removeprefix("ftuner.") for schedule in SCHEDULES),
 )  # fmt: skip
 """The modules whose dataclasses and named tuples are written."""
 _KEPT_APART = ("graph.buffers.Buffer", "graph.ir.Node", "graph.ir.RandomKey", "graph.ir.Value")

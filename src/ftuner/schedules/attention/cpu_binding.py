@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.kernel_records import Attention
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
@@ -46,6 +45,7 @@ from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.attention.cpu_cost import AttentionLayout, AttentionProblem
 from ftuner.schedules.attention.cpu_plan import attention_blocks, attention_estimate
+from ftuner.schedules.attention.cpu_record import Attention
 from ftuner.schedules.attention.step import AttentionStep
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
@@ -57,7 +57,7 @@ class AttentionPlan(NamedTuple):
     """How an attention is cut and covered."""
 
     slots: tuple[int, ...]
-    """The slots of `kernel_records.Attention` before the batch axes. What counts keys, strides and
+    """The slots of `cpu_record.Attention` before the batch axes. What counts keys, strides and
     the address of the workspace are 0."""
     tasks: int
     runs: int

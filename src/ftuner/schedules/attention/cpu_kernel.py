@@ -6,7 +6,7 @@ compute the scores of a block in memory that stays in L2, each row is exponentia
 uKernels multiply it by v; the sum of the powers divides the result. Only the scores of one block
 exist at a time. In causal attention, both products and the powers end at the last key that the
 block's last row sees; weights of keys that a row does not see are zero.
-`kernel_records.Attention` is the layout of what the function reads.
+`cpu_record.Attention` is the layout of what the function reads.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from ftuner.codegen.llvm.kernels.step import (
     emit_panel,
     product_context,
 )
-from ftuner.codegen.llvm.native.kernel_records import Attention
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import BOOL, DType
+from ftuner.schedules.attention.cpu_record import Attention
 
 FULL, LAST_OF_K, LAST_OF_V = range(3)
 

@@ -8,7 +8,7 @@ Channels may be in groups: each is then a sum over the channels of its group, wh
 beside it.
 
 `buffers` holds x, the weight if there is one, the operands of the epilogue, and the result; `dims`
-the slots of `kernel_records.Depthwise`.
+the slots of `cpu_record.Depthwise`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from ftuner.codegen.llvm.ir.instructions import EMITTERS
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
-from ftuner.codegen.llvm.native.kernel_records import Depthwise
 from ftuner.core.cpu.schedule import BLOCK, DepthwiseKernel
 from ftuner.core.expr import ACCUMULATOR, operands
+from ftuner.schedules.depthwise.cpu_record import Depthwise
 
 
 def emit(

@@ -51,7 +51,7 @@ class DepthwiseStep(ViewStep):
     """Channels of a group of a convolution, of x and of the result."""
 
     def parameters(self) -> tuple[Dim, ...]:
-        """What the kernel reads at run time, as `Depthwise` of the CPU's `kernel_records` has it,
+        """What the kernel reads at run time, as `cpu_record.Depthwise` has it,
         and then the offset of each operand and the distance between its rows, in elements."""
         _, height, width, channels = self.x.shape
         x, out = self.x.layout, self.out.layout

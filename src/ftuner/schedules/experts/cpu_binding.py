@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ftuner.codegen.llvm.native.kernel_records import Experts
 from ftuner.codegen.llvm.native.records import SLACK_BYTES, SLOT_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
@@ -38,6 +37,7 @@ from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, noth
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.experts.cpu_cost import ExpertsProblem, experts_cost
+from ftuner.schedules.experts.cpu_record import Experts
 from ftuner.schedules.experts.step import ExpertsStep
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 

@@ -5,7 +5,7 @@ expert are multiplied together: its part of the weight is read once for a block 
 rows are read and written in place; of more, those of x are gathered, and those of the result are
 scattered from one panel's results.
 
-`buffers` holds the views of `ExpertsStep`; `dims` the slots of `kernel_records.Experts`.
+`buffers` holds the views of `ExpertsStep`; `dims` the slots of `cpu_record.Experts`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ftuner.codegen.llvm.kernels.step import (
     fail,
     product_context,
 )
-from ftuner.codegen.llvm.native.kernel_records import Experts
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.dtype import DType
+from ftuner.schedules.experts.cpu_record import Experts
 
 IN_PLACE = 2
 """Rows that any order leaves evenly apart."""

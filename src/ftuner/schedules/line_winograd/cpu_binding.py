@@ -11,7 +11,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, ceil_quotient
@@ -28,6 +27,7 @@ from ftuner.runtime.cpu.step_kind import Loaded, RequiredFamilies, for_packed_we
 from ftuner.schedules.convolution.step import ConvolutionStep
 from ftuner.schedules.line_winograd.cpu_cost import LineProblem
 from ftuner.schedules.line_winograd.cpu_plan import LinePlan, faster_lines
+from ftuner.schedules.line_winograd.cpu_record import LineWinograd
 from ftuner.schedules.line_winograd.step import LineWinogradStep, step_of
 from ftuner.schedules.winograd.cpu_binding import (
     CommonWinogradCut,

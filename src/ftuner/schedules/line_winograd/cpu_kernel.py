@@ -7,7 +7,7 @@ panel of the result's channels, uKernels multiply each matrix by the transformed
 point, and the sums are transformed back. What passes between these stages stays in L1 or L2.
 
 `buffers` holds x, the operands of the epilogue, and the result; `dims` the slots of
-`kernel_records.LineWinograd`.
+`cpu_record.LineWinograd`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.codegen.llvm.kernels.step import COVER_BYTES, STEP_KERNEL_TYPE, emit_panel
-from ftuner.codegen.llvm.native.kernel_records import LineWinograd
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
 from ftuner.core.winograd import Matrix, line_transforms, mirrored, transposed
+from ftuner.schedules.line_winograd.cpu_record import LineWinograd
 from ftuner.schedules.winograd.cpu_kernel import WinogradEmission
 
 Terms = list[tuple[Fraction, ir.Value]]

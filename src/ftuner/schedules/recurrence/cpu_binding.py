@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
+from ftuner.codegen.llvm.native.records import LevelPanel
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.common_epilogue import COMMON
@@ -42,6 +42,7 @@ from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, recurrence_cost
 from ftuner.schedules.recurrence.cpu_plan import RecurrenceCut, recurrence_cut, recurrence_ukernels
+from ftuner.schedules.recurrence.cpu_record import Recurrence
 from ftuner.schedules.recurrence.step import RecurrenceStep
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 

@@ -7,7 +7,7 @@ sums and the planes of a block stay in the caches from step to step, as does a m
 weight.
 
 `buffers` holds the views of `RecurrenceStep`, then the memory of sums and planes, and that of the
-panels if the weight is packed here; `dims` the slots of `kernel_records.Recurrence`.
+panels if the weight is packed here; `dims` the slots of `cpu_record.Recurrence`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ from ftuner.codegen.llvm.kernels.step import (
     fail,
     product_context,
 )
-from ftuner.codegen.llvm.native.kernel_records import LevelPanel, Recurrence
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context, LevelPanel
 from ftuner.codegen.llvm.native.waiting import Team
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands
@@ -58,6 +57,7 @@ from ftuner.schedules.recurrence.cpu_kernel_levels import (
     row_bytes,
     whole,
 )
+from ftuner.schedules.recurrence.cpu_record import Recurrence
 
 LENGTH_BYTES = 4
 PANEL_COLUMNS = 64

@@ -13,7 +13,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import I16, I32, at, const, reserve, scalar_type, shuffle, splat
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.native.kernel_records import LevelPanel
+from ftuner.codegen.llvm.native.records import LevelPanel
 from ftuner.core.dtype import FLOAT32, INT16
 
 I32_BYTES = 4

@@ -6,8 +6,6 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftuner.codegen.llvm.native.kernel_records import StripeMember as MemberSlot
-from ftuner.codegen.llvm.native.kernel_records import Stripes as StripesSlot
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
@@ -53,6 +51,8 @@ from ftuner.schedules.stripes.cpu_plan import (
     kernel_work,
     stripes_planner,
 )
+from ftuner.schedules.stripes.cpu_record import StripeMember as MemberSlot
+from ftuner.schedules.stripes.cpu_record import Stripes as StripesSlot
 from ftuner.schedules.stripes.step import StripeMember, StripesStep
 from ftuner.ukernels.cpu.library import build_library
 

@@ -5,7 +5,7 @@ rows that the next stripe still reads, and computes those that it reads besides.
 twice only where two tasks read it.
 
 `buffers` holds, member by member, what the first one reads, the constants of a kernel, the operands
-of the epilogue, and what the last one writes; `dims` the slots of `kernel_records.Stripes`.
+of the epilogue, and what the last one writes; `dims` the slots of `cpu_record.Stripes`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from ftuner.codegen.llvm.kernels.step import (
     emit_panel,
     product_context,
 )
-from ftuner.codegen.llvm.native.kernel_records import StripeMember, Stripes
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.cpu.schedule import BLOCK, StripesKernel
 from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.schedules.stripes.cpu_record import StripeMember, Stripes
 
 MOVED = 64
 """Bytes that are moved at a time."""

@@ -20,8 +20,8 @@ class TopKKind(KernelKind[TopKStep]):
         emitter = "ftuner.schedules.top_k.cpu_kernel"
         tuning = hardware.tuning
         return kernel_bundle(
-            emitter, "top_k", step.x.layout.dtype, step.largest, tuning.top_k_heap_most,
-            tuning.top_k_heap_share,
+            emitter, "top_k", step.x.layout.dtype, step.largest, step.keys is not None,
+            tuning.top_k_heap_most, tuning.top_k_heap_share,
         )  # fmt: skip
 
     def tasks(self, step: TopKStep) -> Dim:

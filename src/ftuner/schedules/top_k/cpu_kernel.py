@@ -31,7 +31,6 @@ from ftuner.codegen.llvm.ir.functions import number
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType
-from ftuner.schedules.top_k.step import TopKStep
 
 LANES = 16
 """Elements that are looked at together."""
@@ -40,10 +39,11 @@ DIGITS = ((21, 11), (10, 11), (0, 10))
 
 
 def emit(
-    module: ir.Module, symbol: str, dtype: DType, largest: bool, heap_most: int, heap_share: int
-) -> None:
-    """Add the kernel to a module. A heap finds `heap_most` elements or fewer, and more if a row has
-    over `heap_share` times as many."""
+    module: ir.Module, symbol: str, dtype: DType, largest: bool, has_keys: bool, heap_most: int,
+    heap_share: int,
+) -> None:  # fmt: skip
+    """Add the kernel to a module. `has_keys`: whether there is memory for keys. A heap finds
+    `heap_most` elements or fewer, and more if a row has over `heap_share` times as many."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     buffers, dims, _, _, begin, end = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -51,7 +51,7 @@ def emit(
     count, wanted, step, offset = (slot(builder, dims, i) for i in range(4))
     element = elements.memory_type(dtype)
     sort = None
-    if TopKStep.has_keys(dtype):
+    if has_keys:
         keys = pointer_slot(builder, buffers, 3)
         sort = _RadixSort(builder, dtype, largest, wanted)
         many = builder.icmp_signed(">", wanted, const(heap_most))

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ftuner.core.dim import Dim, product
-from ftuner.core.dtype import INT64, DType
+from ftuner.core.dtype import INT64
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.placement import Placement
 from ftuner.graph.steps import DimText, ViewStep, shape_text
+
+MOST_BYTES = 4
+"""Of an element that fits into a key together with its position."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,6 @@ class TopKStep(ViewStep):
     """Memory for two keys of each element found while the step runs; None if an element and its
     position do not fit into one."""
 
-    @staticmethod
-    def has_keys(dtype: DType) -> bool:
-        return dtype.itemsize <= 4
-
     def parameters(self) -> tuple[Dim, ...]:
         """What the kernel reads at run time."""
         return (self.count, self.wanted, self.distance, self.x.layout.offset)
@@ -56,7 +55,7 @@ def lower(node: Node, placement: Placement) -> list[View]:
     rows = product(x.shape[:axis]) * distance
     operand, largest = placement.contiguous(x), node.attributes["largest"]
     keys = None
-    if TopKStep.has_keys(x.dtype):
+    if x.dtype.itemsize <= MOST_BYTES:
         keys = placement.apart(TensorType(INT64, (rows, 2, k))).buffer
     placement.add(
         TopKStep(

@@ -13,7 +13,6 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from ftuner.codegen.llvm.native.kernel_records import Winograd, WinogradCommon
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.common_epilogue import COMMON
@@ -57,6 +56,7 @@ from ftuner.schedules.winograd.cpu_plan import (
     faster_winograd,
     outputs_of,
 )
+from ftuner.schedules.winograd.cpu_record import Winograd, WinogradCommon
 from ftuner.schedules.winograd.step import CommonWinogradStep, WinogradStep, step_of
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 

@@ -18,7 +18,7 @@ from ftuner.cost.step import Estimate, Machine, Stream, estimate_of, rate_bytes_
 
 INPUT_OPERATIONS = {2: 4, 4: 16}
 """Vector operations of one transform along an axis, by outputs of a tile. Derived: those that
-`codegen/llvm/kernels/winograd.py` writes."""
+`schedules/winograd/cpu_kernel.py` writes."""
 SUM_OPERATIONS = {2: 4, 4: 12}
 """The same of a transform of sums."""
 WEIGHT_OPERATIONS = {2: 4, 4: 10}

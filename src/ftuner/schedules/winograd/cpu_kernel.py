@@ -7,7 +7,7 @@ block by block of x's channels, uKernels multiply both, and the sums are transfo
 passes between these stages stays in L2, and no transformed weight takes memory of its own.
 
 `buffers` holds x, the operands of the epilogue, and the result; `dims` the slots of
-`kernel_records.Winograd`.
+`cpu_record.Winograd`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ftuner.codegen.llvm.kernels.step import (
     emit_panel,
     product_context,
 )
-from ftuner.codegen.llvm.native.kernel_records import Winograd, WinogradCommon
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
 from ftuner.core.winograd import WINDOW
+from ftuner.schedules.winograd.cpu_record import Winograd, WinogradCommon
 
 
 class WinogradEmission:
