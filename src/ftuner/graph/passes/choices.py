@@ -8,7 +8,14 @@ import numpy as np
 
 from ftuner.core.dtype import BOOL
 from ftuner.graph.ir import Graph, Node, TensorType, Value
-from ftuner.graph.rewriting import Surroundings, constant, made, rewritten, scalar, scaled
+from ftuner.graph.rewrite.surroundings import (
+    Surroundings,
+    constant,
+    made,
+    rewritten,
+    scalar,
+    scaled,
+)
 
 _MOVES = ("reshape", "transpose", "broadcast", "slice")
 """Operators whose results are elements of their operand."""

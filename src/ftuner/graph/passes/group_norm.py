@@ -16,7 +16,7 @@ from ftuner.core.dim import Dim, Shape, maximum, product
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
 from ftuner.graph.passes.channels_last import has_windows
-from ftuner.graph.rewriting import (
+from ftuner.graph.rewrite.surroundings import (
     Surroundings,
     constant,
     made,

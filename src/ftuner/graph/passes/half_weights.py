@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
 from ftuner.graph.arrays import exactly_half
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.rewriting import constant, made, rewritten
+from ftuner.graph.rewrite.surroundings import constant, made, rewritten
 
 LEAST_ELEMENTS = 1 << 14
 """Smaller weights stay in the nearest caches either way. Assumed."""

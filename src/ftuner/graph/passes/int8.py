@@ -8,7 +8,7 @@ import numpy as np
 
 from ftuner.core.dtype import INT8
 from ftuner.graph.ir import Array, Graph, Node, Value
-from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
+from ftuner.graph.rewrite.surroundings import Surroundings, constant, made, rewritten
 
 MAX_DEPTH = 8
 """Most nodes between the integers and the product. Exporters write up to four."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ftuner.core.dim import Dim, Shape
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.rewriting import Surroundings, made, rewritten, scaled
+from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten, scaled
 
 
 class _Rotation(NamedTuple):

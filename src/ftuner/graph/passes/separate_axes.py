@@ -12,7 +12,7 @@ from dataclasses import replace
 from ftuner.core.dim import maximum
 from ftuner.graph.ir import Graph, Node, TensorType
 from ftuner.graph.ops.windows import ARGMAX
-from ftuner.graph.rewriting import made, rewritten
+from ftuner.graph.rewrite.surroundings import made, rewritten
 
 PASS_ELEMENTS = 2
 """Elements of a window that take as long as writing and reading a result in between. Derived: a

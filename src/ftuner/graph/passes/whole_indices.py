@@ -12,7 +12,7 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.graph.ir import Graph, Node, Value, producers
-from ftuner.graph.rewriting import made, rewritten
+from ftuner.graph.rewrite.surroundings import made, rewritten
 
 MadeBy = Mapping[Value, Node]
 
