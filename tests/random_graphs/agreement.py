@@ -32,13 +32,13 @@ from ftuner.core.dtype import HALF_DTYPES
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Graph, RandomKey
-from ftuner.graph.passes.choices import write_choices
+from ftuner.graph.passes.choices import choice
 from ftuner.graph.rewrite import rules
 from ftuner.runtime.reference import run_reference
 
 ACTIVATIONS = (
     rules.gelu, rules.gelu_tanh, rules.silu, rules.hard_swish, rules.mish,
-    write_choices,
+    choice,
 )  # fmt: skip
 CONFIRMING, CONFIRMING_SCALE = 32, 2.0
 """Evaluations with noise, and how much more of it, of a result that seems wrong after a few."""

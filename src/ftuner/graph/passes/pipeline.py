@@ -4,37 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
-from ftuner.graph.passes.choices import write_choices
+from ftuner.graph.passes.choices import choice
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.group_norm import separate_groups
-from ftuner.graph.passes.half_weights import half_dtypes, keep_half_weights
+from ftuner.graph.passes.half_weights import half_dtypes, half_weights
 from ftuner.graph.passes.halves import halves_in_float32
 from ftuner.graph.passes.independent_loops import write_loops_as_nests
-from ftuner.graph.passes.int8 import keep_int8_weights
+from ftuner.graph.passes.int8 import int8_weight
 from ftuner.graph.passes.joined_halves import join_halves
 from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
-from ftuner.graph.passes.rotary import recognise_rotary
+from ftuner.graph.passes.rotary import rotary
 from ftuner.graph.passes.separate_axes import separate_axes
 from ftuner.graph.passes.single_channels import write_single_channels
-from ftuner.graph.passes.whole_indices import drop_whole_indices
+from ftuner.graph.passes.whole_indices import whole_indices
 from ftuner.graph.rewrite import rules
 from ftuner.graph.verify import expect_bound, free_symbols, verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # 8-bit weights are recognised by the nodes that widen them; then the rest of these is folded.
-    keep_int8_weights,
+    int8_weight,
     fold_constants,
-    drop_whole_indices,
+    whole_indices,
     rules.normal_form,
-    write_choices,
+    choice,
     # Before transpositions are moved into what is written out around a softmax.
     rules.plain_softmax,
     # So that transpositions can move.
@@ -44,7 +43,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     write_single_channels,
     pad_first_layers,
     rules.activations,
-    recognise_rotary,
+    rotary,
     rules.norms,
     # Attention is recognised by its softmax.
     rules.softmax,
@@ -71,7 +70,7 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
         if kept := half_dtypes(graph):
             # Once constants are folded, before other constants are merged into weights.
             at = PASSES.index(fold_constants) + 1
-            passes = (*PASSES[:at], partial(keep_half_weights, dtypes=kept), *PASSES[at:])
+            passes = (*PASSES[:at], half_weights(kept), *PASSES[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
         # A GPU multiplies the gathered weights as a batch, reads windows from L1, and has the host
