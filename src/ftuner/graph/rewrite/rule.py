@@ -18,12 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from ftuner.core.dim import Dim, Shape
-from ftuner.core.dtype import DType
 from ftuner.graph.ir import Graph, Node, Value, writing_to
-from ftuner.graph.operators import OPERATORS
 from ftuner.graph.rewrite.matching import Pattern, Search
-from ftuner.graph.rewrite.surroundings import Surroundings, agreed, constant, made, rewritten
+from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.surroundings import Surroundings
 
 Pass = Callable[[Graph], Graph]
 
@@ -62,47 +60,6 @@ def together(*rules: Rule) -> Pass:
     return partial(_applied, rules)
 
 
-class Writer:
-    """The nodes that are written in the place of others. Equal nodes are written once."""
-
-    where = "a rewrite"
-
-    def __init__(self) -> None:
-        self.name = ""
-        """The name of what is replaced, from which new names are made."""
-        self._made: dict[object, Value] = {}
-        self._new: dict[object, Node] = {}
-
-    def add(self, op: str, /, *inputs: Value, **attributes: Any) -> Value:
-        key = (op, inputs, tuple(sorted(attributes.items())))
-        if key not in self._made:
-            (type_,) = OPERATORS[op].infer([v.type for v in inputs], attributes, agreed)
-            node = made(op, inputs, type_, f"{self.name}_{len(self._new)}", **attributes)
-            self._new[key], self._made[key] = node, node.output
-        return self._made[key]
-
-    def scalar(self, value: float, dtype: DType, /) -> Value:
-        return self.constant(value, dtype)
-
-    def constant(self, array: Any, dtype: DType | None = None, /) -> Value:
-        assert dtype is not None
-        return constant(f"{self.name}_constant", dtype, array)
-
-    def dims(self, values: Sequence[Dim], shape: Shape, /) -> Value:
-        return self.add("dims", dims=tuple(values)).reshape(shape)
-
-    def require(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
-        """Nothing: the graph that is rewritten has the constraints."""
-
-    def taken(self, kept: bool) -> list[Node]:
-        """The new nodes since the last call; none of them is kept otherwise."""
-        nodes = list(self._new.values()) if kept else []
-        for key in self._new if not kept else ():
-            del self._made[key]
-        self._new = {}
-        return nodes
-
-
 def _applied(rules: Sequence[Rule], graph: Graph) -> Graph:
     ops = {node.op for node in graph.nodes}
     by_op: dict[str, list[tuple[Rule, Pattern | None]]] = {}
@@ -116,29 +73,19 @@ def _applied(rules: Sequence[Rule], graph: Graph) -> Graph:
     if by_op.keys().isdisjoint(ops):
         return graph
     around = Surroundings(graph)
-    position = {node: number for number, node in enumerate(graph.nodes)}
-    found: list[tuple[int, Node, Node, Rule, dict[str, Any]]] = []
-    for anchor in graph.nodes:
-        for each, form in by_op.get(anchor.op, ()):
-            if form is not None and not form.may_start(around, anchor):
-                continue
-            ends = [(anchor, {})] if form is None else Search(form, around).matches(anchor)
-            found += ((position[end], end, anchor, each, parts) for end, parts in ends)
-    # In the order of the graph, so that what is written once comes before all that reads it.
-    found.sort(key=lambda match: match[0])
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    done: set[tuple[Node, Rule]] = set()
-    writer = Writer()
-    with writing_to(writer):
-        for _, end, anchor, each, parts in found:
-            if end in places or (anchor, each) in done:
-                continue
-            writer.name = f"{end.output.name}_{each.write.__name__}"
-            value = each.written(end, around, parts)
-            kept = value is not None and value.type == end.output.type
-            nodes = writer.taken(kept)
-            if value is not None and kept:
-                places[end], same[end.output] = nodes, value
-                done.add((anchor, each))
-    return rewritten(graph, places, same)
+    new = Rewriting(graph)
+    with writing_to(new):
+        for anchor in graph.nodes:
+            for each, form in by_op.get(anchor.op, ()):
+                if form is not None and not form.may_start(around, anchor):
+                    continue
+                ends = [(anchor, {})] if form is None else Search(form, around).matches(anchor)
+                for end, parts in ends:
+                    if end.output in new.same:
+                        break
+                    new.name = f"{end.output.name}_{each.write.__name__}"
+                    value = each.written(end, around, parts)
+                    if value is not None and value.type == end.output.type:
+                        new.same[end.output] = value
+                        break
+    return new.rewritten()
