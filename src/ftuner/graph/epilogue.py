@@ -26,7 +26,7 @@ from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.buffers import View, reshaped
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Pending, Placement
-from ftuner.graph.rewriting import constant
+from ftuner.graph.rewrite.surroundings import constant
 
 MAX_EPILOGUE_STEPS = 48
 """Longest epilogue, because each uKernel of a family contains it; what is longer becomes a step of
