@@ -360,7 +360,8 @@ def _compiled(
     graph: Graph, backend: Backend, options: Options, variants: Variants[Model] | None = None
 ) -> Model:
     """The model of a graph, which loses its nodes."""
-    parts = divided(optimised(graph.moved(), backend.multiplies_halves))
+    graph = optimised(graph.moved(), backend.multiplies_halves, backend.multiplies_integers)
+    parts = divided(graph)
     return Model(parts, backend, options, variants)
 
 

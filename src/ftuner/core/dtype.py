@@ -15,7 +15,9 @@ class DType:
     """Of a floating type: bits of the significand, the hidden one included;
     `2 ** -significand_bits` is the unit roundoff."""
     kind: str = "float"
-    """`float`, `int`, `uint`, `bool`, `string` or `map`."""
+    """`float`, `int`, `uint`, `bool`, `string`, `map` or `word`."""
+    numbers: int = 1
+    """Side by side in an element."""
 
     @property
     def unit_roundoff(self) -> float:
@@ -59,10 +61,17 @@ TENSOR_DTYPES: dict[str, DType] = {
 HALF_DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT16, BFLOAT16)}
 NARROW_DTYPES: tuple[DType, ...] = (INT8, FLOAT16, BFLOAT16)
 """What weights are kept in that uKernels of a CPU widen."""
+UINT8X4, INT8X4 = (DType(name, 4, kind="word", numbers=4) for name in ("uint8x4", "int8x4"))
+"""Four 8-bit integers side by side: what one step of k of an integer product multiplies."""
 STRING = DType("string", 8, kind="string")
 ELEMENT_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES, STRING.name: STRING}
 """What tensors of a graph may hold; a CPU computes half precision in float32. Strings are computed
 by references alone."""
+
+
+def moved_as(dtype: DType) -> DType:
+    """The dtype as which elements are copied, and whose drivers run products of them."""
+    return FLOAT32 if dtype.kind == "word" else dtype
 
 
 def converted_through(target: DType) -> DType:

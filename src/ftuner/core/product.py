@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import FLOAT32, INT8X4, INT32, UINT8X4, DType
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class ProductTypes:
 @lru_cache(maxsize=64)
 def product_types(dtype: DType, b: DType | None = None) -> ProductTypes:
     """The types of a product whose A, accumulators and C are of one dtype; B too, unless `b` is
-    given."""
+    given. Integers are added up in int32, which C holds as float32."""
+    if dtype == UINT8X4:
+        return ProductTypes(UINT8X4, INT8X4, INT32, FLOAT32)
     return ProductTypes(dtype, b or dtype, dtype, dtype)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -145,9 +145,13 @@ class Builder:
         finally:
             self._drawing = outer
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Give no value one of these names."""
+        self._inputs.update(names)
+
     def name(self) -> str:
-        name = f"v{next(self._numbers)}"
-        return name if name not in self._inputs else self.name()
+        names = (f"v{number}" for number in self._numbers)
+        return next(name for name in names if name not in self._inputs)
 
     def input(self, name: str, dtype: DType, shape: Shape) -> Value:
         self._inputs.add(name)

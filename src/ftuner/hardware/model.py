@@ -82,7 +82,8 @@ class Isa(Shown):
     def peak_flops_per_cycle(self, types: ProductTypes) -> float:
         """Floating-point operations per cycle of one core, a multiply-add counted as two."""
         rate = self.multiply_add(types)
-        return 2.0 * self.lanes(types.accumulator) * rate.per_cycle * rate.k_steps
+        lanes = self.lanes(types.accumulator)
+        return 2.0 * lanes * rate.per_cycle * rate.k_steps * types.a.numbers
 
 
 @dataclass(frozen=True, repr=False)

@@ -197,6 +197,8 @@ class Backend(ABC):
     """Element types that are multiplied, by name."""
     multiplies_halves: bool
     """Whether half precision is computed as it is; otherwise it is computed in float32."""
+    multiplies_integers: bool
+    """Whether it has an instruction that multiplies 8-bit integers and adds the products up."""
     appends_in_place: bool
     """Whether outputs can append to inputs in place."""
     limits_memory: bool

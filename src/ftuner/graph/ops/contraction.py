@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import NARROW_DTYPES, DType
+from ftuner.core.dim import quotient, remainder
+from ftuner.core.dtype import FLOAT32, INT8X4, NARROW_DTYPES, UINT8, UINT8X4, DType, moved_as
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.arrays import held_in
 from ftuner.graph.buffers import View, as_rows, contiguous_rows
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
-from ftuner.graph.ir import Node, TensorType
+from ftuner.graph.ir import Array, Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
     Numerics,
@@ -82,6 +84,34 @@ def _narrow_matmul(a: Any, b: Any) -> Any:
     return np.matmul(a, b.astype(a.dtype))
 
 
+WORD_BYTES = UINT8X4.itemsize
+
+
+def _infer_byte_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """Rows of uint8 times a matrix of int8 (k, n), which is given as words of four steps of k."""
+    a, b = types
+    if (a.dtype, b.dtype) != (UINT8, INT8X4):
+        raise GraphError(f"byte_matmul of {a} and {b}")
+    if a.rank < 2 or b.rank != 2:
+        raise ShapeError(f"byte_matmul of {a} and {b}: expected two axes or more, and two")
+    require(a.shape[-1], b.shape[0] * WORD_BYTES, f"byte_matmul of {a} and {b}")
+    return (TensorType(FLOAT32, (*a.shape[:-1], b.shape[1])),)
+
+
+def words_of(weight: Array) -> Array:
+    """A matrix of int8 (k, n), k a multiple of four, as words (k / 4, n)."""
+    k, n = weight.shape
+    steps = weight.reshape(k // WORD_BYTES, WORD_BYTES, n).transpose(0, 2, 1)
+    return np.ascontiguousarray(steps).view(held_in(INT8X4))[..., 0]
+
+
+def _byte_matmul(a: Any, b: Any) -> Any:
+    k, n = b.shape
+    steps = b[..., None].view(np.int8).transpose(0, 2, 1).reshape(k * WORD_BYTES, n)
+    # Sums of float64 are exact.
+    return np.matmul(a.astype(np.float64), steps.astype(np.float64)).astype(np.float32)
+
+
 @dataclass(frozen=True)
 class PendingProduct(PendingRows):
     """A matrix product whose epilogue may still grow. If it is flat, A has two axes."""
@@ -91,7 +121,7 @@ class PendingProduct(PendingRows):
 
     @property
     def dtype(self) -> DType:
-        return self.a.layout.dtype
+        return moved_as(self.a.layout.dtype)
 
     @property
     def strided_rows(self) -> bool:
@@ -125,9 +155,35 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
     return (PendingProduct(node.output, flat, NO_EPILOGUE, node.op, left, right),)
 
 
+def _lower_bytes(node: Node, placement: Placement) -> tuple[PendingProduct]:
+    a, b = node.inputs
+    rows = contiguous_words(placement.rows(a, UINT8))
+    if rows is None:
+        rows = contiguous_words(as_rows(placement.contiguous(a, UINT8)))
+    assert rows is not None
+    right = placement.view(b, INT8X4)
+    return (PendingProduct(node.output, True, NO_EPILOGUE, node.op, rows, right),)
+
+
+def contiguous_words(rows: View | None) -> View | None:
+    """Rows of bytes as rows of words; None unless words do not cross rows."""
+    if rows is None:
+        return None
+    layout = rows.layout
+    dims = (layout.shape[-1], layout.strides[0], layout.offset)
+    if any(remainder(n, WORD_BYTES) != 0 for n in dims):
+        return None
+    k, distance, _ = (quotient(n, WORD_BYTES) for n in dims)
+    # The offset counts elements of the buffer.
+    words = replace(layout, dtype=UINT8X4, shape=(layout.shape[0], k), strides=(distance, 1))
+    return View(rows.buffer, words)
+
+
 CONTRACTIONS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul, _lower,
              work=_work, numerics=Numerics.PRODUCT),
     Operator("narrow_matmul", _infer_narrow_matmul, _narrow_matmul, lower=_lower,
              work=_work, numerics=Numerics.PRODUCT, widened=1),
+    Operator("byte_matmul", _infer_byte_matmul, _byte_matmul, lower=_lower_bytes,
+             work=_work, numerics=Numerics.PRODUCT),
 )  # fmt: skip

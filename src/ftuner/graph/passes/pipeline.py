@@ -9,6 +9,7 @@ from functools import partial
 from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
+from ftuner.graph.passes.byte_products import multiply_bytes
 from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, recognise_mish
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
 from ftuner.graph.passes.choices import write_choices
@@ -75,18 +76,19 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 )
 
 
-def optimised(graph: Graph, halves: bool = True) -> Graph:
+def optimised(graph: Graph, halves: bool = True, integers: bool = False) -> Graph:
     """The graph after all passes; it is verified after each that changes it. `halves`: whether the
-    device computes half precision; if not, it is computed in float32."""
-    graph = replace(graph, nodes=tuple(_inside(node, halves) for node in graph.nodes))
+    device computes half precision; if not, it is computed in float32. `integers`: whether it
+    multiplies 8-bit integers."""
+    graph = replace(graph, nodes=tuple(_inside(node, halves, integers) for node in graph.nodes))
     typed: set[Node] = set()
     verify(graph, typed)
-    passes = PASSES
+    passes = (multiply_bytes, *PASSES) if integers else PASSES
     if not halves:
         if kept := half_dtypes(graph):
             # Once constants are folded, before other constants are merged into weights.
-            at = PASSES.index(fold_constants) + 1
-            passes = (*PASSES[:at], partial(keep_half_weights, dtypes=kept), *PASSES[at:])
+            at = passes.index(fold_constants) + 1
+            passes = (*passes[:at], partial(keep_half_weights, dtypes=kept), *passes[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
         # A GPU multiplies the gathered weights as a batch, reads windows from L1, and has the host
@@ -107,7 +109,11 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
     return graph
 
 
-def _inside(node: Node, halves: bool) -> Node:
+def _inside(node: Node, halves: bool, integers: bool) -> Node:
     """The node with the graphs that it runs after all passes."""
-    graphs = {n: optimised(x, halves) for n, x in node.attributes.items() if isinstance(x, Graph)}
+    graphs = {
+        name: optimised(x, halves, integers)
+        for name, x in node.attributes.items()
+        if isinstance(x, Graph)
+    }
     return replace(node, attributes={**node.attributes, **graphs}) if graphs else node

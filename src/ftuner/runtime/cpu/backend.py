@@ -7,10 +7,12 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.common_epilogue import shared
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts
 from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Options, Tuned
@@ -49,6 +51,11 @@ class CpuBackend(CpuSession, Backend):
         self.matmul = Matmul(self)
         self.grouped_matmul = GroupedMatmul(self.matmul)
         self._attention: Any = None
+
+    @cached_attribute
+    def multiplies_integers(self) -> bool:
+        flags = {t.flag for t in instruction_set(self.kernels.isa.name).multiply_adds if t.flag}
+        return not flags.isdisjoint(self.facts.features)
 
     def probe(self) -> CpuHardware:
         return known_hardware(self.cache, again=True)

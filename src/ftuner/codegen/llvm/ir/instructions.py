@@ -26,7 +26,15 @@ def _fused(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> i
     return builder.call(fma, [a, b, sums])
 
 
-EMITTERS: Mapping[str, Emitter] = {"separate": _separate, "fused": _fused}
+def _of_bytes(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+    kind = sums.type
+    name = f"llvm.x86.avx512.vpdpbusd.{kind.count * kind.element.width}"
+    return builder.call(intrinsic(builder.module, name, kind, [kind] * 3), [sums, a, b])
+
+
+EMITTERS: Mapping[str, Emitter] = {
+    "separate": _separate, "fused": _fused, "of_bytes": _of_bytes,
+}  # fmt: skip
 
 
 def emitter_of(isa: InstructionSet, types: ProductTypes) -> Emitter:

@@ -84,6 +84,9 @@ def host_target(isa: str) -> Target:
     wanted = row.features.split(",")
     missing = [f for f in wanted if not host.get(f[1:])]
     assert not missing, f"host lacks {missing} for {isa}"
+    # Instructions of some of its CPUs.
+    more = {t.flag.replace("_", "") for t in row.multiply_adds if t.flag}
+    wanted += [f"+{name}" for name in sorted(more) if host.get(name)]
     # The CPU's name alone switches on all features of such CPUs. Switch off those that the ISA or
     # this machine (under a hypervisor) lacks.
     off = (
