@@ -52,6 +52,11 @@ GPU_DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT16, BFLOAT16, FLOAT32)}
 """What matrix products are made for on a GPU."""
 INT8, INT16, INT32, INT64 = (DType(f"int{8 * s}", s, kind="int") for s in (1, 2, 4, 8))
 UINT8, UINT16, UINT32, UINT64 = (DType(f"uint{8 * s}", s, kind="uint") for s in (1, 2, 4, 8))
+UINT8X4, INT8X4 = (DType(name, 4, kind="word", numbers=4) for name in ("uint8x4", "int8x4"))
+BFLOAT16X2 = DType("bfloat16x2", 4, 8, kind="word", numbers=2)
+"""Narrow numbers side by side: what one step of k of some products multiplies."""
+WORDS: dict[DType, DType] = {UINT8: INT8X4, BFLOAT16: BFLOAT16X2}
+"""The words of B in products of narrow rows, by the dtype of these."""
 BOOL = DType("bool", 1, kind="bool")
 TENSOR_DTYPES: dict[str, DType] = {
     t.name: t
@@ -61,8 +66,6 @@ TENSOR_DTYPES: dict[str, DType] = {
 HALF_DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT16, BFLOAT16)}
 NARROW_DTYPES: tuple[DType, ...] = (INT8, FLOAT16, BFLOAT16)
 """What weights are kept in that uKernels of a CPU widen."""
-UINT8X4, INT8X4 = (DType(name, 4, kind="word", numbers=4) for name in ("uint8x4", "int8x4"))
-"""Four 8-bit integers side by side: what one step of k of an integer product multiplies."""
 STRING = DType("string", 8, kind="string")
 ELEMENT_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES, STRING.name: STRING}
 """What tensors of a graph may hold; a CPU computes half precision in float32. Strings are computed

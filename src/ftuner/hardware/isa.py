@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ftuner.core.dtype import FLOAT32, FLOAT64, INT8X4, INT32, UINT8X4, DType
+from ftuner.core.dtype import BFLOAT16X2, FLOAT32, FLOAT64, INT8X4, INT32, UINT8X4, DType
 from ftuner.core.product import ProductTypes, product_types
 from ftuner.errors import ConfigurationError, HardwareError
 
@@ -99,6 +99,11 @@ def _of_bytes(flag: str) -> MultiplyAdd:
     return MultiplyAdd(UINT8X4, INT8X4, INT32, "of_bytes", fused=True, flag=flag)
 
 
+OF_BFLOAT16 = MultiplyAdd(
+    BFLOAT16X2, BFLOAT16X2, FLOAT32, "of_bfloat16", fused=True, flag="avx512_bf16"
+)
+"""VDPBF16PS: two products are added to each float32, rounded to nearest, subnormals as zeros."""
+
 _TABLE: dict[str, InstructionSet] = {
     row.name: row
     for row in (
@@ -139,7 +144,7 @@ _TABLE: dict[str, InstructionSet] = {
             vector_registers=32,
             masked=True,
             unrolled=True,
-            multiply_adds=(*FUSED, _of_bytes("avx512_vnni")),
+            multiply_adds=(*FUSED, _of_bytes("avx512_vnni"), OF_BFLOAT16),
             converts_float16=True,
         ),
         InstructionSet(

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.dim import quotient, remainder
-from ftuner.core.dtype import FLOAT32, INT8X4, NARROW_DTYPES, UINT8, UINT8X4, DType, moved_as
+from ftuner.core.dtype import (
+    BFLOAT16,
+    BFLOAT16X2,
+    FLOAT32,
+    NARROW_DTYPES,
+    UINT8,
+    UINT8X4,
+    WORDS,
+    DType,
+    moved_as,
+)
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.arrays import held_in
+from ftuner.graph.arrays import held_in, of_bfloat16
 from ftuner.graph.buffers import View, as_rows, contiguous_rows
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Array, Node, TensorType
@@ -84,32 +94,37 @@ def _narrow_matmul(a: Any, b: Any) -> Any:
     return np.matmul(a, b.astype(a.dtype))
 
 
-WORD_BYTES = UINT8X4.itemsize
+_WORDS_OF_A: Mapping[DType, DType] = {UINT8: UINT8X4, BFLOAT16: BFLOAT16X2}
 
 
-def _infer_byte_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """Rows of uint8 times a matrix of int8 (k, n), which is given as words of four steps of k."""
+def _infer_word_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """Rows of uint8 or bfloat16 times a matrix (k, n) of int8 or bfloat16, which is given as words
+    of several steps of k. The sums, of uint8 in int32, are float32."""
     a, b = types
-    if (a.dtype, b.dtype) != (UINT8, INT8X4):
-        raise GraphError(f"byte_matmul of {a} and {b}")
+    if WORDS.get(a.dtype) != b.dtype:
+        raise GraphError(f"word_matmul of {a} and {b}")
     if a.rank < 2 or b.rank != 2:
-        raise ShapeError(f"byte_matmul of {a} and {b}: expected two axes or more, and two")
-    require(a.shape[-1], b.shape[0] * WORD_BYTES, f"byte_matmul of {a} and {b}")
+        raise ShapeError(f"word_matmul of {a} and {b}: expected two axes or more, and two")
+    require(a.shape[-1], b.shape[0] * b.dtype.numbers, f"word_matmul of {a} and {b}")
     return (TensorType(FLOAT32, (*a.shape[:-1], b.shape[1])),)
 
 
-def words_of(weight: Array) -> Array:
-    """A matrix of int8 (k, n), k a multiple of four, as words (k / 4, n)."""
+def words_of(weight: Array, dtype: DType) -> Array:
+    """A matrix (k, n) of narrow numbers as words (k / numbers, n)."""
     k, n = weight.shape
-    steps = weight.reshape(k // WORD_BYTES, WORD_BYTES, n).transpose(0, 2, 1)
-    return np.ascontiguousarray(steps).view(held_in(INT8X4))[..., 0]
+    numbers = dtype.numbers
+    steps = weight.reshape(k // numbers, numbers, n).transpose(0, 2, 1)
+    return np.ascontiguousarray(steps).view(held_in(dtype))[..., 0]
 
 
-def _byte_matmul(a: Any, b: Any) -> Any:
-    k, n = b.shape
-    steps = b[..., None].view(np.int8).transpose(0, 2, 1).reshape(k * WORD_BYTES, n)
-    # Sums of float64 are exact.
-    return np.matmul(a.astype(np.float64), steps.astype(np.float64)).astype(np.float32)
+def _word_matmul(a: Any, b: Any) -> Any:
+    integers = a.dtype == np.uint8
+    steps = b[..., None].view(np.int8 if integers else np.uint16)
+    weight = steps.transpose(0, 2, 1).reshape(-1, b.shape[1])
+    if not integers:
+        weight = of_bfloat16(weight)
+    # Sums of products of integers are exact in float64.
+    return np.matmul(a.astype(np.float64), weight.astype(np.float64)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -155,28 +170,28 @@ def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
     return (PendingProduct(node.output, flat, NO_EPILOGUE, node.op, left, right),)
 
 
-def _lower_bytes(node: Node, placement: Placement) -> tuple[PendingProduct]:
+def _lower_words(node: Node, placement: Placement) -> tuple[PendingProduct]:
     a, b = node.inputs
-    rows = contiguous_words(placement.rows(a, UINT8))
+    rows = _as_words(placement.rows(a, a.dtype))
     if rows is None:
-        rows = contiguous_words(as_rows(placement.contiguous(a, UINT8)))
+        rows = _as_words(as_rows(placement.contiguous(a, a.dtype)))
     assert rows is not None
-    right = placement.view(b, INT8X4)
+    right = placement.view(b, b.dtype)
     return (PendingProduct(node.output, True, NO_EPILOGUE, node.op, rows, right),)
 
 
-def contiguous_words(rows: View | None) -> View | None:
-    """Rows of bytes as rows of words; None unless words do not cross rows."""
+def _as_words(rows: View | None) -> View | None:
+    """Rows of narrow numbers as rows of words; None unless each row begins with a whole word."""
     if rows is None:
         return None
-    layout = rows.layout
-    dims = (layout.shape[-1], layout.strides[0], layout.offset)
-    if any(remainder(n, WORD_BYTES) != 0 for n in dims):
+    layout, dtype = rows.layout, _WORDS_OF_A[rows.layout.dtype]
+    k, distance = layout.shape[-1], layout.strides[0]
+    if any(remainder(n, dtype.numbers) != 0 for n in (k, distance, layout.offset)):
         return None
-    k, distance, _ = (quotient(n, WORD_BYTES) for n in dims)
+    shape = (layout.shape[0], quotient(k, dtype.numbers))
+    strides = (quotient(distance, dtype.numbers), 1)
     # The offset counts elements of the buffer.
-    words = replace(layout, dtype=UINT8X4, shape=(layout.shape[0], k), strides=(distance, 1))
-    return View(rows.buffer, words)
+    return View(rows.buffer, replace(layout, dtype=dtype, shape=shape, strides=strides))
 
 
 CONTRACTIONS = (
@@ -184,6 +199,6 @@ CONTRACTIONS = (
              work=_work, numerics=Numerics.PRODUCT),
     Operator("narrow_matmul", _infer_narrow_matmul, _narrow_matmul, lower=_lower,
              work=_work, numerics=Numerics.PRODUCT, widened=1),
-    Operator("byte_matmul", _infer_byte_matmul, _byte_matmul, lower=_lower_bytes,
+    Operator("word_matmul", _infer_word_matmul, _word_matmul, lower=_lower_words,
              work=_work, numerics=Numerics.PRODUCT),
 )  # fmt: skip

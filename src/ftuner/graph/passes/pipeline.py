@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
+from ftuner.core.dtype import UINT8, DType
 from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
-from ftuner.graph.passes.byte_products import multiply_bytes
 from ftuner.graph.passes.cancelling import recognise_erfc, recognise_expm1, recognise_mish
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
 from ftuner.graph.passes.choices import write_choices
@@ -36,6 +36,7 @@ from ftuner.graph.passes.single_channels import write_single_channels
 from ftuner.graph.passes.softmax import narrow_softmax, plain_softmax, recognise_softmax
 from ftuner.graph.passes.suppression import suppress_in_steps
 from ftuner.graph.passes.whole_indices import drop_whole_indices
+from ftuner.graph.passes.word_products import multiply_in, multiply_levels
 from ftuner.graph.verify import expect_bound, free_symbols, verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -76,14 +77,18 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 )
 
 
-def optimised(graph: Graph, halves: bool = True, integers: bool = False) -> Graph:
+def optimised(
+    graph: Graph, halves: bool = True, words: Collection[DType] = (), precision: str = ""
+) -> Graph:
     """The graph after all passes; it is verified after each that changes it. `halves`: whether the
-    device computes half precision; if not, it is computed in float32. `integers`: whether it
-    multiplies 8-bit integers."""
-    graph = replace(graph, nodes=tuple(_inside(node, halves, integers) for node in graph.nodes))
+    device computes half precision; if not, it is computed in float32. `words`: the narrow dtypes
+    of rows that it multiplies. `precision`: one of `PRECISIONS`, in which products of float32 by
+    weights are computed."""
+    inside = partial(optimised, halves=halves, words=words, precision=precision)
+    graph = replace(graph, nodes=tuple(_inside(node, inside) for node in graph.nodes))
     typed: set[Node] = set()
     verify(graph, typed)
-    passes = (multiply_bytes, *PASSES) if integers else PASSES
+    passes = (multiply_levels, *PASSES) if UINT8 in words else PASSES
     if not halves:
         if kept := half_dtypes(graph):
             # Once constants are folded, before other constants are merged into weights.
@@ -97,6 +102,8 @@ def optimised(graph: Graph, halves: bool = True, integers: bool = False) -> Grap
             *passes, join_halves, recognise_experts, separate_axes, suppress_in_steps,
             write_loops_as_nests,
         )  # fmt: skip
+    if precision:
+        passes = (*passes, partial(multiply_in, precision=precision))
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     free = free_symbols(graph) if any(node.binds for node in graph.nodes) else None
     for apply in passes:
@@ -109,11 +116,7 @@ def optimised(graph: Graph, halves: bool = True, integers: bool = False) -> Grap
     return graph
 
 
-def _inside(node: Node, halves: bool, integers: bool) -> Node:
+def _inside(node: Node, inside: Callable[[Graph], Graph]) -> Node:
     """The node with the graphs that it runs after all passes."""
-    graphs = {
-        name: optimised(x, halves, integers)
-        for name, x in node.attributes.items()
-        if isinstance(x, Graph)
-    }
+    graphs = {name: inside(x) for name, x in node.attributes.items() if isinstance(x, Graph)}
     return replace(node, attributes={**node.attributes, **graphs}) if graphs else node

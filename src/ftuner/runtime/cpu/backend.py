@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.common_epilogue import shared
-from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.dtype import DTYPES, WORDS, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
 from ftuner.hardware.isa import instruction_set
@@ -53,9 +53,10 @@ class CpuBackend(CpuSession, Backend):
         self._attention: Any = None
 
     @cached_attribute
-    def multiplies_integers(self) -> bool:
-        flags = {t.flag for t in instruction_set(self.kernels.isa.name).multiply_adds if t.flag}
-        return not flags.isdisjoint(self.facts.features)
+    def narrow_dtypes(self) -> Collection[DType]:
+        rows = instruction_set(self.kernels.isa.name).multiply_adds
+        known = {row.b for row in rows if row.flag in self.facts.features}
+        return frozenset(dtype for dtype, words in WORDS.items() if words in known)
 
     def probe(self) -> CpuHardware:
         return known_hardware(self.cache, again=True)

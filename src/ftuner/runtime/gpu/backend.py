@@ -37,7 +37,7 @@ class GpuBackend(GpuSession, Backend):
 
     product_dtypes = GPU_DTYPES
     multiplies_halves = True
-    multiplies_integers = False
+    narrow_dtypes = ()
     appends_in_place = limits_memory = False
     held_dtypes = HALF_DTYPES
 

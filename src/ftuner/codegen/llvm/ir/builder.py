@@ -10,6 +10,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.core.dtype import (
     BFLOAT16,
+    BFLOAT16X2,
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -40,6 +41,7 @@ SCALAR_TYPES: Mapping[DType, ir.Type] = {
     FLOAT16: ir.FloatType(),
     BFLOAT16: ir.FloatType(),
     BOOL: I1,
+    BFLOAT16X2: I32,
     UINT8X4: I32,
     INT8X4: I32,
     **{t: ir.IntType(t.bits) for t in TENSOR_DTYPES.values() if t.kind in ("int", "uint")},

@@ -63,12 +63,12 @@ def operators(graph: Graph) -> list[str]:
 @pytest.mark.parametrize("dtype", [UINT8, INT8])
 def test_sums_are_exact(isa: str, k: int, n: int, dtype: DType) -> None:
     device = backend(isa)
-    if not device.multiplies_integers:
+    if UINT8 not in device.narrow_dtypes:
         pytest.skip("this CPU does not have the instruction")
     wide, of_b = (FLOAT64, INT8) if k > 1000 else (FLOAT32, UINT8 if k % 2 else INT8)
     graph, weight, middle = graph_of(k, n, dtype, of_b, wide)
-    graph = optimised(graph, halves=False, integers=True)
-    assert "byte_matmul" in operators(graph)
+    graph = optimised(graph, halves=False, words=(UINT8,))
+    assert "word_matmul" in operators(graph)
     assert "matmul" not in operators(graph)
     scale = np.linspace(0.5, 2, n, dtype=np.float32)
     limits = np.iinfo(dtype.name)
@@ -96,7 +96,7 @@ def test_references_agree() -> None:
         graph, *_ = graph_of(k, n, INT8, INT8, FLOAT32)
         feeds = [RNG.integers(-128, 128, (5, k)).astype(np.int8), np.array(3, np.int8)]
         (wanted,) = run_reference(graph, feeds)
-        (got,) = run_reference(optimised(graph, halves=False, integers=True), feeds)
+        (got,) = run_reference(optimised(graph, halves=False, words=(UINT8,)), feeds)
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-2)
 
 
@@ -110,13 +110,13 @@ def test_rows_that_are_a_view(shift: int) -> None:
         rows: Value = a[:, shift : shift + 256]
         result = rows.cast(FLOAT32) @ constant(weight).cast(FLOAT32)
         both = concat([result, result], 0)
-    graph = optimised(builder.graph([a], [("y", both)]), halves=False, integers=True)
-    assert "byte_matmul" in operators(graph)
+    graph = optimised(builder.graph([a], [("y", both)]), halves=False, words=(UINT8,))
+    assert "word_matmul" in operators(graph)
     x = RNG.integers(0, 256, (9, 260 + shift)).astype(np.uint8)
     wanted = x[:, shift : shift + 256].astype(np.int64) @ weight.astype(np.int64)
     np.testing.assert_array_equal(run_reference(graph, [x])[0], np.concatenate([wanted] * 2))
     device = CpuBackend()
-    if device.multiplies_integers:
+    if UINT8 in device.narrow_dtypes:
         got = CompiledGraph(graph, device, Options(threads=2)).run([x])[0]
         np.testing.assert_array_equal(got, np.concatenate([wanted] * 2))
 
@@ -127,12 +127,12 @@ def test_integers_that_are_read_stay_as_they_are() -> None:
     a = builder.input("a", UINT8, (symbol("m"), 256))
     with builder.writing():
         result = (a.cast(FLOAT64) @ constant(weight).cast(FLOAT64)).cast(INT32)
-    graph = optimised(builder.graph([a], [("y", result)]), halves=False, integers=True)
-    assert "byte_matmul" not in operators(graph)
+    graph = optimised(builder.graph([a], [("y", result)]), halves=False, words=(UINT8,))
+    assert "word_matmul" not in operators(graph)
 
 
 def test_only_where_the_cpu_has_the_instruction() -> None:
     rows = [row for row in instruction_set("avx2").multiply_adds if row.flag]
     assert [row.flag for row in rows] == ["avx_vnni"]
     device = CpuBackend(isa="avx2")
-    assert device.multiplies_integers == ("avx_vnni" in device.facts.features)
+    assert (UINT8 in device.narrow_dtypes) == ("avx_vnni" in device.facts.features)
