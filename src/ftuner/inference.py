@@ -432,12 +432,14 @@ def compile(
     graph: Graph, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
     random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
+    precision: str = FLOAT32.name,
 ) -> Model:  # fmt: skip
     """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
 
     Args:
         graph: made by a front end with `ftuner.graph.builder.Builder`; see docs/extending.md.
-        threads, progress, device, dtype, append_in_place, random_seed, memory_limit: as of `load`.
+        threads, progress, device, dtype, append_in_place, random_seed, memory_limit, precision: as
+            of `load`.
 
     Raises:
         UnsupportedOperatorError: operators that the device does not have; the message lists all of
@@ -446,7 +448,10 @@ def compile(
             the device does not have.
         ConfigurationError, HardwareError: as of `load`.
     """
-    request = Request(threads, progress, device, dtype, append_in_place, random_seed, memory_limit)
+    request = Request(
+        threads, progress, device, dtype, append_in_place, random_seed, memory_limit,
+        precision=precision,
+    )  # fmt: skip
     backend = request.backend()
     options = request.options(backend)
     values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]

@@ -9,7 +9,7 @@ What a core does in a cycle is not here but measured (`runtime/cpu/probe.py`) or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftuner.core.dtype import BFLOAT16X2, FLOAT32, FLOAT64, INT8X4, INT32, UINT8X4, DType
 from ftuner.core.product import ProductTypes, product_types
@@ -94,15 +94,13 @@ SEPARATE = float_multiply_adds("separate", fused=False)
 FUSED = float_multiply_adds("fused", fused=True)
 
 
-def _of_bytes(flag: str) -> MultiplyAdd:
-    """VPDPBUSD: four products of unsigned and signed bytes are added to each int32."""
-    return MultiplyAdd(UINT8X4, INT8X4, INT32, "of_bytes", fused=True, flag=flag)
-
-
+OF_BYTES = MultiplyAdd(UINT8X4, INT8X4, INT32, "of_bytes", fused=True, flag="avx512_vnni")
+"""VPDPBUSD: four products of unsigned and signed bytes are added to each int32."""
 OF_BFLOAT16 = MultiplyAdd(
     BFLOAT16X2, BFLOAT16X2, FLOAT32, "of_bfloat16", fused=True, flag="avx512_bf16"
 )
 """VDPBF16PS: two products are added to each float32, rounded to nearest, subnormals as zeros."""
+OF_NARROW = (OF_BYTES, OF_BFLOAT16)
 
 _TABLE: dict[str, InstructionSet] = {
     row.name: row
@@ -131,7 +129,7 @@ _TABLE: dict[str, InstructionSet] = {
             # vmaskmov exists, but its stores are microcode on AMD (uops.info): not full speed.
             masked=False,
             unrolled=True,
-            multiply_adds=(*FUSED, _of_bytes("avx_vnni")),
+            multiply_adds=(*FUSED, replace(OF_BYTES, flag="avx_vnni")),
             converts_float16=True,
         ),
         InstructionSet(
@@ -144,7 +142,7 @@ _TABLE: dict[str, InstructionSet] = {
             vector_registers=32,
             masked=True,
             unrolled=True,
-            multiply_adds=(*FUSED, _of_bytes("avx512_vnni"), OF_BFLOAT16),
+            multiply_adds=(*FUSED, *OF_NARROW),
             converts_float16=True,
         ),
         InstructionSet(

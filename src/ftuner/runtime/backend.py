@@ -200,8 +200,6 @@ class Backend(ABC):
     """Element types that are multiplied, by name."""
     multiplies_halves: bool
     """Whether half precision is computed as it is; otherwise it is computed in float32."""
-    narrow_dtypes: Collection[DType]
-    """The dtypes of rows, narrower than float32, whose products it has an instruction for."""
     appends_in_place: bool
     """Whether outputs can append to inputs in place."""
     limits_memory: bool
@@ -238,6 +236,12 @@ class Backend(ABC):
             HardwareError: a device that kernels cannot run on.
         """
         return self
+
+    @property
+    def narrow_dtypes(self) -> Collection[DType]:
+        """The dtypes of rows, narrower than float32, whose products have an instruction of their
+        own that pays."""
+        return ()
 
     @property
     @abstractmethod

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ftuner
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
-from ftuner.graph.algebra import concat, constant
+from ftuner.errors import ConfigurationError
+from ftuner.graph.algebra import concat, constant, tanh
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.hardware.isa import instruction_set
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -136,3 +139,53 @@ def test_only_where_the_cpu_has_the_instruction() -> None:
     assert [row.flag for row in rows] == ["avx_vnni"]
     device = CpuBackend(isa="avx2")
     assert (UINT8 in device.narrow_dtypes) == ("avx_vnni" in device.facts.features)
+
+
+def float_graph(k: int, n: int) -> tuple[Graph, Any]:
+    weight = (RNG.standard_normal((k, n)) / np.sqrt(k)).astype(np.float32)
+    weight[:, 0] = 0
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("b"), symbol("m"), k))
+    with builder.writing():
+        y = tanh(x @ constant(weight) + constant(np.ones(n, np.float32)))
+    return builder.graph([x], [("y", y)]), weight
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("k", "n"), [(64, 96), (67, 33), (385, 130)])
+def test_precision_of_floats(precision: str, k: int, n: int) -> None:
+    graph, weight = float_graph(k, n)
+    graph = optimised(graph, halves=False, precision=precision)
+    assert operators(graph).count("word_matmul") == 1
+    x = RNG.standard_normal((3, 7, k)).astype(np.float32)
+    x[1, 2], x[1, 3, :2], x[1, 4, 1] = 0, 3e38, np.nan
+    wanted = np.tanh(x.astype(np.float64) @ weight + 1)
+    (reference,) = run_reference(graph, [x])
+    finite = np.isfinite(wanted).all(-1)
+    finite[1, 3] = False  # What cancels there is lost in fewer bits.
+    assert np.isnan(reference[1, 4]).all()
+    assert np.abs(reference - wanted)[finite].max() < 0.03
+    device = CpuBackend()
+    if PRECISIONS[precision] in device.narrow_dtypes:
+        run = CompiledGraph(replace(graph), device, Options(threads=3))
+        (got,) = run.run([x])
+        np.testing.assert_allclose(got[finite], reference[finite], rtol=1e-3, atol=1e-3)
+        assert np.isnan(got[1, 4]).all()
+        # A row does not depend on the others.
+        for i in range(3):
+            np.testing.assert_array_equal(run.run([x[i : i + 1]])[0], got[i : i + 1])
+
+
+def test_precision_is_asked_for_by_name() -> None:
+    graph, _ = float_graph(64, 96)
+    with pytest.raises(ConfigurationError, match="expected one of float32, bfloat16, int8-dynamic"):
+        ftuner.compile(graph, precision="int4")
+    model = ftuner.compile(graph, precision="float32")
+    assert model.steps[0].a.layout.dtype == FLOAT32
+    for name, dtype in PRECISIONS.items():
+        graph, _ = float_graph(64, 96)
+        if dtype in CpuBackend().narrow_dtypes:
+            assert ftuner.compile(graph, precision=name).steps
+        else:
+            with pytest.raises(ConfigurationError, match="has no instruction"):
+                ftuner.compile(graph, precision=name)

@@ -7,12 +7,10 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.common_epilogue import shared
-from ftuner.core.dtype import DTYPES, WORDS, DType
+from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
-from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts
 from ftuner.runtime.backend import Backend, Boundary, Effort, Executable, Options, Tuned
@@ -52,11 +50,9 @@ class CpuBackend(CpuSession, Backend):
         self.grouped_matmul = GroupedMatmul(self.matmul)
         self._attention: Any = None
 
-    @cached_attribute
+    @property
     def narrow_dtypes(self) -> Collection[DType]:
-        rows = instruction_set(self.kernels.isa.name).multiply_adds
-        known = {row.b for row in rows if row.flag in self.facts.features}
-        return frozenset(dtype for dtype, words in WORDS.items() if words in known)
+        return self.kernels.isa.narrow_dtypes
 
     def probe(self) -> CpuHardware:
         return known_hardware(self.cache, again=True)

@@ -37,7 +37,6 @@ class GpuBackend(GpuSession, Backend):
 
     product_dtypes = GPU_DTYPES
     multiplies_halves = True
-    narrow_dtypes = ()
     appends_in_place = limits_memory = False
     held_dtypes = HALF_DTYPES
 
