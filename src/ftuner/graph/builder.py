@@ -143,8 +143,8 @@ class Builder:
             self._drawing = outer
 
     def name(self) -> str:
-        name = f"v{next(self._numbers)}"
-        return name if name not in self._inputs else self.name()
+        names = (f"v{number}" for number in self._numbers)
+        return next(name for name in names if name not in self._inputs)
 
     def input(self, name: str, dtype: DType, shape: Shape) -> Value:
         self._inputs.add(name)

@@ -35,13 +35,21 @@ def int8_weight(node: Node, around: Surroundings) -> Value | None:
 
 def _weight(around: Surroundings, value: Value) -> tuple[Value, Value] | None:
     """A matrix as a weight of 8-bit integers and the scale of its columns, if it is one."""
+    found = weight_levels(around, value)
+    if found is None:
+        return None
+    integers, scale = found
+    weight = constant(f"{value.name}_int8", INT8, integers)
+    return weight, constant(f"{value.name}_scale", value.dtype, scale)
+
+
+def weight_levels(around: Surroundings, value: Value) -> tuple[Array, Array] | None:
+    """The integers of a matrix, which fit 8 bits, and the scale of its columns, if it is one."""
     levels = _levels(around, value, MAX_DEPTH)
     if levels is None or not _fits(levels):
         return None
     integers, scale = levels
-    row = np.broadcast_to(scale, (1, integers.shape[1])).reshape(-1)
-    weight = constant(f"{value.name}_int8", INT8, integers)
-    return weight, constant(f"{value.name}_scale", value.dtype, row)
+    return integers, np.broadcast_to(scale, (1, integers.shape[1])).reshape(-1)
 
 
 def _fits(levels: _Levels) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 
+from ftuner.core.dtype import UINT8, DType
 from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
@@ -24,6 +26,7 @@ from ftuner.graph.passes.rotary import rotary
 from ftuner.graph.passes.separate_axes import separate_axes
 from ftuner.graph.passes.single_channels import write_single_channels
 from ftuner.graph.passes.whole_indices import whole_indices
+from ftuner.graph.passes.word_products import IN_PRECISION, products_of_levels
 from ftuner.graph.rewrite import rules
 from ftuner.graph.verify import expect_bound, free_symbols, verify
 
@@ -59,18 +62,23 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 )
 
 
-def optimised(graph: Graph, halves: bool = True) -> Graph:
+def optimised(
+    graph: Graph, halves: bool = True, words: Collection[DType] = (), precision: str = ""
+) -> Graph:
     """The graph after all passes; it is verified after each that changes it. `halves`: whether the
-    device computes half precision; if not, it is computed in float32."""
-    graph = replace(graph, nodes=tuple(_inside(node, halves) for node in graph.nodes))
+    device computes half precision; if not, it is computed in float32. `words`: the narrow dtypes
+    of rows that it multiplies. `precision`: one of `IN_PRECISION`, in which products of float32 by
+    weights are computed."""
+    inside = partial(optimised, halves=halves, words=words, precision=precision)
+    graph = replace(graph, nodes=tuple(_inside(node, inside) for node in graph.nodes))
     typed: set[Node] = set()
     verify(graph, typed)
-    passes = PASSES
+    passes = (products_of_levels, *PASSES) if UINT8 in words else PASSES
     if not halves:
         if kept := half_dtypes(graph):
             # Once constants are folded, before other constants are merged into weights.
-            at = PASSES.index(fold_constants) + 1
-            passes = (*PASSES[:at], half_weights(kept), *PASSES[at:])
+            at = passes.index(fold_constants) + 1
+            passes = (*passes[:at], half_weights(kept), *passes[at:])
         graph = halves_in_float32(graph)
         verify(graph, typed)
         # A GPU multiplies the gathered weights as a batch, reads windows from L1, and has the host
@@ -79,6 +87,8 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
             *passes, join_halves, recognise_experts, separate_axes, rules.suppression,
             write_loops_as_nests,
         )  # fmt: skip
+    if precision:
+        passes = (*passes, IN_PRECISION[precision])
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     free = free_symbols(graph) if any(node.binds for node in graph.nodes) else None
     for apply in passes:
@@ -91,7 +101,7 @@ def optimised(graph: Graph, halves: bool = True) -> Graph:
     return graph
 
 
-def _inside(node: Node, halves: bool) -> Node:
+def _inside(node: Node, inside: Callable[[Graph], Graph]) -> Node:
     """The node with the graphs that it runs after all passes."""
-    graphs = {n: optimised(x, halves) for n, x in node.attributes.items() if isinstance(x, Graph)}
+    graphs = {name: inside(x) for name, x in node.attributes.items() if isinstance(x, Graph)}
     return replace(node, attributes={**node.attributes, **graphs}) if graphs else node
