@@ -10,8 +10,9 @@ from typing import Literal
 from ftuner.core.dim import product
 from ftuner.core.recurrence import GATES, Activation, Cell
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import apply_many, concat
+from ftuner.graph.algebra import concat
 from ftuner.graph.checks import origin, unsupported
+from ftuner.graph.compose import apply_many
 from ftuner.graph.ir import Value
 
 Kind = Literal["lstm", "gru", "rnn"]
