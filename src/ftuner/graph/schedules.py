@@ -46,7 +46,7 @@ SCHEDULES = (
     Schedule("attention", ("attention",)),
     Schedule("depthwise", ("convolution", "window_reduce")),
     Schedule("grouped_convolution", ("convolution",)),
-    Schedule("convolution", ("convolution",)),
+    Schedule("convolution", ("convolution", "word_convolution")),
     Schedule("winograd", rewrites=True),
     Schedule("line_winograd", rewrites=True),
     Schedule("stripes", rewrites=True, more_kinds=("whole",)),
