@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ftuner.core.dim import Shape, product
+from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Operand, Store
 from ftuner.graph.appending import Appended
@@ -169,6 +169,12 @@ class Placement:
             rows = contiguous_rows(self.contiguous(value, dtype))
         assert rows is not None
         return rows
+
+    def row_of(self, value: Value, extent: Dim) -> View:
+        """A value of one element, repeated as a row of `extent`."""
+        view = self.view(value)
+        row = View(view.buffer, replace(view.layout, shape=(1, extent), strides=(0, 0)))
+        return self.copied(row, self.apart(TensorType(view.layout.dtype, (1, extent))))
 
     def place(self, value: Value) -> View:
         """Memory for a value: its part of a concatenation or of what an output appends to, if it is

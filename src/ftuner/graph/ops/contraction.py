@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import NARROW_DTYPES
+from ftuner.core.dtype import FLOAT32, NARROW_DTYPES, WORDS, DType
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.ir import TensorType
+from ftuner.graph.arrays import held_in, of_bfloat16
+from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import (
     Attributes,
     Numerics,
@@ -77,9 +78,41 @@ def _narrow_matmul(a: Any, b: Any) -> Any:
     return np.matmul(a, b.astype(a.dtype))
 
 
+def _infer_word_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """Rows of uint8 or bfloat16 times a matrix (k, n) of int8 or bfloat16, which is given as words
+    of several steps of k. The sums, of uint8 in int32, are float32."""
+    a, b = types
+    if WORDS.get(a.dtype) != b.dtype:
+        raise GraphError(f"word_matmul of {a} and {b}")
+    if a.rank < 2 or b.rank != 2:
+        raise ShapeError(f"word_matmul of {a} and {b}: expected two axes or more, and two")
+    require(a.shape[-1], b.shape[0] * b.dtype.numbers, f"word_matmul of {a} and {b}")
+    return (TensorType(FLOAT32, (*a.shape[:-1], b.shape[1])),)
+
+
+def words_of(weight: Array, dtype: DType) -> Array:
+    """A matrix (k, n) of narrow numbers as words (k / numbers, n)."""
+    k, n = weight.shape
+    numbers = dtype.numbers
+    steps = weight.reshape(k // numbers, numbers, n).transpose(0, 2, 1)
+    return np.ascontiguousarray(steps).view(held_in(dtype))[..., 0]
+
+
+def _word_matmul(a: Any, b: Any) -> Any:
+    integers = a.dtype == np.uint8
+    steps = b[..., None].view(np.int8 if integers else np.uint16)
+    weight = steps.transpose(0, 2, 1).reshape(-1, b.shape[1])
+    if not integers:
+        weight = of_bfloat16(weight)
+    # Sums of products of integers are exact in float64.
+    return np.matmul(a.astype(np.float64), weight.astype(np.float64)).astype(np.float32)
+
+
 CONTRACTIONS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul,
              work=_work, numerics=Numerics.PRODUCT),
     Operator("narrow_matmul", _infer_narrow_matmul, _narrow_matmul,
              work=_work, numerics=Numerics.PRODUCT, widened=1),
+    Operator("word_matmul", _infer_word_matmul, _word_matmul,
+             work=_work, numerics=Numerics.PRODUCT),
 )  # fmt: skip

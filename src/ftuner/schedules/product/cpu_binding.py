@@ -13,7 +13,7 @@ from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Call
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.cpu.common_epilogue import LIMITS, Shared, shared, unshared
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import DType, moved_as
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
@@ -145,7 +145,7 @@ class CompiledProduct(CompiledStep, Generic[P]):
         call = records.reserve(Call.SIZE)
         records.point(at + StepSlot.ARGUMENT, call)
         dtype = self.products.compiled.library.types.a
-        records.constant(at + StepSlot.KIND, PRODUCT_KINDS[dtype])
+        records.constant(at + StepSlot.KIND, PRODUCT_KINDS[moved_as(dtype)])
         records.workspace(call + Call.WORKSPACE)
         records.pool(call + Call.POOL)
         records.dim(call + Call.ROWS, records.dims.number(step.c.shape[-2]))
@@ -289,7 +289,8 @@ class ProductKind(MatrixKind, StepKind[P]):
             tile_s=estimate.tile_s + rest.tile_s,
             synchronise_s=max(estimate.synchronise_s, rest.synchronise_s),
         )
-        flops = elements * (2 * k + expression_operations(step.epilogue))
+        multiply_adds = k * step.a.layout.dtype.numbers
+        flops = elements * (2 * multiply_adds + expression_operations(step.epilogue))
         return StepReport(_in_words(plan), StepCost(flops, reads, writes, estimate), plan)
 
 

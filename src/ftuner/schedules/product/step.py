@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ftuner.core.dtype import DType
+from ftuner.core.dim import quotient, remainder
+from ftuner.core.dtype import BFLOAT16, BFLOAT16X2, UINT8, UINT8X4, DType, moved_as
 from ftuner.core.expr import Expr
 from ftuner.core.product import ReadWindow
 from ftuner.graph.buffers import View, as_rows, contiguous_rows
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
-from ftuner.graph.ir import Node
+from ftuner.graph.ir import Node, Value
 from ftuner.graph.placement import Placement
 from ftuner.graph.steps import DimText, ViewStep, shape_text
 
@@ -55,7 +56,7 @@ class PendingProduct(PendingRows):
 
     @property
     def dtype(self) -> DType:
-        return self.a.layout.dtype
+        return moved_as(self.a.layout.dtype)
 
     @property
     def strided_rows(self) -> bool:
@@ -75,6 +76,11 @@ class PendingProduct(PendingRows):
 
 def lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
     a, b = node.inputs
+    if node.op == "word_matmul":
+        right = placement.view(b, b.dtype)
+        return (
+            PendingProduct(node.output, True, NO_EPILOGUE, node.op, _words(a, placement), right),
+        )
     if a.dtype.kind != "float":
         return None
     dtype = placement.type_of(node.output).dtype
@@ -87,3 +93,29 @@ def lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
         in_place = as_rows(left) if node.op == "matmul" else None
         left = in_place or placement.rows(a, dtype)
     return (PendingProduct(node.output, flat, NO_EPILOGUE, node.op, left, right),)
+
+
+_WORDS_OF_ROWS = {UINT8: UINT8X4, BFLOAT16: BFLOAT16X2}
+
+
+def _words(a: Value, placement: Placement) -> View:
+    """Rows of narrow numbers as rows of words. They are copied unless each begins with a word."""
+    rows = _as_words(placement.rows(a, a.dtype))
+    if rows is None:
+        whole = as_rows(placement.contiguous(a, a.dtype))
+        assert whole is not None
+        rows = _as_words(whole)
+    assert rows is not None
+    return rows
+
+
+def _as_words(rows: View) -> View | None:
+    layout = rows.layout
+    dtype = _WORDS_OF_ROWS[layout.dtype]
+    k, distance = layout.shape[-1], layout.strides[0]
+    if any(remainder(n, dtype.numbers) != 0 for n in (k, distance, layout.offset)):
+        return None
+    shape = (layout.shape[0], quotient(k, dtype.numbers))
+    strides = (quotient(distance, dtype.numbers), 1)
+    # The offset counts elements of the buffer.
+    return View(rows.buffer, replace(layout, dtype=dtype, shape=shape, strides=strides))

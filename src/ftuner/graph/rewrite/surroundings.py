@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from ftuner.core.dim import Shape
-from ftuner.core.dtype import DType
+from ftuner.core.dim import Dim, Shape, maximum, product
+from ftuner.core.dtype import FLOAT32, DType
 from ftuner.graph.arrays import converted
 from ftuner.graph.ir import (
     Array,
@@ -21,6 +21,7 @@ from ftuner.graph.ir import (
     producers,
 )
 
+T = TypeVar("T")
 ROUNDINGS = 4
 """Roundings that a recognised constant may have: it may be a product of several constants."""
 
@@ -32,6 +33,7 @@ class Surroundings:
         self._producers = producers(graph)
         self._consumers = consumers(graph)
         self._outputs = {value for _, value in graph.outputs}
+        self._known: dict[object, object] = {}
         self._equal = {(c.x, c.y) for c in graph.constraints if not c.or_one}
 
     def producer(self, value: Value, op: str) -> Node | None:
@@ -53,6 +55,12 @@ class Surroundings:
         """The only node that reads a value, if it reads it once and the value is no output."""
         found = self._consumers.get(value, ())
         return found[0] if len(found) == 1 and value not in self._outputs else None
+
+    def once(self, find: Callable[[Surroundings, Value], T], value: Value) -> T:
+        """What a function finds of a value, found once."""
+        if (find, value) not in self._known:
+            self._known[find, value] = find(self, value)
+        return cast("T", self._known[find, value])
 
     def alike(self, x: Shape, y: Shape) -> bool:
         """Whether two shapes are equal, or constrained to be when they are bound."""
@@ -103,6 +111,32 @@ def reduced(around: Surroundings, value: Value, kind: str) -> tuple[Value, tuple
     x, axes = reduce.inputs[0], reduce.attributes["axes"]
     kept = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
     return (x, axes) if (1,) * (x.rank - value.rank) + value.shape == kept else None
+
+
+def mean(around: Surroundings, value: Value) -> tuple[Value, tuple[int, ...]] | None:
+    """(x, axes) if the value is the mean of x over axes, in a shape as of `reduced`. The mean of no
+    element may be divided by one."""
+    total, factor = scaled(around, value)
+    divide = around.producer(value, "divide")
+    count = None
+    if total is value and divide is not None:
+        total, count = divide.inputs
+    found = reduced(around, total, "sum")
+    if found is None:
+        return None
+    elements = product(found[0].shape[axis] for axis in found[1])
+    if count is None:
+        known = isinstance(elements, int) and elements > 0 and near(factor, 1 / elements, FLOAT32)
+        return found if known else None
+    node = around.producer_of(count)
+    while node is not None and node.op in ("reshape", "cast"):
+        node = around.producer_of(node.inputs[0])
+    dims = () if node is None or node.op != "dims" else node.attributes["dims"]
+    return found if dims in ((elements,), (maximum(elements, 1),)) else None
+
+
+def agreed(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
+    """A `Require` that does nothing: the graph has the constraints that its dims need."""
 
 
 def constant(name: str, dtype: DType, array: Array) -> Value:

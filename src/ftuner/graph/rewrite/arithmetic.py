@@ -1,5 +1,7 @@
-"""Helpers that recognise activations. An activation is a gate, which is a function of x, multiplied
-by x and by numbers."""
+"""Arithmetic in a graph: products in any order, and polynomials in any spelling.
+
+An activation is such a product: of x, of a gate, which is a function of x, and of numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,16 @@ from collections.abc import Iterator, Sequence
 
 from ftuner.core.dtype import DType
 from ftuner.graph.ir import Node, Value
-from ftuner.graph.rewriting import Surroundings, near, scalar, scaled
+from ftuner.graph.rewrite.surroundings import Surroundings, near, scalar, scaled
 
 MAX_DEGREE = 3
 """Highest degree of a polynomial in an activation: gelu with tanh."""
 MAX_DEPTH = 8
 """Most nodes between x and a polynomial of x; activations have fewer."""
-
-
 MAX_PRODUCTS = 8
 """Most products between a gate and the end of its activation."""
+ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide", "power", "negative"})
+"""Operators that polynomials are written with."""
 
 
 def gated(around: Surroundings, gate: Value) -> Iterator[tuple[Node, Value, float]]:
@@ -73,7 +75,7 @@ def _polynomial(
     node = around.producer_of(value)
     if node is None or value.type != x.type or not depth:
         return None
-    if node.op not in ("add", "subtract", "multiply", "divide", "power", "negative"):
+    if node.op not in ARITHMETIC:
         return None
     parts = []
     for operand in node.inputs:
@@ -81,11 +83,11 @@ def _polynomial(
         if part is None:
             return None
         parts.append(part)
-    return _combined(node.op, parts)
+    return combined(node.op, parts)
 
 
-def _combined(op: str, parts: Sequence[tuple[float, ...]]) -> tuple[float, ...] | None:
-    """The result of an operator on polynomials."""
+def combined(op: str, parts: Sequence[tuple[float, ...]]) -> tuple[float, ...] | None:
+    """The result of an operator of `ARITHMETIC` on polynomials."""
     p = parts[0]
     if op == "negative":
         return tuple(-a for a in p)
