@@ -29,7 +29,7 @@ REFUSED = (
     "dropout", "feature_", "training", "while training", "rrelu", "booleans", "of int", "of uint8",
     "of bool", "complex", "into bool", "bool[", "statistics", "element of a tensor",
     "computed from extents", "no element to repeat", "corners", "einsum of integers",
-    "float32 for", "uint8, uint8", "no uint8 is",
+    "float32 for", "uint8, uint8", "no uint8 is", "dims have no",
 )  # fmt: skip
 """What the reasons are, one of which each message of a refused sample has."""
 
