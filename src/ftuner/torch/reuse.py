@@ -1,5 +1,5 @@
-"""Finds an earlier graph of which a new one is a case: torch traces another graph where an extent is
-1, which the program for any extents computes as well.
+"""Finds an earlier graph of which a new one is a case: torch traces another graph where an extent
+is 1, which the program for any extents computes as well.
 
 Two traced graphs are compared node by node: the same functions of the same operands, and shapes of
 all results that follow from those of the earlier graph by giving each of its symbols one value.
@@ -17,6 +17,8 @@ from torch import fx
 
 from ftuner.frontends.torch.dims import expression_of
 
+_FACTS = ("dtype", "device", "layout", "requires_grad")
+"""What tensors must have in common besides extents."""
 _Key = tuple[object, ...]
 _known: dict[_Key, weakref.WeakSet[Traced]] = {}
 
@@ -24,9 +26,7 @@ _known: dict[_Key, weakref.WeakSet[Traced]] = {}
 class Traced:
     """A graph that torch traced, compiled. It takes what the graph takes."""
 
-    def __init__(
-        self, module: fx.GraphModule, run: Callable[..., Any], options: object
-    ) -> None:
+    def __init__(self, module: fx.GraphModule, run: Callable[..., Any], options: object) -> None:
         self.graph, self.run = module.graph, run
         _known.setdefault(_key(self.graph, options), weakref.WeakSet()).add(self)
 
@@ -50,9 +50,7 @@ def _adapted(
     `numbers` has its value. `outputs`: the earlier graph's that the new graph has."""
 
     def run(*given: Any) -> list[Any]:
-        results = traced.run(
-            *(numbers[i] if n is None else given[n] for i, n in enumerate(inputs))
-        )
+        results = traced.run(*(numbers[i] if n is None else given[n] for i, n in enumerate(inputs)))
         return [results[i] for i in outputs]
 
     return run
@@ -77,8 +75,6 @@ def _is_number(node: fx.Node) -> bool:
     if isinstance(value, (tuple, list)):
         return all(isinstance(x, (int, torch.SymInt)) for x in value)
     return isinstance(value, (int, torch.SymInt))
-
-
 
 
 class _Matching:
@@ -137,8 +133,7 @@ class _Matching:
         if isinstance(mine, torch.Tensor):
             return (
                 type(mine) is type(other)
-                and (mine.dtype, mine.device, mine.layout) == (other.dtype, other.device, other.layout)
-                and mine.requires_grad == other.requires_grad
+                and all(getattr(mine, x) == getattr(other, x) for x in _FACTS)
                 and len(mine.shape) == len(other.shape)
                 and all(map(self._same_extent, mine.shape, other.shape))
             )
@@ -190,4 +185,5 @@ def _inputs(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _leaves(graph: fx.Graph) -> list[Any]:
-    return list(graph.output_node().args[0])
+    leaves: Any = graph.output_node().args[0]
+    return list(leaves)
