@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
@@ -13,7 +14,13 @@ from torch import fx
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import ELEMENT_DTYPES, INT64, DType
-from ftuner.errors import FTunerError, GraphError, UnsupportedOperatorError
+from ftuner.errors import (
+    FTunerError,
+    GraphError,
+    IndexRangeError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from ftuner.frontends.torch.dims import Extents
 from ftuner.frontends.torch.promotion import Real
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, name_of
@@ -23,7 +30,8 @@ from ftuner.graph.ir import Array, Graph, Value
 from ftuner.runtime.cpu.arrays import array_of
 
 for _room in (
-    "activations", "attention", "convolution", "creation", "indexing", "normalisation", "ordering",
+    "activations", "attention", "convolution", "creation", "embedding", "indexing",
+    "normalisation", "ordering",
     "pointwise", "pooling", "products", "rearranging", "recurrent", "reductions", "resizing",
     "views",
 ):  # fmt: skip
@@ -257,7 +265,15 @@ class _Importer:
         assert isinstance(node.target, torch._ops.OpOverload)
         if called(node) in CHECKS:
             return None
-        return self._checked(given, ATEN[called(node)](*self._kept(node), **self._named(node)))
+        row, named = ATEN[called(node)], self._named(node)
+        if isinstance(given, (list, tuple)) and "pieces" in signature(row).parameters:
+            named["pieces"] = len(given)
+        try:
+            found = row(*self._kept(node), **named)
+        except (GraphError, ShapeError, IndexRangeError) as error:
+            # torch has run the node: what is wrong for us, ftuner cannot compute.
+            raise UnsupportedOperatorError(str(error)) from error
+        return self._checked(given, found)
 
     def _run_inner(self, inner: fx.GraphModule, node: fx.Node) -> Any:
         first = next(i for i, x in enumerate(node.args) if _module_of(x) is not None) + 1
