@@ -92,6 +92,11 @@ def is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int))
 
 
+def gives_no_tensor(node: fx.Node) -> bool:
+    """Whether a node gives a number, or is an assertion: PyTorch has them."""
+    return is_number(node) or node.meta.get("val") is None
+
+
 def is_view(node: fx.Node) -> bool:
     """Whether a node gives a view of its first operand."""
     if node.target is operator.getitem:
@@ -121,7 +126,7 @@ def kept(graph: fx.Graph, device: torch.device, left: Left) -> Ours:
     """The nodes that are ours. `left` has those that failed, and gets the others."""
     ours = Ours(set(), set())
     for node in graph.nodes:
-        if node.op != "call_function" or node in left or is_number(node):
+        if node.op != "call_function" or node in left or gives_no_tensor(node):
             continue
         if node.target is operator.getitem:
             why = "" if node.args[0] in ours else "of an operator of PyTorch"

@@ -227,7 +227,8 @@ def _compiled(
 ) -> CompiledRegion:  # fmt: skip
     module = cut.module_of(region, root)
     known = {n.name: x for n, x in constants.items() if n in region.inputs}
-    compile_module = partial(model_of, constants=known, device=device, options=options)
+    on_host = {name: x.cpu() for name, x in known.items()}
+    compile_module = partial(model_of, constants=on_host, device=device, options=options)
     model = compile_module(module)
     run = runner(model, device)
     if options.check:
@@ -236,7 +237,7 @@ def _compiled(
 
 
 def _is_operator(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and not cut.is_number(node)
+    return isinstance(node.target, torch._ops.OpOverload) and not cut.gives_no_tensor(node)
 
 
 def _named(region: cut.Region, name: str) -> fx.Node:
