@@ -44,8 +44,11 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 def unsupported(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that have no importer."""
-    return [n for n in graph.nodes if _is_operator(n) and name_of(n.target) not in ATEN]
+    """The nodes that have no importer, but for those that compute extents or only check."""
+    return [
+        n for n in graph.nodes
+        if _is_operator(n) and not (_is_check(n) or _is_extent(n) or name_of(n.target) in ATEN)
+    ]  # fmt: skip
 
 
 def import_fx(
@@ -90,7 +93,7 @@ class _Importer:
         leaves: tuple[Any, ...] = ()
         with self.builder.writing():
             for node in self.module.graph.nodes:
-                if node.op == "call_function":
+                if node.op == "call_function" and not _is_check(node):
                     self.values[node] = self._called(node)
                 elif node.op == "get_attr":
                     self.values[node] = self._stored(_attribute(self.module, node.target))
@@ -128,8 +131,8 @@ class _Importer:
         return self.builder.stored(array, dtype_of(tensor.dtype))
 
     def _called(self, node: fx.Node) -> Any:
-        given = node.meta.get("val")
-        if isinstance(given, (int, torch.SymInt)) and not isinstance(given, bool):
+        given: Any = node.meta.get("val")
+        if _is_extent(node):
             return self.extents.dim(given)
         if not _is_operator(node):
             target = node.target
@@ -177,6 +180,18 @@ class _Importer:
 
 def _is_operator(node: fx.Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+
+
+def _is_check(node: fx.Node) -> bool:
+    """Whether a node has no result: torch checks what it assumes of types and extents, which a
+    graph has in its own."""
+    target: Any = node.target
+    return _is_operator(node) and not target._schema.returns
+
+
+def _is_extent(node: fx.Node) -> bool:
+    found = node.meta.get("val")
+    return isinstance(found, (int, torch.SymInt)) and not isinstance(found, bool)
 
 
 def _attribute(module: Any, path: str) -> Any:

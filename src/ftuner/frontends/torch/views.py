@@ -53,6 +53,6 @@ def _concatenated(tensors: Sequence[Value], dim: int = 0) -> Value:
     return concat(tensors, axis_of(dim, tensors[0].rank))
 
 
-@aten("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
+@aten("clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy")
 def _same(x: Value) -> Value:
     return x
