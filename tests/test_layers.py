@@ -31,7 +31,7 @@ from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
-    "ops", "frontends", "learn", "report", "models", "api", "inference", "ort", "", "cli",
+    "ops", "frontends", "learn", "report", "models", "api", "inference", "ort", "torch", "", "cli",
     "__main__", "__pyinstaller",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""

@@ -83,6 +83,10 @@ class IndexRangeError(FTunerError, IndexError):
     """An index in a tensor that is outside the axis it selects from."""
 
 
+class MismatchError(FTunerError, AssertionError):
+    """A result that differs from PyTorch's, where the option `check` asked for a comparison."""
+
+
 class IterationLimitError(FTunerError, RuntimeError):
     """A loop of a model that has not ended after the most iterations that are allowed."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ftuner.core.dtype import ELEMENT_DTYPES, DType
-from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.errors import FTunerError, GraphError, UnsupportedOperatorError
 from ftuner.frontends.torch.dims import Extents
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, name_of
 from ftuner.graph.builder import Builder
@@ -70,6 +70,14 @@ def import_fx(
     return _Importer(module, constants, names).imported()
 
 
+class NodeError(UnsupportedOperatorError):
+    """An operator that its importer refuses. `node`: the name of its node."""
+
+    def __init__(self, text: str, node: str) -> None:
+        super().__init__(text)
+        self.node = node
+
+
 @dataclass(frozen=True)
 class Output:
     """Stands for an output of the graph, by its number."""
@@ -112,7 +120,7 @@ class _Importer:
                 continue
             given = node.meta["val"]
             if not isinstance(given, torch.Tensor):
-                if isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                if isinstance(given, (torch.SymFloat, torch.SymBool)):
                     raise UnsupportedOperatorError(f"input {node.name} is a {type(given).__name__}")
                 self.values[node] = given
                 continue
@@ -141,7 +149,10 @@ class _Importer:
         self.builder.where = f"{node.name} ({name_of(node.target)})"
         row = ATEN[name_of(node.target)]
         keywords = {k: self._argument(v) for k, v in node.kwargs.items() if k not in MEANINGLESS}
-        found = row(*(self._argument(x) for x in node.args), **keywords)
+        try:
+            found = row(*(self._argument(x) for x in node.args), **keywords)
+        except FTunerError as error:
+            raise NodeError(f"{self.builder.where}: {error}", node.name) from error
         self._note(given, found)
         return found
 
@@ -161,7 +172,8 @@ class _Importer:
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, fx.Node):
-            return self.values[given]
+            # An input that is a number is an extent of other inputs.
+            return self._argument(self.values[given])
         if isinstance(given, (list, tuple)):
             return [self._argument(x) for x in given]
         if isinstance(given, torch.dtype):
