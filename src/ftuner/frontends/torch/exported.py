@@ -384,7 +384,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
         return program
     _LOG.info("decomposed by torch: %s", ", ".join(sorted(why)))
     table = {
-        op: decomposition for op, decomposition in dict(torch.export.default_decompositions()).items()
+        op: function for op, function in dict(torch.export.default_decompositions()).items()
         if not (isinstance(op, torch._ops.OpOverload) and name_of(op) in ATEN)
     }  # fmt: skip
     try:
