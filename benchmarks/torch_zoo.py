@@ -96,7 +96,11 @@ def main(
     for name in names:
         row = ARCHITECTURES[name]
         with torch.no_grad():
-            found = {"label": name, "kind": row.kind} | checked(row, size)
+            found = {"label": name, "kind": row.kind}
+            try:
+                found |= checked(row, size)
+            except Exception as error:  # A network itself, or torch, raises anything.
+                found |= {"verdict": "crashed", "why": f"{type(error).__name__}: {error}"}
         told = [f"{found[key]:.2g}" for key in ("error", "compile_s") if key in found]
         line = f"{name:>24} {found['verdict']:>8} {' '.join(told):>12} {found['why'][:400]}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -94,10 +94,14 @@ def test_arguments_and_results_as_the_module_has_them() -> None:
             assert found["pair"].count == 2 * rows
             assert found["rest"] == (None, 3, rows)
             assert close(module.calls, eager.calls)
-    with pytest.raises(InputError, match=r"expected a tensor|compiled for the arguments"):
+    with pytest.raises(InputError, match="arity mismatch"):
         model(x, Pair(first, 4), extras=[extra])
     with pytest.raises(InputError, match="missing a required argument: 'pair'"):
         model(x)
+    with pytest.raises(
+        InputError, match=r"arguments are \(scale, x, pair, mask, more\); the module"
+    ):
+        model(x, Pair(first, 4), mask=x, extras=[extra, extra])
     with pytest.raises(InputError, match=r"an argument is 3.0, and the program is for 2.0"):
         model(x, Pair(first, 4), 3.0, extras=[extra, extra])
 

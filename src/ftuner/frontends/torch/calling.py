@@ -73,13 +73,17 @@ class Calling:
         return self._feeds(args, keywords)
 
     def _feeds(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+        compiled = self.arguments.context
+        arguments: Arguments = {}
         try:
-            arguments = named_arguments(self.signature, args, keywords)
-            given = self.arguments.flatten_up_to({**self.defaults, **arguments})
+            arguments = {**self.defaults, **named_arguments(self.signature, args, keywords)}
+            given = self.arguments.flatten_up_to(arguments)
         except (TypeError, ValueError) as error:
+            same = not arguments or arguments.keys() == set(compiled)
+            why = str(error) if same else f"the arguments are ({', '.join(arguments)})"
             raise InputError(
-                f"{error}; compiled for the arguments ({', '.join(self.arguments.context)}): call "
-                "it with these, or compile it with example inputs like those of this call"
+                f"{why}; the module was compiled for ({', '.join(compiled)}): call it with these, "
+                "or compile it with example inputs like those of this call"
             ) from None
         feeds: dict[str, Any] = dict(self.states)
         for leaf, x in zip(self.leaves, given, strict=True):

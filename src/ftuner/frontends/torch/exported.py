@@ -24,6 +24,7 @@ from ftuner.errors import ExportError, FTunerError, MissingFileError, Unsupporte
 from ftuner.frontends.torch.calling import Calling, Input, named_arguments
 from ftuner.frontends.torch.containers import flattened
 from ftuner.frontends.torch.containers import name_of as path_name
+from ftuner.frontends.torch.decompositions import decompositions
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.importer import Imported, Output, import_fx, unsupported
 from ftuner.frontends.torch.registry import ATEN, name_of
@@ -383,15 +384,11 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     if not why:
         return program
     _LOG.info("decomposed by torch: %s", ", ".join(sorted(why)))
-    table = {
-        op: function for op, function in dict(torch.export.default_decompositions()).items()
-        if not (isinstance(op, torch._ops.OpOverload) and name_of(op) in ATEN)
-    }  # fmt: skip
     try:
         with torch.no_grad(), _without_strides(program.graph), warnings.catch_warnings():
             # torch copies structures in a way that it has deprecated.
             warnings.simplefilter("ignore", FutureWarning)
-            found: ExportedProgram = program.run_decompositions(table)
+            found: ExportedProgram = program.run_decompositions(decompositions())
             return found
     except Exception as error:  # torch raises anything.
         what = f"{type(error).__name__}: {error}"
