@@ -26,7 +26,7 @@ from ftuner.frontends.torch.containers import flattened
 from ftuner.frontends.torch.containers import name_of as path_name
 from ftuner.frontends.torch.decompositions import decompositions
 from ftuner.frontends.torch.dims import expression_of
-from ftuner.frontends.torch.importer import Imported, Output, import_fx, unsupported
+from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
 from ftuner.frontends.torch.registry import ATEN, name_of
 from ftuner.graph.ir import Graph
 
@@ -376,11 +376,14 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     Raises:
         ExportError: torch cannot decompose it.
     """
-    targets = [n.target for n in program.graph.nodes if n.op == "call_function"]
-    operators = [op for op in targets if isinstance(op, torch._ops.OpOverload)]
-    why = {name_of(op) for op in operators if op._schema.is_mutable and name_of(op) not in ATEN}
-    why |= {name_of(n.target) for n in unsupported(program.graph)}
-    why |= {str(t) for t in targets if isinstance(t, torch._ops.HigherOrderOperator)}
+    modules = [m for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    targets = {n.target for m in modules for n in m.graph.nodes}
+    mutable = {
+        name_of(op) for op in targets
+        if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable
+    }  # fmt: skip
+    why = {name for name in mutable if name not in ATEN}
+    why |= {called(n) for n in unsupported(program.graph)}
     if not why:
         return program
     _LOG.info("decomposed by torch: %s", ", ".join(sorted(why)))
