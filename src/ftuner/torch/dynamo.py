@@ -17,6 +17,7 @@ from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.registry import ATEN, name_of
 from ftuner.torch.graphs import CompiledGraph
 from ftuner.torch.options import options_of
+from ftuner.torch.reuse import Traced, earlier
 
 _LOG = logging.getLogger(__name__)
 _TRAINING = (
@@ -47,31 +48,39 @@ def backend(
     if mode is not None:
         raise ConfigurationError(f"mode is {mode!r}; ftuner has options alone, and no modes")
     checked = options_of(options)
+    known = earlier(module, checked)
+    if known is not None:
+        return known
+    pure = []
 
     def inference(graph: fx.GraphModule, _: Sequence[Any]) -> CompiledGraph:
-        return CompiledGraph(graph, _constants(graph), checked)
+        constants, changed = _constants(graph)
+        pure.append(not changed)
+        return CompiledGraph(graph, constants, checked)
 
     compile_graph = aot_autograd(
         fw_compiler=_training, bw_compiler=_left, inference_compiler=inference,
         decompositions=_decompositions(),
     )  # fmt: skip
     compiled: Callable[..., Any] = compile_graph(module, example_inputs)
-    return compiled
+    # Whether inputs that a graph changes share memory is decided when it is compiled.
+    return Traced(module, compiled, checked) if pure == [True] else compiled
 
 
-def _constants(graph: fx.GraphModule) -> set[int]:
-    """The numbers of the inputs that are parameters and buffers, and that the graph itself does not
-    change."""
+def _constants(graph: fx.GraphModule) -> tuple[set[int], set[int]]:
+    """The numbers of the inputs that are parameters and buffers, and of those that the graph
+    changes, which are not among the first."""
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None
     if facts is None:
-        return set()
+        return set(), set()
     changed = {i for i, x in enumerate(facts.input_info) if x.mutates_data or x.mutates_metadata}
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    return {
+    stored = {
         i for i in facts.static_input_indices
         if i not in changed and isinstance(inputs[i].meta["val"], torch.Tensor)
     }  # fmt: skip
+    return stored, changed
 
 
 def _training(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
