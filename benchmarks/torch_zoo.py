@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from torch.utils import _pytree as pytree
 
 import ftuner
+import torch
 from benchmarks import machine
 from benchmarks.measure import header
 from benchmarks.results import save
@@ -27,9 +28,11 @@ from benchmarks.zoo.exporting import built
 from benchmarks.zoo.table import ARCHITECTURES
 
 
-def arguments(row: Architecture, network: Any, shape: int) -> dict[str, Any]:
-    """The arguments of a call at one of the shapes."""
-    extents = row.extents(shape)
+def arguments(
+    row: Architecture, network: Any, shape: int, constant: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """The arguments of a call at one of the shapes. `constant`: dims with one extent alone."""
+    extents = {**row.extents(shape), **(constant or {})}
     given: dict[str, Any] = {
         name: torch.from_numpy(x) for name, x in row.feeds(extents, shape + 1).items()
     }
@@ -46,6 +49,17 @@ def arguments(row: Architecture, network: Any, shape: int) -> dict[str, Any]:
     return given | row.given
 
 
+def constant_dims(row: Architecture, model: ftuner.Model) -> dict[str, int]:
+    """The extents of dims that torch has made constants of, as the network computes with them."""
+    shapes = {spec.name: spec.shape for spec in model.inputs}
+    return {
+        dim: extent
+        for name, given in row.inputs.items()
+        for dim, extent in zip(given.dims, shapes.get(name, ()), strict=False)
+        if isinstance(dim, str) and isinstance(extent, int)
+    }
+
+
 def checked(row: Architecture, size: str) -> dict[str, Any]:
     """The verdict on an architecture as JSON: `verdict`, `why`, `error`, `steps` and the seconds
     that compiling takes."""
@@ -59,13 +73,13 @@ def checked(row: Architecture, size: str) -> dict[str, Any]:
         return {"verdict": REFUSED, "why": f"{type(error).__name__}: {error}"}
     found: dict[str, Any] = {
         "verdict": RIGHT, "why": "", "error": 0.0, "steps": len(model.steps),
-        "compile_s": round(time.perf_counter() - began, 2),
+        "compile_s": round(time.perf_counter() - began, 2), "constant": constant_dims(row, model),
     }  # fmt: skip
     for shape in range(SHAPES):
         # A cache is written to by the module.
-        wanted = network(**arguments(row, network, shape))
+        wanted = network(**arguments(row, network, shape, found["constant"]))
         try:
-            outputs = model(**arguments(row, network, shape))
+            outputs = model(**arguments(row, network, shape, found["constant"]))
         except ftuner.FTunerError as error:
             why = f"{row.extents(shape)}: {type(error).__name__}: {error}"
             return found | {"verdict": REFUSED, "why": why}
@@ -102,7 +116,7 @@ def main(
             except Exception as error:  # A network itself, or torch, raises anything.
                 found |= {"verdict": "crashed", "why": f"{type(error).__name__}: {error}"}
         told = [f"{found[key]:.2g}" for key in ("error", "compile_s") if key in found]
-        line = f"{name:>24} {found['verdict']:>8} {' '.join(told):>12} {found['why'][:400]}"
+        line = f"{name:>24} {found['verdict']:>8} {' '.join(told):>12} {found['why'][:400]} {found.get('constant') or ''}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
         document["results"].append(found)
         save(document, path)
