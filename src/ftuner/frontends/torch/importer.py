@@ -104,9 +104,9 @@ def import_fx(
     scalar of int64. One that is a float is a scalar of float64.
 
     Raises:
-        UnsupportedOperatorError: operators without an importer; the message lists all of them. Or
-            one of complex tensors, or with arguments that its importer does not know.
-        GraphError: the module is malformed, or an importer is wrong about its result.
+        UnsupportedOperatorError: operators without an importer; the message lists all of them.
+        NodeError: an operator of complex tensors, with arguments that its importer does not know,
+            or whose importer is wrong about its result.
     """
     missing = sorted({called(n) for n in unsupported(module.graph)})
     if missing:
@@ -224,7 +224,10 @@ class _Importer:
         """The leaves of the outputs of a module whose placeholders have values."""
         for node in module.graph.nodes:
             if node.op == "call_function":
-                self.values[node] = self._called(module, node)
+                try:
+                    self.values[node] = self._called(module, node)
+                except FTunerError as error:
+                    raise NodeError(str(error), node.name) from error
             elif node.op == "get_attr":
                 found = _attribute(module, node.target)
                 if isinstance(found, torch.Tensor):
