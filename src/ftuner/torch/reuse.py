@@ -24,9 +24,7 @@ _known: dict[_Key, weakref.WeakSet[Traced]] = {}
 class Traced:
     """A graph that torch traced, compiled. It takes what the graph takes."""
 
-    def __init__(
-        self, module: fx.GraphModule, run: Callable[..., Any], options: object
-    ) -> None:
+    def __init__(self, module: fx.GraphModule, run: Callable[..., Any], options: object) -> None:
         self.graph, self.run = module.graph, run
         _known.setdefault(_key(self.graph, options), weakref.WeakSet()).add(self)
 
@@ -50,9 +48,7 @@ def _adapted(
     `numbers` has its value. `outputs`: the earlier graph's that the new graph has."""
 
     def run(*given: Any) -> list[Any]:
-        results = traced.run(
-            *(numbers[i] if n is None else given[n] for i, n in enumerate(inputs))
-        )
+        results = traced.run(*(numbers[i] if n is None else given[n] for i, n in enumerate(inputs)))
         return [results[i] for i in outputs]
 
     return run
@@ -77,8 +73,6 @@ def _is_number(node: fx.Node) -> bool:
     if isinstance(value, (tuple, list)):
         return all(isinstance(x, (int, torch.SymInt)) for x in value)
     return isinstance(value, (int, torch.SymInt))
-
-
 
 
 class _Matching:
@@ -137,7 +131,8 @@ class _Matching:
         if isinstance(mine, torch.Tensor):
             return (
                 type(mine) is type(other)
-                and (mine.dtype, mine.device, mine.layout) == (other.dtype, other.device, other.layout)
+                and (mine.dtype, mine.device, mine.layout)
+                == (other.dtype, other.device, other.layout)
                 and mine.requires_grad == other.requires_grad
                 and len(mine.shape) == len(other.shape)
                 and all(map(self._same_extent, mine.shape, other.shape))

@@ -28,7 +28,7 @@ def _transposed(
     strides = positive_integers(node, "strides", rank)
     dilations = positive_integers(node, "dilations", rank)
     begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)
-    return transposed(x, w, bias, group, strides, dilations, begin, extents)
+    return transposed(x, w, bias, group, kernel, strides, dilations, begin, extents)
 
 
 def _transposed_extents(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ftuner.core.dim import quotient
 from ftuner.core.dtype import FLOAT32, DType
+from ftuner.frontends.torch.pointwise import clamp
 from ftuner.frontends.torch.promotion import valued
 from ftuner.frontends.torch.registry import aten
-from ftuner.frontends.torch.views import axis_of
+from ftuner.frontends.torch.views import axes_of, axis_of
 from ftuner.graph.algebra import apply, expm1, sigmoid, where
 from ftuner.graph.checks import malformed, unsupported
 from ftuner.graph.ir import Value
@@ -57,7 +59,7 @@ def _celu(x: Value, alpha: float = 1.0) -> Value:
 
 @aten("hardtanh")
 def _hard_tanh(x: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    return x.at_least(min_val).at_most(max_val)
+    return clamp(x, valued(min_val, x.dtype), valued(max_val, x.dtype))
 
 
 @aten("softplus")
@@ -89,7 +91,7 @@ def _glu(x: Value, dim: int = -1) -> Value:
     return first * sigmoid(second)
 
 
-@aten("softmax.int", "_safe_softmax", log=False)
+@aten("softmax.int", log=False)
 @aten("log_softmax.int", log=True)
 def _softmax(x: Value, dim: int, dtype: DType | None = None, *, log: bool) -> Value:
     x = x if dtype is None else x.cast(dtype)
@@ -98,6 +100,14 @@ def _softmax(x: Value, dim: int, dtype: DType | None = None, *, log: bool) -> Va
     if not x.rank:
         return _softmax(x.reshape((1,)), 0, log=log).reshape(())
     return apply("softmax", x, axis=axis_of(dim, x.rank), log=log)
+
+
+@aten("_safe_softmax")
+def _safe_softmax(x: Value, dim: int, dtype: DType | None = None) -> Value:
+    """Zeros where all elements are minus infinity."""
+    x = x if dtype is None else x.cast(dtype)
+    some = x.reduce("maximum", axes_of(dim, x.rank)) > -math.inf
+    return where(some, _softmax(x, dim, log=False), 0)
 
 
 @aten("_softmax", log=False)

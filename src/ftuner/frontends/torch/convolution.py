@@ -42,6 +42,8 @@ def _convolution(
     dilations: Ints, groups: int,
 ) -> Value:  # fmt: skip
     rank = weight.rank - 2
+    if x.dtype.kind != "float":
+        raise unsupported(f"a convolution of {x.type}")
     if any(isinstance(n, int) and n < 1 for n in weight.shape[2:]):
         raise malformed(f"an empty window: the weight is {weight.type}")
     x, alone = batched(x, rank)
@@ -82,6 +84,8 @@ def _transposed(
     groups: int, dilation: Ints,
 ) -> Value:  # fmt: skip
     rank = weight.rank - 2
+    if x.dtype.kind != "float":
+        raise unsupported(f"a convolution of {x.type}")
     kernel = [n for n in weight.shape[2:] if isinstance(n, int)]
     if len(kernel) < rank:
         raise unsupported(f"a transposed convolution by {weight.type}, a window that varies")
@@ -94,7 +98,9 @@ def _transposed(
             x.shape[2:], kernel, strides, dilations, begin, each(output_padding, rank), strict=True
         )
     )
-    found = transposed_convolution(x, weight, bias, groups, strides, dilations, begin, extents)
+    found = transposed_convolution(
+        x, weight, bias, groups, kernel, strides, dilations, begin, extents
+    )
     return _alone(found, alone)
 
 

@@ -12,7 +12,7 @@ from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
 from ftuner.frontends.torch.promotion import Number, Real, dtype_of_number, valued
 from ftuner.frontends.torch.registry import aten
 from ftuner.graph.algebra import constant, equal, iota, scalar, where
-from ftuner.graph.checks import malformed, unsupported
+from ftuner.graph.checks import unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.views import slice_extent
 
@@ -95,27 +95,30 @@ def _range_from(start: Number, end: Number, dtype: DType | None = None) -> Value
 @aten("arange.start_step")
 def numbers(start: Number, end: Number, step: Number = 1, dtype: DType | None = None) -> Value:
     """start, start + step, ... before the end."""
-    given = (start, end, step)
-    if any(isinstance(n, Real) for n in given):
-        raise unsupported("a range of floats that are computed from extents")
     if dtype is None:
-        dtype = FLOAT32 if any(isinstance(n, float) for n in given) else INT64
-    if step == 0:
-        raise malformed("a range with steps of 0")
-    if any(isinstance(n, Symbolic) for n in given):
-        begin, limit, by = (int(n) if isinstance(n, float) else n for n in given)
-        if (begin, limit, by) != given or not isinstance(by, int):
-            raise unsupported(f"a range from {start} to {end} by {step}")
-        count = slice_extent(begin, limit, by)
-    else:
-        count = max(math.ceil((end - start) / step), 0)
+        real = any(isinstance(n, (float, Real)) for n in (start, end, step))
+        dtype = FLOAT32 if real else INT64
     wide = FLOAT64 if dtype.kind == "float" else INT64
-    found = iota(count).cast(wide)
-    if step != 1:
-        found = found * (int(step) if wide == INT64 and isinstance(step, float) else step)
-    if start != 0:
-        found = found + (int(start) if wide == INT64 and isinstance(start, float) else start)
-    return found.cast(dtype)
+    begin, by = (_whole(n) for n in (start, step))
+    return (iota(_count(begin, _whole(end), by)).cast(wide) * by + begin).cast(dtype)
+
+
+def _whole(number: Number) -> Dim | float:
+    """A float that is an integer as one."""
+    if isinstance(number, Real):
+        raise unsupported("a range of floats that are computed from extents")
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _count(start: Dim | float, end: Dim | float, step: Dim | float) -> Dim:
+    """How many numbers a range has."""
+    if isinstance(step, Symbolic) or step == 0:
+        raise unsupported(f"a range with steps of {step}")
+    if isinstance(start, Symbolic) or isinstance(end, Symbolic):
+        if isinstance(start, float) or isinstance(end, float) or isinstance(step, float):
+            raise unsupported(f"a range from {start} to {end} by {step}")
+        return slice_extent(start, end, step)
+    return max(math.ceil((end - start) / step), 0)
 
 
 @aten("linspace")

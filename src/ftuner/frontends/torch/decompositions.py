@@ -26,4 +26,5 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
 def decomposed(exported: ExportedProgram) -> ExportedProgram:
     """A program whose operators have importers, as far as torch can decompose the others. It is
     functional: nothing is updated in place."""
-    return exported.run_decompositions(decompositions())
+    found: ExportedProgram = exported.run_decompositions(decompositions())
+    return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, product
-from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.dtype import BOOL, INT64, UINT8
 from ftuner.core.functions import neutral
 from ftuner.frontends.torch.pointwise import floor_quotient
-from ftuner.frontends.torch.promotion import Operand, promoted, truth, valued
+from ftuner.frontends.torch.promotion import Operand, indices, promoted, truth, valued
 from ftuner.frontends.torch.registry import aten
 from ftuner.frontends.torch.views import axis_of
 from ftuner.graph.algebra import apply, concat, equal, gather, scalar, where
@@ -75,20 +75,12 @@ def _gather(x: Value, dim: int, index: Value) -> Value:
     if not index.rank:
         return index_select(x.reshape((product(x.shape),)), 0, index).reshape(())
     x = x if x.rank else x.reshape((1,))
-    return apply("gather_elements", x, index, axis=axis_of(dim, x.rank), node=origin())
+    return apply("gather_elements", x, indices(index), axis=axis_of(dim, x.rank), node=origin())
 
 
 @aten("take")
 def _take(x: Value, index: Value) -> Value:
-    return gather(x.reshape((product(x.shape),)), index)
-
-
-@aten("embedding")
-def _embedding(
-    weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Value:  # fmt: skip
-    return gather(weight, indices)
+    return gather(x.reshape((product(x.shape),)), indices(index))
 
 
 # Advanced indices.
@@ -99,13 +91,13 @@ def _listed(x: Value, indices: Sequence[Value | None]) -> list[Value | None]:
     hold."""
     found: list[Value | None] = []
     for index in indices:
-        if index is None or index.dtype.kind != "bool":
+        if index is None or index.dtype not in (BOOL, UINT8):
             found.append(index)
             continue
         axis = len(found)
         for have, wanted in zip(index.shape, x.shape[axis:], strict=False):
             require(have, wanted, f"a mask {index.type} of {x.type}")
-        found += _columns(nonzero(index))
+        found += _columns(nonzero(truth(index)))
     return found + [None] * (x.rank - len(found))
 
 
@@ -164,9 +156,9 @@ def _index_put(
     mask = indices[first]
     assert mask is not None
     only = all(i is None for i in indices[first + 1 :])
-    if only and mask.dtype.kind == "bool" and product(values.shape) == 1 and not accumulate:
+    if only and mask.dtype in (BOOL, UINT8) and product(values.shape) == 1 and not accumulate:
         # No positions are needed: the result has x's shape.
-        kept = mask.reshape((*mask.shape, *[1] * (x.rank - first - mask.rank)))
+        kept = truth(mask).reshape((*mask.shape, *[1] * (x.rank - first - mask.rank)))
         return where(kept, values.reshape(()), x)
     found = _Index(x, indices)
     moved = x.transpose(found.order)
@@ -194,7 +186,7 @@ def _scattered(x: Value, dim: int, index: Value, src: Value, kind: str) -> Value
         index, src = index.reshape((1,)), src.reshape((1,))
     for axis, n in enumerate(index.shape):
         src = src.slice(axis, 0, n)
-    axis = axis_of(dim, x.rank)
+    axis, index = axis_of(dim, x.rank), indices(index)
     return apply("scatter_elements", x, index, src, axis=axis, kind=kind, node=origin())
 
 

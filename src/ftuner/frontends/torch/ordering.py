@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftuner.core.dim import Dim, Shape, quotient
+from ftuner.core.dim import Dim, Shape, product, quotient
 from ftuner.core.dtype import INT32, INT64, UINT8
 from ftuner.frontends.torch.promotion import Operand, counting, promoted
 from ftuner.frontends.torch.registry import aten
@@ -84,8 +84,13 @@ def _median(x: Value, dim: int, keepdim: bool = False) -> Sequence[Value]:
     return found if keepdim else [v.squeeze([axis]) for v in found]
 
 
+@aten("median")
+def _median_of_all(x: Value) -> Value:
+    return _median(x.reshape((product(x.shape),)), 0)[0]
+
+
 @aten("searchsorted.Tensor", "searchsorted.Scalar")
-def _search(
+def search(
     sorted_sequence: Value, x: Operand, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: Value | None = None,
 ) -> Value:  # fmt: skip
@@ -106,27 +111,30 @@ def _search(
 def _bucketize(
     x: Operand, boundaries: Value, out_int32: bool = False, right: bool = False
 ) -> Value:
-    return _search(boundaries, x, out_int32, right)
+    return search(boundaries, x, out_int32, right)
 
 
 @aten("_unique2")
 def _unique(
     x: Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> Sequence[Value]:
-    return _unique_along(x, None, x.shape)
+) -> Sequence[Value | None]:
+    return _unique_along(x, None, x.shape, return_inverse, return_counts)
 
 
 @aten("unique_dim")
 def _unique_dim(
     x: Value, dim: int, sorted: bool = True, return_inverse: bool = False,
     return_counts: bool = False,
-) -> Sequence[Value]:  # fmt: skip
+) -> Sequence[Value | None]:  # fmt: skip
     axis = axis_of(dim, x.rank)
-    return _unique_along(x, axis, (x.shape[axis],))
+    return _unique_along(x, axis, (x.shape[axis],), True, True)
 
 
-def _unique_along(x: Value, axis: int | None, shape: Shape) -> Sequence[Value]:
+def _unique_along(
+    x: Value, axis: int | None, shape: Shape, inverted: bool, counted: bool
+) -> Sequence[Value | None]:
     """The different elements, in order, the number of the one that each is, and their counts."""
     count = f"{origin().partition(' ')[0]}_count"
     values, _, at, counts = apply_many("unique", counting(x), axis=axis, ordered=True, count=count)
-    return [values.cast(x.dtype), at.reshape(shape), counts]
+    inverse = at.reshape(shape) if inverted else None
+    return [values.cast(x.dtype), inverse, counts if counted else None]

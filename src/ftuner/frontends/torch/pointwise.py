@@ -41,7 +41,6 @@ aten("log10")(_logarithm(10))
 aten("rsqrt")(lambda x: 1 / sqrt(floating(x)))
 aten("reciprocal")(lambda x: 1 / floating(x))
 aten("exp2")(lambda x: valued(2, floating(x).dtype) ** floating(x))
-aten("square")(lambda x: _multiply(x, x))
 aten("neg")(lambda x: -x)
 aten("abs")(lambda x: x if x.dtype == BOOL else abs(x))
 aten("ceil")(lambda x: ceil(x) if x.dtype.kind == "float" else x)
@@ -138,7 +137,7 @@ def _logit(x: Value, eps: float | None = None) -> Value:
 # Arithmetic of two operands.
 
 
-@aten("add.Tensor", "add.Scalar")
+@aten("add.Tensor", "add.Scalar", "prims::add")
 def add(x: Operand, y: Operand, alpha: Number = 1) -> Value:
     """x + alpha y; of booleans it is "or"."""
     x, y = promoted(x, y)
@@ -147,7 +146,7 @@ def add(x: Operand, y: Operand, alpha: Number = 1) -> Value:
     return x + (y if alpha == 1 else y * valued(alpha, y.dtype))
 
 
-@aten("sub.Tensor", "sub.Scalar")
+@aten("sub.Tensor", "sub.Scalar", "prims::sub")
 def subtract(x: Operand, y: Operand, alpha: Number = 1) -> Value:
     """x - alpha y."""
     x, y = promoted(x, y)
@@ -159,8 +158,9 @@ def _subtracted(x: Value, y: Operand, alpha: Number = 1) -> Value:
     return subtract(y, x, alpha)
 
 
-@aten("mul.Tensor", "mul.Scalar")
-def _multiply(x: Operand, y: Operand) -> Value:
+@aten("mul.Tensor", "mul.Scalar", "prims::mul")
+def multiply(x: Operand, y: Operand) -> Value:
+    """x y; of booleans it is "and"."""
     x, y = promoted(x, y)
     return x & y if x.dtype == BOOL else x * y
 
@@ -227,6 +227,11 @@ def power(x: Operand, exponent: Operand) -> Value:
     return base ** valued(exponent, dtype)
 
 
+@aten("square")
+def _square(x: Value) -> Value:
+    return power(x, 2)
+
+
 _POWERS: dict[float, Callable[[Value], Value]] = {
     0: lambda x: x.like(1).broadcast(x.shape), 1: lambda x: x, 2: lambda x: x * x,
     3: lambda x: x * x * x, 0.5: sqrt, -0.5: lambda x: 1 / sqrt(x), -1: lambda x: 1 / x,
@@ -257,9 +262,10 @@ def clamp(x: Value, min: Operand | None = None, max: Operand | None = None) -> V
     """x between bounds."""
     given = [b for b in (min, max) if b is not None]
     dtype = result_dtype(x, *given)
-    x = x.cast(dtype)
-    x = x if min is None else x.at_least(valued(min, dtype))
-    return x if max is None else x.at_most(valued(max, dtype))
+    x = counting(x.cast(dtype))
+    low, high = (None if b is None else counting(valued(b, dtype)) for b in (min, max))
+    x = x if low is None else x.at_least(low)
+    return (x if high is None else x.at_most(high)).cast(dtype)
 
 
 @aten("clamp_min", "clamp_min.Tensor")

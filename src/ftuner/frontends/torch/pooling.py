@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from ftuner.core.dim import Dim, maximum, product, quotient
+from ftuner.core.dim import Dim, ceil_quotient, maximum, product
 from ftuner.core.dtype import INT64
 from ftuner.frontends.torch.convolution import Ints, batched, each
 from ftuner.frontends.torch.registry import aten
@@ -22,7 +23,7 @@ def _window(
     strides = sizes if stride in ((), []) else each(stride, rank)
     if any(2 * pad > n for pad, n in zip(pads, sizes, strict=True)):
         raise malformed(f"padding {list(pads)} of windows {list(sizes)}: at most half of them")
-    return placed(x, sizes, strides, each(dilation, rank), pads, pads, rounds_up=ceil)
+    return placed(x, sizes, strides, each(dilation, rank), pads, pads, rounds_up=ceil, cuts=True)
 
 
 def _max_pool(
@@ -65,6 +66,8 @@ def _average(
     x: Value, rank: int, kernel: Ints, stride: Ints, padding: Ints, ceil: bool, includes: bool,
     divisor: int | None = None,
 ) -> Value:  # fmt: skip
+    if x.dtype.kind != "float":
+        raise unsupported(f"means of {x.type}")
     x, alone = batched(x, rank)
     window = _window(x, rank, kernel, stride, padding, 1, ceil)
     whole = not window.cut and (includes or not window.pads)
@@ -121,42 +124,61 @@ def _adaptive_average(x: Value, output_size: Sequence[Dim], *, rank: int) -> Val
         return _average(x, rank, kernel, kernel, 0, False, True)
     found = x.wide()
     for axis, wanted in zip(spatial, size, strict=True):
-        found = _adaptive_line(found, axis, wanted, "sum")
+        found = _adaptive_line(found, axis, wanted)
     return found.cast(x.dtype)
 
 
-def _adaptive_line(x: Value, axis: int, size: Dim, kind: str) -> Value:
-    """The mean, or the maximum, of the windows of one axis."""
+def _windows(x: Value, axis: int, size: Dim) -> tuple[Value, Value, Value]:
+    """The windows of one axis: their elements, along a further axis after it, their positions
+    (size, taps), and which of these are in the window."""
     extent = x.shape[axis]
+    count = maximum(size, 1)
     row = iota(size, 0, 2)
-    first = row * extent / row.like(maximum(size, 1))
-    end = ((row + 1) * extent + (size - 1)) / row.like(maximum(size, 1))
-    longest = quotient(extent + size - 1, maximum(size, 1)) + 1
-    at = first + iota(longest, 1, 2)
-    inside = at < end
-    windows = gather(x, at.at_most(extent - 1), axis)
+    end = ((row + 1) * extent + (size - 1)) / row.like(count)
+    at = row * extent / row.like(count) + iota(ceil_quotient(extent, count) + 1, 1, 2)
+    last = at.at_most(extent - 1)
+    return gather(x, last, axis), last, at < end
+
+
+def _adaptive_line(x: Value, axis: int, size: Dim) -> Value:
+    """The means of the windows of one axis."""
+    found, _, inside = _windows(x, axis, size)
     after = x.rank - axis - 1
-    inside = inside.unsqueeze(range(2, 2 + after))
-    if kind == "maximum":
-        return where(inside, windows, -float("inf")).reduce(kind, [axis + 1], False)
-    total = where(inside, windows, 0).reduce("sum", [axis + 1], False)
-    count = (end - first).cast(x.dtype).reshape((size, *[1] * after))
-    return total / count
+    mask = inside.unsqueeze(range(2, 2 + after))
+    count = inside.cast(x.dtype).reduce("sum", [1], False).reshape((size, *[1] * after))
+    return where(mask, found, 0).reduce("sum", [axis + 1], False) / count
 
 
 @aten("adaptive_max_pool1d", rank=1)
 @aten("adaptive_max_pool2d", rank=2)
 @aten("adaptive_max_pool3d", rank=3)
-def _adaptive_maximum(x: Value, output_size: Sequence[Dim], *, rank: int) -> Sequence[Value | None]:
+def _adaptive_maximum(x: Value, output_size: Sequence[Dim], *, rank: int) -> Sequence[Value]:
     kernel = _adaptive_kernel(x, rank, output_size)
     if kernel is not None:
         return _max_pool(x, rank, kernel, kernel, 0, 1, False, True)
     if x.dtype.kind != "float":
         raise unsupported(f"an adaptive pool of {x.type}")
-    found = x
-    for axis, wanted in zip(range(x.rank - rank, x.rank), output_size, strict=True):
-        found = _adaptive_line(found, axis, wanted, "maximum")
-    return [found, None]
+    # (..., O1, K1, ..., Or, Kr), and the number in the image of each of these elements.
+    outer, found = x.rank - rank, x
+    numbers: Value | None = None
+    for i, size in enumerate(output_size):
+        found, at, inside = _windows(found, outer + 2 * i, size)
+        after = range(2, 2 + rank - 1 - i)
+        found = where(inside.unsqueeze(after), found, -math.inf)
+        at = at.reshape((*at.shape, *[1] * (2 * (rank - 1 - i)))) * product(
+            x.shape[outer + i + 1 :]
+        )
+        numbers = at if numbers is None else numbers + at
+    assert numbers is not None
+    taps = product(found.shape[outer + 1 :: 2])
+    order = [*range(outer, found.rank, 2), *range(outer + 1, found.rank, 2)]
+    shape = (*output_size, taps)
+    found = found.transpose([*range(outer), *order]).reshape((*x.shape[:outer], *shape))
+    numbers = numbers.transpose([a - outer for a in order]).reshape(shape)
+    best = apply("arg_reduce", found, kind="argmax", axis=found.rank - 1, last=False)
+    whole = numbers.broadcast((*x.shape[:outer], *shape))
+    at = apply("gather_elements", whole, best.unsqueeze([best.rank]), axis=best.rank, node="")
+    return [found.reduce("maximum", [found.rank - 1], False), at.squeeze([best.rank])]
 
 
 @aten("max_unpool2d", rank=2)

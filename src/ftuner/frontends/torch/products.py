@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from ftuner.core.dim import product
+from ftuner.frontends.torch.pointwise import add, multiply
 from ftuner.frontends.torch.promotion import Number, valued
 from ftuner.frontends.torch.registry import aten
 from ftuner.graph.algebra import equal, sqrt, where
@@ -30,7 +31,7 @@ def _product(x: Value, y: Value) -> Value:
 
 @aten("outer", "ger")
 def _outer(x: Value, y: Value) -> Value:
-    return x.unsqueeze([1]) * y.unsqueeze([0])
+    return multiply(x.unsqueeze([1]), y.unsqueeze([0]))
 
 
 @aten("addmm", "baddbmm", "addmv")
@@ -40,7 +41,7 @@ def _added(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) ->
 
 
 def _scaled(x: Value, factor: Number) -> Value:
-    return x if factor == 1 else x * valued(factor, x.dtype)
+    return x if factor == 1 else multiply(x, valued(factor, x.dtype))
 
 
 @aten("addbmm")
@@ -52,11 +53,13 @@ def _added_batch(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number =
 @aten("addr")
 def _added_outer(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
     found = _scaled(_outer(x, y), alpha)
-    return found if beta == 0 else _scaled(c, beta) + found
+    return found if beta == 0 else add(_scaled(c, beta), found)
 
 
 @aten("einsum")
 def _einsum(equation: str, tensors: Sequence[Value], path: Sequence[int] | None = None) -> Value:
+    if any(x.dtype.kind != "float" for x in tensors):
+        raise unsupported("an einsum of integers, which torch sums in one of two dtypes")
     return einsum(Composer(cast(Builder, building())), equation, tensors)
 
 

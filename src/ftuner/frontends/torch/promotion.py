@@ -72,6 +72,8 @@ def valued(x: Operand, dtype: DType) -> Value:
     """An operand as a value of a dtype."""
     if isinstance(x, Real):
         x = x.value
+    if isinstance(x, float) and dtype.kind != "float":
+        x = bool(x) if dtype == BOOL else int(x)
     return x.cast(dtype) if isinstance(x, Value) else building().scalar(0, dtype).like(x)
 
 
@@ -91,6 +93,11 @@ def counting(x: Value) -> Value:
 def truth(x: Value) -> Value:
     """Whether elements are not zero."""
     return x.cast(BOOL)
+
+
+def indices(x: Value) -> Value:
+    """x as positions."""
+    return x if x.dtype in (INT32, INT64) else x.cast(INT64)
 
 
 def floating(x: Value) -> Value:

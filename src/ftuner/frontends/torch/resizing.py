@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, resized
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.checks import malformed
+from ftuner.graph.checks import malformed, unsupported
 from ftuner.graph.compositions.interpolation import Axis
 from ftuner.graph.compositions.resizing import Mode, resampled
 from ftuner.graph.compositions.sampling import grid_samples
@@ -34,6 +34,8 @@ def _upsampled(
     x: Value, sizes: Sequence[Dim], scales: Sequence[float | None], kind: str,
     corners: bool = False, exact: bool = False, antialias: bool = False,
 ) -> Value:  # fmt: skip
+    if antialias and corners:
+        raise unsupported("antialiasing between the centres of corners")
     axes = [a for a in _axes(x, sizes, scales) if a.changes]
     if kind == "nearest":
         coordinates = "centres_by_inverse" if exact else "by_inverse"

@@ -117,8 +117,8 @@ def _expand_as(x: Value, other: Value) -> Value:
 
 
 @aten(
-    "clone", "contiguous", "detach", "detach_", "alias", "lift_fresh_copy", "lift_fresh",
-    "positive", "resolve_conj", "resolve_neg", "conj", "_conj", "real", "view_copy", "lift",
+    "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "lift_fresh", "positive",
+    "resolve_conj", "resolve_neg", "conj", "_conj", "real", "lift", "detach_",
 )  # fmt: skip
 def _same(x: Value) -> Value:
     return x

@@ -71,17 +71,17 @@ def _parts(kernel: int, stride: int, dilation: int, apart: bool) -> list[_Part]:
 
 
 def transposed(
-    x: Value, w: Value, bias: Value | None, group: int, strides: Sequence[int],
-    dilations: Sequence[int], begin: Sequence[int], extents: Shape,
+    x: Value, w: Value, bias: Value | None, group: int, kernel: Sequence[int],
+    strides: Sequence[int], dilations: Sequence[int], begin: Sequence[int], extents: Shape,
 ) -> Value:  # fmt: skip
     """The transposed convolution of x, channels first, by w of (C, channels of a group, K...).
 
     Args:
+        kernel: the extents K..., which must be known.
         begin: the padding before the first output that is cut away.
         extents: the spatial extents of the result.
     """
     rank = x.rank - 2
-    kernel = tuple(n for n in w.shape[2:] if isinstance(n, int))
     # (K..., C, groups, channels of a group)
     depth = quotient(w.shape[0], group)
     weight = w.reshape((group, depth, *w.shape[1:])).transpose((*range(3, 3 + rank), 1, 0, 2))
