@@ -116,7 +116,7 @@ def main(
             except Exception as error:  # A network itself, or torch, raises anything.
                 found |= {"verdict": "crashed", "why": f"{type(error).__name__}: {error}"}
         told = [f"{found[key]:.2g}" for key in ("error", "compile_s") if key in found]
-        line = f"{name:>24} {found['verdict']:>8} {' '.join(told):>12} {found['why'][:400]} {found.get('constant') or ''}"
+        line = f"{name:>24} {found['verdict']:>8} {' '.join(told):>12} {found['why'][:400]}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
         document["results"].append(found)
         save(document, path)
