@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from functorch.compile import make_boxed_func
 from torch import fx
-from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
 from ftuner.errors import ConfigurationError
-from ftuner.frontends.torch.registry import ATEN, name_of
+from ftuner.frontends.torch.decompositions import decompositions
+from ftuner.torch.fast_paths import FAST_PATHS
 from ftuner.torch.graphs import CompiledGraph
 from ftuner.torch.options import options_of
 from ftuner.torch.reuse import Traced, earlier
@@ -60,9 +60,11 @@ def backend(
 
     compile_graph = aot_autograd(
         fw_compiler=_training, bw_compiler=_left, inference_compiler=inference,
-        decompositions=_decompositions(),
+        decompositions=FAST_PATHS | decompositions(),
     )  # fmt: skip
     compiled: Callable[..., Any] = compile_graph(module, example_inputs)
+    # torch keeps itself from tracing what a back end returns; once is enough, and takes 5 us.
+    compiled = getattr(compiled, "_torchdynamo_orig_callable", compiled)
     # Whether inputs that a graph changes share memory is decided when it is compiled.
     return Traced(module, compiled, checked) if pure == [True] else compiled
 
@@ -94,12 +96,3 @@ def _left(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
     """The graph as PyTorch runs it."""
     run: Callable[..., Any] = make_boxed_func(graph.forward)
     return run
-
-
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's own, of operators that have no importer."""
-    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
-    return {
-        op: function for op, function in table.items()
-        if isinstance(op, torch._ops.OpOverload) and name_of(op) not in ATEN
-    }  # fmt: skip

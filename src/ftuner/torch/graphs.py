@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from ftuner.core.forks import fork_safe_lock
-from ftuner.errors import FTunerError, UnsupportedOperatorError
+from ftuner.errors import GraphError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.frontends.torch.importer import NodeError
 from ftuner.frontends.torch.registry import name_of
 from ftuner.models import Model
@@ -184,7 +184,7 @@ def _divided(
                 found.append(_compiled(region, module, constants, device, options))
             except NodeError as error:
                 failed[_named(region, error.node)] = str(error)
-            except FTunerError as error:
+            except (GraphError, UnsupportedKernelError) as error:
                 failed |= {n: str(error) for n in region.nodes if _is_operator(n)}
         if not failed:
             break

@@ -1,5 +1,5 @@
-"""Finds an earlier graph of which a new one is a case: torch traces another graph where an extent is
-1, which the program for any extents computes as well.
+"""Finds an earlier graph of which a new one is a case: torch traces another graph where an extent
+is 1, which the program for any extents computes as well.
 
 Two traced graphs are compared node by node: the same functions of the same operands, and shapes of
 all results that follow from those of the earlier graph by giving each of its symbols one value.
@@ -17,6 +17,8 @@ from torch import fx
 
 from ftuner.frontends.torch.dims import expression_of
 
+_FACTS = ("dtype", "device", "layout", "requires_grad")
+"""What tensors must have in common besides extents."""
 _Key = tuple[object, ...]
 _known: dict[_Key, weakref.WeakSet[Traced]] = {}
 
@@ -131,9 +133,7 @@ class _Matching:
         if isinstance(mine, torch.Tensor):
             return (
                 type(mine) is type(other)
-                and (mine.dtype, mine.device, mine.layout)
-                == (other.dtype, other.device, other.layout)
-                and mine.requires_grad == other.requires_grad
+                and all(getattr(mine, x) == getattr(other, x) for x in _FACTS)
                 and len(mine.shape) == len(other.shape)
                 and all(map(self._same_extent, mine.shape, other.shape))
             )
@@ -185,4 +185,5 @@ def _inputs(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _leaves(graph: fx.Graph) -> list[Any]:
-    return list(graph.output_node().args[0])
+    leaves: Any = graph.output_node().args[0]
+    return list(leaves)
