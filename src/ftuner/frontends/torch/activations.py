@@ -130,8 +130,9 @@ def _native_dropout(x: Value, p: float, train: bool | None) -> Sequence[Value | 
 
 @aten("rrelu")
 def _rrelu(
-    x: Value, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False
-) -> Value:
+    x: Value, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False,
+    generator: object = None,
+) -> Value:  # fmt: skip
     if training:
         raise unsupported("rrelu while training; call module.eval()")
     if lower > upper:

@@ -23,7 +23,8 @@ from ftuner.graph.ir import Array, Graph, Value
 from ftuner.runtime.cpu.arrays import array_of
 
 for _room in (
-    "activations", "attention", "convolution", "creation", "embedding", "indexing", "normalisation", "ordering",
+    "activations", "attention", "convolution", "creation", "embedding", "indexing",
+    "normalisation", "ordering",
     "pointwise", "pooling", "products", "rearranging", "recurrent", "reductions", "resizing",
     "views",
 ):  # fmt: skip
