@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from torch.utils import _pytree as pytree
 
 import ftuner
-import torch
 from benchmarks import machine
 from benchmarks.measure import header
 from benchmarks.results import save
