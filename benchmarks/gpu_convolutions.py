@@ -29,13 +29,13 @@ from benchmarks.gpu_bench import (
 from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
 from benchmarks.gpu_timing import Call
 from benchmarks.vision.convolutions import KINDS, Convolution, Layer, cases
-from ftuner.codegen.triton.depthwise import EVEN, depthwise_source
 from ftuner.core.expr import ACCUMULATOR, Operand, relu
 from ftuner.core.gpu.schedule import DepthwiseKernel, depthwise_block
 from ftuner.core.product import ReadWindow
-from ftuner.graph.ops.convolving import FEW_OF_GROUP
 from ftuner.runtime.gpu.arrays import Tensor, matrix_dtype
 from ftuner.runtime.gpu.operands import bound_window, matrix_of
+from ftuner.schedules.convolution.step import FEW_OF_GROUP
+from ftuner.schedules.depthwise.gpu_kernel import EVEN, depthwise_source
 
 BATCHES = {MAIN: (1, 16), "tf32": (1,)}
 """Images of a call, by what is multiplied."""

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.gpu_bench import Bench
-from ftuner.planner.gpu.attention import estimate_attention_plan
 from ftuner.planner.gpu.plan import AttentionPlan, ProductPlan
 from ftuner.planner.gpu.planner import estimate_plan
 from ftuner.runtime.gpu.kernels import Kernel
+from ftuner.schedules.attention.gpu_plan import estimate_attention_plan
 
 MOST_PLANS = 4
 """Of one result. Convolutions have one for each group."""

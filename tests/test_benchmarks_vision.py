@@ -27,7 +27,7 @@ import ftuner  # noqa: E402
 from ftuner.frontends.onnx import import_model  # noqa: E402
 from ftuner.graph.lowering import lower  # noqa: E402
 from ftuner.graph.passes.pipeline import optimised  # noqa: E402
-from ftuner.graph.steps import NestStep  # noqa: E402
+from ftuner.schedules.nest.step import NestStep  # noqa: E402
 from ftuner_tools.timing import ATOL, RTOL  # noqa: E402
 
 SMALL = Size(width=0.125, depth=0.34)

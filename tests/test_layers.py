@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 import time
@@ -11,44 +12,43 @@ from pathlib import Path
 import pytest
 
 import ftuner
-from ftuner.graph.expert_step import ExpertsStep
-from ftuner.graph.recurrence_step import RecurrenceStep
-from ftuner.graph.steps import (
-    AttentionStep,
-    ConvolutionStep,
-    DepthwiseStep,
-    GroupedConvolutionStep,
-    NestStep,
-    ProductStep,
-    StripesStep,
-    TopKStep,
-    WholeStep,
-)
-from ftuner.graph.suppression_step import SuppressionStep
-from ftuner.graph.tree_step import TreesStep
-from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
+from ftuner.graph.schedules import SCHEDULES, binding_name
 
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
-    "errors", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen", "runtime",
-    "ops", "frontends", "learn", "report", "models", "api", "inference", "ort", "torch", "", "cli",
-    "__main__", "__pyinstaller",
+    "errors", "schedules", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen",
+    "runtime", "ops", "frontends", "learn", "report", "models", "api", "inference", "ort", "torch",
+    "", "cli", "__main__", "__pyinstaller",
 )  # fmt: skip
-"""Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below."""
+"""Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below.
+`schedules` are packages alone: their modules are in the layers that their names say."""
+FILES_OF_SCHEDULES = {
+    "step": "graph", "cost": "cost", "plan": "planner", "record": "codegen", "kernel": "codegen",
+    "binding": "runtime",
+}  # fmt: skip
+"""The layer of each file of a schedule, by a word of its name."""
+BUILT_ON = {
+    "grouped_convolution": {"convolution"},
+    "winograd": {"convolution"},
+    "line_winograd": {"convolution", "winograd"},
+    "stripes": {"convolution", "depthwise"},
+}
+"""The schedules that extend others, besides `product`, which any may: what they do faster, or in
+another order."""
+FROM_OUTSIDE = {
+    "nest": "lowering makes nests of all that no other schedule takes",
+    "product": "the public products",
+    "attention": "the public attention on a GPU, and its calibration",
+    "winograd": "calibration measures it",
+}
+"""The schedules that are imported by modules which are no schedules, and why."""
 HEAVY = ("llvmlite", "torch", "triton", "onnx", "matplotlib", "scipy", "typer", "rich")
 ONLY_ON_CPU = {
     "cost.correction": "a GPU's estimates are not corrected by a learned model",
     "cost.correction_features": "the same",
     "core.common_epilogue": "a GPU's kernels are compiled when a shape first needs them",
-    "cost.stripes": "chains that are walked by stripes, which no GPU kernel does",
-    "cost.winograd": "a GPU computes convolutions by their definition",
-    "cost.composed": "a GPU launches each product of a layer, and gathers weights for a batch",
-    "cost.kernels": "kernels of one schedule on a GPU need no estimate, and torch selects elements",
-    "cost.nest": "a GPU chooses the schedule of a nest by elements, not by seconds",
-    "planner.stripes": "chains that are walked by stripes, which no GPU kernel does",
+    "cost.selection": "torch selects elements on a GPU",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
-    "planner.winograd": "as cost.winograd",
-    "planner.recurrence": "a GPU launches each step of a layer in blocks of one of two sizes",
     "runtime.appending": "outputs that append to inputs in place",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
@@ -67,11 +67,7 @@ ONLY_ON_CPU = {
 }
 ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
-    "cost.attention_tile": "a tile of the attention kernel, as `cost.tile` is one of a product",
-    "planner.attention_candidates": "tiles of the attention kernel",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
-    "runtime.attention_launches": "one launch of the attention kernel",
-    "runtime.attention_layout": "operands as the attention kernel reads them",
     "runtime.launching": "recorded launches, and the launcher of Triton; a CPU calls pointers",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
@@ -83,7 +79,17 @@ SECONDS_TO_IMPORT = 1.0
 def layer_of(module: str) -> str:
     parts = module.split(".")
     assert parts[0] == "ftuner"
+    if schedule_of(module):
+        words = set(parts[-1].split("_")) & {*FILES_OF_SCHEDULES}
+        assert len(words) == 1, f"{module}: its name has one of {[*FILES_OF_SCHEDULES]}"
+        return FILES_OF_SCHEDULES[words.pop()]
     return parts[1] if len(parts) > 1 else ""
+
+
+def schedule_of(module: str) -> str:
+    """The schedule that a module is a file of; empty if it is of none."""
+    parts = module.split(".")
+    return parts[2] if parts[1:2] == ["schedules"] and len(parts) == 4 else ""
 
 
 def module_of(path: Path) -> str:
@@ -250,24 +256,32 @@ def test_public_names() -> None:
     assert time.perf_counter() - began < SECONDS_TO_IMPORT
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_every_kind_of_step_is_a_file_of_each_device(device: str) -> None:
-    """Back ends find the file by the name of the step's kind."""
-    kinds = {NestStep.kind, ProductStep.kind, AttentionStep.kind, TopKStep.kind}
-    # Where there is no file for a kind of convolution, another kind or the definition computes it.
-    kinds |= {ConvolutionStep.kind, DepthwiseStep.kind, RecurrenceStep.kind}
-    only = {
-        "cpu": {
-            WinogradStep.kind,
-            LineWinogradStep.kind,
-            StripesStep.kind,
-            WholeStep.kind,
-            ExpertsStep.kind,
-            SuppressionStep.kind,
-            TreesStep.kind,
-        },
-        "gpu": {GroupedConvolutionStep.kind},
+def test_schedules_import_no_others() -> None:
+    """All but a few can be deleted: the folder, and the line of the table."""
+    inside: dict[str, set[str]] = {}
+    outside = set()
+    for module in MODULES:
+        own = schedule_of(module)
+        for other in {schedule_of(imported) for imported in imports_of(module)} - {own, ""}:
+            if not own:
+                outside.add(other)
+            elif other != "product":
+                inside.setdefault(own, set()).add(other)
+    assert inside == BUILT_ON
+    assert outside == set(FROM_OUTSIDE), "say why a schedule is imported"
+
+
+def test_every_schedule_is_a_folder() -> None:
+    files = {
+        s.name: {m.split(".")[-1] for m in MODULES if schedule_of(m) == s.name} for s in SCHEDULES
     }
-    kinds |= only[device]
-    files = {p.stem for p in ROOT.glob(f"runtime/{device}/steps/*.py")}
-    assert files == kinds | {"__init__", "contract"}
+    assert {p.name for p in (ROOT / "schedules").iterdir() if (p / "__init__.py").exists()} == set(
+        files
+    )
+    for schedule in SCHEDULES:
+        kinds = (schedule.name, *schedule.more_kinds)
+        found = {binding_name(kind, device) for kind in kinds for device in ("cpu", "gpu")}
+        assert found & MODULES.keys(), f"no device runs {schedule.name}"
+        step = importlib.import_module(schedule.module_name("step"))
+        assert hasattr(step, "lower") == bool(schedule.operators), schedule.name
+        assert hasattr(step, "rewritten") == schedule.rewrites, schedule.name

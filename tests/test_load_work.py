@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps.contract import kind_of
+from ftuner.runtime.cpu.step_kind import kind_of
 
 NODE = helper.make_node
 FLOAT, HALF, INT64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64

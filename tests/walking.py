@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from ftuner.cost.cpu.stripes import StripesProblem, capacities
-from ftuner.planner.cpu.stripes import Stripes, StripesPlanner, stripes_planner
+from ftuner.schedules.stripes.cpu_cost import StripesProblem, capacities
+from ftuner.schedules.stripes.cpu_plan import Stripes, StripesPlanner, stripes_planner
 
 MOST_ROWS, MOST_PARTS = 5, 4
 

@@ -31,6 +31,7 @@ from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.graph.splitting import SplitGraph, divided
 from ftuner.models import LateModel, Model, ModuleModel, UnrankedModel
 from ftuner.runtime.backend import Backend, Options
@@ -67,6 +68,7 @@ class Request:
     random_seed: SupportsIndex | None = None
     memory_limit: SupportsIndex | None = None
     warm: Mapping[str, Extents] | None = None
+    precision: str = FLOAT32.name
     isa: str | None = None
     """One of this machine's CPU; by default as the process says."""
 
@@ -108,9 +110,28 @@ class Request:
                 raise ConfigurationError("memory_limit is for models on a CPU; leave it out")
             limit = checked_integer(limit, "memory_limit", 0, error=ConfigurationError)
         return Options(
-            self.threads, held, self.progress, self.append_in_place, self.random_seed,
-            KeptMemory(limit), made_by=origin,
+            self.threads, held, self._known_precision(backend), self.progress,
+            self.append_in_place, self.random_seed, KeptMemory(limit), made_by=origin,
         )  # fmt: skip
+
+    def _known_precision(self, backend: Backend) -> str:
+        """As `Options` has it.
+
+        Raises:
+            ConfigurationError: an unknown one, or one that the device has no instruction for.
+        """
+        if self.precision in (None, FLOAT32.name):
+            return ""
+        rows = PRECISIONS.get(self.precision) if isinstance(self.precision, str) else None
+        if rows is None:
+            known = ", ".join((FLOAT32.name, *PRECISIONS))
+            raise ConfigurationError(f"precision is {self.precision!r}; expected one of {known}")
+        if rows not in backend.narrow_dtypes:
+            raise ConfigurationError(
+                f"precision is {self.precision!r}, for which {backend.target} has no instruction "
+                "here; leave it out, and on a GPU give dtype"
+            )
+        return self.precision
 
 
 @dataclass(frozen=True)
@@ -129,7 +150,7 @@ def load(
     model: Source, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
     random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
-    warm: Mapping[str, Extents] | None = None,
+    warm: Mapping[str, Extents] | None = None, precision: str = FLOAT32.name,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -171,6 +192,13 @@ def load(
             default each graph keeps the memory of its largest inputs for each concurrent caller,
             and at most 64 MiB of programs. `Model.kept_bytes` is what is kept now.
         warm: shapes that the model is prepared for before it is returned; see `Model.prepare`.
+        precision: in which products of float32 by weights are computed, on CPUs that have an
+            instruction for it; sums, and all else, stay float32. `bfloat16` rounds both operands to
+            8 bits of significand (AVX512-BF16). `int8-dynamic` rounds the weight to 8-bit levels
+            with a scale for each column, and rows to levels with a scale for each, so that a row
+            does not depend on the others of its batch (AVX-VNNI, AVX512-VNNI). Nothing is rounded
+            unless it is asked for. Products that a file has quantised are computed in integers in
+            any case.
 
     Returns:
         The model: call it with arrays by name, or use its `run`. A model that was loaded from a
@@ -182,14 +210,16 @@ def load(
         MissingFileError: there is no such file; also a `FileNotFoundError`.
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
-            an unknown `dtype`, or any on a CPU; `append_in_place` on a GPU; a `random_seed` that is
+            an unknown `dtype`, or any on a CPU; an unknown `precision`, or one that the device has
+            no instruction for; `append_in_place` on a GPU; a `random_seed` that is
             no such number; a `memory_limit` that is none, or on a GPU.
         InputError, ShapeError, MemoryLimitError: shapes of `warm`; see `Model.prepare`.
         HardwareError: a GPU that kernels cannot run on.
     """
     request = Request(
-        threads, progress, device, dtype, append_in_place, random_seed, memory_limit, warm
-    )
+        threads, progress, device, dtype, append_in_place, random_seed, memory_limit, warm,
+        precision,
+    )  # fmt: skip
     return _loaded(model, request)
 
 
@@ -285,9 +315,10 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
     Raises:
         ParseError: it is malformed.
     """
-    if request.device != CPU or request.dtype is not None:
+    if request.device != CPU or request.dtype is not None or request.precision != FLOAT32.name:
         raise ConfigurationError(
-            f"{path} is compiled for a CPU; for another device or dtype load the ONNX model"
+            f"{path} is compiled for a CPU; for another device, dtype or precision load the ONNX "
+            "model"
         )
     saved = read_saved(path, request.isa)
     if request.append_in_place and not saved.append_in_place:
@@ -380,8 +411,16 @@ def _compiled(
     graph: Graph, backend: Backend, options: Options, variants: Variants[Model] | None = None
 ) -> Model:
     """The model of a graph, which loses its nodes."""
-    parts = divided(optimised(graph.moved(), backend.multiplies_halves))
-    return Model(parts, backend, options, variants)
+    return Model(_parts(graph, backend, options), backend, options, variants)
+
+
+def _parts(graph: Graph, backend: Backend, options: Options) -> SplitGraph:
+    """The parts of a graph, which loses its nodes, as they are compiled."""
+    return divided(
+        optimised(
+            graph.moved(), backend.multiplies_halves, backend.narrow_dtypes, options.precision
+        )
+    )
 
 
 def _variants(
@@ -419,7 +458,7 @@ def compile(
     threads: SupportsIndex | None = None, progress: Progress | None = None,
     device: str | None = None, dtype: ElementType | None = None, append_in_place: bool = False,
     random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
-    warm: Mapping[str, Extents] | None = None,
+    warm: Mapping[str, Extents] | None = None, precision: str = FLOAT32.name,
 ) -> Model:  # fmt: skip
     """Compile a PyTorch module, or a graph, for this machine, for inputs of any extents.
 
@@ -432,7 +471,8 @@ def compile(
         dynamic_shapes: of a module, as of `torch.export.export`. By default, all extents are
             dynamic that can be; which cannot is logged.
         device: by default the one that the module is on.
-        threads, progress, dtype, append_in_place, random_seed, memory_limit, warm: as of `load`.
+        threads, progress, dtype, append_in_place, random_seed, memory_limit, warm, precision: as of
+            `load`.
 
     Returns:
         The model. That of a module or an exported program is called as these are: with tensors, in
@@ -448,8 +488,9 @@ def compile(
         ConfigurationError, HardwareError, InputError, ShapeError, MemoryLimitError: as of `load`.
     """
     request = Request(
-        threads, progress, device or CPU, dtype, append_in_place, random_seed, memory_limit, warm
-    )
+        threads, progress, device or CPU, dtype, append_in_place, random_seed, memory_limit, warm,
+        precision=precision,
+    )  # fmt: skip
     if isinstance(program, Graph):
         found = _from_graph(program, request)
     elif example_inputs is not None or _is_module(program):
@@ -485,7 +526,7 @@ def _from_program(
     backend = request.backend()
     options = request.options(backend, origin)
     with reuse():
-        parts = divided(optimised(program.graph.moved(), backend.multiplies_halves))
+        parts = _parts(program.graph, backend, options)
         found = ModuleModel(parts, backend, options, program.calling)
     give_back_freed()
     return found

@@ -25,7 +25,7 @@ def run_convolutions(backend: CpuBackend) -> None:
     for dtype in DTYPES.values():
         library = backend.kernels.library(product_types(dtype), ACCUMULATOR)
         for width in library.widths:
-            with patch("ftuner.runtime.cpu.steps.product.best_width", lambda *_, w=width: w):
+            with patch("ftuner.schedules.product.cpu_binding.best_width", lambda *_, w=width: w):
                 _run(backend, dtype, columns_of(library))
 
 

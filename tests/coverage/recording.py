@@ -20,11 +20,14 @@ from ftuner.graph.ir import Graph, Node
 from ftuner.graph.ops.contraction import PendingProduct
 from ftuner.graph.placement import Placement
 from ftuner.graph.splitting import divided
-from ftuner.graph.steps import AttentionStep, Lowered, NestStep, TopKStep
+from ftuner.graph.steps import Lowered
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram
 from ftuner.runtime.model import Model
+from ftuner.schedules.attention.step import AttentionStep
+from ftuner.schedules.nest.step import NestStep
+from ftuner.schedules.top_k.step import TopKStep
 
 
 class Recorder:

@@ -3,7 +3,8 @@ references of the imported graphs make of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -55,14 +56,20 @@ def samples(op: Any, dtype: torch.dtype, most: int) -> Iterator[Sample]:
 
 def traced(sample: Sample, whole: bool, symbolic: bool = False) -> fx.GraphModule | None:
     """The graph of a sample: with composite operators as `torch.export` leaves them (`whole`), or
-    as AOTAutograd writes it, with what has no importer decomposed. None if torch cannot trace it."""
+    as AOTAutograd writes it, with what has no importer decomposed. None if torch cannot trace
+    it."""
     mode = "symbolic" if symbolic else "fake"
-    table = None if whole else decompositions()
+    table = None if whole else _table()
     trace = make_fx(sample.function, table, mode, pre_dispatch=whole, _allow_non_fake_inputs=True)
     try:
         return trace(*sample.operands)
     except Exception:
         return None
+
+
+@cache
+def _table() -> Mapping[Any, Callable[..., Any]]:
+    return decompositions()
 
 
 def missing(module: fx.GraphModule) -> set[str]:

@@ -14,6 +14,7 @@ from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import FTunerError, IndexRangeError
 from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.perfect_hash import perfect_hash
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.inference import load
@@ -113,6 +114,34 @@ def test_label_encoder() -> None:
         f"{k}_tensor": numpy_helper.from_array(v, f"{k}_tensor") for k, v in tensors.items()
     }
     agrees("LabelEncoder", [np.array([NAN, 0.0, 1.5])], **attributes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 17, 300, 5000])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_perfect_hash(count: int, bits: int) -> None:
+    draw = np.random.default_rng(count)
+    for words in (np.arange(count), draw.choice(1 << 30, count, False), np.arange(count) << 16):
+        words = words.astype(f"uint{bits}")
+        found = perfect_hash(words)
+        bucket, slot = ((words * f >> found.shift).astype(np.int64) for f in found.factors)
+        slot ^= found.displacements[bucket]
+        np.testing.assert_array_equal(found.order[slot], np.arange(count))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_label_encoder_of_many_keys(dtype: str) -> None:
+    draw = np.random.default_rng(1)
+    keys = [*(draw.choice(1 << 24, 40, False) - (1 << 23)) * 4.0, 0.0, 1e9, 0.0, -1e9]
+    values = {"values_int64s": [*range(len(keys))], "default_int64": -7}
+    x = np.array([*keys, *(np.array(keys) + 8)], dtype)
+    if dtype == "float32":
+        others = [-0.0, NAN, np.inf, -np.inf, np.finfo(dtype).tiny]
+        x = np.append(x, np.array(others, dtype))
+        agrees("LabelEncoder", [x], keys_floats=keys, **values)
+        keys[7], keys[9], keys[11] = NAN, np.inf, NAN
+        agrees("LabelEncoder", [x], keys_floats=keys, **values)
+    else:
+        agrees("LabelEncoder", [x], keys_int64s=[*map(int, keys)], **values)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])

@@ -22,12 +22,12 @@ from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.planner.cpu.recurrence import RecurrenceCut, recurrence_cut
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps import recurrence as steps
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
+from ftuner.schedules.recurrence import cpu_binding as steps
+from ftuner.schedules.recurrence.cpu_plan import RecurrenceCut, recurrence_cut
 
 OPTIONAL = {
     "LSTM": ("B", "sequence_lens", "initial_h", "initial_c", "P"),

@@ -28,7 +28,7 @@ def schema(name: str) -> Any:
 def parameters(name: str) -> list[inspect.Parameter]:
     """The parameters of an importer that are arguments of the operator."""
     row = ATEN[name]
-    bound = row.keywords if isinstance(row, partial) else {}
+    bound = {"pieces", *(row.keywords if isinstance(row, partial) else ())}
     return [p for p in inspect.signature(row).parameters.values() if p.name not in bound]
 
 

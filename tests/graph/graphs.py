@@ -15,12 +15,14 @@ from ftuner.graph.buffers import View
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
-from ftuner.graph.steps import ConvolutionStep, Lowered, ProductStep
+from ftuner.graph.steps import Lowered
 from ftuner.graph.verify import verify
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 from ftuner.runtime.shapes.layout import StridedArray
+from ftuner.schedules.convolution.step import ConvolutionStep
+from ftuner.schedules.product.step import ProductStep
 
 Array = npt.NDArray[Any]
 B, S, T = symbol("B"), symbol("S"), symbol("T")

@@ -14,7 +14,7 @@ from ftuner.graph.appending import ROOM_ROWS, Appended, memory_shape
 from ftuner.graph.growing import appended_outputs
 from ftuner.graph.ir import TensorType, Value
 from ftuner.graph.lowering import lower
-from ftuner.graph.steps import NestStep
+from ftuner.schedules.nest.step import NestStep
 
 
 def appended(g: Maker, name: str = "x") -> Value:

@@ -18,7 +18,7 @@ from ftuner.graph.folding import (
 )  # fmt: skip
 from ftuner.graph.ir import MAX_RANK, Graph, TensorType, Value
 from ftuner.graph.passes.constants import fold_constants
-from ftuner.graph.rewriting import constant, made
+from ftuner.graph.rewrite.surroundings import constant, made
 
 MEGABYTE = 1 << 20
 

@@ -28,13 +28,11 @@ from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.steps import (
-    AttentionStep,
-    NestStep,
-    ProductStep,
-)
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.model import Model
+from ftuner.schedules.attention.step import AttentionStep
+from ftuner.schedules.nest.step import NestStep
+from ftuner.schedules.product.step import ProductStep
 
 
 @pytest.mark.parametrize(("body", "expected"), [*NESTS, *PRODUCTS])

@@ -23,10 +23,10 @@ from tests.graph.graphs import (
 
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.attention import recognise_attention
-from ftuner.graph.passes.gelu import recognise_gelu
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.pipeline import PASSES, optimised
-from ftuner.graph.rewriting import made, rewritten
+from ftuner.graph.rewrite import rules
+from ftuner.graph.rewrite.surroundings import made, rewritten
 from ftuner.graph.verify import verify
 
 # Gelu.
@@ -67,12 +67,12 @@ NO_GELU: tuple[Body, ...] = (
 
 @pytest.mark.parametrize("number", range(len(GELU)))
 def test_gelu(number: int) -> None:
-    assert ops(applied(recognise_gelu, graph_of(GELU[number]))) == ["gelu"]
+    assert ops(applied(rules.gelu, graph_of(GELU[number]))) == ["gelu"]
 
 
 @pytest.mark.parametrize("number", range(len(NO_GELU)))
 def test_what_is_no_gelu(number: int) -> None:
-    assert_left_alone(recognise_gelu, NO_GELU[number])
+    assert_left_alone(rules.gelu, NO_GELU[number])
 
 
 def test_gelu_whose_parts_somebody_reads() -> None:
@@ -82,17 +82,17 @@ def test_gelu_whose_parts_somebody_reads() -> None:
         half = g.add("multiply", x, g.number(0.5))
         return [g.add("multiply", half, lifted), lifted]
 
-    assert "gelu" not in ops(applied(recognise_gelu, graph_of(body)))
+    assert "gelu" not in ops(applied(rules.gelu, graph_of(body)))
 
 
 def test_what_is_scaled_after_a_gelu() -> None:
     graph = graph_of(lambda g: g.add("multiply", g.gelu(g.given("x", B, S)), g.number(3)))
-    assert ops(applied(recognise_gelu, graph)) == ["gelu", "multiply"]
+    assert ops(applied(rules.gelu, graph)) == ["gelu", "multiply"]
 
 
 def test_several_gelus() -> None:
     graph = graph_of(lambda g: g.gelu(g.gelu(g.given("x", B, S))))
-    assert ops(applied(recognise_gelu, graph)) == ["gelu", "gelu"]
+    assert ops(applied(rules.gelu, graph)) == ["gelu", "gelu"]
 
 
 # Attention.

@@ -13,7 +13,8 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.precision import held_types
-from ftuner.graph.steps import AttentionStep, ProductStep
+from ftuner.schedules.attention.step import AttentionStep
+from ftuner.schedules.product.step import ProductStep
 
 LEAST = float(np.finfo(np.float32).min)
 

@@ -121,7 +121,8 @@ def test_every_number_has_a_provenance(name: str) -> None:
         "name", "isas", "levels", "matrix_instructions", "provenance", "tuning", "correction",
     }  # fmt: skip
     for part in parts:
-        named = {field.name for field in dataclasses.fields(part)}
+        # What a machine does not have needs none.
+        named = {f.name for f in dataclasses.fields(part) if getattr(part, f.name) != 0.0}
         assert named - set(part.provenance) <= apart
 
 

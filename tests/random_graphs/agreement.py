@@ -32,16 +32,13 @@ from ftuner.core.dtype import HALF_DTYPES
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Graph, RandomKey
-from ftuner.graph.passes.cancelling import recognise_mish
-from ftuner.graph.passes.choices import write_choices
-from ftuner.graph.passes.gelu import recognise_gelu, recognise_gelu_tanh
-from ftuner.graph.passes.hard_swish import recognise_hard_swish
-from ftuner.graph.passes.silu import recognise_silu
+from ftuner.graph.passes.choices import choice
+from ftuner.graph.rewrite import rules
 from ftuner.runtime.reference import run_reference
 
 ACTIVATIONS = (
-    recognise_gelu, recognise_gelu_tanh, recognise_silu, recognise_hard_swish, recognise_mish,
-    write_choices,
+    rules.gelu, rules.gelu_tanh, rules.silu, rules.hard_swish, rules.mish,
+    choice,
 )  # fmt: skip
 CONFIRMING, CONFIRMING_SCALE = 32, 2.0
 """Evaluations with noise, and how much more of it, of a result that seems wrong after a few."""

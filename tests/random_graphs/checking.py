@@ -30,7 +30,6 @@ from ftuner.errors import FTunerError, ShapeError, UnsupportedKernelError, Unsup
 from ftuner.graph.appending import Appended, memory_shape
 from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.steps import AttentionStep
 from ftuner.inference import load
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu import compilation as compiling
@@ -40,6 +39,7 @@ from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save
+from ftuner.schedules.attention.step import AttentionStep
 
 THREADS = (1, 2)
 FREED_EACH = 4

@@ -70,9 +70,12 @@ def _imputer(maker: Maker) -> None:
 
 @row("LabelEncoder", 0.3, LEARNING)
 def _label_encoder(maker: Maker) -> None:
-    x = maker.operand(("int64",))
-    maker.add("LabelEncoder", [x], x.shape, "float32", -1, 2, LEARNING, keys_int64s=[1, 0, 3, 7],
-              values_floats=_floats(maker, 4), default_float=-1.0)  # fmt: skip
+    x = maker.operand(("int64", "float32"))
+    # Some of 30 keys, and of keys that are far apart, are looked up in other ways than of four.
+    keys = maker.draws.pick(([1, 0, 3, 7], [*range(29), 10**6], [*range(-9, 9), 1 << 40]))
+    given = {"keys_int64s": keys} if x.dtype == "int64" else {"keys_floats": [k / 2 for k in keys]}
+    maker.add("LabelEncoder", [x], x.shape, "float32", -1, 2, LEARNING, **given,
+              values_floats=_floats(maker, len(keys)), default_float=-1.0)  # fmt: skip
 
 
 @row("OneHotEncoder", 0.3, LEARNING)

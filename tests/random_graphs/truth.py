@@ -193,6 +193,10 @@ def wide_outputs(
                     # The sum of powers is one at least, and its logarithm off by what it is off.
                     signs = random.choice(SIGNS, results.shape)
                     results = results + signs * (NOISE[node.outputs[0].dtype] * scale)
+                if random is not None and node.op == "recurrence":
+                    # What 1 - z of a gate z is off by, however small the state.
+                    unit = scale * node.outputs[0].dtype.unit_roundoff
+                    results = [x + random.choice(SIGNS, x.shape) * unit for x in results]
         if len(node.outputs) == 1:
             results = (results,)
         rounded = not _moves(node) and node.op not in SELECTIONS and not _selects(node)

@@ -18,8 +18,8 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.inference import load
 from ftuner.runtime.backend import Options
+from ftuner.runtime.cpu import step_kind as contract
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps import contract
 from ftuner.runtime.late_model import LateModel
 from ftuner.runtime.model import Model
 from ftuner.runtime.shared_weights import SharedWeights

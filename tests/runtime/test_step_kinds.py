@@ -11,8 +11,8 @@ import pytest
 
 from ftuner.errors import ConfigurationError, UnsupportedOperatorError
 from ftuner.runtime import step_kinds
-from ftuner.runtime.cpu.steps import nest
 from ftuner.runtime.step_kinds import StepKinds, register_step_kind
+from ftuner.schedules.nest import cpu_binding as nest
 
 
 @pytest.fixture(autouse=True)

@@ -117,7 +117,7 @@ def _explained(
     from ftuner.graph.passes.pipeline import optimised
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
-    from ftuner.runtime.cpu.steps.contract import runs
+    from ftuner.runtime.cpu.step_kind import runs
     from ftuner.runtime.devices import CPU
 
     if feeds is None and record is not None:

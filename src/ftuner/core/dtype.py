@@ -15,7 +15,9 @@ class DType:
     """Of a floating type: bits of the significand, the hidden one included;
     `2 ** -significand_bits` is the unit roundoff."""
     kind: str = "float"
-    """`float`, `int`, `uint`, `bool`, `string` or `map`."""
+    """`float`, `int`, `uint`, `bool`, `string`, `map` or `word`."""
+    numbers: int = 1
+    """Side by side in an element."""
 
     @property
     def unit_roundoff(self) -> float:
@@ -50,6 +52,11 @@ GPU_DTYPES: dict[str, DType] = {t.name: t for t in (FLOAT16, BFLOAT16, FLOAT32)}
 """What matrix products are made for on a GPU."""
 INT8, INT16, INT32, INT64 = (DType(f"int{8 * s}", s, kind="int") for s in (1, 2, 4, 8))
 UINT8, UINT16, UINT32, UINT64 = (DType(f"uint{8 * s}", s, kind="uint") for s in (1, 2, 4, 8))
+UINT8X4, INT8X4 = (DType(name, 4, kind="word", numbers=4) for name in ("uint8x4", "int8x4"))
+BFLOAT16X2 = DType("bfloat16x2", 4, 8, kind="word", numbers=2)
+"""Narrow numbers side by side: what one step of k of some products multiplies."""
+WORDS: dict[DType, DType] = {UINT8: INT8X4, BFLOAT16: BFLOAT16X2}
+"""The words of B in products of narrow rows, by the dtype of these."""
 BOOL = DType("bool", 1, kind="bool")
 TENSOR_DTYPES: dict[str, DType] = {
     t.name: t
@@ -63,6 +70,11 @@ STRING = DType("string", 8, kind="string")
 ELEMENT_DTYPES: dict[str, DType] = {**TENSOR_DTYPES, **HALF_DTYPES, STRING.name: STRING}
 """What tensors of a graph may hold; a CPU computes half precision in float32. Strings are computed
 by references alone."""
+
+
+def moved_as(dtype: DType) -> DType:
+    """The dtype as which elements are copied, and whose drivers run products of them."""
+    return FLOAT32 if dtype.kind == "word" else dtype
 
 
 def converted_through(target: DType) -> DType:

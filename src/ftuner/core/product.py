@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import BFLOAT16X2, FLOAT32, INT8X4, INT32, UINT8X4, DType
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,12 @@ class ProductTypes:
 @lru_cache(maxsize=64)
 def product_types(dtype: DType, b: DType | None = None) -> ProductTypes:
     """The types of a product whose A, accumulators and C are of one dtype; B too, unless `b` is
-    given."""
+    given. Words of integers are added up in int32, and C is then float32, as it is of words of
+    half precision."""
+    if dtype == UINT8X4:
+        return ProductTypes(UINT8X4, INT8X4, INT32, FLOAT32)
+    if dtype == BFLOAT16X2:
+        return ProductTypes(BFLOAT16X2, BFLOAT16X2, FLOAT32, FLOAT32)
     return ProductTypes(dtype, b or dtype, dtype, dtype)
 
 

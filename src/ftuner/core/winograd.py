@@ -3,7 +3,7 @@
 A tile of `m x m` outputs reads `n x n` inputs d, with n = m + 2. With constant matrices A, B and G
 it is `A^T ((G g G^T) * (B^T d B)) A`, where `*` multiplies element by element. Summed over
 channels, each of the `n^2` elements is a matrix product of tiles and channels.
-`codegen/llvm/kernels/winograd.py` writes out the products by the constant matrices.
+`schedules/winograd/cpu_kernel.py` writes out the products by the constant matrices.
 
 A line of `m` outputs by a window of `k` elements that moves `s` positions reads, for each phase of
 the stride, a window of `r = ceil(k / s)` elements that moves one. Phases are like channels: s times
@@ -11,7 +11,7 @@ as many, and some elements of the last one are zero. Each phase is F(m, r) (Wino
 Complexity of Computations*, 1980): `A^T ((G g) * (B^T d))` of `n = m + r - 1` inputs d, with n
 multiplications instead of `m r`. The matrices are those of Toom and Cook for n - 1 points and
 infinity. Summed over phases, channels and rows of the window, each of the n elements is a product
-of matrices. `codegen/llvm/kernels/line_winograd.py` computes `B^T d` and the products by `A^T`; the
+of matrices. `schedules/line_winograd/cpu_kernel.py` computes `B^T d` and the products by `A^T`; the
 weight is transformed when it is packed.
 """
 

@@ -28,6 +28,8 @@ def held_in(dtype: DType) -> np.dtype[Any]:
     """The NumPy dtype of arrays that hold elements of `dtype`."""
     if dtype.on_host:
         return np.dtype(object)
+    if dtype.kind == "word":
+        return np.dtype(f"uint{dtype.bits}")
     return np.dtype("float32" if dtype == BFLOAT16 else dtype.name)
 
 

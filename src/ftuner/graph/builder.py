@@ -30,7 +30,6 @@ from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
 from ftuner.graph.following import MAX_FOLLOWED, follow, followed_elements, sign_of, static
 from ftuner.graph.ir import (
-    BUILDING,
     MAX_RANK,
     RANDOM_KEY,
     Array,
@@ -41,6 +40,7 @@ from ftuner.graph.ir import (
     TensorType,
     Value,
     live_nodes,
+    writing_to,
 )
 from ftuner.graph.operator import Operator, misfit
 from ftuner.graph.operators import OPERATORS
@@ -117,11 +117,8 @@ class Builder:
     def writing(self) -> Iterator[Builder]:
         """Have operators on values, and the functions of `graph.algebra`, add nodes to this builder
         meanwhile, in this thread."""
-        token = BUILDING.set(self)
-        try:
+        with writing_to(self):
             yield self
-        finally:
-            BUILDING.reset(token)
 
     def random_stream(self, seed: int | None = None) -> Value:
         """A stream of random numbers, for operators that draw them: of all nodes its own or, with a
@@ -146,8 +143,8 @@ class Builder:
             self._drawing = outer
 
     def name(self) -> str:
-        name = f"v{next(self._numbers)}"
-        return name if name not in self._inputs else self.name()
+        names = (f"v{number}" for number in self._numbers)
+        return next(name for name in names if name not in self._inputs)
 
     def input(self, name: str, dtype: DType, shape: Shape) -> Value:
         self._inputs.add(name)

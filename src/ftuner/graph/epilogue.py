@@ -26,7 +26,7 @@ from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.buffers import View, reshaped
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Pending, Placement
-from ftuner.graph.rewriting import constant
+from ftuner.graph.rewrite.surroundings import constant
 
 MAX_EPILOGUE_STEPS = 48
 """Longest epilogue, because each uKernel of a family contains it; what is longer becomes a step of
@@ -74,6 +74,8 @@ class PendingRows(Pending):
             return None
 
         def operand(value: Value, kind: OperandKind) -> View:
+            if kind == "column" and value.shape[-1:] != node.output.shape[-1:]:
+                return placement.row_of(value, node.output.shape[-1])
             # A matrix is of the dtype that is multiplied; a number for each column may be wider.
             return placement.rows(value, dtype if kind == "matrix" else value.dtype)
 
@@ -163,6 +165,8 @@ def _is_structural(number: float) -> bool:
 
 def _kind(value: Value, result: Value, flat: bool) -> OperandKind | None:
     """How an operand is broadcast over the product; None if in a way that uKernels do not read."""
+    if all(n == 1 for n in value.shape) and value.rank <= result.rank:
+        return "column"
     if value.rank >= 1 and value.shape[-1] == result.shape[-1] and value.shape[-1] != 1:
         if all(n == 1 for n in value.shape[:-1]):
             return "column"

@@ -13,7 +13,7 @@ from ftuner.core.expr import Apply, composed_steps
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
 from ftuner.core.index_expr import Body, Index, Nest, Payload, Step, Store, Writer
 from ftuner.graph.buffers import View
-from ftuner.graph.steps import NestStep
+from ftuner.schedules.nest.step import NestStep
 
 MAX_INLINED_STEPS = 160
 """Longest nest that is inlined; longer ones are written to memory, because compile time grows with

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.steps import NestStep, Step
+from ftuner.graph.steps import Step
+from ftuner.schedules.nest.step import NestStep
 
 _MOVES = frozenset({"index", "load", "constant", "dim", "cast"})
 """Steps of nests that compute no element: a copy, a fill or a gather takes as long as reading its

@@ -9,7 +9,8 @@ functions of `graph.algebra` do as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import EllipsisType
@@ -55,7 +56,7 @@ class Building(Protocol):
 
 
 BUILDING: ContextVar[Building] = ContextVar("BUILDING")
-"""Set by `Builder.writing`. Values have no builder of their own: the graph within a node reads
+"""Set by `writing_to`. Values have no builder of their own: the graph within a node reads
 values around it."""
 
 
@@ -71,6 +72,17 @@ def building() -> Building:
         raise GraphError(
             "operators on values add nodes to a builder; write them within `builder.writing()`"
         ) from None
+
+
+@contextmanager
+def writing_to(to: Building) -> Iterator[None]:
+    """Have operators on values, and the functions of `graph.algebra`, add nodes to a builder
+    meanwhile, in this thread."""
+    token = BUILDING.set(to)
+    try:
+        yield
+    finally:
+        BUILDING.reset(token)
 
 
 def _with_operand(op: str) -> Callable[[Value, Operand], Value]:

@@ -33,8 +33,8 @@ from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operator import definition
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.placement import Form, Pending, Placement, Runs, runs_all
+from ftuner.graph.schedules import rewritten
 from ftuner.graph.steps import Lowered
-from ftuner.graph.stripes import in_stripes
 
 
 def lower(
@@ -73,7 +73,7 @@ def lower(
             if not left[value]:
                 placement.forms.pop(value, None)
     outputs = [placement.output(number, value) for number, (_, value) in enumerate(graph.outputs)]
-    steps = in_stripes(placement.steps, outputs, runs)
+    steps = rewritten(placement.steps, outputs, runs)
     return Lowered(graph, steps, tuple(inputs), tuple(outputs), tuple(appended))
 
 

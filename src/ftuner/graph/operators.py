@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ftuner.core import functions
 from ftuner.core.expr import expect_composition
@@ -30,9 +31,10 @@ from ftuner.graph.ops.text import TEXT
 from ftuner.graph.ops.trees import TREES
 from ftuner.graph.ops.views import VIEWS
 from ftuner.graph.ops.windows import WINDOWS
+from ftuner.graph.schedules import lowering_of
 
 _TABLE: dict[str, Operator] = {
-    o.name: o
+    o.name: replace(o, lower=o.lower or lowering_of(o.name))
     for o in (
         *POINTWISE,
         *VIEWS,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ftuner.core.dim import Shape, product
+from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Operand, Store
 from ftuner.graph.appending import Appended
@@ -157,6 +157,11 @@ class Placement:
         view = self.forms[value] = self.copied(view, self.alone(value))
         return view if dtype is None else self.converted(view, dtype)
 
+    def contiguous_last(self, value: Value, dtype: DType | None = None) -> View:
+        """The value in memory, with a contiguous last axis; in a dtype, if one is given."""
+        view = self.view(value, dtype)
+        return view if view.layout.strides[-1] == 1 else self.contiguous(value, dtype)
+
     def rows(self, value: Value, dtype: DType) -> View:
         """The value in memory as one axis of contiguous rows with one stride."""
         rows = contiguous_rows(self.view(value, dtype))
@@ -164,6 +169,12 @@ class Placement:
             rows = contiguous_rows(self.contiguous(value, dtype))
         assert rows is not None
         return rows
+
+    def row_of(self, value: Value, extent: Dim) -> View:
+        """A value of one element, repeated as a row of `extent`."""
+        view = self.view(value)
+        row = View(view.buffer, replace(view.layout, shape=(1, extent), strides=(0, 0)))
+        return self.copied(row, self.apart(TensorType(view.layout.dtype, (1, extent))))
 
     def place(self, value: Value) -> View:
         """Memory for a value: its part of a concatenation or of what an output appends to, if it is

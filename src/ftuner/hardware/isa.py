@@ -9,9 +9,9 @@ What a core does in a cycle is not here but measured (`runtime/cpu/probe.py`) or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ftuner.core.dtype import FLOAT32, FLOAT64, DType
+from ftuner.core.dtype import BFLOAT16X2, FLOAT32, FLOAT64, INT8X4, INT32, UINT8X4, DType
 from ftuner.core.product import ProductTypes, product_types
 from ftuner.errors import ConfigurationError, HardwareError
 
@@ -37,6 +37,8 @@ class MultiplyAdd:
     """k steps that one lane of the accumulators takes at once."""
     llvm: str | None = None
     """The full name of a module outside ftuner that has the emitter."""
+    flag: str = ""
+    """What the operating system lists of a CPU that has it; empty if its instruction set does."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,15 @@ def float_multiply_adds(emitter: str, fused: bool) -> tuple[MultiplyAdd, ...]:
 SEPARATE = float_multiply_adds("separate", fused=False)
 FUSED = float_multiply_adds("fused", fused=True)
 
+
+OF_BYTES = MultiplyAdd(UINT8X4, INT8X4, INT32, "of_bytes", fused=True, flag="avx512_vnni")
+"""VPDPBUSD: four products of unsigned and signed bytes are added to each int32."""
+OF_BFLOAT16 = MultiplyAdd(
+    BFLOAT16X2, BFLOAT16X2, FLOAT32, "of_bfloat16", fused=True, flag="avx512_bf16"
+)
+"""VDPBF16PS: two products are added to each float32, rounded to nearest, subnormals as zeros."""
+OF_NARROW = (OF_BYTES, OF_BFLOAT16)
+
 _TABLE: dict[str, InstructionSet] = {
     row.name: row
     for row in (
@@ -118,7 +129,7 @@ _TABLE: dict[str, InstructionSet] = {
             # vmaskmov exists, but its stores are microcode on AMD (uops.info): not full speed.
             masked=False,
             unrolled=True,
-            multiply_adds=FUSED,
+            multiply_adds=(*FUSED, replace(OF_BYTES, flag="avx_vnni")),
             converts_float16=True,
         ),
         InstructionSet(
@@ -131,7 +142,7 @@ _TABLE: dict[str, InstructionSet] = {
             vector_registers=32,
             masked=True,
             unrolled=True,
-            multiply_adds=FUSED,
+            multiply_adds=(*FUSED, *OF_NARROW),
             converts_float16=True,
         ),
         InstructionSet(

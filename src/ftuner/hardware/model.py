@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import WORDS, DType
 from ftuner.core.product import ProductTypes
 from ftuner.core.shown import Shown
 from ftuner.core.units import capacity, count, rate
@@ -22,6 +22,9 @@ from ftuner.hardware.correction import LearnedCorrection
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning
 
+WORTH_ROUNDING = 1.25
+"""How many times as fast as float32 narrow numbers must be multiplied. Assumed: it also takes time
+to round them. VDPBF16PS of some Intel cores is slower than two multiply-adds of float32."""
 APART = "apart"
 """Metadata of fields that are not part of a machine's document."""
 
@@ -56,6 +59,10 @@ class Isa(Shown):
     store_per_cycle: float
     masked: bool
     """Whether loads and stores take a mask per lane at full speed."""
+    of_bytes_per_cycle: float = 0.0
+    of_bfloat16_per_cycle: float = 0.0
+    """Vector multiply-adds of narrow numbers issued per cycle, by the emitter of their row; 0 where
+    the machine does not have the instruction."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
     def summary(self) -> str:
@@ -70,19 +77,29 @@ class Isa(Shown):
         return self.vector_bytes // dtype.itemsize
 
     def multiply_add(self, types: ProductTypes) -> MultiplyAddRate:
-        """What one core does of the multiply-adds of a product. Those of all floats have one rate
-        and latency.
+        """What one core does of the multiply-adds of a product. Those of all floats have one rate,
+        and all have one latency.
 
         Raises:
             HardwareError: the ISA has none for these dtypes.
         """
         row = instruction_set(self.name).multiply_add(types)
-        return MultiplyAddRate(self.fma_per_cycle, self.fma_latency_cycles, row.k_steps, row.fused)
+        rate = getattr(self, f"{row.emitter}_per_cycle") if row.flag else self.fma_per_cycle
+        return MultiplyAddRate(rate, self.fma_latency_cycles, row.k_steps, row.fused)
+
+    @property
+    def narrow_dtypes(self) -> frozenset[DType]:
+        """The dtypes of rows, narrower than float32, that are multiplied faster than it."""
+        rows = instruction_set(self.name).multiply_adds
+        rates = {r.b: r.b.numbers * getattr(self, f"{r.emitter}_per_cycle") for r in rows if r.flag}
+        worth = WORTH_ROUNDING * self.fma_per_cycle
+        return frozenset(a for a, words in WORDS.items() if rates.get(words, 0.0) >= worth)
 
     def peak_flops_per_cycle(self, types: ProductTypes) -> float:
         """Floating-point operations per cycle of one core, a multiply-add counted as two."""
         rate = self.multiply_add(types)
-        return 2.0 * self.lanes(types.accumulator) * rate.per_cycle * rate.k_steps
+        lanes = self.lanes(types.accumulator)
+        return 2.0 * lanes * rate.per_cycle * rate.k_steps * types.a.numbers
 
 
 @dataclass(frozen=True, repr=False)

@@ -36,7 +36,10 @@ _KINDS: Mapping[str, str] = {
 """The classes of machines by kind, imported when a machine of the kind is read."""
 _SUFFIX = ".toml"
 _PROVENANCES = frozenset({"system", "probed", "datasheet", "fitted", "assumed"})
-_MAY_BE_ZERO = frozenset({"associativity", "launch_s", "accumulator_bytes"})
+_MAY_BE_ZERO = frozenset(
+    {"associativity", "launch_s", "accumulator_bytes", "of_bytes_per_cycle",
+     "of_bfloat16_per_cycle"}
+)  # fmt: skip
 _SURE = "confidence"
 _MAY_BE_EMPTY = frozenset({"provenance", _SURE, "matrix_flops_per_s", "matrix_instructions"})
 

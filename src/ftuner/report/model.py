@@ -23,7 +23,7 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.planner.cpu.plan import Plan
 from ftuner.report.arena import ArenaMap, arena_map
 from ftuner.report.roofline import Roofline, roofline_of
-from ftuner.runtime.cpu.steps.contract import StepReport, kind_of
+from ftuner.runtime.cpu.step_kind import StepReport, kind_of
 from ftuner.runtime.kept_memory import Memory
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex, get_args
 
@@ -45,6 +45,9 @@ class Options:
     """CPU threads of a run; by default those of the process. A GPU's run has the caller's alone."""
     held: DType | None = None
     """One of `Backend.held_dtypes`, in which float32 is held; by default float32 itself."""
+    precision: str = ""
+    """One of `graph.passes.word_products.PRECISIONS`, in which products of float32 by weights are
+    computed; by default float32."""
     progress: Progress | None = None
     append_in_place: bool = False
     """Whether outputs append to inputs in place, where the graph is one part."""
@@ -233,6 +236,12 @@ class Backend(ABC):
             HardwareError: a device that kernels cannot run on.
         """
         return self
+
+    @property
+    def narrow_dtypes(self) -> Collection[DType]:
+        """The dtypes of rows, narrower than float32, whose products have an instruction of their
+        own that pays."""
+        return ()
 
     @property
     @abstractmethod

@@ -1,4 +1,5 @@
-"""The kinds of steps that a back end can run, found by name: one module for each kind."""
+"""The kinds of steps that a back end can run, found by name: those of `graph.schedules`, and those
+of modules outside ftuner."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Generic, TypeVar
 
 from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError, UnsupportedOperatorError
+from ftuner.graph.schedules import binding_name
 from ftuner.graph.steps import Step
 
 _Kind = TypeVar("_Kind")
@@ -23,13 +25,10 @@ def register_step_kind(kind: str, **modules: str) -> None:
         ConfigurationError: another kind has the name.
     """
     for back_end, module in modules.items():
-        known = find_spec(_own_module(back_end, kind)) is not None
+        own = binding_name(kind, back_end)
+        known = own is not None and find_spec(own) is not None
         if known or _OUTSIDE.setdefault((back_end, kind), module) != module:
             raise ConfigurationError(f"another kind of step is called {kind!r}; choose a name")
-
-
-def _own_module(back_end: str, kind: str) -> str:
-    return f"ftuner.runtime.{back_end}.steps.{kind}"
 
 
 class MatrixKind:
@@ -42,11 +41,7 @@ class MatrixKind:
 
 
 class StepKinds(Generic[_Kind]):
-    """A table of kinds, filled as steps are met.
-
-    `Step.kind` names a module of `runtime/BACK_END/steps`, and the module's `KIND` implements the
-    kind. So a new kind is one new module.
-    """
+    """A table of kinds, filled as steps are met: `KIND` of the modules that implement them."""
 
     def __init__(self, back_end: str) -> None:
         """`back_end`: "cpu" or "gpu"."""
@@ -57,8 +52,9 @@ class StepKinds(Generic[_Kind]):
         """The kind that has a name; None if no module implements it."""
         found = self._found.get(kind)
         if found is None:
-            own = _own_module(self._back_end, kind)
-            name = _OUTSIDE.get((self._back_end, kind), own)
+            name = _OUTSIDE.get((self._back_end, kind)) or binding_name(kind, self._back_end)
+            if name is None:
+                return None
             try:
                 found = self._found[kind] = import_module(name).KIND
             except ModuleNotFoundError as error:

@@ -12,7 +12,6 @@ import llvmlite.ir as ir
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.codegen.llvm.kernels import nest
 from ftuner.codegen.llvm.native.records import Status
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
@@ -25,6 +24,7 @@ from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 from ftuner.graph.operators import OPERATORS
 from ftuner.hardware.tuning import CpuTuning
+from ftuner.schedules.nest import cpu_kernel as nest
 
 Array = npt.NDArray[Any]
 Bindings = Mapping[str, int]

@@ -45,9 +45,10 @@ from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning
 
 EMITTERS = tuple(
-    f"ftuner.codegen.llvm.{name}"
-    for name in ("kernels.attention", "kernels.family", "kernels.nest", "kernels.split_k",
-                 "kernels.top_k", "native.runtime")
+    f"ftuner.{name}"
+    for name in ("codegen.llvm.kernels.family", "codegen.llvm.kernels.split_k",
+                 "codegen.llvm.native.runtime", "schedules.attention.cpu_kernel",
+                 "schedules.nest.cpu_kernel", "schedules.top_k.cpu_kernel")
 )  # fmt: skip
 BIAS = Operand("bias", "column")
 IMPORTED = f"""

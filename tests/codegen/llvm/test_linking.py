@@ -134,7 +134,7 @@ def test_only_addresses_change_with_the_base(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_generated_code_has_known_relocations(name: str) -> None:
     """Attention calls, reads tables of constants, and is the largest of the kernels of graphs."""
-    emitter, fused = "ftuner.codegen.llvm.kernels.attention", name == "aarch64"
+    emitter, fused = "ftuner.schedules.attention.cpu_kernel", name == "aarch64"
     bundle = kernel_bundle(emitter, "attention", FLOAT32, 2, FLOAT32, True, False, False, 16, fused)
     found = parse(compile_bundle(bundle, TARGETS[name]))
     assert any(section.relocations for section in found.sections.values())

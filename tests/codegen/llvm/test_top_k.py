@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pytest
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.kernels.top_k import emit
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.graph.operators import OPERATORS
+from ftuner.schedules.top_k.cpu_kernel import emit
+from ftuner.schedules.top_k.step import MOST_BYTES
 
 Array = npt.NDArray[Any]
 DTYPES = ("float32", "float64", "int8", "int32", "int64", "uint8", "uint64")
@@ -37,7 +38,8 @@ class TopK:
             for d in DTYPES for largest in (False, True) for limit in limits
         }  # fmt: skip
         for (dtype, largest, limit), name in names.items():
-            emit(module, name, TENSOR_DTYPES[dtype], largest, *limit)
+            given = TENSOR_DTYPES[dtype]
+            emit(module, name, given, largest, given.itemsize <= MOST_BYTES, *limit)
         data = compile_object(module, target, inlines=True)
         self._loaded = LoadedObject([data], list(names.values()))
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)

@@ -12,7 +12,6 @@ from tests.gpu_kernels import SUMS_IN_FLIGHT
 from tests.runtime.cpu.attention_cases import expected_of
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.source import load
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType
@@ -24,6 +23,7 @@ from ftuner.core.gpu.attention import (
     AttentionTile,
 )
 from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem
+from ftuner.schedules.attention.gpu_kernel import attention_source
 
 TORCH_DTYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16, FLOAT32: torch.float32}
 PLAIN = AttentionSoftmax()

@@ -10,7 +10,6 @@ import torch
 from tests.codegen.llvm.nest_running import Array, Bindings, Case
 from tests.gpu_kernels import BLOCK_SIZES
 
-from ftuner.codegen.triton.nest import NestKernel
 from ftuner.codegen.triton.source import load
 from ftuner.core.access import Kernel
 from ftuner.core.evaluation import evaluate
@@ -20,6 +19,7 @@ from ftuner.core.gpu.schedule import (
     reduced_elements,
     schedules_of,
 )
+from ftuner.schedules.nest.gpu_kernel import NestKernel
 
 PROGRAMS = 3
 """Fewer than there are tiles, mostly, so that programs do several."""

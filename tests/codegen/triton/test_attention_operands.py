@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gpu_kernels import SUMS_IN_FLIGHT
 
-from ftuner.codegen.triton.attention import SEARCH, attention_source
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, INT64, DType
 from ftuner.core.gpu.attention import (
@@ -25,6 +24,7 @@ from ftuner.core.gpu.attention import (
     AttentionTile,
 )
 from ftuner.planner.gpu.plan import AttentionProblem
+from ftuner.schedules.attention.gpu_kernel import SEARCH, attention_source
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

@@ -8,19 +8,19 @@ from functools import cache
 
 import pytest
 
-from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT32, INT32
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel, AttentionMask
-from ftuner.cost.gpu.attention_tile import (
+from ftuner.hardware.gpu_model import GpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.schedules.attention.gpu_cost_tile import (
     instruction_of,
     registers_per_thread,
     resident_tiles,
     shared_bytes,
 )
-from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.gpu.attention import attention_planner
+from ftuner.schedules.attention.gpu_kernel import attention_source
+from ftuner.schedules.attention.gpu_plan import attention_planner
 
 pytest.importorskip("triton")
 

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from ftuner.codegen.triton.depthwise import depthwise_source
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BFLOAT16, FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Operand, relu
 from ftuner.core.gpu.schedule import DepthwiseKernel, depthwise_block
+from ftuner.schedules.depthwise.gpu_kernel import depthwise_source
 
 pytest.importorskip("triton")
 

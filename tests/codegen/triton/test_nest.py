@@ -41,7 +41,7 @@ pytest.importorskip("triton")
 
 from tests.codegen.triton.nest_launching import FEW, buffer, chosen, is_slow, launch, small  # noqa: E402
 
-from ftuner.codegen.triton.nest import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
 
 OTHERS = frozenset({"float64", "int8", "int16", "uint8", "uint64"})
 """Dtypes of cases that are those of another dtype again, but for what is done to elements: they run

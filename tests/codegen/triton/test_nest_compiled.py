@@ -26,9 +26,9 @@ pytest.importorskip("triton")
 
 from tests.codegen.triton.compiling import compile_all
 
-from ftuner.codegen.triton.nest import nest_kernel
 from ftuner.codegen.triton.source import Source
 from ftuner.codegen.triton.targets import TARGETS, Compiled
+from ftuner.schedules.nest.gpu_kernel import nest_kernel
 
 B, S, T = symbol("B"), symbol("S"), symbol("T")
 CHIPS = ("sm_80", "sm_90", "sm_100", "gfx942")

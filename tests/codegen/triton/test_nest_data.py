@@ -25,7 +25,7 @@ pytest.importorskip("triton")
 
 from tests.codegen.triton.nest_launching import buffer, chosen, launch, small  # noqa: E402
 
-from ftuner.codegen.triton.nest import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
 
 
 @pytest.mark.parametrize("kind", ["none", "add", "multiply", "maximum", "minimum"])

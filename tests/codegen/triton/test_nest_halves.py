@@ -29,7 +29,7 @@ pytest.importorskip("triton")
 
 from tests.codegen.triton.nest_launching import FEW, buffer, chosen, is_slow, launch, small  # noqa: E402
 
-from ftuner.codegen.triton.nest import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
 
 
 class HalfCase(Case):

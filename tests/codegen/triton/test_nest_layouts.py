@@ -27,7 +27,7 @@ pytest.importorskip("triton")
 
 from tests.codegen.triton.nest_launching import buffer, chosen, launch, small  # noqa: E402
 
-from ftuner.codegen.triton.nest import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
 
 Memory = Sequence[np.ndarray[Any, Any]]
 REDUCTIONS = {"sum": np.sum, "product": np.prod, "maximum": np.max, "minimum": np.min}

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from ftuner.codegen.triton.recurrence import recurrence_source
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.schedule import BLOCKS, RecurrenceKernel
 from ftuner.core.recurrence import Activation, Cell
+from ftuner.schedules.recurrence.gpu_kernel import recurrence_source
 
 pytest.importorskip("triton")
 

@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 from tests.gpu_kernels import product_kernel
 
-from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.source import Source
 from ftuner.codegen.triton.targets import TARGETS
@@ -17,7 +16,8 @@ from ftuner.core.gpu.attention import AttentionForm
 from ftuner.core.gpu.tile import BlockTile
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.gpu.attention import attention_planner
+from ftuner.schedules.attention.gpu_kernel import attention_source
+from ftuner.schedules.attention.gpu_plan import attention_planner
 
 pytest.importorskip("triton")
 

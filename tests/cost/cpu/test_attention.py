@@ -7,9 +7,9 @@ from tests.planner.cpu.test_attention import plain, planner
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.attention import AttentionLayout, AttentionProblem
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.attention import attention_estimate
+from ftuner.schedules.attention.cpu_cost import AttentionLayout, AttentionProblem
+from ftuner.schedules.attention.cpu_plan import attention_estimate
 
 PLAIN = AttentionLayout(masked=False, k_copies=False, v_copies=True)
 

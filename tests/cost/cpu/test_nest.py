@@ -15,14 +15,14 @@ from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import product
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.evaluation import evaluate
-from ftuner.cost.cpu.nest import (
+from ftuner.cost.step import Machine, StepCost
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.tuning import CpuTuning
+from ftuner.schedules.nest.cpu_cost import (
     SCALED_PRODUCT_INSTRUCTIONS,
     NestCost,
     Operand,
 )
-from ftuner.cost.step import Machine, StepCost
-from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.tuning import CpuTuning
 
 TUNING = CpuTuning()
 CLOCK = 3.22e9

@@ -7,7 +7,7 @@ import math
 import pytest
 from tests.conftest import recorded_cpus
 
-from ftuner.cost.cpu.kernels import TopKProblem, top_k_cost
+from ftuner.cost.cpu.selection import TopKProblem, top_k_cost
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning

@@ -13,7 +13,7 @@ from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32
 from ftuner.core.gpu.attention import AttentionForm, AttentionMask, AttentionTile
-from ftuner.cost.gpu.attention_tile import (
+from ftuner.schedules.attention.gpu_cost_tile import (
     attention_tile_cost,
     instruction_of,
     registers_per_thread,

@@ -6,7 +6,7 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.evaluation import evaluate
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.steps.contract import (
+from ftuner.runtime.cpu.step_kind import (
     CompiledKernel,
     CompiledStep,
     Loaded,

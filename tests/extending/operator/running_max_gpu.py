@@ -7,7 +7,7 @@ from ftuner.codegen.triton.source import TRITON_TYPES, Argument, Source, functio
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import Kernel
 from ftuner.runtime.gpu.program import Launch
-from ftuner.runtime.gpu.steps.contract import BoundOperand, CompiledStep, Places, Setting, StepKind
+from ftuner.runtime.gpu.step_kind import BoundOperand, CompiledStep, Places, Setting, StepKind
 
 ROWS = 128
 """Rows of a program, one in each thread of four warps. Assumed, not tuned."""

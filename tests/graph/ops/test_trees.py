@@ -10,8 +10,8 @@ from ftuner.core.dtype import DTYPES, INT32
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.ops.trees import COLUMN, LEAF, MISSING, NEXT, TREES
-from ftuner.graph.tree_step import MOST_LEVELS, ROWS, TreesStep
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.schedules.trees.step import MOST_LEVELS, ROWS, TreesStep
 
 COLUMNS = 5
 

@@ -12,7 +12,7 @@ from ftuner.core.dtype import BFLOAT16, FLOAT16, DType
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Graph
-from ftuner.graph.passes.half_weights import keep_half_weights
+from ftuner.graph.passes.half_weights import half_weights
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
@@ -110,4 +110,4 @@ def test_others_stay_as_they_are() -> None:
         (np.ones((256, 256)), "narrow_matmul"),
     ):
         graph = layer(None, 256, 256, PLAIN, w=weight)
-        assert operators(keep_half_weights(graph, [FLOAT16])) == [kept]
+        assert operators(half_weights([FLOAT16])(graph)) == [kept]

@@ -10,7 +10,7 @@ from ftuner.core.dtype import FLOAT32, INT8, INT64
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.constants import fold_constants
-from ftuner.graph.passes.int8 import keep_int8_weights
+from ftuner.graph.passes.int8 import int8_weight
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -151,4 +151,4 @@ def test_folding_follows_what_it_folds() -> None:
     (product,) = fold_constants(graph).nodes
     assert before > 1
     assert product.op == "matmul"
-    assert [n.op for n in keep_int8_weights(graph).nodes] == ["narrow_matmul", "multiply"]
+    assert [n.op for n in int8_weight(graph).nodes] == ["narrow_matmul", "multiply"]

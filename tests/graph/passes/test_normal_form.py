@@ -11,7 +11,7 @@ from tests.graph.graphs import B, Body, Maker, S, T, applied, assert_left_alone,
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import INT64
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.normal_form import normalise
+from ftuner.graph.rewrite import rules
 from ftuner.runtime.reference import run_reference
 
 H, D = 3, 4
@@ -28,7 +28,7 @@ def power(exponent: float) -> Body:
 )  # fmt: skip
 def test_powers(exponent: float, expected: list[str]) -> None:
     before = graph_of(power(exponent))
-    after = applied(normalise, before)
+    after = applied(rules.normal_form, before)
     assert ops(after) == expected
     x = np.array(SPECIAL, np.float32)
     with np.errstate(all="ignore"):
@@ -47,7 +47,7 @@ def of_a_tensor(g: Maker) -> Value:
 
 @pytest.mark.parametrize("body", [power(0.5), power(-0.5), power(4), of_integers, of_a_tensor])
 def test_powers_that_stay(body: Body) -> None:
-    assert_left_alone(normalise, body)
+    assert_left_alone(rules.normal_form, body)
 
 
 def turned(merged: Shape, perm: tuple[int, ...], apart: Shape) -> Body:
@@ -59,7 +59,7 @@ def turned(merged: Shape, perm: tuple[int, ...], apart: Shape) -> Body:
 
 
 def test_transpositions_of_merged_axes() -> None:
-    graph = applied(normalise, graph_of(turned((B * H, T, D), (0, 2, 1), (B, H, D, T))))
+    graph = applied(rules.normal_form, graph_of(turned((B * H, T, D), (0, 2, 1), (B, H, D, T))))
     assert ops(graph) == ["transpose"]
     assert graph.nodes[0].attributes == {"perm": (0, 1, 3, 2)}
 
@@ -71,7 +71,7 @@ def test_transpositions_of_merged_axes() -> None:
     ],
 )  # fmt: skip
 def test_other_transpositions(body: Body) -> None:
-    assert_left_alone(normalise, body)
+    assert_left_alone(rules.normal_form, body)
 
 
 def test_reshapes_in_a_row_are_one() -> None:
@@ -82,6 +82,6 @@ def test_reshapes_in_a_row_are_one() -> None:
         return x
 
     before = graph_of(body)
-    after = applied(normalise, before)
+    after = applied(rules.normal_form, before)
     assert ops(after) == ["reshape"]
     assert after.nodes[0].output.shape == before.nodes[-1].output.shape

@@ -22,8 +22,8 @@ from tests.graph.graphs import (
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import FLOAT32, INT64, DType
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.outer_products import write_outer_products
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.rewrite import rules
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
@@ -37,7 +37,7 @@ def test_multiplied(x: Shape, y: Shape, dtype: DType, backend: CpuBackend) -> No
     graph = graph_of(
         lambda g: g.add("matmul", g.given("x", *x, dtype=dtype), g.given("y", *y, dtype=dtype))
     )
-    found = applied(write_outer_products, graph)
+    found = applied(rules.outer_product, graph)
     assert ops(found) == ["multiply"]
     model = Model(found, backend)
     for bindings in ({"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 1, "T": 17}, {"B": 3, "S": 0, "T": 4}):
@@ -59,11 +59,11 @@ def test_angles_end_in_their_cosines(backend: CpuBackend) -> None:
 
 def test_longer_axes_are_left_alone() -> None:
     assert_left_alone(
-        write_outer_products, lambda g: g.add("matmul", g.given("x", S, T), g.given("y", T, 3))
+        rules.outer_product, lambda g: g.add("matmul", g.given("x", S, T), g.given("y", T, 3))
     )
 
 
 def test_axes_that_may_be_one_are_left_alone() -> None:
     maker = Maker()
     graph = maker.made(maker.add("matmul", maker.given("x", S, T), maker.given("y", 1, 3)))
-    assert ops(write_outer_products(graph)) == ["matmul"]
+    assert ops(rules.outer_product(graph)) == ["matmul"]

@@ -27,7 +27,7 @@ from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.passes.softmax import plain_softmax
+from ftuner.graph.rewrite import rules
 from ftuner.graph.verify import verify
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
@@ -258,7 +258,7 @@ def with_sinks(g: Maker, shape: tuple[int, ...] = (1, H, 1, 1), masked: bool = T
 def test_sinks(widest: CpuBackend, masked: bool) -> None:
     """A row that a mask hides whole gives zeros: its weight is that of the sink."""
     graph = graph_of(lambda g: with_sinks(g, masked=masked))
-    plain = verified(plain_softmax(graph))
+    plain = verified(rules.plain_softmax(graph))
     assert "subtract" not in ops(plain)
     found = applied(plain)
     node = attention_of(found)
@@ -316,7 +316,7 @@ def test_columns_that_count_stay() -> None:
 
 def test_sinks_are_an_operand_of_the_node() -> None:
     graph = graph_of(lambda g: with_sinks(g, masked=False))
-    found = recognise_attention(plain_softmax(graph))
+    found = recognise_attention(rules.plain_softmax(graph))
     node = attention_of(found)
     without = replace(node, inputs=node.inputs[:3])
     nodes = tuple(without if n is node else n for n in found.nodes)

@@ -22,15 +22,8 @@ from tests.graph.graphs import (
 
 from ftuner.core.dtype import INT64
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.cancelling import (
-    recognise_erfc,
-    recognise_expm1,
-    recognise_mish,
-)
-from ftuner.graph.passes.gelu import recognise_gelu_tanh
-from ftuner.graph.passes.hard_swish import recognise_hard_swish
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.passes.silu import recognise_silu
+from ftuner.graph.rewrite import rules
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.reference import run_reference
 
@@ -92,13 +85,13 @@ GELU = [gelu_of(a, n) for a in (by_power, by_products, by_squares, expanded) for
 
 @pytest.mark.parametrize("number", range(len(GELU)))
 def test_gelu_with_tanh(number: int) -> None:
-    assert ops(applied(recognise_gelu_tanh, graph_of(of_x(GELU[number])))) == ["gelu_tanh"]
+    assert ops(applied(rules.gelu_tanh, graph_of(of_x(GELU[number])))) == ["gelu_tanh"]
 
 
 def test_gelu_of_a_sum() -> None:
     """The sum is no part of the polynomial."""
     graph = graph_of(lambda g: GELU[0](g, g.add("add", g.given("x", B, S), g.number(2))))
-    assert ops(applied(recognise_gelu_tanh, graph)) == ["add", "gelu_tanh"]
+    assert ops(applied(rules.gelu_tanh, graph)) == ["add", "gelu_tanh"]
 
 
 NO_GELU: tuple[Body, ...] = (
@@ -118,7 +111,7 @@ NO_GELU: tuple[Body, ...] = (
 
 @pytest.mark.parametrize("number", range(len(NO_GELU)))
 def test_what_is_no_gelu_with_tanh(number: int) -> None:
-    assert_left_alone(recognise_gelu_tanh, NO_GELU[number])
+    assert_left_alone(rules.gelu_tanh, NO_GELU[number])
 
 
 # Silu.
@@ -145,7 +138,7 @@ def swish(factor: float) -> Function:
     ],
 )
 def test_silu(function: Function, expected: list[str]) -> None:
-    assert ops(applied(recognise_silu, graph_of(of_x(function)))) == expected
+    assert ops(applied(rules.silu, graph_of(of_x(function)))) == expected
 
 
 NO_SILU: tuple[Body, ...] = (
@@ -161,7 +154,7 @@ NO_SILU: tuple[Body, ...] = (
 
 @pytest.mark.parametrize("number", range(len(NO_SILU)))
 def test_what_is_no_silu(number: int) -> None:
-    assert_left_alone(recognise_silu, NO_SILU[number])
+    assert_left_alone(rules.silu, NO_SILU[number])
 
 
 def test_silu_whose_gate_somebody_reads() -> None:
@@ -170,7 +163,7 @@ def test_silu_whose_gate_somebody_reads() -> None:
         gate = g.add("sigmoid", x)
         return [times(g, x, gate), gate]
 
-    assert "silu" not in ops(applied(recognise_silu, graph_of(body)))
+    assert "silu" not in ops(applied(rules.silu, graph_of(body)))
 
 
 # Hard swish.
@@ -207,7 +200,7 @@ HARD_SWISH: tuple[Function, ...] = (
 @pytest.mark.parametrize("number", range(len(HARD_SWISH)))
 def test_hard_swish(number: int) -> None:
     graph = graph_of(of_x(HARD_SWISH[number]))
-    found = applied(recognise_hard_swish, graph)
+    found = applied(rules.hard_swish, graph)
     assert ops(found) == ["hard_swish"]
     x = np.linspace(-5, 5, 101, dtype=np.float32)[None]
     np.testing.assert_allclose(run_reference(found, [x]), run_reference(graph, [x]), 1e-5, 1e-6)
@@ -234,7 +227,7 @@ NO_HARD_SWISH: tuple[Body, ...] = (
 )
 
 
-@pytest.mark.parametrize("apply", [recognise_gelu_tanh, recognise_silu, recognise_hard_swish])
+@pytest.mark.parametrize("apply", [rules.gelu_tanh, rules.silu, rules.hard_swish])
 def test_nodes_of_several_results(apply: Pass) -> None:
     graph = graph_of(lambda g: g.add_many("top_k", g.given("x", B, 9), axis=1, k=4, largest=True))
     assert ops(applied(apply, graph)) == ["top_k"]
@@ -242,7 +235,7 @@ def test_nodes_of_several_results(apply: Pass) -> None:
 
 @pytest.mark.parametrize("number", range(len(NO_HARD_SWISH)))
 def test_what_is_no_hard_swish(number: int) -> None:
-    assert_left_alone(recognise_hard_swish, NO_HARD_SWISH[number])
+    assert_left_alone(rules.hard_swish, NO_HARD_SWISH[number])
 
 
 # What cancels, or overflows, as it is written out.
@@ -253,12 +246,12 @@ def mish(g: Maker, x: Value) -> Value:
 
 
 WRITTEN_OUT: tuple[tuple[Pass, Function, str], ...] = (
-    (recognise_expm1, lambda g, x: plus(g, g.add("exp", x), -1), "expm1"),
-    (recognise_expm1, lambda g, x: g.add("add", g.number(-1), g.add("exp", x)), "expm1"),
-    (recognise_expm1, lambda g, x: g.add("subtract", g.add("exp", x), g.number(1)), "expm1"),
-    (recognise_erfc, lambda g, x: g.add("subtract", g.number(1), g.add("erf", x)), "erfc"),
-    (recognise_mish, mish, "mish"),
-    (recognise_mish, lambda g, x: times(g, g.add("tanh", g.add("softplus", x)), x), "mish"),
+    (rules.expm1, lambda g, x: plus(g, g.add("exp", x), -1), "expm1"),
+    (rules.expm1, lambda g, x: g.add("add", g.number(-1), g.add("exp", x)), "expm1"),
+    (rules.expm1, lambda g, x: g.add("subtract", g.add("exp", x), g.number(1)), "expm1"),
+    (rules.erfc, lambda g, x: g.add("subtract", g.number(1), g.add("erf", x)), "erfc"),
+    (rules.mish, mish, "mish"),
+    (rules.mish, lambda g, x: times(g, g.add("tanh", g.add("softplus", x)), x), "mish"),
 )  # fmt: skip
 
 
@@ -273,17 +266,17 @@ def test_functions_written_out(number: int) -> None:
 
 
 NOT_WRITTEN_OUT: tuple[tuple[Pass, Body], ...] = (
-    (recognise_expm1, of_x(lambda g, x: g.add("subtract", g.number(1), g.add("exp", x)))),
-    (recognise_expm1, of_x(lambda g, x: plus(g, g.add("exp", x), -1.001))),
-    (recognise_expm1, of_x(lambda g, x: plus(g, g.add("tanh", x), -1))),
+    (rules.expm1, of_x(lambda g, x: g.add("subtract", g.number(1), g.add("exp", x)))),
+    (rules.expm1, of_x(lambda g, x: plus(g, g.add("exp", x), -1.001))),
+    (rules.expm1, of_x(lambda g, x: plus(g, g.add("tanh", x), -1))),
     # One that broadcasts.
-    (recognise_expm1, of_x(lambda g, x: g.add(
+    (rules.expm1, of_x(lambda g, x: g.add(
         "subtract", g.add("exp", g.given("y")), g.constant(np.ones((1, 1), np.float32))))),
-    (recognise_erfc, of_x(lambda g, x: g.add("subtract", g.add("erf", x), g.number(1)))),
-    (recognise_erfc, of_x(lambda g, x: plus(g, g.add("erf", x), 1))),
-    (recognise_mish, lambda g: times(
+    (rules.erfc, of_x(lambda g, x: g.add("subtract", g.add("erf", x), g.number(1)))),
+    (rules.erfc, of_x(lambda g, x: plus(g, g.add("erf", x), 1))),
+    (rules.mish, lambda g: times(
         g, g.given("y", B, S), g.add("tanh", g.add("softplus", g.given("x", B, S))))),
-    (recognise_mish, of_x(lambda g, x: times(g, x, g.add("tanh", x)))),
+    (rules.mish, of_x(lambda g, x: times(g, x, g.add("tanh", x)))),
 )  # fmt: skip
 
 
@@ -295,11 +288,11 @@ def test_what_is_written_out_otherwise(number: int) -> None:
 # In a product.
 
 EPILOGUES: tuple[tuple[Pass, Function, str], ...] = (
-    (recognise_gelu_tanh, GELU[0], "gelu_tanh"),
-    (recognise_silu, silu, "silu"),
-    (recognise_silu, swish(1.702), "swish"),
-    (recognise_hard_swish, HARD_SWISH[0], "hard_swish"),
-    (recognise_mish, mish, "mish"),
+    (rules.gelu_tanh, GELU[0], "gelu_tanh"),
+    (rules.silu, silu, "silu"),
+    (rules.silu, swish(1.702), "swish"),
+    (rules.hard_swish, HARD_SWISH[0], "hard_swish"),
+    (rules.mish, mish, "mish"),
 )
 
 

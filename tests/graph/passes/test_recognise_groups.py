@@ -32,9 +32,9 @@ from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, FLOAT32
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
-from ftuner.graph.steps import AttentionStep
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
+from ftuner.schedules.attention.step import AttentionStep
 
 
 def repeated(g: Maker, x: Value, times: int = G) -> Value:

@@ -6,7 +6,7 @@ import pytest
 from tests.graph.graphs import B, Body, Maker, S, applied, assert_left_alone, graph_of, ops
 
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.norm import recognise_norms
+from ftuner.graph.rewrite import rules
 
 D = 8
 EPSILON = 1e-6
@@ -62,7 +62,7 @@ WRITTEN: tuple[tuple[Body, int], ...] = (
 
 @pytest.mark.parametrize(("body", "operands"), WRITTEN)
 def test_rms_norms(body: Body, operands: int) -> None:
-    graph = applied(recognise_norms, graph_of(body))
+    graph = applied(rules.norms, graph_of(body))
     (node,) = [n for n in graph.nodes if n.op != "add"]
     assert node.op == "norm"
     assert len(node.inputs) == operands
@@ -91,7 +91,7 @@ def added(g: Maker) -> Value:
 
 @pytest.mark.parametrize("body", [of_another, of_two, by_another_count, added])
 def test_what_is_no_norm(body: Body) -> None:
-    assert_left_alone(recognise_norms, body)
+    assert_left_alone(rules.norms, body)
 
 
 @pytest.mark.parametrize("part", ["root", "reciprocal"])
@@ -102,4 +102,4 @@ def test_norms_whose_parts_somebody_reads(part: str) -> None:
         inverse = g.add("divide", g.number(1), below)
         return [g.add("multiply", x, inverse), {"root": below, "reciprocal": inverse}[part]]
 
-    assert "norm" not in ops(applied(recognise_norms, graph_of(body)))
+    assert "norm" not in ops(applied(rules.norms, graph_of(body)))

@@ -25,7 +25,7 @@ from ftuner.core.dtype import INT64
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.passes.rotary import recognise_rotary
+from ftuner.graph.passes.rotary import rotary
 from ftuner.runtime.cpu.backend import CpuBackend
 
 D, H = 8, 3
@@ -112,10 +112,10 @@ WRITTEN = [
 
 @pytest.mark.parametrize("number", range(len(WRITTEN)))
 def test_rotary(number: int) -> None:
-    graph = applied(recognise_rotary, graph_of(WRITTEN[number]))
+    graph = applied(rotary, graph_of(WRITTEN[number]))
     assert [op for op in ops(graph) if op != "reshape"] == ["rotary"]
     assert titles(graph) == ["rotary"]
-    assert ops(recognise_rotary(graph)) == ops(graph)
+    assert ops(rotary(graph)) == ops(graph)
 
 
 def other_orders(g: Maker) -> Value:
@@ -143,7 +143,7 @@ def test_rotary_with_a_product_before_its_transposition() -> None:
         straight = g.add("transpose", straight, perm=(0, 2, 1, 3))
         return g.add("add", straight, g.add("multiply", turned(g, there, NEIGHBOURS), sine))
 
-    graph = applied(recognise_rotary, graph_of(body))
+    graph = applied(rotary, graph_of(body))
     assert [op for op in ops(graph) if op != "reshape"] == ["transpose", "rotary"]
 
 
@@ -172,7 +172,7 @@ def test_rotary_the_other_way(write: Callable[..., Value], table: Shape, interle
         q, k = g.given("q", B, H, S, D), g.given("k", B, H, S, D)
         return [write(g, x, *angles, interleaved) for x in (q, k)]
 
-    graph = applied(recognise_rotary, graph_of(body))
+    graph = applied(rotary, graph_of(body))
     assert [n for n in ops(graph) if n != "reshape"] == ["negative", "rotary", "rotary"]
 
 
@@ -184,13 +184,13 @@ def test_rotary_the_other_way_after_one_that_is_refused() -> None:
         given = g.given("q", S, D), g.given("k", B, H, S, D)
         return [back_by_elements(g, x, *angles, HALVES) for x in given]
 
-    graph = applied(recognise_rotary, graph_of(body))
+    graph = applied(rotary, graph_of(body))
     assert [n for n in ops(graph) if n in ("negative", "rotary")] == 2 * ["negative"] + ["rotary"]
 
 
 @pytest.mark.parametrize("body", [other_orders, other_orders_of_pairs])
 def test_rotary_in_other_orders(body: Body) -> None:
-    assert titles(applied(recognise_rotary, graph_of(body))) == ["rotary"]
+    assert titles(applied(rotary, graph_of(body))) == ["rotary"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_elements_of_pairs_that_are_taken_by_an_index(
         parts = taken(g, g.given("x", B, H, S, D), axis, pairs)
         return of_pairs(g, parts, *tables(g, S, D // 2), interleaved)
 
-    graph = applied(recognise_rotary, graph_of(body))
+    graph = applied(rotary, graph_of(body))
     assert ("rotary" in ops(graph)) == expected
     assert (titles(graph) == ["rotary"]) == expected
 
@@ -218,7 +218,7 @@ def test_part_of_each_head() -> None:
         whole = by_elements(g, part(g, x, 0, D), *tables(g, S, D), HALVES)
         return g.add("concat", whole, part(g, x, D, 4), axis=3)
 
-    assert "rotary" in ops(applied(recognise_rotary, graph_of(body)))
+    assert "rotary" in ops(applied(rotary, graph_of(body)))
 
 
 def added(*, sign: str = "add", negate: bool = True, swap: bool = False, start: int = D // 2,
@@ -258,12 +258,12 @@ def pairs_with(*, sums: tuple[str, str] = ("subtract", "add"), swap: bool = Fals
      pairs_with(sums=("subtract", "subtract")), pairs_with(swap=True)],
 )  # fmt: skip
 def test_what_is_no_rotary(body: Body) -> None:
-    assert_left_alone(recognise_rotary, body)
+    assert_left_alone(rotary, body)
 
 
 def test_x_that_broadcasts_along_its_angles() -> None:
     """With more axes than x has, they are left alone."""
-    assert_left_alone(recognise_rotary, rotated(by_elements, (B, S, D), HALVES, (S, D)))
+    assert_left_alone(rotary, rotated(by_elements, (B, S, D), HALVES, (S, D)))
 
 
 @pytest.mark.parametrize("interleaved", [HALVES, NEIGHBOURS])
@@ -287,7 +287,7 @@ def test_rotary_runs(write: Callable[..., Value], interleaved: bool, backend: Cp
     assert_runs(graph, backend, {"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 9, "T": 9})
 
 
-def rotary(g: Maker, x: Value, *angles: Value, axis: int) -> Value:
+def written(g: Maker, x: Value, *angles: Value, axis: int) -> Value:
     return g.add("rotary", x, *angles, axis=axis)
 
 
@@ -295,10 +295,10 @@ def test_shapes_that_are_no_pairs() -> None:
     g = Maker()
     x, angles = g.given("x", B, 3, 4), g.given("cos", 4)
     with pytest.raises(ShapeError, match="elements of a pair: 3 and 2"):
-        rotary(g, x, angles, angles, axis=1)
+        written(g, x, angles, angles, axis=1)
     with pytest.raises(ShapeError, match="axis 3"):
-        rotary(g, x, angles, angles, axis=3)
+        written(g, x, angles, angles, axis=3)
     with pytest.raises(GraphError, match="rotary of"):
-        rotary(g, angles, x, x, axis=0)
+        written(g, angles, x, x, axis=0)
     with pytest.raises(GraphError, match="one dtype"):
-        rotary(g, x, angles, g.constant(np.zeros(4)), axis=1)
+        written(g, x, angles, g.constant(np.zeros(4)), axis=1)

@@ -9,7 +9,7 @@ from tests.graph.graphs import B, Body, Maker, S, T, applied, assert_left_alone,
 from ftuner.core.dim import Shape
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.passes.softmax import plain_softmax, recognise_softmax
+from ftuner.graph.rewrite import rules
 from ftuner.runtime.reference import run_reference
 
 
@@ -48,14 +48,14 @@ WRITTEN: tuple[tuple[Body, int, bool], ...] = (
 @pytest.mark.parametrize("number", range(len(WRITTEN)))
 def test_softmax(number: int) -> None:
     body, axis, log = WRITTEN[number]
-    graph = applied(recognise_softmax, graph_of(body))
+    graph = applied(rules.softmax, graph_of(body))
     assert ops(graph) == ["softmax"]
     assert graph.nodes[0].attributes == {"axis": axis, "log": log}
 
 
 def test_softmax_of_a_result() -> None:
     graph = graph_of(lambda g: g.add("exp", softmax(g, g.add("sin", g.given("x", B, S)), 1)))
-    assert ops(applied(recognise_softmax, graph)) == ["sin", "softmax", "exp"]
+    assert ops(applied(rules.softmax, graph)) == ["sin", "softmax", "exp"]
 
 
 def without_the_maximum(g: Maker) -> Value:
@@ -115,7 +115,7 @@ def logarithm_of_the_powers(g: Maker) -> Value:
      logarithm_of_the_powers],
 )  # fmt: skip
 def test_what_is_no_softmax(body: Body) -> None:
-    assert_left_alone(recognise_softmax, body)
+    assert_left_alone(rules.softmax, body)
 
 
 @pytest.mark.parametrize(("divided", "factor"), [(1, 1), (32, 32), (5, 5), (4, 0.5), (1, 0.5)])
@@ -129,7 +129,7 @@ def test_softmax_of_what_is_above_the_largest(divided: float, factor: float) -> 
         y = y if factor == 1 else g.add("multiply", y, g.number(factor))
         return g.add("softmax", y, axis=2, log=False)
 
-    found = applied(plain_softmax, graph_of(body))
+    found = applied(rules.plain_softmax, graph_of(body))
     (softmax,) = (n for n in found.nodes if n.op == "softmax")
     assert "reduce" not in ops(found)
     if divided == factor:
@@ -153,7 +153,7 @@ def steeper(g: Maker) -> Value:
 
 @pytest.mark.parametrize("body", [above_along_another_axis, below_the_largest, steeper])
 def test_softmax_that_is_not_plain(body: Body) -> None:
-    assert_left_alone(plain_softmax, body)
+    assert_left_alone(rules.plain_softmax, body)
 
 
 @pytest.mark.parametrize("part", ["power", "total"])
@@ -163,7 +163,7 @@ def test_softmax_whose_parts_somebody_reads(part: str) -> None:
         total = reduced(g, power, "sum", 1)
         return [g.add("divide", power, total), {"power": power, "total": total}[part]]
 
-    assert "softmax" not in ops(applied(recognise_softmax, graph_of(body)))
+    assert "softmax" not in ops(applied(rules.softmax, graph_of(body)))
 
 
 def test_large_numbers_without_the_maximum_stay_as_written() -> None:

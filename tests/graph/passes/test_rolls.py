@@ -19,7 +19,7 @@ from tests.graph.graphs import (
 
 from ftuner.core.dim import Dim, minimum
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.rolls import write_rolls
+from ftuner.graph.rewrite import rules
 from ftuner.runtime.cpu.backend import CpuBackend
 
 
@@ -58,7 +58,7 @@ def of_what_is_padded(g: Maker) -> Value:
 
 @pytest.mark.parametrize("body", [forwards, backwards, of_what_is_padded])
 def test_rolled(body: Callable[[Maker], Value], widest: CpuBackend) -> None:
-    found = applied(write_rolls, graph_of(body))
+    found = applied(rules.roll, graph_of(body))
     assert not {"slice", "concat"} & set(ops(found))
     runs = [{"B": 2, "S": s, "T": t} for s, t in ((5, 3), (3, 2), (2, 1), (1, 7), (0, 4))]
     assert_runs(found, widest, *runs)
@@ -93,4 +93,4 @@ def along_another_axis(g: Maker) -> Value:
     "body", [in_order, along_the_last_axis, of_two, overlapping, along_another_axis]
 )
 def test_what_rolls_nothing(body: Callable[[Maker], Value]) -> None:
-    assert_left_alone(write_rolls, body)
+    assert_left_alone(rules.roll, body)

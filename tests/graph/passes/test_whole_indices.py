@@ -19,7 +19,7 @@ from tests.graph.graphs import (
 
 from ftuner.core.dim import Dim
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.whole_indices import drop_whole_indices
+from ftuner.graph.passes.whole_indices import whole_indices
 from ftuner.runtime.cpu.backend import CpuBackend
 
 
@@ -77,7 +77,7 @@ def written_nowhere(g: Maker) -> Value:
     ],
 )  # fmt: skip
 def test_whole(body: Callable[[Maker], Value], widest: CpuBackend) -> None:
-    found = applied(drop_whole_indices, graph_of(body))
+    found = applied(whole_indices, graph_of(body))
     assert not {"gather", "gather_nd", "scatter_nd", "iota"} & set(ops(found))
     assert_runs(found, widest, *({"B": b, "S": s} for b, s in ((2, 3), (1, 1), (0, 2), (3, 0))))
 
@@ -98,4 +98,4 @@ def added(g: Maker) -> Value:
 
 @pytest.mark.parametrize("body", [of_part, of_another_order, added])
 def test_left_alone(body: Callable[[Maker], Value]) -> None:
-    assert_left_alone(drop_whole_indices, body)
+    assert_left_alone(whole_indices, body)

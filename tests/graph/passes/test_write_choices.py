@@ -8,7 +8,7 @@ from tests.graph.graphs import B, Body, Maker, S, applied, assert_left_alone, gr
 
 from ftuner.core.dtype import BOOL, FLOAT32
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.choices import write_choices
+from ftuner.graph.passes.choices import choice
 
 TRIANGLE = np.tri(4, dtype=np.float32)
 
@@ -52,7 +52,7 @@ def of_booleans(g: Maker) -> Value:
 @pytest.mark.parametrize("body", [first_gpt, second_gpt, one_more])
 @pytest.mark.parametrize("mask", [of_constant, of_part, of_booleans])
 def test_choices(body: Body, mask: Body) -> None:
-    graph = applied(write_choices, graph_of(lambda g: body(g, mask(g))))
+    graph = applied(choice, graph_of(lambda g: body(g, mask(g))))
     assert ops(graph)[-1] == "where"
     assert not {"multiply", "add", "subtract"} & {*ops(graph)}
 
@@ -62,7 +62,7 @@ def test_infinite_constants_beside_zeros() -> None:
         low = g.constant(np.where(TRIANGLE == 1, np.float32(0), np.float32(-np.inf)))
         return g.add("add", kept(g, of_constant(g)), low)
 
-    assert ops(applied(write_choices, graph_of(body))) == ["where"]
+    assert ops(applied(choice, graph_of(body))) == ["where"]
 
 
 def test_layers_share_their_booleans() -> None:
@@ -74,7 +74,7 @@ def test_layers_share_their_booleans() -> None:
             x = g.add("add", g.add("multiply", x, mask), low)
         return x
 
-    graph = applied(write_choices, graph_of(body))
+    graph = applied(choice, graph_of(body))
     assert ops(graph) == ["slice", "transpose", "where", "where", "where"]
 
 
@@ -113,4 +113,4 @@ def infinite(g: Maker) -> Value:
     "body", [of_other_numbers, of_an_input, of_another_mask, minus_two, repeated, infinite]
 )
 def test_what_is_no_choice(body: Body) -> None:
-    assert_left_alone(write_choices, body)
+    assert_left_alone(choice, body)

@@ -6,11 +6,11 @@ import pytest
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.attention import AttentionProblem
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.attention import AttentionBlocks, attention_blocks
 from ftuner.planner.cpu.planner import Planner, planner_for
+from ftuner.schedules.attention.cpu_cost import AttentionProblem
+from ftuner.schedules.attention.cpu_plan import AttentionBlocks, attention_blocks
 from ftuner.ukernels.cpu.library import build_library
 
 

@@ -10,11 +10,11 @@ import pytest
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import ReadWindow, product_types
-from ftuner.cost.cpu.winograd import LineProblem
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.cpu.planner import Planner, planner_for
-from ftuner.planner.cpu.winograd import faster_lines, line_plan
+from ftuner.schedules.line_winograd.cpu_cost import LineProblem
+from ftuner.schedules.line_winograd.cpu_plan import faster_lines, line_plan
 from ftuner.ukernels.cpu.library import build_library
 
 MACHINES = ("core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c")

@@ -8,17 +8,17 @@ from ftuner.core.cpu.schedule import DepthwiseKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.stripes import (
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.recorded import load_recorded
+from ftuner.planner.cpu.planner import panel_problem, planner_for
+from ftuner.schedules.stripes.cpu_cost import (
     Extents,
     PartSeconds,
     StripesProblem,
     capacities,
     least_tasks,
 )
-from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.planner import panel_problem, planner_for
-from ftuner.planner.cpu.stripes import (
+from ftuner.schedules.stripes.cpu_plan import (
     ProductWork,
     StripesPlanner,
     kernel_work,

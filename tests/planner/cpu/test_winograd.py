@@ -9,11 +9,11 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.core.winograd import OUTPUTS
-from ftuner.cost.cpu.winograd import WinogradProblem, block_bytes
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.cpu.planner import Planner, planner_for
-from ftuner.planner.cpu.winograd import (
+from ftuner.schedules.winograd.cpu_cost import WinogradProblem, block_bytes
+from ftuner.schedules.winograd.cpu_plan import (
     LARGEST_BLOCK,
     faster_winograd,
     outputs_of,

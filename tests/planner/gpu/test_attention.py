@@ -14,12 +14,12 @@ from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, DType
 from ftuner.core.gpu.attention import AttentionForm, AttentionMask
 from ftuner.cost.gpu.tile import loads_of
 from ftuner.errors import HardwareError
-from ftuner.planner.gpu.attention import (
+from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
+from ftuner.schedules.attention.gpu_plan import (
     AttentionPlanner,
     attention_planner,
     kept_tiles,
 )
-from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
 
 CASES = (
     # Requests, heads of keys, heads that share one, rows, keys, elements, causal.

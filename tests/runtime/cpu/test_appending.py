@@ -24,11 +24,11 @@ from ftuner.core.dim import symbol
 from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeError
 from ftuner.graph.appending import ROOM_ROWS
 from ftuner.graph.ir import Value
-from ftuner.graph.steps import NestStep
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
+from ftuner.schedules.nest.step import NestStep
 
 DECODERS = (
     PLAIN, Decoder(heads=4, shared=2), Decoder(heads=4, shared=4, layers=1), Decoder(layout="rows"),

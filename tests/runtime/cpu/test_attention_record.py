@@ -24,11 +24,9 @@ from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.steps import (
-    AttentionStep,
-)
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
+from ftuner.schedules.attention.step import AttentionStep
 
 Array = npt.NDArray[Any]
 H, D, E = symbol("H"), symbol("D"), symbol("E")

@@ -18,7 +18,6 @@ from tests.runtime.cpu.attention_cases import (
     threads_of,
 )
 
-from ftuner.codegen.llvm.native.kernel_records import Attention
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
@@ -26,9 +25,10 @@ from ftuner.core.product import product_types
 from ftuner.graph.ir import Graph
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps.attention import attention_plan, problem_of
 from ftuner.runtime.model import Model
 from ftuner.runtime.shapes.layout import StridedArray
+from ftuner.schedules.attention.cpu_binding import attention_plan, problem_of
+from ftuner.schedules.attention.cpu_record import Attention
 
 B, H, G, D, E, P = (symbol(name) for name in "BHGDEP")
 LOWEST = float(np.finfo(np.float32).min)

@@ -11,9 +11,9 @@ from tests.runtime.cpu.cache_files import GROUPS, SIZE
 from tests.runtime.cpu.caches import GROUPED, KINDS, LENGTH, PAIRS, SCATTERED, both, is_in_place
 
 from ftuner.graph.appending import ROOM_ROWS
-from ftuner.graph.steps import NestStep
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.schedules.nest.step import NestStep
 
 
 @pytest.fixture(autouse=True)

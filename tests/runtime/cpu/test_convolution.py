@@ -12,14 +12,17 @@ from tests.runtime import convolutions
 from tests.runtime.convolutions import REDUCTIONS, Convolution, Reduction, name_of, step_types
 
 from ftuner.core.dtype import DTYPES
-from ftuner.graph.steps import ConvolutionStep, DepthwiseStep
-from ftuner.graph.winograd_steps import LineWinogradStep, WinogradStep
-from ftuner.planner.cpu.winograd import line_plan, winograd_plan
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps import line_winograd as line_steps
-from ftuner.runtime.cpu.steps import winograd as winograd_steps
 from ftuner.runtime.model import Model
+from ftuner.schedules.convolution.step import ConvolutionStep
+from ftuner.schedules.depthwise.step import DepthwiseStep
+from ftuner.schedules.line_winograd import cpu_binding as line_steps
+from ftuner.schedules.line_winograd.cpu_plan import line_plan
+from ftuner.schedules.line_winograd.step import LineWinogradStep
+from ftuner.schedules.winograd import cpu_binding as winograd_steps
+from ftuner.schedules.winograd.cpu_plan import winograd_plan
+from ftuner.schedules.winograd.step import WinogradStep
 
 
 def check(model: Model, case: Convolution, images: int, *spatial: int) -> None:

@@ -11,8 +11,8 @@ from ftuner.errors import IndexRangeError
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps import experts as steps
 from ftuner.runtime.model import Model
+from ftuner.schedules.experts import cpu_binding as steps
 
 
 class Experts:

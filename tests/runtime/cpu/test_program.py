@@ -15,17 +15,19 @@ from ftuner.core.dim import symbol
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, RowRange
 from ftuner.runtime.cpu.program import stages
-from ftuner.runtime.cpu.steps.attention import AttentionTask
-from ftuner.runtime.cpu.steps.product import ProductTask
 from ftuner.runtime.cpu.tasks import BoundTask, Task
 from ftuner.runtime.model import Model
+from ftuner.schedules.attention.cpu_binding import AttentionTask
+from ftuner.schedules.attention.step import AttentionStep
+from ftuner.schedules.nest.step import NestStep
+from ftuner.schedules.product.cpu_binding import ProductTask
+from ftuner.schedules.product.step import ProductStep
 
 
 def fork() -> Graph:

@@ -25,13 +25,14 @@ from ftuner.core.product import product_types
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.steps import ProductStep, Step
+from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.operands import step_problem
-from ftuner.runtime.cpu.steps.contract import RequiredFamilies, by_library, kind_of
+from ftuner.runtime.cpu.step_kind import RequiredFamilies, by_library, kind_of
 from ftuner.runtime.model import Model
+from ftuner.schedules.product.step import ProductStep
 from ftuner.ukernels.cpu.library import build_library, families_of_calls
 
 

@@ -18,7 +18,7 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.runtime.cpu.steps.contract import StepReport, kind_of
+from ftuner.runtime.cpu.step_kind import StepReport, kind_of
 
 
 def milan(workers: int) -> Machine:

@@ -14,13 +14,13 @@ from tests.walking import walking
 from ftuner.core.dtype import DTYPES
 from ftuner.cost.step import Machine
 from ftuner.graph.ir import Graph
-from ftuner.graph.steps import StripesStep, WholeStep
-from ftuner.planner.cpu.stripes import StripesPlanner
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.steps.stripes import stripes_at
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
+from ftuner.schedules.stripes.cpu_binding import stripes_at
+from ftuner.schedules.stripes.cpu_plan import StripesPlanner
+from ftuner.schedules.stripes.step import StripesStep, WholeStep
 
 CHAINS = [
     Chain(residual=True),

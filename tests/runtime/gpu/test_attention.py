@@ -25,11 +25,11 @@ from ftuner.errors import (
     UnsupportedKernelError,
 )
 from ftuner.planner.gpu.plan import AttentionPlan
-from ftuner.runtime.gpu import attention_launches as attentions_room
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.attention import Attention
-from ftuner.runtime.gpu.attention_launches import MAX_CALLS, MAX_UPLOADS
 from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.schedules.attention import gpu_binding_launches as attentions_room
+from ftuner.schedules.attention.gpu_binding_launches import MAX_CALLS, MAX_UPLOADS
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 """NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""

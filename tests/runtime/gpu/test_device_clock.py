@@ -17,7 +17,6 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16
 from ftuner.core.gpu.attention import AttentionForm
 from ftuner.cost.gpu.tile import loads_of
-from ftuner.planner.gpu.attention import attention_planner
 from ftuner.planner.gpu.plan import AttentionProblem
 from ftuner.report.tuning import calibration_table
 from ftuner.runtime.cache import Cache
@@ -30,6 +29,7 @@ from ftuner.runtime.gpu.calibration.device_clock import (
 )
 from ftuner.runtime.gpu.calibration.table import with_values
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial, planned
+from ftuner.schedules.attention.gpu_plan import attention_planner
 
 
 def product(backend: GpuBackend, split_k: int) -> ProductTrial:

@@ -22,11 +22,13 @@ from ftuner.errors import HardwareError, InputError
 from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.steps import AttentionStep, NestStep, ProductStep
 from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
+from ftuner.schedules.attention.step import AttentionStep
+from ftuner.schedules.nest.step import NestStep
+from ftuner.schedules.product.step import ProductStep
 
 Array = npt.NDArray[Any]
 HALVES = pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)

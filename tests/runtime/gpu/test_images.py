@@ -14,9 +14,9 @@ from tests.runtime.gpu.backends import interpreted
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.executable import CompiledGraph
-from ftuner.runtime.gpu.steps.nest import CompiledNest
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
+from ftuner.schedules.nest.gpu_binding import CompiledNest
 
 H200 = interpreted("h200")
 RANDOM = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ftuner.core.dim import quotient
-from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.dtype import BOOL, FLOAT32, DType
 from ftuner.frontends.torch.pointwise import clamp
 from ftuner.frontends.torch.promotion import valued
 from ftuner.frontends.torch.registry import aten
@@ -125,7 +125,7 @@ def _dropout(x: Value, p: float, train: bool) -> Value:
 
 @aten("native_dropout")
 def _native_dropout(x: Value, p: float, train: bool | None) -> Sequence[Value | None]:
-    return [_dropout(x, p, bool(train)), None]
+    return [_dropout(x, p, bool(train)), valued(True, BOOL).broadcast(x.shape)]
 
 
 @aten("rrelu")

@@ -98,9 +98,20 @@ def numbers(start: Number, end: Number, step: Number = 1, dtype: DType | None = 
     if dtype is None:
         real = any(isinstance(n, (float, Real)) for n in (start, end, step))
         dtype = FLOAT32 if real else INT64
-    wide = FLOAT64 if dtype.kind == "float" else INT64
-    begin, by = (_whole(n) for n in (start, step))
-    return (iota(_count(begin, _whole(end), by)).cast(wide) * by + begin).cast(dtype)
+    given = [_whole(n) for n in (start, end, step)]
+    if dtype == INT64:
+        given = [_cut(n) for n in given]
+    begin, limit, by = given
+    count = _count(begin, limit, by)
+    wide = FLOAT64
+    if dtype.kind != "float":
+        wide, begin, by = INT64, _cut(begin), _cut(by)
+    return (iota(count).cast(wide) * by + begin).cast(dtype)
+
+
+def _cut(number: Dim | float) -> Dim:
+    """A number without its fraction."""
+    return int(number) if isinstance(number, float) else number
 
 
 def _whole(number: Number) -> Dim | float:
@@ -125,6 +136,8 @@ def _count(start: Dim | float, end: Dim | float, step: Dim | float) -> Dim:
 def _evenly_spaced(start: float, end: float, steps: Dim, dtype: DType | None = None) -> Value:
     """Counted from both ends, so that the last one is exact."""
     dtype = dtype or FLOAT32
+    if dtype.kind != "float":
+        start, end = int(start), int(end)
     wide = FLOAT64
     at = iota(steps).cast(wide)
     last = maximum(steps - 1, 1)

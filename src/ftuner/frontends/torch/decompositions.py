@@ -11,6 +11,7 @@ from torch.export import ExportedProgram, default_decompositions
 
 from ftuner.frontends.torch import importer  # noqa: F401  (which fills the table of importers)
 from ftuner.frontends.torch.registry import ATEN, name_of
+from ftuner.frontends.torch.tracing import lengths_kept
 
 
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
@@ -26,5 +27,6 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
 def decomposed(exported: ExportedProgram) -> ExportedProgram:
     """A program whose operators have importers, as far as torch can decompose the others. It is
     functional: nothing is updated in place."""
-    found: ExportedProgram = exported.run_decompositions(decompositions())
+    with lengths_kept():
+        found: ExportedProgram = exported.run_decompositions(decompositions())
     return found

@@ -27,6 +27,7 @@ from ftuner.frontends.torch.containers import name_of as path_name
 from ftuner.frontends.torch.decompositions import decompositions
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
+from ftuner.frontends.torch.recurrent_calls import KeptRecurrences
 from ftuner.frontends.torch.registry import ATEN, name_of
 from ftuner.graph.ir import Graph
 
@@ -270,7 +271,9 @@ def _traced(
         ExportError: it fails, or the module does.
     """
     try:
-        with torch.no_grad():
+        with torch.no_grad(), KeptRecurrences(), warnings.catch_warnings():
+            # A recurrent layer has its weights in an attribute, too.
+            warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
             return torch.export.export(
                 flat, tuple(tensors), dynamic_shapes=(tuple(shapes),), strict=False
             )

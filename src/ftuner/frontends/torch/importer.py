@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
@@ -258,8 +259,11 @@ class _Importer:
         assert isinstance(node.target, torch._ops.OpOverload)
         if called(node) in CHECKS:
             return None
+        row, named = ATEN[called(node)], self._named(node)
+        if isinstance(given, (list, tuple)) and "pieces" in signature(row).parameters:
+            named["pieces"] = len(given)
         try:
-            found = ATEN[called(node)](*self._kept(node), **self._named(node))
+            found = row(*self._kept(node), **named)
         except FTunerError as error:
             raise NodeError(f"{self.builder.where}: {error}", node.name) from error
         return self._checked(given, found)

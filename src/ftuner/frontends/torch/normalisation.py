@@ -130,7 +130,8 @@ def _batch_norm_by_statistics(
     momentum: float, eps: float,
 ) -> Several:  # fmt: skip
     found = batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
-    return [found, None, None]
+    nothing = input.wide().like(0).broadcast((0,))
+    return [found, nothing, nothing]
 
 
 @aten("_native_batch_norm_legit.no_stats")

@@ -7,7 +7,8 @@
 A row takes the operator's arguments in their order, under the names that torch's schema has for
 those behind the first tensors, with its defaults; `tests/frontends` compares the two. Tensors come
 as `Value`, integers as dims, dtypes as `DType`. What has no meaning for values, such as a memory
-format or a device, is left out before the row is called.
+format or a device, is left out before the row is called. A row with a parameter `pieces` gets the
+number of results, which torch knows, with it.
 """
 
 from __future__ import annotations

@@ -163,12 +163,10 @@ def select(x: Value, dim: int, index: Dim) -> Value:
 
 
 @aten("unbind.int")
-def _unbind(x: Value, dim: int = 0) -> Sequence[Value]:
+def _unbind(x: Value, dim: int = 0, *, pieces: int) -> Sequence[Value]:
     axis = axis_of(dim, x.rank)
-    count = x.shape[axis]
-    if not isinstance(count, int):
-        raise malformed(f"as many tensors as {x.type} has elements along axis {axis}")
-    return [select(x, axis, i) for i in range(count)]
+    require(x.shape[axis], pieces, f"tensors along axis {axis} of {x.type}")
+    return [select(x, axis, i) for i in range(pieces)]
 
 
 @aten("split_with_sizes", "split.sizes")
@@ -181,29 +179,22 @@ def _pieces(x: Value, split_sizes: Sequence[Dim], dim: int = 0) -> Sequence[Valu
     return x.pieces(axis, split_sizes)
 
 
-@aten("split.Tensor")
-def _split(x: Value, split_size: Dim, dim: int = 0) -> Sequence[Value]:
-    axis = axis_of(dim, x.rank)
-    extent = x.shape[axis]
-    count = 1 if split_size == 0 else maximum(ceil_quotient(extent, split_size), 1)
-    return _even(x, axis, split_size, count)
+@aten("split.Tensor", "unsafe_split.Tensor")
+def _split(x: Value, split_size: Dim, dim: int = 0, *, pieces: int) -> Sequence[Value]:
+    return _even(x, axis_of(dim, x.rank), split_size, pieces)
 
 
-@aten("chunk")
-def _chunk(x: Value, chunks: int, dim: int = 0) -> Sequence[Value]:
+@aten("chunk", "unsafe_chunk")
+def _chunk(x: Value, chunks: int, dim: int = 0, *, pieces: int) -> Sequence[Value]:
     """At most as many pieces as asked for, of one size but for the last."""
     axis = axis_of(dim, x.rank)
-    size = ceil_quotient(x.shape[axis], chunks)
-    count = chunks if size == 0 else ceil_quotient(x.shape[axis], maximum(size, 1))
-    if not isinstance(count, int) and size * chunks == x.shape[axis]:
-        count = chunks
-    return _even(x, axis, size, count)
+    return _even(x, axis, ceil_quotient(x.shape[axis], chunks), pieces)
 
 
-def _even(x: Value, axis: int, size: Dim, count: Dim) -> Sequence[Value]:
-    if not isinstance(count, int):
-        raise malformed(f"{count} pieces of {x.type} along axis {axis}, a number that varies")
-    last = x.shape[axis] - size * (count - 1)
+def _even(x: Value, axis: int, size: Dim, count: int) -> Sequence[Value]:
+    extent = x.shape[axis]
+    last = extent - size * (count - 1)
+    require(minimum(last, size), last, f"{count} pieces of {x.type} along axis {axis}")
     return x.pieces(axis, [size] * (count - 1) + [last])
 
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import View, reshaped, spread
-from ftuner.graph.ir import Node, TensorType, Value
+from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Numerics, Operator, Require, elements_of
 from ftuner.graph.ops.pointwise import broadcast_shape
-from ftuner.graph.placement import Pending, Placement
-from ftuner.graph.steps import AttentionStep
 
 Types = Sequence[TensorType]
 
@@ -30,7 +25,7 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     Batch axes of k and v are those of q or one.
     Attributes are the fields of `AttentionSoftmax`."""
     q, k, v, *_ = types
-    mask, sinks = _optional(types, attributes.get("sinks", False))
+    mask, sinks = optional_operands(types, attributes.get("sinks", False))
     addends = [m for m in mask if m.dtype != BOOL]
     if any(t.dtype != q.dtype for t in (k, v, *addends, *sinks)) or q.dtype.kind != "float":
         raise GraphError(f"attention of {', '.join(map(str, types))}")
@@ -51,7 +46,7 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     return (TensorType(q.dtype, (*q.shape[:-1], v.shape[-1])),)
 
 
-def _optional(given: Sequence[Any], has_sinks: bool) -> tuple[list[Any], list[Any]]:
+def optional_operands(given: Sequence[Any], has_sinks: bool) -> tuple[list[Any], list[Any]]:
     """The mask and the sinks of attention, if there are any."""
     rest = list(given[3:])
     sinks = [rest.pop()] if has_sinks and rest else []
@@ -66,7 +61,7 @@ def _reference(
     safe: bool = AttentionSoftmax.safe, hides_nan: bool = AttentionSoftmax.hides_nan,
     softcap: float = AttentionSoftmax.softcap, sinks: bool = AttentionSoftmax.sinks,
 ) -> Any:  # fmt: skip
-    mask, sink_scores = _optional((q, k, v, *others), sinks)
+    mask, sink_scores = optional_operands((q, k, v, *others), sinks)
     rows, steps = q.shape[-2], k.shape[-1]
     if causal is not None:
         steps = max(min(steps, rows + causal), 0)
@@ -98,66 +93,6 @@ def _reference(
     return np.matmul(weights, v)
 
 
-@dataclass(frozen=True)
-class PendingAttention(Pending):
-    """An attention whose result has no memory yet. The last two axes of `type` are its rows and
-    columns; the other axes of the value may differ."""
-
-    q: View
-    k: View
-    v: View
-    mask: View | None
-    sinks: View | None
-    type: TensorType
-    softmax: AttentionSoftmax
-
-    @property
-    def strided_rows(self) -> bool:
-        return True
-
-    def store(self, target: View, placement: Placement) -> None:
-        out, dtype = reshaped(target, self.type.shape), self.q.layout.dtype
-        if out is None or out.layout.strides[-1] != 1 or out.layout.dtype != dtype:
-            placement.store_by_copy(self, dtype, target)
-            return
-        operands = self.q, self.k, self.v, self.mask, self.sinks
-        placement.add(AttentionStep(self.softmax.title, *operands, out, self.softmax))
-
-    def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingAttention | None:
-        # `store` finds the axes of `type` in any target.
-        return self if read_once else None
-
-
-def _lower(node: Node, placement: Placement) -> tuple[PendingAttention]:
-    q, k, v, *_ = node.inputs
-    masks, sinks = _optional(node.inputs, node.attributes.get("sinks", False))
-    dtype = placement.type_of(node.output).dtype
-    rows = placement.view(q, dtype)
-    if rows.layout.strides[-1] != 1:
-        rows = placement.contiguous(q, dtype)
-    batch = q.shape[:-2]
-    mask = None
-    if masks:
-        seen = _contiguous_steps(masks[0], k.shape[-1], placement)
-        mask = spread(seen, (*q.shape[:-1], k.shape[-1]))
-    keys, values = (spread(placement.view(x, dtype), (*batch, *x.shape[-2:])) for x in (k, v))
-    one = None
-    if sinks:
-        one = spread(placement.view(sinks[0]), (*q.shape[:-1], 1))
-    softmax = AttentionSoftmax(**node.attributes)
-    return (PendingAttention(rows, keys, values, mask, one, node.output.type, softmax),)
-
-
-def _contiguous_steps(mask: Value, steps: Dim, placement: Placement) -> View:
-    """A mask with a contiguous element for each of the steps along its last axis."""
-    view = placement.view(mask)
-    if mask.rank and mask.shape[-1] == steps and view.layout.strides[-1] == 1:
-        return view
-    shape = (*mask.shape[:-1], steps)
-    target = placement.apart(TensorType(view.layout.dtype, shape))
-    return placement.copied(spread(view, shape), target)
-
-
 def _work(
     types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType]
 ) -> int:
@@ -171,7 +106,6 @@ ATTENTION = (
         "attention",
         _infer,
         _reference,
-        lower=_lower,
         work=_work,
         numerics=Numerics.PRODUCT,
         # A mask.

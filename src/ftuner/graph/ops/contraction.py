@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import NARROW_DTYPES, DType
+from ftuner.core.dtype import FLOAT32, NARROW_DTYPES, WORDS, DType
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import View, as_rows, contiguous_rows
-from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
-from ftuner.graph.ir import Node, TensorType
+from ftuner.graph.arrays import held_in, of_bfloat16
+from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import (
     Attributes,
     Numerics,
@@ -25,8 +23,6 @@ from ftuner.graph.operator import (
     same_dtype,
 )
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
-from ftuner.graph.placement import Placement
-from ftuner.graph.steps import ProductStep
 
 Types = Sequence[TensorType]
 NUMPY_MULTIPLY_ADDS = 8
@@ -82,52 +78,41 @@ def _narrow_matmul(a: Any, b: Any) -> Any:
     return np.matmul(a, b.astype(a.dtype))
 
 
-@dataclass(frozen=True)
-class PendingProduct(PendingRows):
-    """A matrix product whose epilogue may still grow. If it is flat, A has two axes."""
-
-    a: View
-    b: View
-
-    @property
-    def dtype(self) -> DType:
-        return self.a.layout.dtype
-
-    @property
-    def strided_rows(self) -> bool:
-        return not self.flat
-
-    def store(self, target: View, placement: Placement) -> None:
-        # All rows are walked as one axis, and written in the dtype that is multiplied.
-        rows = contiguous_rows(target)
-        if not self.flat and target.layout.strides[-1] == 1:
-            rows = target
-        if target.layout.dtype != self.dtype or rows is None:
-            placement.store_by_copy(self, self.dtype, target)
-            return
-        expr, operands = self.epilogue.expr, self.ordered_operands()
-        placement.add(ProductStep(self.title, self.a, self.b, rows, expr, operands))
+def _infer_word_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """Rows of uint8 or bfloat16 times a matrix (k, n) of int8 or bfloat16, which is given as words
+    of several steps of k. The sums, of uint8 in int32, are float32."""
+    a, b = types
+    if WORDS.get(a.dtype) != b.dtype:
+        raise GraphError(f"word_matmul of {a} and {b}")
+    if a.rank < 2 or b.rank != 2:
+        raise ShapeError(f"word_matmul of {a} and {b}: expected two axes or more, and two")
+    require(a.shape[-1], b.shape[0] * b.dtype.numbers, f"word_matmul of {a} and {b}")
+    return (TensorType(FLOAT32, (*a.shape[:-1], b.shape[1])),)
 
 
-def _lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
-    a, b = node.inputs
-    if a.dtype.kind != "float":
-        return None
-    dtype = placement.type_of(node.output).dtype
-    left, right = placement.view(a, dtype), placement.view(b)
-    if node.op != "narrow_matmul":
-        right = placement.converted(right, dtype)
-    flat = b.rank == 2
-    if flat:
-        # All rows are one product, so one stride must separate them.
-        in_place = as_rows(left) if node.op == "matmul" else None
-        left = in_place or placement.rows(a, dtype)
-    return (PendingProduct(node.output, flat, NO_EPILOGUE, node.op, left, right),)
+def words_of(weight: Array, dtype: DType) -> Array:
+    """A matrix (k, n) of narrow numbers as words (k / numbers, n)."""
+    k, n = weight.shape
+    numbers = dtype.numbers
+    steps = weight.reshape(k // numbers, numbers, n).transpose(0, 2, 1)
+    return np.ascontiguousarray(steps).view(held_in(dtype))[..., 0]
+
+
+def _word_matmul(a: Any, b: Any) -> Any:
+    integers = a.dtype == np.uint8
+    steps = b[..., None].view(np.int8 if integers else np.uint16)
+    weight = steps.transpose(0, 2, 1).reshape(-1, b.shape[1])
+    if not integers:
+        weight = of_bfloat16(weight)
+    # Sums of products of integers are exact in float64.
+    return np.matmul(a.astype(np.float64), weight.astype(np.float64)).astype(np.float32)
 
 
 CONTRACTIONS = (
-    Operator("matmul", _infer_matmul, np.matmul, _define_matmul, _lower,
+    Operator("matmul", _infer_matmul, np.matmul, _define_matmul,
              work=_work, numerics=Numerics.PRODUCT),
-    Operator("narrow_matmul", _infer_narrow_matmul, _narrow_matmul, lower=_lower,
+    Operator("narrow_matmul", _infer_narrow_matmul, _narrow_matmul,
              work=_work, numerics=Numerics.PRODUCT, widened=1),
+    Operator("word_matmul", _infer_word_matmul, _word_matmul,
+             work=_work, numerics=Numerics.PRODUCT),
 )  # fmt: skip

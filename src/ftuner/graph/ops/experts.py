@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Nest, Stage, Store, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import View, as_rows
-from ftuner.graph.expert_step import ExpertsStep
-from ftuner.graph.ir import Node, TensorType
+from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
     Numerics,
@@ -25,7 +22,6 @@ from ftuner.graph.operator import (
     same_dtype,
 )
 from ftuner.graph.ops.indexing import checked, expect_indices
-from ftuner.graph.placement import Placement
 
 Types = Sequence[TensorType]
 
@@ -93,35 +89,8 @@ def _work(types: Types, attributes: Attributes, results: Types) -> int:
     return elements_of((*results[0].shape, types[0].shape[1]))
 
 
-def _lower(node: Node, placement: Placement) -> tuple[View] | None:
-    x, weight, index, *bias = node.inputs
-    dtype = placement.type_of(node.output).dtype
-    known = weight.constant is not None and 0 not in weight.shape
-    if not known or not placement.runs(ExpertsStep.kind, dtype):
-        return None
-    chosen = placement.contiguous(index)
-    if index.dtype != INT64:
-        chosen = placement.converted(chosen, INT64)
-    rows = placement.rows(x, dtype)
-    of_experts = placement.contiguous(weight, dtype)
-    biases = placement.contiguous(bias[0], dtype) if bias else None
-    place = placement.place(node.output)
-    out = as_rows(place) if place.layout.strides[-1] == 1 else None
-    if out is None:
-        place = placement.alone(node.output)
-        out = as_rows(place)
-    assert out is not None
-    placement.add(
-        ExpertsStep(
-            node.op, rows, of_experts, node.attributes["transposed"], chosen, biases, out,
-            node.attributes.get("node", ""),
-        )
-    )  # fmt: skip
-    return (place,)
-
-
 EXPERTS = (
-    Operator("expert_matmul", _infer, _reference, _define, _lower, work=_work,
+    Operator("expert_matmul", _infer, _reference, _define, work=_work,
              numerics=Numerics.PRODUCT),
 )  # fmt: skip
 """`transposed` says whether the weight is (experts, n, k)."""

@@ -14,8 +14,7 @@ from ftuner.core.dim import Dim, Shape, product, symbol
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Nest, Stage, Store, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import View
-from ftuner.graph.ir import Node, TensorType
+from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
     Numerics,
@@ -26,8 +25,6 @@ from ftuner.graph.operator import (
     expect_within,
     load,
 )
-from ftuner.graph.placement import Placement
-from ftuner.graph.steps import TopKStep
 
 Types = Sequence[TensorType]
 
@@ -90,25 +87,6 @@ def _reference_top_k(x: Any, axis: int, k: int, largest: bool) -> tuple[Any, Any
         order = np.argsort(x, axis, kind="stable")
     chosen = np.take(order, np.arange(k), axis)
     return np.take_along_axis(x, chosen, axis), chosen
-
-
-def _lower_top_k(node: Node, placement: Placement) -> list[View]:
-    (x,) = node.inputs
-    axis, k = node.attributes["axis"], node.attributes["k"]
-    places = [placement.alone(v) for v in node.outputs]
-    values, positions = (place.buffer for place in places)
-    distance = product(x.shape[axis + 1 :])
-    rows = product(x.shape[:axis]) * distance
-    operand, largest = placement.contiguous(x), node.attributes["largest"]
-    keys = None
-    if TopKStep.has_keys(x.dtype):
-        keys = placement.apart(TensorType(INT64, (rows, 2, k))).buffer
-    placement.add(
-        TopKStep(
-            "top_k", operand, values, positions, rows, x.shape[axis], k, distance, largest, keys
-        )
-    )  # fmt: skip
-    return places
 
 
 def _infer_non_zero(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -208,7 +186,7 @@ ORDERING = (
         )
         for kind in ("sum", "product")
     ),
-    Operator("top_k", _infer_top_k, _reference_top_k, lower=_lower_top_k),
+    Operator("top_k", _infer_top_k, _reference_top_k),
     Operator("non_zero", _infer_non_zero, _reference_non_zero, plain=True),
     Operator("extents", _infer_extents, _reference_extents, plain=True),
     Operator("unique", _infer_unique, _reference_unique),

@@ -10,20 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Shape, product
+from ftuner.core.dim import Shape
 from ftuner.core.dtype import INT8, INT32
 from ftuner.core.expr import evaluate
 from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import View
-from ftuner.graph.ir import Node, TensorType, Value
+from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Attributes, Numerics, Operator, Require, elements_of
-from ftuner.graph.placement import Placement
-from ftuner.graph.recurrence_step import RecurrenceStep
 
 Types = Sequence[TensorType]
-PANEL_COLUMNS = 64
-"""Columns of packed weights are a multiple of the lanes of a vector, which divide this."""
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
@@ -130,52 +125,6 @@ def _work(types: Types, attributes: Attributes, results: Types) -> int:
     )
 
 
-def _lower(node: Node, placement: Placement) -> tuple[View, ...]:
-    cell: Cell = node.attributes["cell"]
-    x, weight, *others = node.inputs
-    dtype = placement.type_of(node.outputs[0]).dtype
-    read = placement.view(x, dtype)
-    if read.layout.strides[-1] != 1:
-        read = placement.contiguous(x, dtype)
-    rest = [placement.contiguous(value, dtype if value.dtype != INT32 else None)
-            for value in others]  # fmt: skip
-    initial = [rest.pop(0) for _ in cell.states] if cell.initial else []
-    columns = rest.pop(0) if cell.columns else None
-    lengths = rest.pop(0) if cell.lengths else None
-    levels = weight.dtype == INT8 and weight.constant is not None
-    recurrent = placement.contiguous(weight, INT8 if levels else dtype)
-    places = tuple(_place(value, placement) for value in node.outputs)
-    batch, (width, hidden) = x.shape[1], weight.shape
-    if cell.rounds:
-        # Rows of sums end with a panel, and those of rounded states with a vector.
-        assert isinstance(width, int)
-        width = -(-width // PANEL_COLUMNS) * PANEL_COLUMNS + PANEL_COLUMNS
-    # The last element is the scale of a rounded state.
-    sums = batch * (width + len(cell.planes) * hidden) + 1
-    planes = placement.apart(TensorType(dtype, (sums,))).buffer
-    panels = None
-    if recurrent.buffer.array is None:
-        assert isinstance(width, int)
-        padded = -(-width // PANEL_COLUMNS) * PANEL_COLUMNS
-        panels = placement.apart(TensorType(dtype, (product((padded, hidden)),))).buffer
-    placement.add(
-        RecurrenceStep(
-            cell.kind, cell, read, recurrent, tuple(initial), columns, lengths, places[0],
-            places[1:], planes, panels, node.attributes.get("directions", 1),
-            node.attributes.get("node", ""),
-        )
-    )  # fmt: skip
-    return places
-
-
-def _place(value: Value, placement: Placement) -> View:
-    """Memory for a result, whose rows may be apart but are contiguous."""
-    place = placement.place(value)
-    return place if place.layout.strides[-1] == 1 else placement.alone(value)
-
-
-RECURRENCE = (
-    Operator("recurrence", _infer, _reference, lower=_lower, work=_work, numerics=Numerics.PRODUCT),
-)
+RECURRENCE = (Operator("recurrence", _infer, _reference, work=_work, numerics=Numerics.PRODUCT),)
 """`cell` is a `core.recurrence.Cell`; `directions` says how many directions of a layer run
 concurrently, and `node` names the node of the model in error messages."""

@@ -10,11 +10,8 @@ import numpy as np
 from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import DTYPES, INT64
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import View
-from ftuner.graph.ir import Array, Node, TensorType
+from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
-from ftuner.graph.placement import Placement
-from ftuner.graph.suppression_step import LANES, SuppressionStep
 
 Types = Sequence[TensorType]
 COORDINATES = 4
@@ -61,27 +58,6 @@ def _corners(boxes: Array, centred: bool) -> Array:
         half = second * boxes.dtype.type(0.5)
         return np.concatenate([first - half, first + half])
     return np.concatenate([np.minimum(first, second), np.maximum(first, second)])
-
-
-def _lower_suppress(node: Node, placement: Placement) -> list[View] | None:
-    scores, boxes = node.inputs
-    dtype = scores.dtype
-    place = placement.alone(node.output)
-    images, labels, count = scores.shape
-    limit = node.output.shape[2] - 1
-    # A key has twice the bits of a score.
-    keys = TensorType(dtype, (images, labels, count + 1, 2))
-    kept = TensorType(dtype, (images, labels, COORDINATES + 1, limit + LANES))
-    overlap, least = node.attributes["iou_threshold"], node.attributes["score_threshold"]
-    bits = np.array([overlap, least or 0.0], dtype.name).view(f"int{dtype.bits}")
-    placement.add(
-        SuppressionStep(
-            "suppress", placement.contiguous(scores), placement.contiguous(boxes), place.buffer,
-            placement.apart(keys).buffer, placement.apart(kept).buffer, limit,
-            (int(bits[0]), int(bits[1]), int(least is not None)), node.attributes["centred"],
-        )
-    )  # fmt: skip
-    return [place]
 
 
 def _infer_kept(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -176,7 +152,7 @@ class _Boxes:
 
 SUPPRESSION = (
     Operator("non_max_suppression", _infer, _reference),
-    Operator("suppress", _infer_suppress, _reference_suppress, lower=_lower_suppress),
+    Operator("suppress", _infer_suppress, _reference_suppress),
     Operator("kept_boxes", _infer_kept, _reference_kept, plain=True),
 )
 """`non_max_suppression` takes scores, (images, labels, boxes), and boxes, (images, boxes, 4): two

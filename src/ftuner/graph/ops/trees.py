@@ -10,8 +10,7 @@ import numpy as np
 from ftuner.core.dtype import BOOL, DTYPES, INT32, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
-from ftuner.graph.buffers import Buffer, View
-from ftuner.graph.ir import Array, Node, TensorType
+from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
     Operator,
@@ -21,8 +20,6 @@ from ftuner.graph.operator import (
     load,
 )
 from ftuner.graph.ops.indexing import checked
-from ftuner.graph.placement import Placement
-from ftuner.graph.tree_step import TreesStep
 
 Types = Sequence[TensorType]
 COLUMN, MISSING, NEXT, LEAF = range(4)
@@ -78,40 +75,11 @@ def _reference(x: Any, splits: Any, nodes: Any, trees: int, depth: int, missing:
     return nodes[at, LEAF]
 
 
-def _lower(node: Node, placement: Placement) -> list[View] | None:
-    x, splits, nodes = node.inputs
-    if splits.constant is None or nodes.constant is None:
-        return None
-    if not placement.runs(TreesStep.kind, x.dtype):
-        return None
-    trees, depth, missing = (node.attributes[name] for name in ("trees", "depth", "missing"))
-    records = node_records(splits.constant, nodes.constant, missing)
-    place = placement.alone(node.output)
-    placement.add(
-        TreesStep(
-            "trees", placement.contiguous(x), Buffer("constant", INT32, records.size, 0, records),
-            place.buffer, trees, depth, missing,
-        )
-    )  # fmt: skip
-    return [place]
-
-
-def node_records(splits: Array, nodes: Array, missing: bool) -> Array:
-    """Each node as int32: the words of its split, its column, if `missing` with the sign bit set if
-    NaN goes where numbers below the split do, the next node, the leaf, and padding to 8 bytes."""
-    asked = missing & (nodes[:, MISSING] > 0)
-    column = nodes[:, COLUMN] | np.where(asked, np.iinfo(np.int32).min, 0)
-    words = np.ascontiguousarray(splits).view(np.int32).reshape(len(nodes), splits.itemsize // 4)
-    fields = [*words.T, column, nodes[:, NEXT], nodes[:, LEAF]]
-    fields += [column] * (len(fields) % 2)
-    return np.stack(fields, 1).astype(np.int32)
-
-
 def _work(types: Types, attributes: Attributes, results: Types) -> int:
     return elements_of(results[0].shape) * int(attributes["depth"])
 
 
-TREES = (Operator("trees", _infer, _reference, _define, _lower, work=_work, exact_from=0),)
+TREES = (Operator("trees", _infer, _reference, _define, work=_work, exact_from=0),)
 """`trees` takes a table (rows, columns), a split for each node, and the nodes (nodes, 4), of which
 the first are the roots of the trees. A row goes from a node to the one that NEXT numbers if its
 element in COLUMN is at most the split, or is NaN and MISSING is 1, and else to the node after that.

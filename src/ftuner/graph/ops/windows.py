@@ -31,7 +31,6 @@ from ftuner.graph.operator import (
     reduction,
     same_dtype,
 )
-from ftuner.graph.ops.convolving import lower_convolution, lower_window_reduce
 
 Types = Sequence[TensorType]
 Ints = Sequence[int]
@@ -274,7 +273,6 @@ WINDOWS = (
         _infer_convolution,
         _reference_convolution,
         _define_convolution,
-        lower_convolution,
         work=_work_of_convolution,
         numerics=Numerics.PRODUCT,
     ),
@@ -283,7 +281,6 @@ WINDOWS = (
         _infer_reduce,
         _reference_reduce,
         _define_reduce,
-        lower_window_reduce,
         work=_work_of_reduce,
         numerics=_numerics_of_reduce,
     ),

@@ -14,7 +14,7 @@ import numpy as np
 from ftuner.core.dtype import DType
 from ftuner.graph.arrays import converted, widened
 from ftuner.graph.ir import Array, Graph, Node, Value
-from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
+from ftuner.graph.rewrite.surroundings import Surroundings, constant, made, rewritten
 
 _COUNTING = frozenset({"cast", "floor", "ceil", "rint"})
 """Conversions between integers and floats. A result next to one of them may be exactly half a step,

@@ -10,7 +10,7 @@ from ftuner.graph.passes.batch_axes import together
 from ftuner.graph.passes.biases import NEVER_SEEN
 from ftuner.graph.passes.scores import Scores, ScoresReader
 from ftuner.graph.passes.shared_heads import apart, reshaped, shared, taken
-from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar, scaled
+from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten, scalar, scaled
 
 
 def recognise_attention(graph: Graph) -> Graph:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ftuner.graph.ir import Value
-from ftuner.graph.rewriting import Surroundings, scalar, scaled
+from ftuner.graph.rewrite.surroundings import Surroundings, scalar, scaled
 
 NEVER_SEEN = -1e4
 """Scores this low have no weight beside others; GPT-2 masks with this value."""

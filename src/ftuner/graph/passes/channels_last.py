@@ -19,7 +19,7 @@ import numpy as np
 from ftuner.core.dim import Shape, product
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.ir import Graph, Node, TensorType, Value, live_nodes
-from ftuner.graph.rewriting import constant, made, rewritten
+from ftuner.graph.rewrite.surroundings import constant, made, rewritten
 
 WINDOWED = frozenset({"convolution", "window_reduce"})
 """Operators that a graph must have for the pass to change it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.graph.folding import Folding
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.rewriting import rewritten
+from ftuner.graph.rewrite.surroundings import rewritten
 
 
 def _rounds(node: Node) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.graph.ir import Graph, Node, TensorType, Value
-from ftuner.graph.rewriting import Surroundings, made, rewritten
+from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten
 
 
 @dataclass(frozen=True)

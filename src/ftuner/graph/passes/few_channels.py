@@ -10,7 +10,7 @@ import numpy as np
 from ftuner.core.dtype import DType
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.graph.ir import Graph, Node, TensorType, Value
-from ftuner.graph.rewriting import Surroundings, constant, rewritten
+from ftuner.graph.rewrite.surroundings import Surroundings, constant, rewritten
 
 MOST_ROW_BYTES = 128
 """Most bytes of a row of a window with padded channels: those of a k step of every tile, so that

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
+from ftuner.graph.algebra import apply
 from ftuner.graph.arrays import exactly_half
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.rewriting import constant, made, rewritten
+from ftuner.graph.rewrite.rule import Rule, rule
+from ftuner.graph.rewrite.surroundings import Surroundings, constant
 
 LEAST_ELEMENTS = 1 << 14
 """Smaller weights stay in the nearest caches either way. Assumed."""
@@ -20,24 +22,20 @@ def half_dtypes(graph: Graph) -> tuple[DType, ...]:
     return tuple(dtype for dtype in HALF_DTYPES.values() if dtype in found)
 
 
-def keep_half_weights(graph: Graph, dtypes: Sequence[DType]) -> Graph:
-    """Replace products by float32 weights whose elements are all numbers of one of `dtypes`."""
-    kept: dict[Value, Value | None] = {}
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    for node in graph.nodes:
-        if node.op != "matmul" or 0 in node.inputs[0].shape:
-            continue
-        a, b = node.inputs
-        if b not in kept:
-            kept[b] = _half(b, dtypes)
-        weight = kept[b]
-        if weight is not None and a.dtype == FLOAT32 and a.rank >= 2:
-            result = node.output
-            product = made("narrow_matmul", [a, weight], result.type, f"{result.name}_half")
-            places[node] = [product]
-            same[result] = product.output
-    return rewritten(graph, places, same)
+def half_weights(dtypes: Sequence[DType]) -> Rule:
+    """The rule that keeps float32 weights whose elements are all numbers of one of `dtypes`."""
+
+    def half(around: Surroundings, value: Value) -> Value | None:
+        return _half(value, dtypes)
+
+    @rule("matmul")
+    def half_weight(node: Node, around: Surroundings) -> Value | None:
+        x, weight = node.inputs
+        fits = 0 not in x.shape and x.dtype == FLOAT32 and x.rank >= 2
+        kept = around.once(half, weight) if fits else None
+        return None if kept is None else apply("narrow_matmul", x, kept)
+
+    return half_weight
 
 
 def _half(value: Value, dtypes: Sequence[DType]) -> Value | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.rewriting import constant, made
+from ftuner.graph.rewrite.surroundings import constant, made
 
 
 def halves_in_float32(graph: Graph) -> Graph:

@@ -17,7 +17,7 @@ from ftuner.graph.fused_nest import MAX_INLINED_STEPS
 from ftuner.graph.ir import Graph, Node, Value, producers
 from ftuner.graph.operator import contiguous, definition
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.rewriting import Surroundings, made, rewritten, scalar
+from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten, scalar
 
 
 class _NoNestError(Exception):

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.core.dtype import INT8
-from ftuner.graph.ir import Array, Graph, Node, Value
-from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Array, Node, Value
+from ftuner.graph.rewrite.rule import rule
+from ftuner.graph.rewrite.surroundings import Surroundings, constant
 
 MAX_DEPTH = 8
 """Most nodes between the integers and the product. Exporters write up to four."""
@@ -22,39 +24,32 @@ class _Levels(NamedTuple):
     scale: Array
 
 
-def keep_int8_weights(graph: Graph) -> Graph:
+@rule("matmul")
+def int8_weight(node: Node, around: Surroundings) -> Value | None:
     """Replace `x @ ((widened - zero) * scale)` by `(x @ integers) * scale`, if there is one scale
     for the weight or one per column, and the integers minus the zero point fit 8 bits."""
-    around = Surroundings(graph)
-    weights: dict[Value, tuple[Value, Value] | None] = {}
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    for node in graph.nodes:
-        if node.op != "matmul" or 0 in node.inputs[0].shape:
-            continue
-        b, result = node.inputs[1], node.output
-        if b not in weights:
-            weights[b] = _weight(around, b)
-        found = weights[b]
-        if found is None:
-            continue
-        weight, factor = found
-        product = made("narrow_matmul", [node.inputs[0], weight], result.type, f"{result.name}_raw")
-        scaled = made("multiply", [product.output, factor], result.type, f"{result.name}_scaled")
-        places[node] = [product, scaled]
-        same[result] = scaled.output
-    return rewritten(graph, places, same)
+    x, weight = node.inputs
+    found = around.once(_weight, weight) if 0 not in x.shape else None
+    return None if found is None else apply("narrow_matmul", x, found[0]) * found[1]
 
 
 def _weight(around: Surroundings, value: Value) -> tuple[Value, Value] | None:
     """A matrix as a weight of 8-bit integers and the scale of its columns, if it is one."""
+    found = weight_levels(around, value)
+    if found is None:
+        return None
+    integers, scale = found
+    weight = constant(f"{value.name}_int8", INT8, integers)
+    return weight, constant(f"{value.name}_scale", value.dtype, scale)
+
+
+def weight_levels(around: Surroundings, value: Value) -> tuple[Array, Array] | None:
+    """The integers of a matrix, which fit 8 bits, and the scale of its columns, if it is one."""
     levels = _levels(around, value, MAX_DEPTH)
     if levels is None or not _fits(levels):
         return None
     integers, scale = levels
-    row = np.broadcast_to(scale, (1, integers.shape[1])).reshape(-1)
-    weight = constant(f"{value.name}_int8", INT8, integers)
-    return weight, constant(f"{value.name}_scale", value.dtype, row)
+    return integers, np.broadcast_to(scale, (1, integers.shape[1])).reshape(-1)
 
 
 def _fits(levels: _Levels) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ftuner.core.dtype import HALF_DTYPES, DType
 from ftuner.graph.ir import Graph, Node, Value, producers
-from ftuner.graph.rewriting import constant, made, rewritten
+from ftuner.graph.rewrite.surroundings import constant, made, rewritten
 
 
 def join_halves(graph: Graph) -> Graph:

@@ -15,7 +15,7 @@ from ftuner.core.dim import Shape
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.batch_axes import parts_of, together, view_shape
-from ftuner.graph.rewriting import Surroundings, made, rewritten
+from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten
 
 MAX_DEPTH = 24
 """Most nodes between a merge and a split. In DeBERTa there are seven."""

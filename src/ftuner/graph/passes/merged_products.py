@@ -11,7 +11,7 @@ from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
-from ftuner.graph.rewriting import Surroundings, constant, made, rewritten
+from ftuner.graph.rewrite.surroundings import Surroundings, constant, made, rewritten
 
 MAX_COPIED_BYTES = 16 << 10
 """Largest constant that several groups may copy: the bias of a layer, but no weight."""

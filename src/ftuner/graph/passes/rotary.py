@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ftuner.core.dim import Dim, Shape
-from ftuner.graph.ir import Graph, Node, TensorType, Value
-from ftuner.graph.operators import OPERATORS
-from ftuner.graph.rewriting import Surroundings, made, rewritten, scaled
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Node, Value
+from ftuner.graph.rewrite.rule import rule
+from ftuner.graph.rewrite.surroundings import Surroundings, scaled
 
 
 class _Rotation(NamedTuple):
@@ -44,39 +45,27 @@ class _Joined(NamedTuple):
     interleaved: bool
 
 
-def recognise_rotary(graph: Graph) -> Graph:
+@rule("add", "concat", "reshape")
+def rotary(node: Node, around: Surroundings) -> Value | None:
     """Replace `x * cos + turned(x) * sin`, where turned(x) is (-second, first) of the pairs of x,
     and (first * cos - second * sin, second * cos + first * sin), by one node.
 
     The elements of a pair are half the last axis apart, or neighbours. Where turned(x) is (second,
-    -first), as NanoChat has it, the sines are negated, once for all nodes.
+    -first), as NanoChat has it, the sines are negated.
     """
-    around = Surroundings(graph)
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    negated: dict[Value, Value] = {}
-    for node in graph.nodes:
-        rotation = None
-        if node.op == "add":
-            rotation = _of_elements(around, node)
-        elif node.op in ("concat", "reshape"):
-            rotation = _of_pairs(around, node.output)
-        if rotation is None:
-            continue
-        before: list[Node] = []
-        if rotation.back:
-            sine = rotation.sine
-            opposite = negated.get(sine)
-            if opposite is None:
-                before.append(made("negative", [sine], sine.type, f"{sine.name}_negated"))
-                opposite = before[0].output
-            rotation = rotation._replace(sine=opposite)
-        written = _written(rotation, node.output)
-        if written is not None:
-            negated |= {negative.inputs[0]: negative.output for negative in before}
-            places[node] = [*before, *written]
-            same[node.output] = written[-1].output
-    return rewritten(graph, places, same)
+    of = _of_elements(around, node) if node.op == "add" else _of_pairs(around, node.output)
+    if of is None:
+        return None
+    x, half, sine = of.x, of.half, -of.sine if of.back else of.sine
+    tables = [(value, of.table(value.shape)) for value in (of.cosine, sine) if value.rank]
+    shapes = [shape for _, shape in tables if shape is not None]
+    if len(shapes) < 2 or x.rank != node.output.rank:
+        return None
+    operands = [value.reshape(shape) for (value, _), shape in zip(tables, shapes, strict=True)]
+    pairs, axis = x.reshape(of.in_pairs(x.shape[:-1], 2, half)), x.rank - (not of.interleaved)
+    turned = apply("rotary", pairs, *operands, axis=axis)
+    whole = turned.shape == of.in_pairs(node.output.shape[:-1], 2, half)
+    return turned.reshape(node.output.shape) if whole else None
 
 
 def _of_elements(around: Surroundings, add: Node) -> _Rotation | None:
@@ -228,32 +217,3 @@ def _taken(around: Surroundings, value: Value, which: int, interleaved: bool) ->
     same = node.attributes["starts"] == starts and set(node.attributes["steps"]) == {1}
     shapes = (split.output.shape, node.output.shape)
     return split.inputs[0] if same and shapes == (pairs, one) else None
-
-
-def _written(rotation: _Rotation, result: Value) -> list[Node] | None:
-    """The nodes that replace a rotation; None if its angles broadcast in an unsupported way."""
-    x, half = rotation.x, rotation.half
-    tables = (rotation.cosine, rotation.sine)
-    if x.rank != result.rank or any(t.rank == 0 for t in tables):
-        return None
-    name = result.name
-    nodes: list[Node] = []
-    shapes = (rotation.in_pairs(x.shape[:-1], 2, half), *(rotation.table(t.shape) for t in tables))
-    for number, (value, shape) in enumerate(zip((x, *tables), shapes, strict=True)):
-        if shape is None:
-            return None
-        type_ = TensorType(value.dtype, shape)
-        nodes.append(made("reshape", [value], type_, f"{name}_pairs_{number}", shape=shape))
-    operands = [node.output for node in nodes]
-    axis = x.rank if rotation.interleaved else x.rank - 1
-    (type_,) = OPERATORS["rotary"].infer([v.type for v in operands], {"axis": axis}, _demanded)
-    if type_.shape != rotation.in_pairs(result.shape[:-1], 2, half):
-        return None
-    nodes.append(made("rotary", operands, type_, f"{name}_rotary", axis=axis))
-    turned = nodes[-1].output
-    nodes.append(made("reshape", [turned], result.type, f"{name}_whole", shape=result.shape))
-    return nodes
-
-
-def _demanded(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
-    """A `Require` that does nothing: the builder checked the dims already."""

@@ -25,7 +25,7 @@ from ftuner.graph.ir import Graph, Node, TensorType, Value
 from ftuner.graph.passes.batch_axes import parts_of, together, view_shape
 from ftuner.graph.passes.biases import NEVER_SEEN, OUTWEIGHING, is_of_scores, leaves_or_replaces
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
-from ftuner.graph.rewriting import Surroundings, constant, made, scaled
+from ftuner.graph.rewrite.surroundings import Surroundings, constant, made, scaled
 
 ABSORBING = -1e30
 """Sums of a number this low and a score are the number, up to scores of 1e22 in float32."""

@@ -7,53 +7,45 @@ outside the operand count in neither. Interpolation is a sum of sums in the same
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from ftuner.core.dim import maximum
-from ftuner.graph.ir import Graph, Node, TensorType
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Node, Value
 from ftuner.graph.ops.windows import ARGMAX
-from ftuner.graph.rewriting import made, rewritten
+from ftuner.graph.rewrite.rule import rule, together
 
 PASS_ELEMENTS = 2
 """Elements of a window that take as long as writing and reading a result in between. Derived: a
 store and a load."""
 
 
-def separate_axes(graph: Graph) -> Graph:
-    """Replace operators of several axes as described above."""
-    rules = {"window_reduce": _windows, "resample": _resampled}
-    places = {node: rules[node.op](node) for node in graph.nodes if node.op in rules}
-    return rewritten(graph, {node: new for node, new in places.items() if new}, {})
-
-
-def _windows(node: Node) -> list[Node]:
+@rule("window_reduce")
+def separate_windows(node: Node) -> Value | None:
     attributes, (x,) = node.attributes, node.inputs
     kernel, strides = attributes["kernel"], attributes["strides"]
     if attributes["kind"] == ARGMAX or not all(isinstance(n, int) for n in kernel):
-        return []
+        return None
     # Results in between are longer by the strides that are still to come.
     reads = [n * math.prod(strides[axis + 1 :]) for axis, n in enumerate(kernel)]
     # Elements apart along vectors are put together from as many loads.
     apart = 1 + strides[-1] if x.shape[-1] == 1 and strides[-1] > 1 else 1
     reads[-1] *= apart
     if sum(reads) + PASS_ELEMENTS * (len(kernel) - 1) >= math.prod(kernel) * apart:
-        return []
-    nodes: list[Node] = []
-    shape = list(x.shape)
+        return None
+    extents = list(x.shape[1:-1])
     for axis in range(len(kernel)):
-        shape[1 + axis] = attributes["extents"][axis]
-        own = {"extents": tuple(shape[1:-1]), "kind": attributes["kind"]}
+        extents[axis] = attributes["extents"][axis]
+        own = {"extents": tuple(extents), "kind": attributes["kind"]}
         for name, other in (("kernel", 1), ("strides", 1), ("dilations", 1), ("begin", 0)):
             values = [other] * len(kernel)
             values[axis] = attributes[name][axis]
             own[name] = tuple(values)
-        type_ = TensorType(x.dtype, tuple(shape))
-        nodes.append(made("window_reduce", [x], type_, f"{node.output.name}_axis{axis}", **own))
-        x = nodes[-1].output
-    return [*nodes[:-1], replace(nodes[-1], outputs=node.outputs)]
+        x = apply("window_reduce", x, **own)
+    return x
 
 
-def _resampled(node: Node) -> list[Node]:
+@rule("resample")
+def separate_resampling(node: Node) -> Value | None:
     """Where elements are looked up along the last axis, one for each lane. Where channels are last
     whole vectors are read instead, and a result in between would not pay."""
     x, *tables = node.inputs
@@ -61,20 +53,16 @@ def _resampled(node: Node) -> list[Node]:
     count = len(axes)
     order = sorted(range(count), key=lambda number: axes[number])
     if count < 2 or x.rank - 1 not in axes:
-        return []
+        return None
     size = tables[order[-1]].shape[1]
     if maximum(size, x.shape[-1]) == size:
         # The look-ups of the last axis before there are more lines.
         order.reverse()
     elif len(tables) == count:
-        return []
-    nodes: list[Node] = []
-    shape = list(x.shape)
+        return None
     for number in order:
-        axis, own = axes[number], tables[number::count]
-        shape[axis] = own[0].shape[1]
-        type_ = TensorType(x.dtype, tuple(shape))
-        name = f"{node.output.name}_axis{axis}"
-        nodes.append(made("resample", [x, *own], type_, name, axes=(axis,)))
-        x = nodes[-1].output
-    return [*nodes[:-1], replace(nodes[-1], outputs=node.outputs)]
+        x = apply("resample", x, *tables[number::count], axes=(axes[number],))
+    return x
+
+
+separate_axes = together(separate_windows, separate_resampling)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ftuner.core.dim import Dim
 from ftuner.graph.ir import Node, TensorType, Value
-from ftuner.graph.rewriting import Surroundings, made
+from ftuner.graph.rewrite.surroundings import Surroundings, made
 
 LAST_SWAPPED = (0, 1, 3, 2)
 

@@ -20,7 +20,7 @@ from ftuner.graph.passes.channels_last import (
     is_to_channels_last,
     reshape_to,
 )
-from ftuner.graph.rewriting import Surroundings, made, rewritten
+from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten
 
 LEAST_ROW = 16
 """Fewest elements of a row that are worth it, for each element of a window but one. On AMD Zen 4

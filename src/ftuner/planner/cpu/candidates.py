@@ -53,6 +53,7 @@ class PlannerTables:
         """Size of a block of A in L2."""
         self.a_itemsize = library.types.a.itemsize
         self.b_widened = library.types.multiplied.b
+        self.whole_sums = library.types.accumulator != library.types.c
         """The dtype of B once it is widened; its own if it is not."""
         self.steps_of_block = self.a_block_bytes / (tuning.block_rows * self.a_itemsize)
         self._covers: dict[tuple[str, int, bool, Far | None, int, bool], CoverTable] = {}
@@ -95,7 +96,10 @@ class PlannerTables:
 
     def blocks_of_k(self, k: int, nr: int, window: ReadWindow | None) -> tuple[int, ...]:
         """Candidates for the k steps of a block, longest first: all steps unless a panel then fills
-        its share of L2, and for an A that is blocked, as few as let L2 hold `block_rows` rows."""
+        its share of L2, and for an A that is blocked, as few as let L2 hold `block_rows` rows.
+        Sums of integers stay in registers, because C holds floats."""
+        if self.whole_sums:
+            return (k,)
         tuning, machine = self.tuning, self.machine
         panel_bytes = min(tuning.panel_share_of_l2 * machine.l2_bytes, tuning.panel_bytes)
         by_panel = panel_bytes / (nr * self.b_widened.itemsize)

@@ -165,7 +165,7 @@ class Planner:
             nr = vectors * self._lanes
             window = problem.window
             lengths = self._tables.blocks_of_k(k, nr, window)
-            parts_k = k // split_k_steps if window is None else 1
+            parts_k = 1 if window is not None or self._tables.whole_sums else k // split_k_steps
             for grid in grids(problem.workers, problem.batch, -(-n // nr), parts_k):
                 for read, kc in product(of_panels, lengths):
                     pack_b = read.layout == PACKED and not problem.in_panels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -49,6 +49,10 @@ class CpuBackend(CpuSession, Backend):
         self.matmul = Matmul(self)
         self.grouped_matmul = GroupedMatmul(self.matmul)
         self._attention: Any = None
+
+    @property
+    def narrow_dtypes(self) -> Collection[DType]:
+        return self.kernels.isa.narrow_dtypes
 
     def probe(self) -> CpuHardware:
         return known_hardware(self.cache, again=True)

@@ -29,7 +29,7 @@ from ftuner.runtime.cpu.repeated import Repeated
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.step_compilation import StepCompiler
-from ftuner.runtime.cpu.steps.contract import KINDS, CompiledStep, runs
+from ftuner.runtime.cpu.step_kind import KINDS, CompiledStep, runs
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from ftuner.core.cpu.tile import COLUMN, ROW
-from ftuner.core.product import ProductTypes
+from ftuner.core.product import ProductTypes, product_types
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import panel_problem
@@ -20,7 +20,7 @@ from ftuner.ukernels.cpu.library import BSource, Operands
 if TYPE_CHECKING:
     from ftuner.core.dim import Dim
     from ftuner.graph.buffers import View
-    from ftuner.graph.steps import ProductStep
+    from ftuner.schedules.product.step import ProductStep
 
 
 class MatrixLayout(NamedTuple):
@@ -110,8 +110,7 @@ def _source_of_b(along_k: bool, along_n: bool, one_column: bool) -> BSource:
 
 def step_types(step: ProductStep) -> ProductTypes:
     """The dtypes of a step, which adds up in that of its result."""
-    a, b, c = (view.layout.dtype for view in (step.a, step.b, step.c))
-    return ProductTypes(a, b, c, c)
+    return product_types(step.a.layout.dtype, step.b.layout.dtype)
 
 
 def step_operands(step: ProductStep) -> Operands:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.kernel_records import LevelPanel
-from ftuner.codegen.llvm.native.records import SLACK_BYTES
+from ftuner.codegen.llvm.native.records import SLACK_BYTES, LevelPanel
 from ftuner.core.cpu.tile import PACKED, ROW
+from ftuner.core.dtype import moved_as
 from ftuner.core.product import ReadWindow
 from ftuner.graph.arrays import words
 from ftuner.planner.cpu.plan import Problem
@@ -97,7 +97,7 @@ def _pack_to(products: Products, weight: Array, width: int, packed: Array) -> No
     library = products.compiled.library
     lanes, types = library.lanes, library.types
     nr = width * lanes
-    native = None if types.widens else products.kernels.runtime.packs[types.b]
+    native = None if types.widens else products.kernels.runtime.packs[moved_as(types.b)]
     # Full panels, then one just wide enough for the remaining columns.
     for column in range(0, n, nr):
         columns = weight[column : column + nr]

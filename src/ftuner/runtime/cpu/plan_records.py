@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.kernel_records import AllCovers
 from ftuner.codegen.llvm.native.records import (
     ALIGNMENT_BYTES,
     SLACK_BYTES,
     SLOT_BYTES,
     WIDENED_KINDS,
+    AllCovers,
     Segment,
 )
 from ftuner.codegen.llvm.native.records import Band as BandSlot

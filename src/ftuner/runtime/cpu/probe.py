@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ from ftuner.codegen.llvm.kernels.microbenchmarks import (
 )
 from ftuner.codegen.llvm.objects.jit import host_features
 from ftuner.errors import ConfigurationError, HardwareError
-from ftuner.hardware.isa import FIXED, InstructionSet, instruction_set
+from ftuner.hardware.isa import FIXED, OF_NARROW, InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.system import CacheLevel, SystemFacts, promised_isas
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning
@@ -218,6 +218,8 @@ class _Rates:
     """Measured right after multiply-adds, when some cores have raised their clock again."""
     chain_steps_per_s: float
     loads_per_s: float
+    narrow_per_s: Mapping[str, float] = field(default_factory=dict)
+    """Multiply-adds of narrow numbers, by the names of their emitters."""
 
 
 def _working_set_bytes(facts: SystemFacts, level: int, cores: int) -> int:
@@ -258,6 +260,8 @@ def _measure_one_core(
         add(kernel, "clock", 0, CHAIN_STEPS)
         add(kernel, "latency", 0, CHAIN_STEPS)
         add(kernel, "read", l1_bytes, l1_bytes / kernel.isa.vector_bytes)
+        for row in kernel.narrow:
+            add(kernel, row.emitter, 0, ISSUE_STEPS * kernel.chains)
     for level in range(1, len(facts.caches)):
         size = _working_set_bytes(facts, level, buffer.threads)
         add(kernels[-1], "read", size, size)
@@ -275,10 +279,14 @@ def _measure_one_core(
         for i, (prepare, run) in enumerate(zip(warm, timed, strict=True)):
             prepare()
             shortest[i] = min(shortest[i], _timed(run))
-    per_s = [w / s for w, s in zip(work, shortest, strict=True)]
-    rates = [_Rates(*per_s[4 * i : 4 * i + 4]) for i in range(len(kernels))]
+    per_s = iter([w / s for w, s in zip(work, shortest, strict=True)])
+    rates = []
+    for kernel in kernels:
+        a, b, c, d = (next(per_s) for _ in range(4))
+        narrow = {row.emitter: next(per_s) for row in kernel.narrow}
+        rates.append(_Rates(a, b, c, d, narrow))
     l1_bandwidth = rates[-1].loads_per_s * kernels[-1].isa.vector_bytes
-    return rates, [l1_bandwidth, *per_s[4 * len(kernels) :]]
+    return rates, [l1_bandwidth, *per_s]
 
 
 def _measure_together(
@@ -381,6 +389,11 @@ def _isa(isa: InstructionSet, rates: _Rates, tuning: ProbeTuning) -> Isa:
             rates.loads_per_s / idle_hz, tuning.load_rate_tolerance, tuning
         ),
     }
+    narrow = {
+        f"{name}_per_cycle": _issue_rate(rate / clock_hz, tuning.issue_rate_tolerance, tuning)
+        for name, rate in rates.narrow_per_s.items()
+    }
+    missing = (f"{t.emitter}_per_cycle" for t in OF_NARROW if t.emitter not in rates.narrow_per_s)
     fixed: dict[str, Any] = {name: getattr(isa, name) for name in FIXED}
     provenance = dict.fromkeys(fixed, "datasheet")
     for name, (bounds, assumed) in _PLAUSIBLE.items():
@@ -388,7 +401,8 @@ def _isa(isa: InstructionSet, rates: _Rates, tuning: ProbeTuning) -> Isa:
         provenance[name] = "probed" if plausible else "assumed"
         if not plausible:
             measured[name] = assumed
-    return Isa(isa.name, **(fixed | measured), provenance=provenance)
+    provenance |= dict.fromkeys(narrow, "probed") | dict.fromkeys(missing, "system")
+    return Isa(isa.name, **(fixed | measured | narrow), provenance=provenance)
 
 
 def _levels(

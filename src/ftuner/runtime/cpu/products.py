@@ -10,6 +10,7 @@ import numpy as np
 
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.dtype import moved_as
 from ftuner.core.ranges import after_fine
 from ftuner.errors import ConfigurationError
 from ftuner.planner.cpu.cover import CoverTable
@@ -68,7 +69,7 @@ class Products:
         self.kernels = kernels
         self.compiled = compiled
         self.planner = planner_for(compiled.library)
-        self._entry = kernels.runtime.entries[compiled.library.types.a]
+        self._entry = kernels.runtime.entries[moved_as(compiled.library.types.a)]
         self._pool = kernels.runtime.pool
         self._ready: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
         self._ranges: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)

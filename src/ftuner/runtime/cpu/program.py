@@ -30,7 +30,7 @@ from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
-from ftuner.runtime.cpu.steps.contract import CompiledStep, kind_of
+from ftuner.runtime.cpu.step_kind import CompiledStep, kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
 from ftuner.runtime.cpu.tasks import Unless, most_chunks
 from ftuner.runtime.cpu.work_distribution import NO_SHARES, WorkDistribution

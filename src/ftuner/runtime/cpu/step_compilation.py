@@ -14,7 +14,7 @@ from ftuner.runtime.cpu.packed_weights import know_covers
 from ftuner.runtime.cpu.plan_records import kept_covers
 from ftuner.runtime.cpu.products import CoverKey
 from ftuner.runtime.cpu.session import CpuSession
-from ftuner.runtime.cpu.steps.contract import (
+from ftuner.runtime.cpu.step_kind import (
     CompiledStep,
     Loaded,
     RequiredFamilies,

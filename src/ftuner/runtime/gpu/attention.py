@@ -8,7 +8,6 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import FLOAT32
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.runtime.gpu.arrays import Tensor, as_tensor, matrix_dtype, overlap, same_dtype, writable
-from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.ops.attention_operands import (
     Extents,
@@ -17,6 +16,7 @@ from ftuner.runtime.ops.attention_operands import (
     extents_of,
     requests_of,
 )
+from ftuner.schedules.attention.gpu_binding_launches import Attentions
 
 _SIMPLE = (type(None), bool, int, float)
 """Immutable types of options, which may be part of a key."""

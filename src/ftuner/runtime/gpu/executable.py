@@ -36,7 +36,7 @@ from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf
 from ftuner.runtime.gpu.launching import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.steps.contract import Places, Setting, kind_of, runs
+from ftuner.runtime.gpu.step_kind import Places, Setting, kind_of, runs
 from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of, picked

@@ -16,7 +16,6 @@ from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import from_document
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.calibration.calibrate import CALIBRATION_VERSION
 from ftuner.runtime.gpu.grouped import GroupedProducts
 from ftuner.runtime.gpu.kernels import INTERPRETED, Kernels, target_of
@@ -33,6 +32,7 @@ from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.known_hardware import keep_model, known_or_probed
 from ftuner.runtime.shown_progress import Progress
+from ftuner.schedules.attention.gpu_binding_launches import Attentions
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ftuner.codegen.llvm.native import kernel_records, records
+from ftuner.codegen.llvm.native import records
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.linking import Image
 from ftuner.codegen.llvm.objects.loading import LoadedObject
@@ -31,6 +31,7 @@ from ftuner.errors import (
     SavedModelError,
 )
 from ftuner.graph.ir import Array
+from ftuner.graph.schedules import modules
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware import correction
 from ftuner.hardware.isa import InstructionSet, instruction_set
@@ -62,7 +63,7 @@ def interface() -> str:
     code meet."""
     slots = [
         (name, sorted((slot, x) for slot, x in vars(cls).items() if isinstance(x, int)))
-        for module in (records, kernel_records)
+        for module in (records, *modules("cpu_record"))
         for name, cls in sorted(vars(module).items())
         if isinstance(cls, type)
     ]

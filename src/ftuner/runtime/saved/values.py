@@ -20,13 +20,14 @@ import numpy as np
 from ftuner.errors import ParseError, SavedModelError
 from ftuner.graph.buffers import hollow
 from ftuner.graph.ir import MAX_RANK, Array
+from ftuner.graph.schedules import SCHEDULES
 
 _MODULES = (
     "core.access", "core.attention_softmax", "core.dtype", "core.expr", "core.index_expr",
     "core.product", "core.recurrence", "core.symbolic", "graph.answers", "graph.appending",
-    "graph.buffers", "graph.expert_step", "graph.ir", "graph.ops.learning", "graph.ops.text",
-    "graph.recurrence_step", "graph.splitting", "graph.steps", "graph.suppression_step",
-    "graph.tree_step", "graph.winograd_steps", "runtime.late_model", "runtime.model",
+    "graph.buffers", "graph.ir", "graph.ops.learning", "graph.ops.text", "graph.splitting",
+    "graph.steps", "runtime.late_model", "runtime.model",
+    *(schedule.module_name("step").removeprefix("ftuner.") for schedule in SCHEDULES),
 )  # fmt: skip
 """The modules whose dataclasses and named tuples are written."""
 _KEPT_APART = ("graph.buffers.Buffer", "graph.ir.Node", "graph.ir.RandomKey", "graph.ir.Value")

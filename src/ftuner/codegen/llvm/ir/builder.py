@@ -8,7 +8,18 @@ from functools import cache, lru_cache
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
-from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, TENSOR_DTYPES, DType
+from ftuner.core.dtype import (
+    BFLOAT16,
+    BFLOAT16X2,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8X4,
+    TENSOR_DTYPES,
+    UINT8X4,
+    DType,
+)
 
 VOID = ir.VoidType()
 I1 = ir.IntType(1)
@@ -30,6 +41,9 @@ SCALAR_TYPES: Mapping[DType, ir.Type] = {
     FLOAT16: ir.FloatType(),
     BFLOAT16: ir.FloatType(),
     BOOL: I1,
+    BFLOAT16X2: I32,
+    UINT8X4: I32,
+    INT8X4: I32,
     **{t: ir.IntType(t.bits) for t in TENSOR_DTYPES.values() if t.kind in ("int", "uint")},
 }
 """The type of an element in a register, by dtype."""
@@ -211,7 +225,8 @@ def add_chains(builder: ir.IRBuilder, sums: Sequence[ir.Value], tile: int) -> li
     total = list(sums[:tile])
     for chain in range(tile, len(sums), tile):
         added = sums[chain : chain + tile]
-        total = [builder.fadd(x, y) for x, y in zip(total, added, strict=True)]
+        add = builder.add if isinstance(total[0].type.element, ir.IntType) else builder.fadd
+        total = [add(x, y) for x, y in zip(total, added, strict=True)]
     return total
 
 

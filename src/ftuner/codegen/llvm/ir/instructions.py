@@ -26,7 +26,35 @@ def _fused(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> i
     return builder.call(fma, [a, b, sums])
 
 
-EMITTERS: Mapping[str, Emitter] = {"separate": _separate, "fused": _fused}
+def _of_bytes(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+    kind = sums.type
+    name = f"llvm.x86.avx512.vpdpbusd.{kind.count * kind.element.width}"
+    return builder.call(intrinsic(builder.module, name, kind, [kind] * 3), [sums, a, b])
+
+
+class _BFloat16(ir.Type):  # type: ignore[misc]
+    """LLVM's `bfloat`, which llvmlite does not have."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat16)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat16)
+
+
+def _of_bfloat16(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+    kind, pairs = sums.type, ir.VectorType(_BFloat16(), 2 * sums.type.count)
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{kind.count * 32}"
+    a, b = (builder.bitcast(x, pairs) for x in (a, b))
+    return builder.call(intrinsic(builder.module, name, kind, [kind, pairs, pairs]), [sums, a, b])
+
+
+EMITTERS: Mapping[str, Emitter] = {
+    "separate": _separate, "fused": _fused, "of_bytes": _of_bytes, "of_bfloat16": _of_bfloat16,
+}  # fmt: skip
 
 
 def emitter_of(isa: InstructionSet, types: ProductTypes) -> Emitter:

@@ -16,11 +16,11 @@ from llvmlite import ir
 from ftuner.codegen.llvm.ir.builder import scalar_type
 from ftuner.codegen.llvm.ir.instructions import emitter_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.objects.jit import compile_object, host_target
+from ftuner.codegen.llvm.objects.jit import compile_object, has_instruction, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.product import product_types
-from ftuner.hardware.isa import InstructionSet
+from ftuner.core.product import ProductTypes, product_types
+from ftuner.hardware.isa import InstructionSet, MultiplyAdd
 
 SYMBOLS = ("clock", "issue", "latency", "read")
 CHAIN_STEPS = 32
@@ -51,13 +51,16 @@ class Microbenchmarks:
     def __init__(self, isa: InstructionSet) -> None:
         self.isa = isa
         self.chains = _chains(isa)
-        self._object = LoadedObject([compile_object(emit(isa), host_target(isa.name))], SYMBOLS)
+        self.narrow = [row for row in isa.multiply_adds if row.flag and has_instruction(row)]
+        symbols = (*SYMBOLS, *(row.emitter for row in self.narrow))
+        code = compile_object(emit(isa, self.narrow), host_target(isa.name))
+        self._object = LoadedObject([code], symbols)
         self.addresses = self._object.addresses
         """Of each function, for native callers."""
         i64, address = ctypes.c_int64, ctypes.c_void_p
         # Called this way a function runs without Python's global lock.
         prototype = ctypes.CFUNCTYPE(None, address, i64, i64, address)
-        self._functions: dict[str, Any] = {s: prototype(self.addresses[s]) for s in SYMBOLS}
+        self._functions: dict[str, Any] = {s: prototype(self.addresses[s]) for s in symbols}
 
     def bind(
         self, symbol: str, data: int, size: int, repeats: int, sink: int
@@ -66,12 +69,16 @@ class Microbenchmarks:
         return partial(self._functions[symbol], data, size, repeats, sink)
 
 
-def emit(isa: InstructionSet) -> ir.Module:
-    """A module of the functions called `SYMBOLS`, for `isa`."""
+def emit(isa: InstructionSet, narrow: Sequence[MultiplyAdd] = ()) -> ir.Module:
+    """A module of the functions called `SYMBOLS`, for `isa`, and of those of `narrow` rows."""
     module = ir.Module("microbenchmarks")
     _emit_clock(module)
-    _emit_multiply_add(module, isa, "issue", _chains(isa), ISSUE_STEPS)
-    _emit_multiply_add(module, isa, "latency", 1, CHAIN_STEPS)
+    floats = product_types(FLOAT32)
+    _emit_multiply_add(module, isa, "issue", _chains(isa), ISSUE_STEPS, floats)
+    _emit_multiply_add(module, isa, "latency", 1, CHAIN_STEPS, floats)
+    for row in narrow:
+        types = product_types(row.a)
+        _emit_multiply_add(module, isa, row.emitter, _chains(isa), ISSUE_STEPS, types)
     _emit_read(module, isa)
     return module
 
@@ -123,13 +130,15 @@ def _emit_clock(module: ir.Module) -> None:
 
 
 def _emit_multiply_add(
-    module: ir.Module, isa: InstructionSet, name: str, chains: int, steps: int
+    module: ir.Module, isa: InstructionSet, name: str, chains: int, steps: int, types: ProductTypes
 ) -> None:
-    """`chains` independent chains of `steps` multiply-adds of float32 vectors a repeat."""
+    """`chains` independent chains of `steps` multiply-adds of vectors a repeat."""
     builder, (data, _, repeats, sink) = _begin(module, name)
-    kind = ir.VectorType(scalar_type(FLOAT32), isa.vector_bytes // FLOAT32.itemsize)
-    multiply_add, fused = emitter_of(isa, product_types(FLOAT32)), isa.fused
-    x, y = (builder.load(_element(builder, data, kind, i), typ=kind) for i in range(2))
+    lanes = isa.vector_bytes // types.accumulator.itemsize
+    kind = ir.VectorType(scalar_type(types.accumulator), lanes)
+    read = ir.VectorType(scalar_type(types.a), lanes)
+    multiply_add, fused = emitter_of(isa, types), isa.multiply_add(types).fused
+    x, y = (builder.load(_element(builder, data, read, i), typ=read) for i in range(2))
     variables = _variables(builder, kind, chains)
     with counted_loop(builder, 0, repeats):
         values = [builder.load(v, typ=kind) for v in variables]

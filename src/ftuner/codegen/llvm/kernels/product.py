@@ -60,7 +60,6 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
         pointer.add_attribute("noalias")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     dtype = kernel.types.c
-    assert dtype == kernel.types.accumulator, "C is stored as it was accumulated"
     size = dtype.itemsize
     c_stride = slot(builder, context, Context.C_ROW_STRIDE)
     scratch = None
@@ -86,6 +85,9 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
             window.enter_tile()
         loop = KLoop(builder, kernel, options, context, window)
         sums = loop.sums(number, a_tile, b_part, k)
+        if dtype != kernel.types.accumulator:
+            floats = ir.VectorType(scalar_type(dtype), kernel.lanes)
+            sums = [[builder.sitofp(x, floats) for x in row_sums] for row_sums in sums]
         if window is not None:
             window.leave_tile()
         if scratch is None:

@@ -31,8 +31,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.functions import lanes_of, widened
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
-from ftuner.codegen.llvm.native.kernel_records import AllCovers
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context, Segment, Status
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, AllCovers, Context, Segment, Status
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 
 STEP_KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64])

@@ -380,3 +380,29 @@ class PoolSlot:
     MAIL_BARRED = 48
     """The CPUs that a launch has left to the worker."""
     MAILBOX_SIZE = 64
+
+
+class LevelPanel:
+    """The layout of a weight of 8-bit levels: panels, in which each group of k steps has the
+    columns one after the other, each with its steps. What is missing is zero."""
+
+    VECTORS = 4
+    """Vectors of a panel; a lane has the steps of a column."""
+    STEPS = 4
+    """k steps of a group."""
+    ROW = 16
+    """Rows of levels of 16 bits have a multiple of this many."""
+
+
+class AllCovers:
+    """The covers of any number of rows by the panels of one width."""
+
+    LIMIT = 0
+    """Rows that covers are listed for. More rows begin with main tiles, at least one, so that no
+    more than these are left."""
+    MAIN = 1
+    """Rows of a main tile."""
+    TABLES = 2
+    """The covers of 0, 1, ... `LIMIT` rows, and then those of as many rows that follow main tiles,
+    whose first segment is one of main tiles, too: each `MAX_SEGMENTS` segments, unused ones without
+    tiles."""

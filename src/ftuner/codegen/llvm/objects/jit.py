@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ftuner.core.forks import wait_before_fork
-from ftuner.hardware.isa import LISTED_FEATURES, instruction_set
+from ftuner.hardware.isa import LISTED_FEATURES, MultiplyAdd, instruction_set
 from ftuner.hardware.system import read_system
 
 
@@ -71,6 +71,16 @@ def host_features() -> dict[str, bool]:
     return found
 
 
+def _feature(row: MultiplyAdd) -> str:
+    """LLVM's name of the feature that the instruction of a row needs; empty if it needs none."""
+    return row.flag.replace("_", "")
+
+
+def has_instruction(row: MultiplyAdd) -> bool:
+    """Whether this machine's CPU has the instruction of a multiply-add."""
+    return not row.flag or host_features().get(_feature(row), False)
+
+
 def host_target(isa: str) -> Target:
     """The target of this process, restricted to the features of `isa`. The scheduling model is the
     host CPU's, unless the ISA names a better one.
@@ -84,6 +94,7 @@ def host_target(isa: str) -> Target:
     wanted = row.features.split(",")
     missing = [f for f in wanted if not host.get(f[1:])]
     assert not missing, f"host lacks {missing} for {isa}"
+    wanted += sorted(f"+{_feature(t)}" for t in row.multiply_adds if host.get(_feature(t)))
     # The CPU's name alone switches on all features of such CPUs. Switch off those that the ISA or
     # this machine (under a hypervisor) lacks.
     off = (

@@ -21,16 +21,16 @@ from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.core.recurrence import Activation, Cell
-from ftuner.cost.cpu.winograd import WinogradProblem
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.hardware.constants import Fitted
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.planner.cpu.winograd import outputs_of, winograd_plan
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.calibration.stand import Stand, between, preferred
 from ftuner.runtime.model import Model
+from ftuner.schedules.winograd.cpu_cost import WinogradProblem
+from ftuner.schedules.winograd.cpu_plan import outputs_of, winograd_plan
 
 Run = Callable[[], object]
 Changes = Mapping[str, Any]

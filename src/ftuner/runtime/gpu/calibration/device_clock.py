@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ftuner.codegen.triton.attention import attention_source
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
@@ -35,7 +34,6 @@ from ftuner.planner.gpu.plan import (
     RequestLengths,
 )
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
-from ftuner.runtime.gpu.attention_launches import Attentions
 from ftuner.runtime.gpu.calibration.calibrate import HostSeconds
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial
 from ftuner.runtime.gpu.kernels import BoundKernel, Kernel
@@ -43,6 +41,8 @@ from ftuner.runtime.gpu.launching import FixedLaunch, device_seconds
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.shown_progress import Progress
+from ftuner.schedules.attention.gpu_binding_launches import Attentions
+from ftuner.schedules.attention.gpu_kernel import attention_source
 
 
 class PlannedProducts(Products):

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32
 from ftuner.core.gpu.attention import AttentionForm
 from ftuner.core.gpu.tile import BlockTile
-from ftuner.cost.gpu.attention import AttentionEstimate
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.cost.gpu.tile import MULTIPLIES, loads_of, multiplied_on, supports
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.planner.gpu.attention import attention_planner, estimate_attention_plan
 from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import estimate_plan
+from ftuner.schedules.attention.gpu_cost import AttentionEstimate
+from ftuner.schedules.attention.gpu_plan import attention_planner, estimate_attention_plan
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 _SWEPT_K = 64

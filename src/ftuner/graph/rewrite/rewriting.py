@@ -1,0 +1,82 @@
+"""A graph that is rewritten: new nodes are written in the algebra of graph values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ftuner.core.dim import Dim, Shape
+from ftuner.core.dtype import DType
+from ftuner.graph.ir import Graph, Node, Value, live_nodes
+from ftuner.graph.operators import OPERATORS
+from ftuner.graph.rewrite.surroundings import agreed, constant
+
+
+class Rewriting:
+    """The values that replace those of a graph, and the nodes that give them. Equal nodes are
+    written once; what is not read in the end is left out.
+
+    Attributes:
+        same: the value that replaces a value. It may not depend on the latter.
+        name: what new names begin with.
+    """
+
+    where = "a rewrite"
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.same: dict[Value, Value] = {}
+        self.name = ""
+        self._made: dict[object, Value] = {}
+        self._nodes: dict[Value, Node] = {}
+
+    def add(self, op: str, /, *inputs: Value, **attributes: Any) -> Value:
+        key = (op, inputs, tuple(sorted(attributes.items())))
+        if key not in self._made:
+            (type_,) = OPERATORS[op].infer([v.type for v in inputs], attributes, agreed)
+            value = self._made[key] = Value(f"{self.name}_{len(self._made)}", type_)
+            self._nodes[value] = Node(op, inputs, (value,), attributes)
+        return self._made[key]
+
+    def scalar(self, value: float, dtype: DType, /) -> Value:
+        return self.constant(value, dtype)
+
+    def constant(self, array: Any, dtype: DType | None = None, /) -> Value:
+        assert dtype is not None
+        return constant(f"{self.name}_constant", dtype, array)
+
+    def dims(self, values: Sequence[Dim], shape: Shape, /) -> Value:
+        return self.add("dims", dims=tuple(values)).reshape(shape)
+
+    def require(self, x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
+        """Nothing: the graph that is rewritten has the constraints."""
+
+    def rewritten(self) -> Graph:
+        """The graph with values replaced; the graph itself if there are none. New nodes come where
+        the first value that needs them was."""
+        if not self.same:
+            return self.graph
+        graph, same, left = self.graph, self.same, dict(self._nodes)
+        nodes: list[Node] = []
+
+        def final(value: Value) -> Value:
+            while value in same:
+                value = same[value]
+            return value
+
+        def place(node: Node) -> None:
+            inputs = tuple(final(v) for v in node.inputs)
+            for value in inputs:
+                if value in left:
+                    place(left.pop(value))
+            nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+
+        for node in graph.nodes:
+            if node.outputs[0] not in same:
+                place(node)
+            elif (value := final(node.outputs[0])) in left:
+                place(left.pop(value))
+        outputs = tuple((name, final(value)) for name, value in graph.outputs)
+        live = live_nodes(nodes, [value for _, value in outputs])
+        return Graph(graph.inputs, outputs, live, graph.constraints)

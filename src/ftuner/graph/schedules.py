@@ -1,0 +1,96 @@
+"""The schedules, each a folder of `ftuner/schedules` whose modules are found by their names.
+
+`step` has the step, the lowering to it, or both: `lower(node, placement)` returns what
+`Operator.lower` does, and `rewritten(steps, outputs, runs)` the steps of a lowered graph with some
+of them replaced. `cpu_binding` and `gpu_binding` have the kind of step, `KIND`, on each device that
+runs it (`runtime.step_kinds`), and name the module that emits the kernel. All are imported when
+they are first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from ftuner.graph.buffers import View
+from ftuner.graph.ir import Node
+from ftuner.graph.placement import Form, Placement, Runs
+from ftuner.graph.steps import Step
+
+
+class Schedule(NamedTuple):
+    """A schedule, by the name of its folder."""
+
+    name: str
+    operators: tuple[str, ...] = ()
+    """Operators that it lowers nodes of. The first schedule that returns forms of a node lowers
+    it."""
+    rewrites: bool = False
+    """Whether it replaces steps."""
+    more_kinds: tuple[str, ...] = ()
+    """Kinds of its steps beside the one of its own name. Their modules end in `_binding_KIND`."""
+
+    def module(self, file: str) -> Any:
+        return import_module(self.module_name(file))
+
+    def module_name(self, file: str) -> str:
+        return f"ftuner.schedules.{self.name}.{file}"
+
+
+SCHEDULES = (
+    Schedule("nest"),
+    Schedule("product", ("matmul", "narrow_matmul", "word_matmul")),
+    Schedule("attention", ("attention",)),
+    Schedule("depthwise", ("convolution", "window_reduce")),
+    Schedule("grouped_convolution", ("convolution",)),
+    Schedule("convolution", ("convolution",)),
+    Schedule("winograd", rewrites=True),
+    Schedule("line_winograd", rewrites=True),
+    Schedule("stripes", rewrites=True, more_kinds=("whole",)),
+    Schedule("recurrence", ("recurrence",)),
+    Schedule("experts", ("expert_matmul",)),
+    Schedule("top_k", ("top_k",)),
+    Schedule("suppression", ("suppress",)),
+    Schedule("trees", ("trees",)),
+)
+
+
+def modules(file: str) -> Iterator[Any]:
+    """The modules of a name that schedules have."""
+    return (s.module(file) for s in SCHEDULES if find_spec(s.module_name(file)))
+
+
+@cache
+def binding_name(kind: str, back_end: str) -> str | None:
+    """The module of a kind of step on a back end, which may not be there; None if no schedule has
+    the kind."""
+    for schedule in SCHEDULES:
+        if kind == schedule.name:
+            return schedule.module_name(f"{back_end}_binding")
+        if kind in schedule.more_kinds:
+            return schedule.module_name(f"{back_end}_binding_{kind}")
+    return None
+
+
+def lowering_of(operator: str) -> Callable[[Node, Placement], Sequence[Form] | None] | None:
+    """The lowering of an operator by its schedules, in the order of the table; None if there are
+    none."""
+    schedules = tuple(s for s in SCHEDULES if operator in s.operators)
+
+    def lower(node: Node, placement: Placement) -> Sequence[Form] | None:
+        found = (schedule.module("step").lower(node, placement) for schedule in schedules)
+        return next((forms for forms in found if forms is not None), None)
+
+    return lower if schedules else None
+
+
+def rewritten(steps: Sequence[Step], outputs: Sequence[View], runs: Runs) -> tuple[Step, ...]:
+    """The steps of a lowered graph, some of them replaced. `outputs`: of the graph; `runs`: whether
+    a back end has a kind of step for a dtype."""
+    for schedule in SCHEDULES:
+        if schedule.rewrites:
+            steps = schedule.module("step").rewritten(steps, outputs, runs)
+    return tuple(steps)

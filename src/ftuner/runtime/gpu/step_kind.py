@@ -1,0 +1,215 @@
+"""The contract of kinds of steps: operands, launches and compiled steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+
+from ftuner.codegen.triton.source import Source
+from ftuner.core.dim import Shape
+from ftuner.core.dtype import FLOAT32, DType
+from ftuner.graph.buffers import Buffer, View
+from ftuner.graph.steps import Step
+from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.kernels import BoundKernel, Kernel
+from ftuner.runtime.gpu.program import KernelLaunch, Launch
+from ftuner.runtime.gpu.scratch import Scratch
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.shapes.evaluation import Dims, Layouts
+from ftuner.runtime.step_kinds import StepKinds
+
+MAX_LAUNCHED = 1 << 20
+"""Programs of a launch: those beyond take several tiles each."""
+Places = Callable[[Buffer], Tensor | int]
+"""The elements of a buffer, or the number of an array of the run."""
+
+
+class BoundOperand(NamedTuple):
+    """A tensor in a buffer, for concrete extents."""
+
+    memory: Tensor | int
+    """The elements of the buffer, or the number of an array of the run."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def tensor(self, arrays: Sequence[Tensor]) -> Tensor:
+        memory = arrays[self.memory] if isinstance(self.memory, int) else self.memory
+        if 0 in self.shape:
+            return memory.new_empty(self.shape)
+        begin = memory.storage_offset() + self.offset
+        backwards = self.backwards
+        if not backwards:
+            return memory.as_strided(self.shape, self.strides, begin)
+        # Tensors have no negative strides: this is a copy of the elements at the time of the call.
+        begin += sum((self.shape[axis] - 1) * self.strides[axis] for axis in backwards)
+        strides = [abs(stride) for stride in self.strides]
+        return memory.as_strided(self.shape, strides, begin).flip(backwards)
+
+    @property
+    def backwards(self) -> list[int]:
+        """Axes of negative strides."""
+        return [axis for axis, stride in enumerate(self.strides) if stride < 0]
+
+
+def exist(operands: Sequence[BoundOperand]) -> bool:
+    """Whether no extent is below zero, as it may be where extents contradict the graph."""
+    return all(n >= 0 for x in operands for n in x.shape)
+
+
+def reversed_bytes(operands: Sequence[BoundOperand], arrays: Sequence[Tensor]) -> int:
+    """Returns the bytes of the copies of operands that have negative strides."""
+    return sum(x.tensor(arrays).nbytes for x in operands if x.backwards)
+
+
+def are_read_in_place(operands: Sequence[BoundOperand]) -> bool:
+    """Whether none has negative strides, for which a call copies it."""
+    return not any(x.backwards for x in operands)
+
+
+class Operands(NamedTuple):
+    """The views of a step, by the numbers of their layouts."""
+
+    views: tuple[View, ...]
+    numbers: tuple[int, ...]
+    layouts: Layouts
+
+    @classmethod
+    def of(cls, views: Sequence[View], layouts: Layouts) -> Operands:
+        return cls(tuple(views), tuple(layouts.number(v.layout) for v in views), layouts)
+
+    def bound(self, values: Sequence[int], memory: Places) -> list[BoundOperand]:
+        """The operands for values of the dims."""
+        found = []
+        for view, number in zip(self.views, self.numbers, strict=True):
+            strided = self.layouts.strided(number, values)
+            size = view.layout.dtype.itemsize
+            strides = tuple(stride // size for stride in strided.strides)
+            offset = values[self.layouts.offsets[number]]
+            found.append(BoundOperand(memory(view.buffer), strided.shape, strides, offset))
+        return found
+
+
+S = TypeVar("S", bound=Step)
+
+
+class Setting(NamedTuple):
+    """What the steps of one graph are compiled with."""
+
+    session: GpuSession
+    tf32: bool
+    """Whether float32 may be multiplied as tf32."""
+    dims: Dims
+    """Steps number here the dims that they bind, before any are evaluated."""
+    layouts: Layouts
+
+
+class Rehearsal(KernelLaunch):
+    """A launch whose kernels depend on the strides of its operands. It may be asked for them at
+    extents that stand for others, of operands without data."""
+
+    @property
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether no extent is negative."""
+
+    @abstractmethod
+    def wanted(self) -> list[Source]:
+        """All kernels that it may launch."""
+
+
+class TiledLaunch(KernelLaunch):
+    """A kernel of tiles at known extents."""
+
+    def __init__(
+        self, kernel: Kernel, programs: int, buffers: Sequence[Tensor | int],
+        rest: Sequence[Any], scratch: Scratch | None = None,
+        taken: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
+        """`buffers`: tensors, or the numbers of arrays of the run. `rest`: the other arguments.
+        `scratch`: where several programs share a tile, with what they take of it."""
+        super().__init__(buffers)
+        self._kernel = kernel
+        self._programs = programs
+        self._buffers = buffers
+        self._rest = rest
+        self._late = None if scratch is None else partial(scratch.take, *taken)
+        self._taken = taken
+
+    def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel]:
+        tensors = [arrays[x] if isinstance(x, int) else x for x in self._buffers]
+        given = [*map(_bytes, tensors), *self._rest]
+        found = [self._kernel.argument(x) if isinstance(x, Tensor) else x for x in given]
+        bound = BoundKernel(self._kernel, self._programs, found, self._late, self._taken)
+        bound.launch()
+        return [bound]
+
+    def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
+        return self._taken[0] * FLOAT32.itemsize
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """Booleans as bytes, which kernels read them as."""
+    return x.view(torch.uint8) if x.dtype == torch.bool else x
+
+
+class CompiledStep(ABC):
+    """A step whose dims and layouts have numbers."""
+
+    sources: Sequence[Source] = ()
+    """The kernels that it may launch whatever the extents are."""
+    checks: tuple[str, ...] = ()
+    """What a status of n + 1 means; none if the step checks nothing."""
+
+    @abstractmethod
+    def bind(self, values: Sequence[int], memory: Places, status: Tensor | None) -> Launch | None:
+        """The launch for values of the dims; None if there is nothing to do. `status`: the word
+        that checks write to, if the step has some."""
+
+    def rehearsal(self, values: Sequence[int], memory: Places) -> Rehearsal | None:
+        """The launch for values of the dims, if its kernels depend on the strides of operands."""
+        return None
+
+
+class StepKind(ABC, Generic[S]):
+    """One kind of step. The module of a kind has one, `KIND`."""
+
+    def loops(self, step: S) -> Shape:
+        """The extents of loops that may have more iterations than the operands have elements;
+        binding refuses too many. Empty if the step has no such loops."""
+        return ()
+
+    def supports(self, dtype: DType) -> bool:
+        """Whether there are kernels for elements of a dtype. Lowering asks this of kinds that it
+        can do without."""
+        return True
+
+    def multiplied(self, step: S) -> DType | None:
+        """The element type of the matrices that the step multiplies; None if there are none."""
+        return None
+
+    def arranged(self, step: S) -> S:
+        """The step with its constants in the layout that kernels read."""
+        return step
+
+    @abstractmethod
+    def compiled(self, step: S, setting: Setting) -> CompiledStep:
+        """The step with all that does not depend on extents.
+
+        Raises:
+            UnsupportedKernelError: it has no schedule on a GPU.
+        """
+
+
+KINDS = StepKinds[StepKind[Any]]("gpu")
+kind_of = KINDS.of
+
+
+def runs(kind: str, dtype: DType) -> bool:
+    """Whether there is a kind of step for a dtype."""
+    found = KINDS.named(kind)
+    return found is not None and found.supports(dtype)

@@ -1,0 +1,358 @@
+"""Attention on a CPU: one kernel, and its record with covers, blocks and tasks at bound extents."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.cpu.common_epilogue import COMMON
+from ftuner.core.cpu.tile import PACKED, ROW
+from ftuner.core.dim import ceil_quotient, maximum, minimum, remainder
+from ftuner.core.evaluation import evaluate
+from ftuner.core.product import product_types
+from ftuner.core.units import count
+from ftuner.cost.step import Machine, StepCost
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.planner import planner_for
+from ftuner.runtime.cpu.packed_weights import covers_of
+from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.step_kind import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    RequiredFamilies,
+    StepKind,
+    StepReport,
+    addressed,
+    no_cost,
+    strided,
+    touched,
+)
+from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, most_chunks, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.shapes.layout import StridedArray
+from ftuner.runtime.step_kinds import MatrixKind
+from ftuner.schedules.attention.cpu_cost import AttentionLayout, AttentionProblem
+from ftuner.schedules.attention.cpu_plan import attention_blocks, attention_estimate
+from ftuner.schedules.attention.cpu_record import Attention
+from ftuner.schedules.attention.step import AttentionStep
+from ftuner.ukernels.cpu.library import LibraryName, build_library
+
+SOFTMAX_OPERATIONS = 5
+"""Operations on a score: scale, maximum, difference, power, sum. A cap is two more."""
+
+
+class AttentionPlan(NamedTuple):
+    """How an attention is cut and covered."""
+
+    slots: tuple[int, ...]
+    """The slots of `cpu_record.Attention` before the batch axes. What counts keys, strides and
+    the address of the workspace are 0."""
+    tasks: int
+    runs: int
+    """Runs of consecutive tasks, which chunks do not divide. The tasks of a run share k and v,
+    where there are enough such runs."""
+    worker_bytes: int
+    """Each worker's part of the workspace."""
+
+
+def heads_are_rows(q: StridedArray, k: StridedArray, v: StridedArray) -> bool:
+    """Whether heads of one position that share k and v become rows of one product: all of them see
+    all keys that any sees."""
+    return q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0
+
+
+def problem_of(
+    q: StridedArray, k: StridedArray, v: StridedArray, offset: int | None, workers: int
+) -> AttentionProblem:
+    """What is planned. All arrays have the same batch axes; `offset` is the value of
+    `AttentionSoftmax.causal`."""
+    steps, columns = v.shape[-2:]
+    if offset is not None:
+        # Keys that no row sees are left out.
+        steps = max(min(steps, q.shape[-2] + offset), 0)
+    if heads_are_rows(q, k, v):
+        q, offset = _heads_as_rows(q), None
+    *batch, rows, depth = q.shape
+    elements, sharing = math.prod(batch), _sharing(batch, k, v)
+    return AttentionProblem(elements, sharing, rows, depth, steps, columns, offset, workers)
+
+
+def attention_plan(
+    products: Products, softmax: AttentionSoftmax, problem: AttentionProblem
+) -> AttentionPlan:
+    """The plan of a problem, for all numbers of keys that fill as many vectors."""
+    library = products.compiled.library
+    elements, _, rows, depth, steps, columns, _, _ = problem
+    size, lanes = library.types.c.itemsize, library.lanes
+    width = library.widths[0]
+    nr = width * lanes
+    tail_k = -(-(steps % nr) // lanes)
+    tail_v = -(-(columns % nr) // lanes)
+    padded_steps = -(-steps // lanes) * lanes
+    padded_columns = columns - columns % nr + tail_v * lanes
+    score_row = padded_steps * size
+    block, splits, runs = attention_blocks(products.planner, problem)
+    dims = [0] * Attention.AXES
+    dims[Attention.ROWS] = rows
+    dims[Attention.DEPTH] = depth
+    dims[Attention.COLUMNS] = columns
+    for slot, bits in _constants(softmax, library.types.c.name):
+        dims[slot] = bits
+    dims[Attention.SPLITS] = splits
+    dims[Attention.BLOCK] = block
+    dims[Attention.SCORE_ROW] = score_row
+    dims[Attention.PACK] = products.kernels.runtime.pack_addresses[library.types.a]
+    v_offset = aligned(padded_steps * depth * size + SLACK_BYTES)
+    scores_offset = v_offset + aligned(padded_columns * padded_steps * size + SLACK_BYTES)
+    sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)
+    worker_bytes = sums_offset + aligned(block * size)
+    dims[Attention.WORKER_BYTES] = worker_bytes
+    dims[Attention.V_OFFSET] = v_offset
+    dims[Attention.SCORES_OFFSET] = scores_offset
+    dims[Attention.SUMS_OFFSET] = sums_offset
+    dims[Attention.STEP_PADDED] = tail_k * lanes
+    dims[Attention.COLUMN_PADDED] = tail_v * lanes
+    dims[Attention.PANEL] = nr
+    panels = (width, False, depth), (tail_k, True, depth), (tail_v, True, padded_steps)
+    for slot, (vectors, tail, length) in enumerate(panels, Attention.COVERS):
+        if vectors:
+            covers = covers_of(products, vectors, tail, length)
+            dims[slot] = covers.buffer_info()[0]
+        else:
+            # Read, and not used.
+            dims[slot] = dims[Attention.COVERS]
+    return AttentionPlan(tuple(dims), elements * splits, runs, worker_bytes)
+
+
+@lru_cache(maxsize=256)
+def _constants(softmax: AttentionSoftmax, dtype: str) -> tuple[tuple[int, int], ...]:
+    """The slots of what depends on no extents, and their bits."""
+    floor = float(np.finfo(dtype).min) if softmax.safe else -math.inf
+    return (
+        (Attention.SCALE, _bits(softmax.inner_scale)),
+        (Attention.HIDDEN, _bits(softmax.hidden)),
+        (Attention.FLOOR, _bits(floor)),
+        (Attention.BROKEN, _bits(0.0 if softmax.hides_nan else math.nan)),
+        (Attention.CAP, _bits(softmax.softcap)),
+    )
+
+
+def _heads_as_rows(x: StridedArray) -> StridedArray:
+    """Exchange the axis of rows, of extent 1, with the last batch axis."""
+    (*batch, heads, row, element), (*outer, by_head, by_row, by_element) = x.shape, x.strides
+    return StridedArray(
+        (*batch, row, heads, element), (*outer, by_row, by_head, by_element), x.itemsize
+    )
+
+
+def _sharing(batch: Sequence[int], k: StridedArray, v: StridedArray) -> int:
+    """Number of consecutive batch elements that have the same k and v."""
+    count = 1
+    axes = zip(batch, k.strides[:-2], v.strides[:-2], strict=True)
+    for extent, *strides in reversed(tuple(axes)):
+        if extent > 1 and any(strides):
+            break
+        count *= extent
+    return count
+
+
+def _bits(number: float) -> int:
+    """The bits of a float64 as an integer."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits
+
+
+def _record_slots(batch_axes: int) -> int:
+    return Attention.AXES + batch_axes * Attention.AXIS_SIZE
+
+
+@dataclass(frozen=True)
+class AttentionTask(Task):
+    """Plans an attention."""
+
+    products: Products
+    softmax: AttentionSoftmax
+    """Without its limit on keys."""
+    offset: int
+    """The number of the dim of that limit, or -1 if there is none."""
+    steps: int
+    """The number of the dim that counts the keys that any row sees."""
+    deciding: tuple[int, ...]
+    """The numbers of the dims that decide the plan."""
+    layouts: tuple[int, ...]
+    """The numbers of the layouts of q, k, v, the mask and the sinks if there are any, and the
+    result."""
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        q, k, v, *_, out = [layouts.strided(n, values) for n in self.layouts]
+        slots = _record_slots(len(out.shape) - 2)
+        if 0 in out.shape:
+            return nothing_to_do(workers, slots)
+        offset = None if self.offset < 0 else values[self.offset]
+        problem = problem_of(q, k, v, offset, workers)
+        plan = attention_plan(self.products, self.softmax, problem)
+        return BoundTask(
+            workers,
+            min(plan.runs, most_chunks(workers, hardware)),
+            plan.tasks,
+            False,
+            (*plan.slots, *(0,) * (slots - len(plan.slots))),
+            workers * plan.worker_bytes,
+            plan.worker_bytes,
+            None,
+            int(heads_are_rows(q, k, v)),
+        )
+
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        forms, _ = layouts.plan_key(self.layouts)
+        # Of the value of `causal` binding reads no more than `steps`.
+        form = replace(self, offset=min(self.offset, 0), steps=0, deciding=(), layouts=())
+        return PlanKey((form, forms), self.deciding)
+
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        """Variant 1: heads are rows."""
+        as_rows = variant == 1
+        q, k, v, *optional, out = [layouts.numbered(n) for n in self.layouts]
+        if as_rows:
+            q, *optional, out = [_heads_as_rows(x) for x in (q, *optional, out)]
+        sinks = optional.pop() if self.softmax.sinks else None
+        mask = optional.pop() if optional else None
+        limit = self.steps if as_rows or self.offset < 0 else self.offset
+        found = [Field(Attention.STEPS, self.steps, 1), Field(Attention.CAUSAL, limit, 1)]
+
+        def stride(index: int, x: StridedArray | None, axis: int) -> None:
+            if x is not None:
+                found.append(Field(index, x.strides[axis], x.itemsize))
+
+        stride(Attention.Q_ROW, q, -2)
+        stride(Attention.K_DEPTH, k, -2)
+        stride(Attention.K_STEP, k, -1)
+        stride(Attention.V_STEP, v, -2)
+        stride(Attention.V_COLUMN, v, -1)
+        stride(Attention.MASK_ROW, mask, -2)
+        stride(Attention.SINKS_ROW, sinks, -2)
+        stride(Attention.OUT_ROW, out, -2)
+        for axis, extent in enumerate(q.shape[:-2]):
+            at = Attention.AXES + axis * Attention.AXIS_SIZE
+            found.append(Field(at, extent, 1))
+            for index, x in enumerate((q, k, v, mask, sinks, out), at + 1):
+                stride(index, x, axis)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class CompiledAttention(CompiledStep):
+    """An attention with its kernel, and the library of the uKernels that the kernel calls."""
+
+    step: AttentionStep
+    address: int
+    products: Products
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step = self.step
+        slots = _record_slots(len(step.q.shape) - 2)
+        dims = records.kernel(at, self.address, addressed(step.views), slots)
+        records.workspace(dims + Attention.WORKSPACE)
+        records.planned_tasks(self._task(records), range(dims, dims + slots))
+
+    def _task(self, records: RecordLayout) -> AttentionTask:
+        step, library = self.step, self.products.compiled.library
+        causal, lanes = step.softmax.causal, library.lanes
+        *batch, rows, depth = step.q.shape
+        keys, columns = step.v.shape[-2:]
+        steps = keys if causal is None else maximum(minimum(keys, rows + causal), 0)
+        # Of strides, only whether elements share k and v.
+        strides = [s for x in (step.k, step.v) for s in x.layout.strides[:-2]]
+        deciding = (
+            *batch, rows, depth, columns, *(minimum(stride, 1) for stride in strides),
+            ceil_quotient(steps, lanes),
+            ceil_quotient(remainder(steps, library.widths[0] * lanes), lanes),
+        )  # fmt: skip
+        dims = records.dims
+        return AttentionTask(
+            self.products,
+            replace(step.softmax, causal=None),
+            -1 if causal is None else dims.number(causal),
+            dims.number(steps),
+            dims.numbers(deciding),
+            tuple(records.layouts.number(view.layout) for view in step.views),
+        )
+
+
+class AttentionKind(MatrixKind, StepKind[AttentionStep]):
+    """An attention is one kernel, which calls uKernels of the library without an epilogue."""
+
+    has_workspace = True
+
+    def required_families(
+        self, step: AttentionStep, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies:
+        name = LibraryName(product_types(step.q.layout.dtype), COMMON)
+        library = build_library(hardware, isa, *name)
+        full = library.family(library.widths[0], False, ROW, PACKED)
+        # The number of keys is known at run time only, so that any tail may be met.
+        tails = [library.family(v, True, ROW, PACKED) for v in range(1, max(library.widths) + 1)]
+        return RequiredFamilies(name, (full, *tails), 0)
+
+    def bundle(self, step: AttentionStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        mask = None if step.mask is None else step.mask.layout.dtype
+        causal, capped = step.softmax.causal is not None, bool(step.softmax.softcap)
+        axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
+        return kernel_bundle(
+            "ftuner.schedules.attention.cpu_kernel", "attention",
+            dtype, axes, mask, causal, capped, step.softmax.sinks, isa.vector_bytes, isa.fused,
+        )  # fmt: skip
+
+    def compiled(
+        self, step: AttentionStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledAttention:
+        assert required is not None
+        products = loaded.products(required.library)
+        products.planner.prepare_covers()
+        return CompiledAttention(step, kernel, products)
+
+    def report(
+        self, step: AttentionStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        q, k, v, *_ = (strided(x, extents) for x in step.views)
+        reads = sum(touched(x, extents) for x in step.views[:-1])
+        writes = touched(step.out, extents)
+        if 0 in (*q.shape, *v.shape):
+            return StepReport("nothing", no_cost(machine))
+        need = self.required_families(step, machine.hardware, machine.isa.name, machine.workers)
+        planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
+        limit = step.softmax.causal
+        offset = None if limit is None else evaluate(limit, extents)
+        problem = problem_of(q, k, v, offset, machine.workers)
+        masked, capped = step.mask is not None, bool(step.softmax.softcap)
+        layout = AttentionLayout(
+            masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize, capped
+        )
+        estimate = attention_estimate(planner, problem, layout, reads + writes)
+        elements, rows, columns = problem.elements, problem.rows, problem.columns
+        scores = elements * sum(problem.seen(row + 1) for row in range(rows))
+        flops = (
+            2 * scores * (problem.depth + columns)
+            + (SOFTMAX_OPERATIONS + masked + 2 * capped) * scores
+        )
+        flops += elements * rows * columns
+        block, splits, _ = attention_blocks(planner, problem)
+        plan = f"blocks of {count(block, 'row')}, {count(elements * splits, 'task')}"
+        return StepReport(plan, StepCost(flops, reads, writes, estimate))
+
+
+KIND = AttentionKind()

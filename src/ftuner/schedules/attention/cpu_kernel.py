@@ -1,0 +1,372 @@
+"""Attention as one kernel, in LLVM IR: scores, scale, mask, softmax and values, block by block.
+
+For each batch element, a worker packs k and v into its own panels, unless the previous element had
+the same k and v: heads of one group are consecutive. Then it takes blocks of rows of q: uKernels
+compute the scores of a block in memory that stays in L2, each row is exponentiated in place, and
+uKernels multiply it by v; the sum of the powers divides the result. Only the scores of one block
+exist at a time. In causal attention, both products and the powers end at the last key that the
+block's last row sees; weights of keys that a row does not see are zero.
+`cpu_record.Attention` is the layout of what the function reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir import vector_arithmetic as vecbody
+from ftuner.codegen.llvm.ir import vector_math as vecmath
+from ftuner.codegen.llvm.ir.accumulators import across
+from ftuner.codegen.llvm.ir.builder import (
+    I8,
+    I64,
+    at,
+    call_address,
+    const,
+    minimum,
+    pointer_slot,
+    reserve,
+    scalar_type,
+    set_slot,
+    slot,
+    splat,
+)
+from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
+from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
+from ftuner.codegen.llvm.kernels.step import (
+    COVER_BYTES,
+    STEP_KERNEL_TYPE,
+    emit_covers,
+    emit_panel,
+    product_context,
+)
+from ftuner.codegen.llvm.native.records import Context
+from ftuner.core.dtype import BOOL, DType
+from ftuner.schedules.attention.cpu_record import Attention
+
+FULL, LAST_OF_K, LAST_OF_V = range(3)
+
+
+def emit(
+    module: ir.Module, symbol: str, dtype: DType, axes: int, mask: DType | None, causal: bool,
+    capped: bool, sinks: bool, vector_bytes: int, fused: bool,
+) -> None:  # fmt: skip
+    """Add the kernel for a number of batch axes, with a mask of a dtype or without; `capped`:
+    whether scores pass a hyperbolic tangent; `sinks`: whether each row has a score without a key.
+    Its buffers are q, k, v, the mask and the sinks if there are any, and the result; a task is a
+    range of rows of one batch element."""
+    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
+    lanes = vector_bytes // dtype.itemsize
+    _Emission(function, dtype, axes, mask, causal, capped, sinks, lanes, fused).emit()
+
+
+class _Emission:
+    def __init__(
+        self, function: ir.Function, dtype: DType, axes: int, mask: DType | None, causal: bool,
+        capped: bool, sinks: bool, lanes: int, fused: bool,
+    ) -> None:  # fmt: skip
+        self.dtype, self.axes, self.mask = dtype, axes, mask
+        self.causal, self.lanes, self.fused = causal, lanes, fused
+        buffers, self.dims, _, self.worker, self.begin, self.end = function.args
+        self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
+        names = ["q", "k", "v", *["mask"] * (mask is not None), *["sinks"] * sinks, "out"]
+        self.buffers = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(names)}
+        self.element = scalar_type(self.dtype)
+        self.vector = ir.VectorType(self.element, lanes)
+        self.size = self.dtype.itemsize
+        self.context = product_context(builder)
+        stride = self.dim(Attention.WORKER_BYTES)
+        own = at(builder, pointer_slot(builder, self.dims, Attention.WORKSPACE),
+                 builder.mul(self.worker, stride))  # fmt: skip
+        self.packed_k = own
+        self.packed_v = at(builder, own, self.dim(Attention.V_OFFSET))
+        self.scores = at(builder, own, self.dim(Attention.SCORES_OFFSET))
+        self.sums = at(builder, own, self.dim(Attention.SUMS_OFFSET))
+        self.scale = self._number(Attention.SCALE)
+        self.hidden = self._number(Attention.HIDDEN)
+        self.floor = self._number(Attention.FLOOR)
+        self.broken = self._number(Attention.BROKEN)
+        self.cap = self._number(Attention.CAP) if capped else None
+
+    def dim(self, index: int) -> ir.Value:
+        return slot(self.builder, self.dims, index)
+
+    def _number(self, index: int) -> ir.Value:
+        """What a slot holds as a float64, in all lanes of a vector."""
+        number = self.builder.bitcast(self.dim(index), ir.DoubleType())
+        if self.size == 4:
+            number = self.builder.fptrunc(number, self.element)
+        return splat(self.builder, number, self.lanes)
+
+    def emit(self) -> None:
+        builder = self.builder
+        splits = self.dim(Attention.SPLITS)
+        # Addresses of the k and v that are packed; 0 stands for none.
+        sources = {name: reserve(builder, I64) for name in ("k", "v")}
+        for source in sources.values():
+            builder.store(const(0), source)
+        with counted_loop(builder, self.begin, self.end) as task:
+            places = self._places(builder.udiv(task, splits))
+            part = builder.urem(task, splits)
+            with self._new(sources["k"], places["k"]):
+                self._pack(places["k"], Attention.K_DEPTH, Attention.K_STEP, Attention.DEPTH,
+                           Attention.STEPS, Attention.STEP_PADDED, self.packed_k)  # fmt: skip
+            with self._new(sources["v"], places["v"]):
+                self._pack(places["v"], Attention.V_STEP, Attention.V_COLUMN, Attention.STEPS,
+                           Attention.COLUMNS, Attention.COLUMN_PADDED, self.packed_v)  # fmt: skip
+            # All blocks are whole but the last.
+            count, block = self.dim(Attention.ROWS), self.dim(Attention.BLOCK)
+            blocks = builder.udiv(builder.add(count, builder.sub(block, const(1))), block)
+            begin, end = partition_bounds(builder, blocks, splits, part)
+            with counted_loop(builder, begin, end) as number:
+                top = builder.mul(number, block)
+                left = builder.sub(count, top)
+                rows = minimum(builder, left, block)
+                tables = [
+                    pointer_slot(builder, self.dims, Attention.COVERS + n)
+                    for n in (FULL, LAST_OF_K, LAST_OF_V)
+                ]
+                self._block(places, top, rows, emit_covers(builder, tables, rows))
+        builder.ret_void()
+
+    @contextmanager
+    def _new(self, last: ir.Value, place: ir.Value) -> Iterator[None]:
+        """Emit a branch that runs if an address differs from the one of the last time."""
+        builder = self.builder
+        address = builder.ptrtoint(place, I64)
+        with builder.if_then(builder.icmp_signed("!=", address, builder.load(last, typ=I64))):
+            yield
+            builder.store(address, last)
+
+    def _places(self, number: ir.Value) -> dict[str, ir.Value]:
+        """Addresses of the operands of one batch element: its index in mixed radix."""
+        builder = self.builder
+        order = ("q", "k", "v", "mask", "sinks", "out")
+        places = dict(self.buffers)
+        for axis in reversed(range(self.axes)):
+            base = Attention.AXES + axis * Attention.AXIS_SIZE
+            extent = self.dim(base)
+            index = number if axis == 0 else builder.urem(number, extent)
+            number = number if axis == 0 else builder.udiv(number, extent)
+            for name in places:
+                stride = self.dim(base + 1 + order.index(name))
+                places[name] = at(builder, places[name], builder.mul(index, stride))
+        return places
+
+    def _pack(
+        self, source: ir.Value, step_stride: int, column_stride: int, steps: int, columns: int,
+        padded: int, target: ir.Value,
+    ) -> None:  # fmt: skip
+        """Pack all panels of an operand."""
+        builder = self.builder
+        nr, k = self.dim(Attention.PANEL), self.dim(steps)
+        along_k, along_n = self.dim(step_stride), self.dim(column_stride)
+        function = pointer_slot(builder, self.dims, Attention.PACK)
+
+        def panel(number: ir.Value, width: ir.Value, stored: ir.Value) -> None:
+            column = builder.mul(number, nr)
+            here = at(builder, source, builder.mul(column, along_n))
+            place = self._panel(target, number, k)
+            call_address(builder, PACK_TYPE, function,
+                         [here, along_k, along_n, place, k, width, stored])  # fmt: skip
+
+        full = builder.udiv(self.dim(columns), nr)
+        left = builder.urem(self.dim(columns), nr)
+        with counted_loop(builder, 0, full) as number:
+            panel(number, nr, nr)
+        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+            panel(full, left, self.dim(padded))
+
+    def _panel(self, packed: ir.Value, number: ir.Value, k: ir.Value) -> ir.Value:
+        builder = self.builder
+        elements_ = builder.mul(builder.mul(number, self.dim(Attention.PANEL)), k)
+        return at(builder, packed, builder.mul(elements_, const(self.size)))
+
+    def _block(
+        self, places: dict[str, ir.Value], top: ir.Value, rows: ir.Value, covers: ir.Value
+    ) -> None:
+        builder = self.builder
+        q_row, score_row = self.dim(Attention.Q_ROW), self.dim(Attention.SCORE_ROW)
+        out_row = self.dim(Attention.OUT_ROW)
+        q = at(builder, places["q"], builder.mul(top, q_row))
+        out = at(builder, places["out"], builder.mul(top, out_row))
+        steps = self.dim(Attention.STEPS)
+        seen = self._seen(builder.add(top, rows)) if self.causal else steps
+        self._product(covers, q, q_row, self.packed_k, self.scores, score_row,
+                      self.dim(Attention.DEPTH), self.dim(Attention.DEPTH), self._whole(seen),
+                      LAST_OF_K)  # fmt: skip
+        with counted_loop(builder, 0, rows) as row:
+            here = at(builder, self.scores, builder.mul(row, score_row))
+            number = builder.add(top, row)
+            mask = None
+            if "mask" in places:
+                below = builder.mul(number, self.dim(Attention.MASK_ROW))
+                mask = at(builder, places["mask"], below)
+            sink = None
+            if "sinks" in places:
+                below = builder.mul(number, self.dim(Attention.SINKS_ROW))
+                sink = builder.load(at(builder, places["sinks"], below), typ=self.element)
+            own = self._seen(builder.add(number, const(1))) if self.causal else steps
+            total = self._powers(here, own, mask, sink)
+            builder.store(total, at(builder, self.sums, builder.mul(row, const(self.size))))
+            if self.causal:
+                self._cleared(here, own, seen)
+        self._product(covers, self.scores, score_row, self.packed_v, out, out_row, seen, steps,
+                      self.dim(Attention.COLUMNS), LAST_OF_V)  # fmt: skip
+        with counted_loop(builder, 0, rows) as row:
+            place = at(builder, self.sums, builder.mul(row, const(self.size)))
+            total = builder.load(place, typ=self.element)
+            self._divided(at(builder, out, builder.mul(row, out_row)), total)
+
+    def _seen(self, rows: ir.Value) -> ir.Value:
+        """The number of keys that the last of some rows of a causal attention sees."""
+        builder, steps = self.builder, self.dim(Attention.STEPS)
+        count = builder.add(rows, self.dim(Attention.CAUSAL))
+        count = builder.select(builder.icmp_signed("<", count, steps), count, steps)
+        return builder.select(builder.icmp_signed(">", count, const(0)), count, const(0))
+
+    def _whole(self, seen: ir.Value) -> ir.Value:
+        """Columns of scores to compute for a number of keys: whole panels, except for the last."""
+        if not self.causal:
+            return seen
+        builder, nr, steps = self.builder, self.dim(Attention.PANEL), self.dim(Attention.STEPS)
+        panels = builder.udiv(builder.add(seen, builder.sub(nr, const(1))), nr)
+        count = builder.mul(panels, nr)
+        return builder.select(builder.icmp_signed("<", count, steps), count, steps)
+
+    def _product(
+        self, covers: ir.Value, a: ir.Value, a_row: ir.Value, packed: ir.Value, c: ir.Value,
+        c_row: ir.Value, k: ir.Value, packed_k: ir.Value, columns: ir.Value, last: int,
+    ) -> None:  # fmt: skip
+        """Multiply a block of rows by panels of an operand: the first `k` of their `packed_k`
+        steps."""
+        builder = self.builder
+        nr = self.dim(Attention.PANEL)
+        full = builder.udiv(columns, nr)
+        left = builder.urem(columns, nr)
+        set_slot(builder, self.context, Context.A_STRIDE, a_row)
+        set_slot(builder, self.context, Context.C_ROW_STRIDE, c_row)
+
+        def panel(number: ir.Value, cover: int, valid: ir.Value) -> None:
+            set_slot(builder, self.context, Context.VALID_COLUMNS, valid)
+            column = builder.mul(builder.mul(number, nr), const(self.size))
+            table = at(builder, covers, const(cover * COVER_BYTES))
+            b = self._panel(packed, number, packed_k)
+            there = at(builder, c, column)
+            emit_panel(builder, self.context, table, Rows(a, a_row), b, Rows(there, c_row), k)
+
+        with counted_loop(builder, 0, full) as number:
+            panel(number, FULL, nr)
+        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+            panel(full, last, left)
+
+    def _powers(
+        self, row: ir.Value, count: ir.Value, mask: ir.Value | None, sink: ir.Value | None
+    ) -> ir.Value:
+        """Scale and mask the first scores of a row, and replace them by the powers of e of their
+        differences from the largest, which may be the sink; returns the sum of all powers."""
+        builder, vector, dtype = self.builder, self.vector, self.dtype
+        largest, total = reserve(builder, vector), reserve(builder, vector)
+        least = self.floor
+        if sink is not None:
+            sink = splat(builder, sink, self.lanes)
+            least = elements.combine(builder, "maximum", least, sink, dtype)
+        builder.store(least, largest)
+        builder.store(elements.zero(vector), total)
+
+        def scale(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
+            value = builder.fmul(self._load(place, lanes), self.scale)
+            if self.cap is not None:
+                value = builder.fmul(vecmath.tanh(builder, value, fused=self.fused), self.cap)
+            if mask is not None:
+                value = self._masked(value, mask, number, lanes)
+            self._store(value, place, lanes)
+            if lanes is not None:
+                value = builder.select(lanes, value, self.floor)
+            before = builder.load(largest, typ=vector)
+            builder.store(elements.combine(builder, "maximum", before, value, dtype), largest)
+
+        self._along(row, const(0), count, scale)
+        most = builder.load(largest, typ=vector)
+        most = splat(builder, across(builder, "maximum", most, dtype), self.lanes)
+
+        log2_e = vecbody.splat(vector, 1.0 / math.log(2.0))
+
+        def power(score: ir.Value) -> ir.Value:
+            exponent = builder.fmul(builder.fsub(score, most), log2_e)
+            return vecmath.exp2_flushed(builder, exponent, fused=self.fused)
+
+        def raise_(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
+            value = power(self._load(place, lanes))
+            self._store(value, place, lanes)
+            if lanes is not None:
+                value = builder.select(lanes, value, elements.zero(vector))
+            before = builder.load(total, typ=vector)
+            builder.store(builder.fadd(before, value), total)
+
+        self._along(row, const(0), count, raise_)
+        found = across(builder, "sum", builder.load(total, typ=vector), dtype)
+        if sink is None:
+            return found
+        return builder.fadd(found, builder.extract_element(power(sink), const(0)))
+
+    def _masked(
+        self, value: ir.Value, mask: ir.Value, number: ir.Value, lanes: ir.Value | None
+    ) -> ir.Value:
+        """Scores with a row of the mask, from a number of elements on: an addend, or booleans."""
+        builder = self.builder
+        if self.mask != BOOL:
+            place = at(builder, mask, builder.mul(number, const(self.size)))
+            return builder.fadd(value, self._load(place, lanes))
+        octets = ir.VectorType(I8, self.lanes)
+        place = at(builder, mask, number)
+        given = load_lanes(builder, place, octets, 1, lanes)
+        shown = builder.icmp_unsigned("!=", given, ir.Constant(octets, None))
+        return builder.select(shown, value, self.hidden)
+
+    def _cleared(self, row: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        def clear(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
+            self._store(elements.zero(self.vector), place, lanes)
+
+        self._along(row, begin, end, clear)
+
+    def _divided(self, row: ir.Value, total: ir.Value) -> None:
+        """Divide a row of the result by the sum of its weights, which is zero if it sees no key,
+        and NaN if its softmax is."""
+        builder = self.builder
+        one, zero = (ir.Constant(self.element, x) for x in (1.0, 0.0))
+        blind = builder.fcmp_ordered("==", total, zero)
+        factor = builder.select(blind, zero, builder.fdiv(one, total))
+        factors = splat(builder, factor, self.lanes)
+        broken = builder.fcmp_unordered("uno", total, total)
+
+        def divide(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
+            value = builder.fmul(self._load(place, lanes), factors)
+            self._store(builder.select(broken, self.broken, value), place, lanes)
+
+        self._along(row, const(0), self.dim(Attention.COLUMNS), divide)
+
+    def _along(
+        self, row: ir.Value, begin: ir.Value, end: ir.Value,
+        body: Callable[[ir.Value, ir.Value, ir.Value | None], None],
+    ) -> None:  # fmt: skip
+        """`body(place, number, mask)` for each vector of the elements `begin .. end - 1` of a row,
+        the last one under a mask; `number` is that of its first element."""
+        builder, lanes = self.builder, self.lanes
+
+        def vector(base: ir.Value, count: ir.Value | None) -> None:
+            place = at(builder, row, builder.mul(base, const(self.size)))
+            body(place, base, mask_of(builder, count, lanes))
+
+        by_vectors(builder, begin, end, lanes, vector)
+
+    def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
+        return load_lanes(self.builder, place, self.vector, self.size, mask)
+
+    def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
+        store_lanes(self.builder, value, place, self.size, mask)

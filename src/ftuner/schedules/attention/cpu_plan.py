@@ -1,0 +1,71 @@
+"""Attention: how its rows are cut into blocks and tasks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ftuner.cost.cpu.product import Covers
+from ftuner.cost.step import Estimate, Machine
+from ftuner.planner.cpu.planner import Planner
+from ftuner.schedules.attention.cpu_cost import (
+    AttentionCost,
+    AttentionLayout,
+    AttentionProblem,
+    AttentionUKernels,
+)
+
+
+class AttentionBlocks(NamedTuple):
+    """How the rows of a batch element are cut."""
+
+    rows: int
+    """Rows of each block but the last, which may have fewer."""
+    splits: int
+    """Tasks of a batch element."""
+    runs: int
+    """Runs of consecutive tasks, which are dealt to workers. The tasks of a run share k and v,
+    where there are enough such runs."""
+
+
+def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBlocks:
+    """Blocks whose scores stay in L2, and enough tasks for all workers."""
+    library, tuning = planner.library, planner.library.hardware.tuning
+    elements, workers = problem.elements, problem.workers
+    main = planner.cover(library.widths[0], False, problem.depth)[1].main
+    steps = -(-problem.steps // library.lanes) * library.lanes
+    levels = library.hardware.levels
+    l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
+    score_row = max(steps, 1) * library.types.c.itemsize
+    tiles = int(tuning.scores_share_of_l2 * l2_bytes / (score_row * main))
+    # More rows do not make better use of a panel that is in L2.
+    tiles = min(tiles, tuning.max_block_row_tiles)
+    if problem.offset is not None:
+        tiles = min(tiles, problem.rows // (main * tuning.causal_blocks))
+    tiles = max(tiles, 1)
+    groups = elements // problem.sharing
+    # Heads that share k and v stay with one worker where their groups divide evenly or are many;
+    # otherwise batch elements are split.
+    enough = tuning.attention_tasks_per_worker * workers
+    even = groups % workers == 0 or groups >= enough
+    splits = 1
+    if not even and elements < enough:
+        all_tiles = -(-problem.rows // main)
+        splits = min(-(-enough // elements), all_tiles)
+        tiles = min(tiles, all_tiles // splits)
+    runs = groups if even else elements * splits
+    return AttentionBlocks(min(main * tiles, problem.rows), splits, runs)
+
+
+def attention_estimate(
+    planner: Planner, problem: AttentionProblem, layout: AttentionLayout, bytes_moved: int
+) -> Estimate:
+    """What the busiest worker spends its time on; `bytes_moved` by all workers together."""
+    library = planner.library
+
+    def covers(vectors: int, tail: bool, steps: int) -> Covers:
+        return planner.cover(vectors, tail, steps)[1]
+
+    ukernels = AttentionUKernels(library.types.c, library.lanes, library.widths[0], covers)
+    machine = Machine(library.hardware, library.isa, problem.workers)
+    block_rows, splits, _ = attention_blocks(planner, problem)
+    return AttentionCost(machine, ukernels, problem, layout, block_rows, splits).terms(bytes_moved)

@@ -1,0 +1,409 @@
+"""Attention on one GPU: from operands of any layout to launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from ftuner.codegen.triton.source import Source
+from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.caching import RecentlyUsed
+from ftuner.core.dtype import FLOAT32, INT32
+from ftuner.core.gpu.attention import (
+    MAX_EXTENT,
+    AttentionCall,
+    AttentionForm,
+    AttentionKernel,
+    Causal,
+)
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED
+from ftuner.cost.gpu.tile import loads_of, multiplied_on
+from ftuner.errors import ShapeError, UnsupportedKernelError
+from ftuner.hardware.gpu_model import GpuHardware
+from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
+from ftuner.runtime.gpu.arrays import Tensor, allows_tf32, copied_bytes, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.call_cache import MAX_CALLS
+from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
+from ftuner.runtime.gpu.launching import current_stream, is_capturing
+from ftuner.runtime.gpu.operands import moved
+from ftuner.runtime.gpu.scratch import Scratch
+from ftuner.runtime.ops.attention_operands import Requests
+from ftuner.schedules.attention.gpu_binding_layout import (
+    AttentionBatch,
+    all_aligned,
+    ascending,
+    attention_batch,
+    call_strides,
+    described_keys,
+    in_rows,
+    mask_form,
+    readable_mask,
+    whole_loads,
+)
+from ftuner.schedules.attention.gpu_kernel import attention_source
+from ftuner.schedules.attention.gpu_plan import AttentionPlanner, attention_planner
+
+MAX_UPLOADS = 64
+"""Offsets of requests that are kept on the device, because the layers of a model share them."""
+
+
+class _Seen(NamedTuple):
+    """The keys that rows see, and how float32 is multiplied."""
+
+    causal: Causal
+    past: int
+    requests: Requests | None
+    """Requests of unequal length."""
+    tf32: bool
+
+    @classmethod
+    def of(cls, past: int | None, tf32: bool) -> _Seen:
+        """`past`: the value of `AttentionSoftmax.causal`."""
+        return cls("none" if past is None else "first", past or 0, None, tf32)
+
+
+class _Call(NamedTuple):
+    """The launches for operands of one layout, with all arguments except tensors."""
+
+    kernel: Kernel
+    plan: AttentionPlan
+    numbers: AttentionCall
+    described: Mapping[str, Geometry]
+    """Descriptors of keys and values, by argument."""
+    offsets: tuple[tuple[int, ...], ...]
+
+
+class _Prepared(NamedTuple):
+    """The planner of a form, and all kernels that a plan may choose."""
+
+    planner: AttentionPlanner
+    kernels: Mapping[AttentionKernel, Kernel]
+
+
+class Attentions:
+    """Attention on one GPU; safe to use from several threads, each on its own stream."""
+
+    def __init__(
+        self, device: torch.device, kernels: Kernels, scratch: Scratch, hardware: GpuHardware
+    ) -> None:
+        self.device = device
+        self._kernels = kernels
+        self._scratch = scratch
+        self._hardware = hardware
+        self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
+        """By the layout of operands."""
+        self._written: dict[tuple[AttentionForm, bool], dict[AttentionKernel, Source]] = {}
+        """The sources of a form: a model asks for the same ones at all extents of its
+        rehearsals."""
+        self._prepared: dict[tuple[AttentionForm, bool], _Prepared] = {}
+        self._uploads: RecentlyUsed[tuple[object, ...], tuple[Tensor, Tensor]] = RecentlyUsed(
+            MAX_UPLOADS
+        )
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool | None = None,
+        sinks: Tensor | None = None,
+    ) -> list[BoundKernel] | None:  # fmt: skip
+        """`out = softmax(q @ k, mask) @ v`, on the current stream; the result is not empty.
+
+        Args:
+            q, k, v, out: `(..., rows, depth)`, `(..., depth, keys)`, `(..., keys, columns)` and
+                `(..., rows, columns)`, with the same batch axes.
+            mask: `(..., rows, keys)`, numbers or booleans; strides may be 0.
+            past: the value of `softmax.causal`.
+            tf32: whether float32 may be multiplied as tf32; by default as torch says.
+            sinks: `(..., rows, 1)`, numbers, if `softmax.sinks`; strides may be 0.
+
+        Returns:
+            The launches, valid for all tensors of the same layout at the same addresses; None if
+            an operand or the result was copied.
+
+        Raises:
+            ShapeError: queries longer than a kernel takes; or more than `MOST_COUNTED` rows, keys,
+                tiles, or parts of these.
+        """
+        tf32 = allows_tf32() if tf32 is None else tf32
+        return self._cut(q, k.mT, v, out, _optional(mask, sinks), softmax, _Seen.of(past, tf32))
+
+    def wanted(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool, sinks: Tensor | None = None,
+    ) -> list[Source]:  # fmt: skip
+        """Returns what `run` may launch for operands of these layouts, which may have no data."""
+        seen = _Seen.of(past, tf32)
+        if v.shape[-2] == 0:
+            return []
+        found: list[Source] = []
+        given = _given(q, k.mT, v, out, _optional(mask, sinks))
+        for arrays in _pieces(_readable(given, softmax)):
+            batch = attention_batch(arrays[3].shape[:-2], arrays)
+            form = self._form(arrays, batch, softmax, seen)
+            found += self._sources(form, batch.members.extent > 1).values()
+        return found
+
+    @property
+    def calls(self) -> Iterator[_Call]:
+        """Plans and kernels of the layouts of operands that are kept."""
+        return self._calls.values()
+
+    def workspace_bytes(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool, sinks: Tensor | None = None,
+    ) -> int:  # fmt: skip
+        """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
+        sums."""
+        if v.shape[-2] == 0:
+            return 0
+        given = _given(q, k.mT, v, out, _optional(mask, sinks))
+        arrays = _readable(given, softmax)
+        seen = _Seen.of(past, tf32)
+        plans = [self._call(piece, softmax, seen).plan for piece in _pieces(arrays)]
+        floats = max(plan.workspace_floats for plan in plans)
+        return copied_bytes(arrays, given) + FLOAT32.itemsize * floats
+
+    def run_requests(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, requests: Requests,
+        softmax: AttentionSoftmax, causal: bool,
+    ) -> list[BoundKernel] | None:  # fmt: skip
+        """As `run`, in one launch, for requests of unequal length that are concatenated along rows
+        and keys.
+
+        Args:
+            q, k, v, out: `(heads, sharing, ...)`, and then as in `run`; k and v are broadcast along
+                the second axis.
+            causal: whether the last row of a request sees all of its keys, the one before all but
+                the last, and so on.
+
+        Raises:
+            ShapeError: as in `run`.
+            UnsupportedKernelError: the stream is captured in a CUDA graph.
+        """
+        limit: Causal = "last" if causal else "none"
+        seen = _Seen(limit, 0, requests, allows_tf32())
+        return self._cut(q, k.mT, v, out, [], softmax, seen)
+
+    def _cut(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, optional: list[Tensor],
+        softmax: AttentionSoftmax, seen: _Seen,
+    ) -> list[BoundKernel] | None:  # fmt: skip
+        if v.shape[-2] == 0:
+            # The result of attention over no keys is zero.
+            out.zero_()
+            return None
+        given = _given(q, k, v, out, optional)
+        arrays = _readable(given, softmax)
+        launches = [x for piece in _pieces(arrays) for x in self._bound(piece, softmax, seen)]
+        for bound in launches:
+            bound.launch()
+        if arrays[3] is not out:
+            out.copy_(arrays[3])
+        in_place = q is arrays[0] and all(x is y for x, y in zip(arrays, given, strict=True))
+        return launches if in_place else None
+
+    def _call(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
+        layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
+        weights = (
+            softmax.scale, softmax.softcap, softmax.hidden, softmax.safe, softmax.hides_nan,
+            softmax.sinks,
+        )  # fmt: skip
+        dtype = matrix_dtype(arrays[0], "q")
+        key = (*layout, *(x.dtype for x in arrays[4:]), dtype, weights, seen)
+        call = self._calls.get(key)
+        if call is None:
+            call = self._make(arrays, softmax, seen)
+            self._calls.add(key, call)
+        return call
+
+    def _form(
+        self, arrays: list[Tensor], batch: AttentionBatch, softmax: AttentionSoftmax, seen: _Seen
+    ) -> AttentionForm:
+        q, k, v, *_ = arrays
+        mask, sinks = _optional_numbers(arrays, softmax)
+        depth, columns = q.shape[-1], v.shape[-1]
+        dtype = matrix_dtype(q, "q")
+        multiply = multiplied_on(self._hardware, multiply_of(dtype, seen.tf32))
+        aligned = all_aligned(arrays[:4], batch)
+        aligned = aligned and whole_loads(q, depth) and whole_loads(v, columns)
+        return AttentionForm.over(
+            dtype, multiply, depth, columns,
+            causal=seen.causal,
+            mask=None if mask is None else mask_form(arrays[mask], batch),
+            ragged=None if seen.requests is None else INT32,
+            aligned=aligned,
+            loads=loads_of(self._hardware, multiply, aligned and ascending([k, v], batch)),
+            negative=softmax.scale < 0,
+            capped=bool(softmax.softcap),
+            sinks=None if sinks is None else matrix_dtype(arrays[sinks], "sinks"),
+        )  # fmt: skip
+
+    def _make(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
+        past, requests = seen.past, seen.requests
+        q, k, v, out, *_ = arrays
+        batch = attention_batch(out.shape[:-2], arrays)
+        (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
+        # Beyond these limits rows see all keys, or none.
+        past = max(min(past, keys), -rows)
+        if max(rows, keys, rows + past) > MOST_COUNTED:
+            raise ShapeError(
+                f"attention of {rows} rows and {keys} keys, {past} of them before the rows: each "
+                f"of these, and rows plus keys before them, is at most {MOST_COUNTED}"
+            )
+        count = batch.requests.extent if requests is None else len(requests.rows) - 1
+        problem = AttentionProblem(
+            count, batch.heads.extent, batch.members.extent, rows, keys, depth, columns, past
+        )
+        form = self._form(arrays, batch, softmax, seen)
+        lengths = None
+        if requests is not None:
+            lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
+        plan, kernel = self._planned(form, problem, lengths)
+        counted = max(plan.programs, plan.blocks * plan.split_keys, plan.packed_rows)
+        if counted > MOST_COUNTED:
+            raise ShapeError(
+                f"attention in {counted} parts of tiles, parts of blocks of keys, or rows of heads "
+                f"that share keys: at most {MOST_COUNTED} are possible"
+            )
+        described = described_keys(plan.kernel, k, v, batch)
+        strides = [s for i in range(4) for s in call_strides(arrays, batch, i, bool(described))]
+        mask, sinks = _optional_numbers(arrays, softmax)
+        if mask is None:
+            strides += [0] * 5
+        else:
+            strides += [*call_strides(arrays, batch, mask, False), arrays[mask].stride(-1)]
+        strides += [0] * 4 if sinks is None else call_strides(arrays, batch, sinks, False)
+        numbers = AttentionCall(
+            count, problem.heads, problem.sharing, rows, keys, depth, columns, past, plan.tiles,
+            plan.l2_heads, plan.split_keys, softmax.inner_scale, softmax.softcap, softmax.hidden,
+            0.0 if softmax.safe or softmax.hides_nan else math.nan,
+            0.0 if softmax.hides_nan else math.nan, *strides,
+        )  # fmt: skip
+        return _Call(kernel, plan, numbers, described, batch.offsets)
+
+    def _planned(
+        self, form: AttentionForm, problem: AttentionProblem, lengths: RequestLengths | None
+    ) -> tuple[AttentionPlan, Kernel]:
+        prepared = self._prepare(form, problem.sharing > 1)
+        plan = prepared.planner.plan(problem, lengths)
+        return plan, prepared.kernels[plan.kernel]
+
+    def _sources(self, form: AttentionForm, shared: bool) -> dict[AttentionKernel, Source]:
+        """Returns the sources of all kernels that a plan may choose."""
+        found = self._written.get((form, shared))
+        if found is None:
+            kernels = attention_planner(self._hardware, form, shared).kernels
+            found = {kernel: attention_source(kernel) for kernel in kernels}
+            self._written[form, shared] = found
+        return found
+
+    def _prepare(self, form: AttentionForm, shared: bool) -> _Prepared:
+        """Returns the planner and all kernels of a form; compiles them on the first call."""
+        found = self._prepared.get((form, shared))
+        if found is None:
+            sources = self._sources(form, shared)
+            self._kernels.prepare(list(sources.values()))
+            kernels = {kernel: self._kernels.kernel(source) for kernel, source in sources.items()}
+            planner = attention_planner(self._hardware, form, shared)
+            found = self._prepared[form, shared] = _Prepared(planner, kernels)
+        return found
+
+    def _bound(
+        self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen
+    ) -> Iterator[BoundKernel]:
+        call = self._call(arrays, softmax, seen)
+        plan, kernel, argument = call.plan, call.plan.kernel, call.kernel.argument
+        mask, sinks = _optional_numbers(arrays, softmax)
+        names = ["q", "k", "v", "out", *["mask"] * (mask is not None)]
+        names += ["sinks"] * (sinks is not None)
+        scratch = (plan.workspace_floats, plan.arrivals) if kernel.split else (0, 0)
+
+        def late() -> tuple[Tensor, ...]:
+            uploaded = () if seen.requests is None else self._upload(seen.requests)
+            return (*uploaded, *(self._scratch.take(*scratch) if kernel.split else ()))
+
+        depends = late if kernel.split or seen.requests is not None else None
+        for offsets in call.offsets:
+            moved_to = map(moved, arrays, offsets)
+            # Booleans are read as bytes.
+            whole = {
+                name: x.view(torch.uint8) if x.dtype == torch.bool else x
+                for name, x in zip(names, moved_to, strict=True)
+            }
+            values = {name: argument(x) for name, x in whole.items()}
+            for name, geometry in call.described.items():
+                values[name] = argument(whole[name[0]], geometry)
+            arguments = [*(values.get(name, LATE) for name in kernel.pointers), *call.numbers]
+            yield BoundKernel(call.kernel, plan.programs, arguments, depends, scratch)
+
+    def _upload(self, requests: Requests) -> tuple[Tensor, Tensor]:
+        """Returns offsets on the device. They are kept by stream, where the copy precedes launches.
+
+        Raises:
+            UnsupportedKernelError: the stream is captured in a CUDA graph.
+        """
+        if is_capturing(self.device):
+            raise UnsupportedKernelError(
+                "requests of unequal length cannot be captured in a CUDA graph: their offsets are "
+                "copied from the host; attend them one by one, or as a batch with a mask"
+            )
+        stream = current_stream(self.device)
+        found = self._uploads.get((stream, requests))
+        if found is None:
+            rows, keys = (
+                torch.tensor(each, dtype=torch.int32).to(self.device) for each in requests
+            )
+            found = (rows, keys)
+            self._uploads.add((stream, requests), found)
+        return found
+
+
+def _optional(mask: Tensor | None, sinks: Tensor | None) -> list[Tensor]:
+    return [x for x in (mask, sinks) if x is not None]
+
+
+def _optional_numbers(
+    arrays: Sequence[Tensor], softmax: AttentionSoftmax
+) -> tuple[int | None, int | None]:
+    """The numbers of the mask and of the sinks among the arrays, after q, k, v and the result."""
+    last = len(arrays) - 1
+    return 4 if last > 3 + softmax.sinks else None, last if softmax.sinks else None
+
+
+def _given(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, optional: Sequence[Tensor]
+) -> list[Tensor]:
+    if q.shape[-1] == 0:
+        # Without elements all scores are 0, as for one element that is 0.
+        q, k = (x.new_zeros((*x.shape[:-1], 1)) for x in (q, k))
+    return [q, k, v, out, *optional]
+
+
+def _readable(given: list[Tensor], softmax: AttentionSoftmax) -> list[Tensor]:
+    """Returns operands and a result that kernels can access: the given ones, or copies."""
+    arrays = list(map(in_rows, given[:3]))
+    out = given[3]
+    if out.stride(-1) != 1:
+        out = torch.empty(out.shape, dtype=out.dtype, device=out.device)
+    mask, _ = _optional_numbers(given, softmax)
+    optional = [readable_mask(x) if i == mask else x for i, x in enumerate(given[4:], 4)]
+    return [*arrays, out, *optional]
+
+
+def _pieces(arrays: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Yields operands cut along the columns of values, at most `MAX_EXTENT` at a time."""
+    q, k, v, out, *masks = arrays
+    columns = v.shape[-1]
+    if columns <= MAX_EXTENT:
+        yield arrays
+        return
+    for first in range(0, columns, MAX_EXTENT):
+        part = slice(first, min(first + MAX_EXTENT, columns))
+        yield [q, k, v[..., part], out[..., part], *masks]
+
+
+def _lengths(offsets: Sequence[int]) -> tuple[int, ...]:
+    return tuple(end - begin for begin, end in pairwise(offsets))

@@ -1,0 +1,104 @@
+"""The step of an attention, and what is lowered to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.dim import Dim, Shape
+from ftuner.graph.buffers import View, reshaped, spread
+from ftuner.graph.ir import Node, TensorType, Value
+from ftuner.graph.ops.attention import optional_operands
+from ftuner.graph.placement import Pending, Placement
+from ftuner.graph.steps import DimText, ViewStep, shape_text
+
+
+@dataclass(frozen=True)
+class AttentionStep(ViewStep):
+    """`out = softmax(q @ k, mask) @ v`."""
+
+    kind: ClassVar[str] = "attention"
+    title: str
+    q: View
+    k: View
+    v: View
+    """k and v have the batch axes of q; along those that their heads share they stay in place."""
+    mask: View | None
+    """Of the shape of the scores: an addend, or booleans."""
+    sinks: View | None
+    """One score of each row that has no key."""
+    out: View
+    softmax: AttentionSoftmax
+
+    @property
+    def optional(self) -> tuple[View, ...]:
+        """The mask and the sinks, if there are any."""
+        return tuple(view for view in (self.mask, self.sinks) if view is not None)
+
+    def described(self, text: DimText) -> str:
+        named = [("q", self.q), ("k", self.k), ("v", self.v)]
+        named += [("mask", self.mask)] if self.mask is not None else []
+        named += [("sinks", self.sinks)] if self.sinks is not None else []
+        operands = ", ".join(f"{name} {shape_text(view.shape, text)}" for name, view in named)
+        limit = self.softmax.causal
+        keys = "" if limit is None else f", keys j <= i + {text(limit)}"
+        return f"{operands} -> {shape_text(self.out.shape, text)}{keys}"
+
+
+@dataclass(frozen=True)
+class PendingAttention(Pending):
+    """An attention whose result has no memory yet. The last two axes of `type` are its rows and
+    columns; the other axes of the value may differ."""
+
+    q: View
+    k: View
+    v: View
+    mask: View | None
+    sinks: View | None
+    type: TensorType
+    softmax: AttentionSoftmax
+
+    @property
+    def strided_rows(self) -> bool:
+        return True
+
+    def store(self, target: View, placement: Placement) -> None:
+        out, dtype = reshaped(target, self.type.shape), self.q.layout.dtype
+        if out is None or out.layout.strides[-1] != 1 or out.layout.dtype != dtype:
+            placement.store_by_copy(self, dtype, target)
+            return
+        operands = self.q, self.k, self.v, self.mask, self.sinks
+        placement.add(AttentionStep(self.softmax.title, *operands, out, self.softmax))
+
+    def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingAttention | None:
+        # `store` finds the axes of `type` in any target.
+        return self if read_once else None
+
+
+def lower(node: Node, placement: Placement) -> tuple[PendingAttention]:
+    q, k, v, *_ = node.inputs
+    masks, sinks = optional_operands(node.inputs, node.attributes.get("sinks", False))
+    dtype = placement.type_of(node.output).dtype
+    rows = placement.contiguous_last(q, dtype)
+    batch = q.shape[:-2]
+    mask = None
+    if masks:
+        seen = _contiguous_steps(masks[0], k.shape[-1], placement)
+        mask = spread(seen, (*q.shape[:-1], k.shape[-1]))
+    keys, values = (spread(placement.view(x, dtype), (*batch, *x.shape[-2:])) for x in (k, v))
+    one = None
+    if sinks:
+        one = spread(placement.view(sinks[0]), (*q.shape[:-1], 1))
+    softmax = AttentionSoftmax(**node.attributes)
+    return (PendingAttention(rows, keys, values, mask, one, node.output.type, softmax),)
+
+
+def _contiguous_steps(mask: Value, steps: Dim, placement: Placement) -> View:
+    """A mask with a contiguous element for each of the steps along its last axis."""
+    view = placement.view(mask)
+    if mask.rank and mask.shape[-1] == steps and view.layout.strides[-1] == 1:
+        return view
+    shape = (*mask.shape[:-1], steps)
+    target = placement.apart(TensorType(view.layout.dtype, shape))
+    return placement.copied(spread(view, shape), target)

@@ -1,0 +1,208 @@
+"""Products of a mixture of experts on a CPU: one kernel, and its record at bound extents."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ftuner.codegen.llvm.native.records import SLACK_BYTES, SLOT_BYTES
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.common_epilogue import COMMON
+from ftuner.core.evaluation import evaluate
+from ftuner.core.product import product_types
+from ftuner.core.units import count
+from ftuner.cost.step import Machine
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.planner.cpu.planner import best_width, planner_for
+from ftuner.runtime.cpu.packed_weights import Panels, panel_covers
+from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.step_kind import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    RequiredFamilies,
+    StepKind,
+    StepReport,
+    addressed,
+    for_packed_weight,
+    no_cost,
+    packed_as,
+    touched,
+)
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.step_kinds import MatrixKind
+from ftuner.schedules.experts.cpu_cost import ExpertsProblem, experts_cost
+from ftuner.schedules.experts.cpu_record import Experts
+from ftuner.schedules.experts.step import ExpertsStep
+from ftuner.ukernels.cpu.library import LibraryName, build_library
+
+BOUND_SLOTS = (
+    Experts.ROWS, Experts.SLOTS, Experts.X_ROW, Experts.OUT_ROW, Experts.BLOCK,
+    Experts.WORKER_BYTES, Experts.ENDS_OFFSET, Experts.A_OFFSET, Experts.C_OFFSET,
+)  # fmt: skip
+"""The slots that depend on extents, in the order in which binding gives their values."""
+
+
+@dataclass(frozen=True)
+class ExpertsTask(Task):
+    """Cuts the panels of the experts' weights into chunks, and divides the workspace."""
+
+    experts: int
+    k: int
+    nr: int
+    """Columns of a full panel."""
+    panels: int
+    """Panels of an expert."""
+    itemsize: int
+    x: int
+    """The number of the layout of x, as are `index` and `out`."""
+    index: int
+    out: int
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        x, out = layouts.strided(self.x, values), layouts.strided(self.out, values)
+        rows = out.shape[0]
+        if not rows:
+            return nothing_to_do(workers, len(BOUND_SLOTS))
+        _, slots = layouts.strided(self.index, values).shape
+        block = min(rows, block_rows(hardware, self.k, self.itemsize))
+        pieces = (
+            rows * SLOT_BYTES,
+            self.experts * SLOT_BYTES,
+            block * self.k * self.itemsize + SLACK_BYTES,
+            block * self.nr * self.itemsize + SLACK_BYTES,
+        )
+        ends = [0]
+        for piece in pieces:
+            ends.append(ends[-1] + aligned(piece))
+        *offsets, worker_bytes = ends[1:]
+        bound = (rows, slots, x.strides[0], out.strides[0], block, worker_bytes, *offsets)
+        chunks = min(self.panels, most_chunks(workers, hardware))
+        return BoundTask(
+            workers, chunks, self.panels, False, bound, workers * worker_bytes, 0, None
+        )
+
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        forms, dims = layouts.plan_key((self.x, self.index, self.out))
+        return PlanKey((replace(self, x=0, index=0, out=0), forms), dims)
+
+
+def block_rows(hardware: CpuHardware, k: int, itemsize: int) -> int:
+    """Rows of x of a block, which stay in L2 while the panels stream by."""
+    levels, tuning = hardware.levels, hardware.tuning
+    l2 = levels[min(1, len(levels) - 1)]
+    most = int(tuning.block_share_of_l2 * l2.capacity_bytes) // (k * itemsize)
+    # Rows of several tiles at least, or panels would be read for too few.
+    return max(most, tuning.block_rows // 4)
+
+
+@dataclass(frozen=True)
+class CompiledExperts(CompiledStep):
+    """Expert products with their kernel, their library and the packed weights."""
+
+    step: ExpertsStep
+    address: int
+    products: Products
+    covers: tuple[array[int], array[int]]
+    """Those of full panels and of the last one."""
+    panels: Panels
+    """Of all experts, one after the other; `n` and `k` are those of one."""
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step, panels = self.step, self.panels
+        dims = records.kernel(at, self.address, addressed(step.views), Experts.SIZE)
+        records.workspace(dims + Experts.WORKSPACE)
+        experts, k, n = step.extents
+        nr = panels.width * self.products.compiled.library.lanes
+        covers, tail_covers = self.covers
+        constants = {
+            Experts.EXPERTS: experts,
+            Experts.K: k,
+            Experts.COLUMNS: n,
+            Experts.WEIGHT: int(panels.packed.ctypes.data),
+            Experts.WEIGHT_BYTES: panels.packed.nbytes // experts,
+            Experts.PANEL: nr,
+            Experts.PANELS: n // nr,
+            Experts.COVERS: covers.buffer_info()[0],
+            Experts.TAIL_COVERS: tail_covers.buffer_info()[0],
+        }
+        for slot, value in constants.items():
+            records.constant(dims + slot, value)
+        number = records.layouts.number
+        task = ExpertsTask(
+            experts, k, nr, -(-n // nr), step.x.layout.dtype.itemsize,
+            number(step.x.layout), number(step.index.layout), number(step.out.layout),
+        )  # fmt: skip
+        records.planned_tasks(task, [dims + slot for slot in BOUND_SLOTS])
+        where = f"{step.node}: " if step.node else ""
+        records.check(at + StepSlot.STATUS, (f"{where}number of an expert",))
+
+
+def _library(step: ExpertsStep) -> LibraryName:
+    return LibraryName(product_types(step.x.layout.dtype), COMMON)
+
+
+class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
+    """Expert products are one kernel, which calls uKernels of the library."""
+
+    has_workspace = True
+
+    def required_families(
+        self, step: ExpertsStep, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies:
+        _, k, n = step.extents
+        library = build_library(hardware, isa, *_library(step))
+        return for_packed_weight(library, n, best_width(planner_for(library), n, k, workers))
+
+    def bundle(self, step: ExpertsStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        dtype = step.x.layout.dtype
+        emitter = "ftuner.schedules.experts.cpu_kernel"
+        return kernel_bundle(emitter, "experts", dtype, isa.lanes(dtype), step.bias is not None)
+
+    def compiled(
+        self, step: ExpertsStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledExperts:
+        assert required is not None
+        products = loaded.products(required.library)
+        given = step.weight.buffer.array
+        assert given is not None
+        weights = given.reshape(step.weight.shape)
+        if not step.transposed:
+            weights = weights.swapaxes(1, 2)
+        experts, k, n = step.extents
+        panels = packed_as(
+            given, ("experts", experts, step.transposed), (n, k), lambda: weights,
+            products, required.width, loaded,
+        )  # fmt: skip
+        covers = panel_covers(products, n, panels.width, k, loaded.covers)
+        return CompiledExperts(
+            replace(step, weight=loaded.emptied(step.weight)), kernel, products, covers, panels
+        )
+
+    def report(
+        self, step: ExpertsStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        rows = evaluate(step.rows, extents)
+        if not rows:
+            return StepReport("nothing", no_cost(machine))
+        need = self.required_families(step, machine.hardware, machine.isa.name, machine.workers)
+        planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
+        problem = ExpertsProblem(
+            *step.extents, rows, need.width, planner.library.lanes, step.bias is not None
+        )
+        moved = [touched(view, extents) for view in (step.x, step.index, step.out)]
+        cost = experts_cost(
+            machine, planner.library.types.c, problem, sum(moved[:2]), moved[2], resident_bytes,
+            lambda vectors, tail: planner.cover(vectors, tail, problem.k)[1],
+        )  # fmt: skip
+        return StepReport(f"{count(rows, 'row')} by expert, {count(problem.panels, 'task')}", cost)
+
+
+KIND = ExpertsKind()

@@ -1,0 +1,133 @@
+"""Copies that exchange two axes, in LLVM IR: squares of elements are transposed in registers.
+
+A task is a block of the axis along which the result is contiguous, with all of the axis along which
+the operand is.
+"""
+
+from __future__ import annotations
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.builder import at, const, splat, transpose
+from ftuner.codegen.llvm.ir.instructions import L1, prefetch
+from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.core.access import Access
+from ftuner.schedules.nest.cpu_kernel_values import Frame
+
+SQUARES_AHEAD = 2
+"""How far ahead the operand's lines are asked for, in squares along its contiguous axis. Derived: a
+task takes some squares side by side before it goes on along that axis."""
+
+
+def emit_transposition(frame: Frame) -> None:
+    """Write the body of the function of a frame."""
+    _Transposition(frame).emit()
+
+
+class _Transposition:
+    def __init__(self, frame: Frame) -> None:
+        self._frame, self._builder = frame, frame.builder
+        kernel, schedule = frame.kernel, frame.schedule
+        assert schedule.vector is not None
+        assert schedule.across is not None
+        self._vector, self._across = schedule.vector, schedule.across
+        (access,) = kernel.accesses
+        assert access is not None
+        self._access, self._target = access, kernel.targets[0]
+        (self._operand,) = frame.operands.values()
+        dtype = kernel.steps[0].dtype
+        self._size, self._lanes = dtype.itemsize, schedule.lanes
+        self._type = ir.VectorType(elements.memory_type(dtype), schedule.lanes)
+
+    def emit(self) -> None:
+        builder, frame, lanes = self._builder, self._frame, self._lanes
+        axes, block = frame.kernel.axes, frame.schedule.block
+        columns, rows = frame.dim(axes[self._vector]), frame.dim(axes[self._across])
+        blocks = builder.udiv(builder.add(columns, const(block - 1)), const(block))
+        with counted_loop(builder, frame.begin, frame.end) as task:
+            first = builder.mul(builder.urem(task, blocks), const(block))
+            last = builder.add(first, const(block))
+            last = builder.select(builder.icmp_signed("<", last, columns), last, columns)
+            number = builder.udiv(task, blocks)
+            index: dict[int, ir.Value] = {}
+            for axis in reversed(frame.schedule.tasks):
+                extent = frame.dim(axes[axis])
+                index[axis] = builder.urem(number, extent)
+                number = builder.udiv(number, extent)
+            source = self._place(self._operand, self._access, index)
+            target = self._place(frame.results[0], self._target, index)
+            with (
+                counted_loop(builder, 0, rows, lanes) as row,
+                counted_loop(builder, first, last, lanes) as column,
+            ):
+                self._square(source, target, row, column, rows, last)
+        builder.ret_void()
+
+    def _place(self, base: ir.Value, access: Access, index: dict[int, ir.Value]) -> ir.Value:
+        """The address of the first element of a task, before its block."""
+        builder, frame = self._builder, self._frame
+        offset = frame.dim(access.constant)
+        for axis, value in index.items():
+            moved = builder.mul(value, frame.dim(access.coefficients[axis]))
+            offset = builder.add(offset, moved)
+        return at(builder, base, builder.mul(offset, const(self._size)))
+
+    def _bytes(self, access: Access, axis: int) -> ir.Value:
+        """The distance of elements along an axis."""
+        return self._builder.mul(self._frame.dim(access.coefficients[axis]), const(self._size))
+
+    def _square(
+        self, source: ir.Value, target: ir.Value, row: ir.Value, column: ir.Value,
+        rows: ir.Value, columns: ir.Value,
+    ) -> None:  # fmt: skip
+        """`row` counts along the operand's contiguous axis, `column` along the result's."""
+        builder, lanes, size = self._builder, self._lanes, const(self._size)
+        apart, below = (
+            self._bytes(self._access, self._vector),
+            self._bytes(self._target, self._across),
+        )
+        source = at(builder, source, builder.mul(row, size))
+        source = at(builder, source, builder.mul(column, apart))
+        target = at(builder, target, builder.mul(column, size))
+        target = at(builder, target, builder.mul(row, below))
+        left_rows, left_columns = builder.sub(rows, row), builder.sub(columns, column)
+        whole = builder.and_(
+            builder.icmp_signed(">=", left_rows, const(lanes)),
+            builder.icmp_signed(">=", left_columns, const(lanes)),
+        )
+        with builder.if_else(whole, likely=True) as (all_, some):
+            with all_:
+                loaded = [
+                    builder.load(
+                        at(builder, source, builder.mul(apart, const(i))), typ=self._type,
+                        align=self._size,
+                    )
+                    for i in range(lanes)
+                ]  # fmt: skip
+                # More rows are read side by side than prefetchers of the hardware follow.
+                ahead = const(SQUARES_AHEAD * lanes * self._size)
+                for i in range(lanes):
+                    place = at(builder, source, builder.mul(apart, const(i)))
+                    prefetch(builder, at(builder, place, ahead), L1)
+                for i, value in enumerate(transpose(builder, loaded, lanes)):
+                    place = at(builder, target, builder.mul(below, const(i)))
+                    builder.store(value, place, align=self._size)
+            with some:
+                mask = lanes_below(builder, left_rows, lanes)
+                loaded = []
+                for i in range(lanes):
+                    there = builder.icmp_signed("<", const(i), left_columns)
+                    own = builder.and_(mask, splat(builder, there, lanes))
+                    # Nothing is read or written there, but an address outside of memory is slow.
+                    place = at(builder, source, builder.mul(apart, const(i)))
+                    place = builder.select(there, place, source)
+                    loaded.append(load_lanes(builder, place, self._type, self._size, own))
+                mask = lanes_below(builder, left_columns, lanes)
+                for i, value in enumerate(transpose(builder, loaded, lanes)):
+                    there = builder.icmp_signed("<", const(i), left_rows)
+                    own = builder.and_(mask, splat(builder, there, lanes))
+                    place = at(builder, target, builder.mul(below, const(i)))
+                    place = builder.select(there, place, target)
+                    store_lanes(builder, value, place, self._size, own)

@@ -1,0 +1,121 @@
+"""The step of a matrix product, and what is lowered to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ftuner.core.dim import quotient, remainder
+from ftuner.core.dtype import BFLOAT16, BFLOAT16X2, UINT8, UINT8X4, DType, moved_as
+from ftuner.core.expr import Expr
+from ftuner.core.product import ReadWindow
+from ftuner.graph.buffers import View, as_rows, contiguous_rows
+from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
+from ftuner.graph.ir import Node, Value
+from ftuner.graph.placement import Placement
+from ftuner.graph.steps import DimText, ViewStep, shape_text
+
+
+@dataclass(frozen=True)
+class ProductStep(ViewStep):
+    """A matrix product: `c = epilogue(a @ b, *operands)`. Where B has two axes, so do A and C.
+    Operands always have two: a matrix as C, or one row for all of C."""
+
+    kind: ClassVar[str] = "product"
+    results: ClassVar[tuple[str, ...]] = ("c",)
+    title: str
+    a: View
+    b: View
+    c: View
+    epilogue: Expr
+    operands: tuple[View, ...]
+
+    @property
+    def read_window(self) -> ReadWindow | None:
+        """How A is read through a window; None if it is in memory."""
+        return None
+
+    @property
+    def by_weight(self) -> bool:
+        """Whether B is a constant matrix, which is packed once."""
+        whole = self.b.contiguous and self.b.layout.offset == 0
+        matrix = len(self.b.shape) == 2 and 0 not in self.b.shape
+        return self.b.buffer.is_constant and matrix and whole
+
+    def described(self, text: DimText) -> str:
+        a, b, c = (shape_text(view.shape, text) for view in (self.a, self.b, self.c))
+        return f"{a} @ {b} -> {c}"
+
+
+@dataclass(frozen=True)
+class PendingProduct(PendingRows):
+    """A matrix product whose epilogue may still grow. If it is flat, A has two axes."""
+
+    a: View
+    b: View
+
+    @property
+    def dtype(self) -> DType:
+        return moved_as(self.a.layout.dtype)
+
+    @property
+    def strided_rows(self) -> bool:
+        return not self.flat
+
+    def store(self, target: View, placement: Placement) -> None:
+        # All rows are walked as one axis, and written in the dtype that is multiplied.
+        rows = contiguous_rows(target)
+        if not self.flat and target.layout.strides[-1] == 1:
+            rows = target
+        if target.layout.dtype != self.dtype or rows is None:
+            placement.store_by_copy(self, self.dtype, target)
+            return
+        expr, operands = self.epilogue.expr, self.ordered_operands()
+        placement.add(ProductStep(self.title, self.a, self.b, rows, expr, operands))
+
+
+def lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
+    a, b = node.inputs
+    if node.op == "word_matmul":
+        right = placement.view(b, b.dtype)
+        return (
+            PendingProduct(node.output, True, NO_EPILOGUE, node.op, _words(a, placement), right),
+        )
+    if a.dtype.kind != "float":
+        return None
+    dtype = placement.type_of(node.output).dtype
+    left, right = placement.view(a, dtype), placement.view(b)
+    if node.op != "narrow_matmul":
+        right = placement.converted(right, dtype)
+    flat = b.rank == 2
+    if flat:
+        # All rows are one product, so one stride must separate them.
+        in_place = as_rows(left) if node.op == "matmul" else None
+        left = in_place or placement.rows(a, dtype)
+    return (PendingProduct(node.output, flat, NO_EPILOGUE, node.op, left, right),)
+
+
+_WORDS_OF_ROWS = {UINT8: UINT8X4, BFLOAT16: BFLOAT16X2}
+
+
+def _words(a: Value, placement: Placement) -> View:
+    """Rows of narrow numbers as rows of words. They are copied unless each begins with a word."""
+    rows = _as_words(placement.rows(a, a.dtype))
+    if rows is None:
+        whole = as_rows(placement.contiguous(a, a.dtype))
+        assert whole is not None
+        rows = _as_words(whole)
+    assert rows is not None
+    return rows
+
+
+def _as_words(rows: View) -> View | None:
+    layout = rows.layout
+    dtype = _WORDS_OF_ROWS[layout.dtype]
+    k, distance = layout.shape[-1], layout.strides[0]
+    if any(remainder(n, dtype.numbers) != 0 for n in (k, distance, layout.offset)):
+        return None
+    shape = (layout.shape[0], quotient(k, dtype.numbers))
+    strides = (quotient(distance, dtype.numbers), 1)
+    # The offset counts elements of the buffer.
+    return View(rows.buffer, replace(layout, dtype=dtype, shape=shape, strides=strides))

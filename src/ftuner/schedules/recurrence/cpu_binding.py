@@ -1,0 +1,247 @@
+"""Recurrent layers on a CPU: one kernel, and its record with covers and tasks at bound extents."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ftuner.codegen.llvm.native.records import LevelPanel
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.cpu.common_epilogue import COMMON
+from ftuner.core.dtype import INT8
+from ftuner.core.product import product_types
+from ftuner.core.recurrence import Cell
+from ftuner.core.units import count
+from ftuner.cost.step import Machine
+from ftuner.hardware.constants import part_of
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.hardware.tuning import NativeTuning
+from ftuner.planner.cpu.planner import Planner, best_width, planner_for
+from ftuner.runtime.cpu.packed_weights import Panels, packed_levels, panel_covers
+from ftuner.runtime.cpu.products import Products
+from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.step_kind import (
+    CompiledStep,
+    Extents,
+    Loaded,
+    RequiredFamilies,
+    StepKind,
+    StepReport,
+    addressed,
+    for_packed_weight,
+    kept_panels,
+    no_cost,
+    packed_as,
+    strided,
+    touched,
+)
+from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
+from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.step_kinds import MatrixKind
+from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, recurrence_cost
+from ftuner.schedules.recurrence.cpu_plan import RecurrenceCut, recurrence_cut, recurrence_ukernels
+from ftuner.schedules.recurrence.cpu_record import Recurrence
+from ftuner.schedules.recurrence.step import RecurrenceStep
+from ftuner.ukernels.cpu.library import LibraryName, build_library
+
+
+@dataclass(frozen=True)
+class RecurrenceTask(Task):
+    """Cuts the sequences of a batch, or the columns of the weight, into tasks."""
+
+    products: Products
+    weight: int
+    """The address of the weight in panels; 0 if the kernel packs it."""
+    width: int
+    """Vectors of a panel."""
+    covers: tuple[int, ...]
+    """The addresses of those of full panels and of the last one; none of a weight of 8-bit levels.
+    """
+    levels: bool
+    """Whether the weight is of 8-bit levels, whose panels are those of `LevelPanel`."""
+    hidden: int
+    cell: Cell
+    directions: int
+    x: int
+    """The number of the layout of x, as are `y` and `last`."""
+    y: int
+    last: tuple[int, ...]
+
+    def bind(
+        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+    ) -> BoundTask:
+        x, y = layouts.strided(self.x, values), layouts.strided(self.y, values)
+        steps, rows, _ = x.shape
+        if not rows:
+            return nothing_to_do(workers, Recurrence.SIZE)
+        products, width, hidden = self.products, self.width, self.hidden
+        lanes = products.compiled.library.lanes
+        columns = len(self.cell.gates) * hidden
+        nr = (LevelPanel.VECTORS if self.levels else width) * lanes
+        cut = _cut(
+            products.planner, hardware, workers, self.directions, bool(self.weight), self.cell,
+            width, hidden, rows,
+        )  # fmt: skip
+        block = cut.block
+        tail = -(-(columns % nr) // lanes)
+        dims = [0] * Recurrence.SIZE
+        dims[Recurrence.STEPS], dims[Recurrence.ROWS] = steps, rows
+        dims[Recurrence.HIDDEN], dims[Recurrence.BLOCK] = hidden, block
+        dims[Recurrence.TEAM] = cut.team
+        if hidden % nr == 0 and hidden // nr >= cut.team > 1:
+            dims[Recurrence.GATE_PANELS] = hidden // nr
+        dims[Recurrence.X_STEP], dims[Recurrence.X_ROW] = x.strides[:2]
+        dims[Recurrence.Y_STEP], _, dims[Recurrence.Y_ROW], _ = y.strides
+        for slot, number in zip((Recurrence.H_ROW, Recurrence.C_ROW), self.last, strict=False):
+            dims[slot] = layouts.strided(number, values).strides[1]
+        dims[Recurrence.PANEL], dims[Recurrence.WEIGHT] = nr, self.weight
+        dims[Recurrence.PACK] = products.kernels.runtime.pack_addresses[
+            products.compiled.library.types.a
+        ]
+        dims[Recurrence.TAIL] = tail * lanes
+        dims[Recurrence.COVERS : Recurrence.COVERS + len(self.covers)] = self.covers
+        tasks = cut.tasks(rows)
+        return BoundTask(workers, tasks, tasks, False, dims, 0, 0, None)
+
+    def plan_key(self, layouts: Layouts) -> PlanKey:
+        forms, dims = layouts.plan_key((self.x, self.y, *self.last))
+        return PlanKey((replace(self, x=0, y=0, last=()), forms), dims)
+
+
+def _cut(
+    planner: Planner, hardware: CpuHardware, workers: int, directions: int, is_constant: bool,
+    cell: Cell, width: int, hidden: int, rows: int,
+) -> RecurrenceCut:  # fmt: skip
+    """How a direction is cut for its share of the workers."""
+    # Tasks would pack a weight that is not a constant into the same memory.
+    most = max(workers // directions, 1) if is_constant else 1
+    machine = Machine(hardware, planner.library.isa, most)
+    return recurrence_cut(planner, machine, cell, width, hidden, rows, most)
+
+
+@dataclass(frozen=True)
+class CompiledRecurrence(CompiledStep):
+    """A recurrence with its kernel, its library and its packed weight, if that is a constant."""
+
+    step: RecurrenceStep
+    address: int
+    products: Products
+    width: int
+    covers: tuple[array[int], ...]
+    """Of full panels and of the last one."""
+    panels: Panels | None
+
+    def lay_out(self, records: RecordLayout, at: int) -> None:
+        step = self.step
+        memory = (step.planes,) if step.panels is None else (step.planes, step.panels)
+        arrays = [*addressed(step.views), *((buffer, 0) for buffer in memory)]
+        dims = records.kernel(at, self.address, arrays, Recurrence.SIZE)
+        number = records.layouts.number
+        packed = 0 if self.panels is None else int(self.panels.packed.ctypes.data)
+        task = RecurrenceTask(
+            self.products, packed, self.width, tuple(x.buffer_info()[0] for x in self.covers),
+            _of_levels(step), step.hidden, step.cell, step.directions,
+            number(step.x.layout), number(step.y.layout),
+            tuple(number(v.layout) for v in step.last),
+        )  # fmt: skip
+        records.planned_tasks(task, range(dims, dims + Recurrence.SIZE))
+        if step.lengths is not None:
+            where = f"{step.node}: " if step.node else ""
+            records.check(at + StepSlot.STATUS, (f"{where}length of a sequence",))
+
+
+def _columns(step: RecurrenceStep) -> int:
+    columns = step.weight.shape[0]
+    assert isinstance(columns, int)
+    return columns
+
+
+def _of_levels(step: RecurrenceStep) -> bool:
+    return step.weight.layout.dtype == INT8
+
+
+def _library(step: RecurrenceStep) -> LibraryName:
+    return LibraryName(product_types(step.x.layout.dtype), COMMON)
+
+
+def _planner(step: RecurrenceStep, hardware: CpuHardware, isa: str) -> tuple[Planner, int]:
+    """The planner of the products, and the width of the weight's panels."""
+    planner = planner_for(build_library(hardware, isa, *_library(step)))
+    # One worker multiplies all columns.
+    return planner, best_width(planner, _columns(step), step.hidden, 1)
+
+
+class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
+    """A recurrence is one kernel, which calls uKernels of the library without an epilogue."""
+
+    writes_apart = True
+
+    def required_families(
+        self, step: RecurrenceStep, hardware: CpuHardware, isa: str, workers: int
+    ) -> RequiredFamilies:
+        planner, width = _planner(step, hardware, isa)
+        return for_packed_weight(planner.library, _columns(step), width)
+
+    def bundle(self, step: RecurrenceStep, hardware: CpuHardware, isa: Isa) -> Bundle:
+        dtype, packs = step.x.layout.dtype, step.panels is not None
+        return kernel_bundle(
+            "ftuner.schedules.recurrence.cpu_kernel", "recurrence",
+            dtype, step.cell, packs, _of_levels(step), isa.lanes(dtype), isa.fused,
+            part_of(hardware.tuning, NativeTuning),
+        )  # fmt: skip
+
+    def compiled(
+        self, step: RecurrenceStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledRecurrence:
+        assert required is not None
+        products = loaded.products(required.library)
+        panels, weight = None, step.weight
+        if step.panels is None:
+            array, offset = weight.buffer.array, weight.layout.offset
+            assert array is not None
+            assert isinstance(offset, int)
+            columns, hidden = _columns(step), step.hidden
+            matrix = array.reshape(-1)[offset : offset + columns * hidden].reshape(columns, hidden)
+            extents, form = (columns, hidden), ("recurrence", offset)
+            if _of_levels(step):
+                lanes = products.compiled.library.lanes
+                panels = kept_panels(
+                    array, (form, *extents, lanes), extents, lambda: packed_levels(matrix, lanes),
+                    LevelPanel.VECTORS, loaded,
+                )  # fmt: skip
+            else:
+                panels = packed_as(
+                    array, form, extents, lambda: matrix[None], products, required.width, loaded
+                )
+            step = replace(step, weight=loaded.emptied(weight))
+        covers = None
+        if not _of_levels(step):
+            covers = panel_covers(
+                products, _columns(step), required.width, step.hidden, loaded.covers
+            )
+        return CompiledRecurrence(step, kernel, products, required.width, covers or (), panels)
+
+    def report(
+        self, step: RecurrenceStep, extents: Extents, machine: Machine, resident_bytes: int
+    ) -> StepReport:
+        steps, rows, _ = strided(step.x, extents).shape
+        if not rows:
+            return StepReport("nothing", no_cost(machine))
+        planner, width = _planner(step, machine.hardware, machine.isa.name)
+        cut = _cut(
+            planner, machine.hardware, machine.workers, step.directions, step.panels is None,
+            step.cell, width, step.hidden, rows,
+        )  # fmt: skip
+        problem = RecurrenceProblem(step.cell, steps, rows, step.hidden, *cut)
+        ukernels = recurrence_ukernels(planner, width)
+        writes = sum(touched(v, extents) for v in (step.y, *step.last))
+        cost = recurrence_cost(machine, ukernels, problem, writes)
+        tasks = count(cut.tasks(rows), "task")
+        if cut.team > 1:
+            return StepReport(f"{tasks} that share {count(rows, 'sequence')} by columns", cost)
+        return StepReport(f"{tasks} of {count(cut.block, 'sequence')}", cost)
+
+
+KIND = RecurrenceKind()

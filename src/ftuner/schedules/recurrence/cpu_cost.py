@@ -1,0 +1,76 @@
+"""The cost of a recurrent layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ftuner.core.dtype import DType
+from ftuner.core.recurrence import Cell
+from ftuner.cost.cpu.product import Covers
+from ftuner.cost.functions import expression_cycles, expression_operations
+from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
+
+
+class RecurrenceProblem(NamedTuple):
+    """One direction at known extents."""
+
+    cell: Cell
+    steps: int
+    rows: int
+    """Sequences of the batch."""
+    hidden: int
+    block: int
+    """Sequences of a task."""
+    team: int
+    """Tasks that share the columns of the weight; 1 if tasks are blocks."""
+
+
+class RecurrenceUKernels(NamedTuple):
+    """The uKernels of the products."""
+
+    dtype: DType
+    lanes: int
+    width: int
+    """Vectors of a full panel."""
+    covers: Callable[[int, bool, int], Covers]
+    """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
+
+
+def recurrence_cost(
+    machine: Machine, ukernels: RecurrenceUKernels, problem: RecurrenceProblem, writes_bytes: int
+) -> StepCost:
+    """The cost of all steps. The busiest worker has one task, and reads its part of the weight in
+    each step: all of it, unless a team shares it."""
+    cell, steps, rows, hidden, block, team = problem
+    dtype, lanes, width, covers = ukernels
+    isa, tuning = machine.isa, machine.hardware.tuning
+    columns, nr = len(cell.gates) * hidden, width * lanes
+    tail = -(-(columns % nr) // lanes)
+    stages = cell.stages()
+    products = fixed = elements = 0.0
+    flops = 2 * rows * columns * hidden
+    vectors = block * -(-hidden // lanes)
+    panels = -(-columns // nr)
+    part = -(-panels // team) / panels
+    for stage in stages:
+        share = (stage.gates[1] - stage.gates[0]) / len(cell.gates)
+        for count, wide, is_tail in ((columns // nr, width, False), (1, tail, True)):
+            if count and wide:
+                cover = covers(wide, is_tail, hidden)[block]
+                products += share * part * count * hidden * cover.step
+                fixed += share * part * count * cover.fixed
+        for _, expr in stage.results:
+            elements += part * vectors * expression_cycles(expr, dtype, isa, tuning)
+            flops += rows * hidden * expression_operations(expr)
+        if team > 1:
+            fixed += 2 * tuning.team_phase_s / machine.period_s
+    workers = max(min(max(-(-rows // block), team), machine.workers), 1)
+    size = dtype.itemsize
+    weight, x = columns * hidden * size, rows * columns * size
+    own = int(part * weight)
+    streams = [Stream(steps * own, own), Stream(steps * x / workers, steps * x)]
+    estimate = estimate_of(
+        machine, workers, steps * (products + elements), 0.0, steps * fixed, streams
+    )
+    return StepCost(steps * flops, weight + steps * x, writes_bytes, estimate)

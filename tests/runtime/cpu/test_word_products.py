@@ -1,0 +1,191 @@
+"""Products of 8-bit integers, by the instruction that some CPUs have for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftuner
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
+from ftuner.errors import ConfigurationError
+from ftuner.graph.algebra import concat, constant, tanh
+from ftuner.graph.builder import Builder
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.passes.word_products import PRECISIONS
+from ftuner.hardware.isa import instruction_set
+from ftuner.runtime.backend import Options
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.reference import run_reference
+
+RNG = np.random.default_rng(41)
+SHAPES = ((384, 97), (515, 33), (129, 130), (4100, 17), (64, 256))
+"""k and n; widths with tails, and k that words do not divide."""
+ROWS = (0, 1, 2, 7, 13, 64, 131)
+
+
+@lru_cache
+def backend(isa: str) -> CpuBackend:
+    return CpuBackend(isa=isa)
+
+
+def isas() -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.isa(name)) for name in ("avx2", "avx512")]
+
+
+def graph_of(k: int, n: int, dtype: DType, of_b: DType, wide: DType) -> tuple[Graph, Any, Any]:
+    """A product of levels, with the weight's levels and its zero point; the zero point of the rows
+    is an input."""
+    limits = np.iinfo(of_b.name)
+    weight = RNG.integers(limits.min, limits.max, (k, n), of_b.name, endpoint=True)
+    middle = 128 if of_b == UINT8 else 0
+    builder = Builder()
+    m = symbol("m")
+    a, zero = builder.input("a", dtype, (m, k)), builder.input("zero", dtype, ())
+    with builder.writing():
+        b = constant(weight).cast(wide) - float(middle)
+        total = (a.cast(wide) - zero.cast(wide)) @ b
+        if wide == FLOAT64:
+            total = total.cast(INT64).cast(INT32).cast(FLOAT32)
+        result = total * constant(np.linspace(0.5, 2, n, dtype=np.float32))
+    return builder.graph([a, zero], [("y", result)]), weight, middle
+
+
+def operators(graph: Graph) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+@pytest.mark.parametrize("dtype", [UINT8, INT8])
+def test_sums_are_exact(isa: str, k: int, n: int, dtype: DType) -> None:
+    device = backend(isa)
+    if UINT8 not in device.narrow_dtypes:
+        pytest.skip("this CPU does not have the instruction")
+    wide, of_b = (FLOAT64, INT8) if k > 1000 else (FLOAT32, UINT8 if k % 2 else INT8)
+    graph, weight, middle = graph_of(k, n, dtype, of_b, wide)
+    graph = optimised(graph, halves=False, words=(UINT8,))
+    assert "word_matmul" in operators(graph)
+    assert "matmul" not in operators(graph)
+    scale = np.linspace(0.5, 2, n, dtype=np.float32)
+    limits = np.iinfo(dtype.name)
+    for threads in (1, 3):
+        run = CompiledGraph(replace(graph), device, Options(threads=threads))
+        whole = RNG.integers(limits.min, limits.max, (max(ROWS), k), dtype.name, endpoint=True)
+        zero = np.array(limits.max - 3, dtype.name)
+        sums = (whole.astype(np.int64) - int(zero)) @ (weight.astype(np.int64) - middle)
+        wanted = sums.astype(np.float64) * scale
+        # Exact sums are rounded to float32, as is the zero point's share.
+        most = np.abs(whole.astype(np.float64)) @ np.abs(weight.astype(np.float64) - middle)
+        most += abs(int(zero)) * np.abs(weight.astype(np.float64) - middle).sum(0)
+        tolerance = 4 * 2.0**-24 * (most + np.abs(sums)) * scale
+        first = None
+        for rows in ROWS[::-1]:
+            (got,) = run.run([whole[:rows], zero])
+            assert (np.abs(got - wanted[:rows]) <= tolerance[:rows]).all()
+            first = got if first is None else first
+            # A row does not depend on the others.
+            np.testing.assert_array_equal(got, first[:rows])
+
+
+def test_references_agree() -> None:
+    for k, n in SHAPES:
+        graph, *_ = graph_of(k, n, INT8, INT8, FLOAT32)
+        feeds = [RNG.integers(-128, 128, (5, k)).astype(np.int8), np.array(3, np.int8)]
+        (wanted,) = run_reference(graph, feeds)
+        (got,) = run_reference(optimised(graph, halves=False, words=(UINT8,)), feeds)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-2)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 4])
+def test_rows_that_are_a_view(shift: int) -> None:
+    """Words that begin elsewhere than rows are copied."""
+    weight = RNG.integers(-128, 128, (256, 96)).astype(np.int8)
+    builder = Builder()
+    a = builder.input("a", UINT8, (symbol("m"), 260 + shift))
+    with builder.writing():
+        rows: Value = a[:, shift : shift + 256]
+        result = rows.cast(FLOAT32) @ constant(weight).cast(FLOAT32)
+        both = concat([result, result], 0)
+    graph = optimised(builder.graph([a], [("y", both)]), halves=False, words=(UINT8,))
+    assert "word_matmul" in operators(graph)
+    x = RNG.integers(0, 256, (9, 260 + shift)).astype(np.uint8)
+    wanted = x[:, shift : shift + 256].astype(np.int64) @ weight.astype(np.int64)
+    np.testing.assert_array_equal(run_reference(graph, [x])[0], np.concatenate([wanted] * 2))
+    device = CpuBackend()
+    if UINT8 in device.narrow_dtypes:
+        got = CompiledGraph(graph, device, Options(threads=2)).run([x])[0]
+        np.testing.assert_array_equal(got, np.concatenate([wanted] * 2))
+
+
+def test_integers_that_are_read_stay_as_they_are() -> None:
+    weight = RNG.integers(-128, 128, (256, 96)).astype(np.int8)
+    builder = Builder()
+    a = builder.input("a", UINT8, (symbol("m"), 256))
+    with builder.writing():
+        result = (a.cast(FLOAT64) @ constant(weight).cast(FLOAT64)).cast(INT32)
+    graph = optimised(builder.graph([a], [("y", result)]), halves=False, words=(UINT8,))
+    assert "word_matmul" not in operators(graph)
+
+
+def test_only_where_the_cpu_has_the_instruction() -> None:
+    rows = [row for row in instruction_set("avx2").multiply_adds if row.flag]
+    assert [row.flag for row in rows] == ["avx_vnni"]
+    device = CpuBackend(isa="avx2")
+    assert (UINT8 in device.narrow_dtypes) == ("avx_vnni" in device.facts.features)
+
+
+def float_graph(k: int, n: int) -> tuple[Graph, Any]:
+    weight = (RNG.standard_normal((k, n)) / np.sqrt(k)).astype(np.float32)
+    weight[:, 0] = 0
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("b"), symbol("m"), k))
+    with builder.writing():
+        y = tanh(x @ constant(weight) + constant(np.ones(n, np.float32)))
+    return builder.graph([x], [("y", y)]), weight
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("k", "n"), [(64, 96), (67, 33), (385, 130)])
+def test_precision_of_floats(precision: str, k: int, n: int) -> None:
+    graph, weight = float_graph(k, n)
+    graph = optimised(graph, halves=False, precision=precision)
+    assert operators(graph).count("word_matmul") == 1
+    x = RNG.standard_normal((3, 7, k)).astype(np.float32)
+    x[1, 2], x[1, 3, :2], x[1, 4, 1] = 0, 3e38, np.nan
+    wanted = np.tanh(x.astype(np.float64) @ weight + 1)
+    (reference,) = run_reference(graph, [x])
+    finite = np.isfinite(wanted).all(-1)
+    finite[1, 3] = False  # What cancels there is lost in fewer bits.
+    assert np.isnan(reference[1, 4]).all()
+    assert np.abs(reference - wanted)[finite].max() < 0.03
+    device = CpuBackend()
+    if PRECISIONS[precision] in device.narrow_dtypes:
+        run = CompiledGraph(replace(graph), device, Options(threads=3))
+        (got,) = run.run([x])
+        np.testing.assert_allclose(got[finite], reference[finite], rtol=1e-3, atol=1e-3)
+        assert np.isnan(got[1, 4]).all()
+        # A row does not depend on the others.
+        for i in range(3):
+            np.testing.assert_array_equal(run.run([x[i : i + 1]])[0], got[i : i + 1])
+
+
+def test_precision_is_asked_for_by_name() -> None:
+    graph, _ = float_graph(64, 96)
+    with pytest.raises(ConfigurationError, match="expected one of float32, bfloat16, int8-dynamic"):
+        ftuner.compile(graph, precision="int4")
+    model = ftuner.compile(graph, precision="float32")
+    assert model.steps[0].a.layout.dtype == FLOAT32
+    for name, dtype in PRECISIONS.items():
+        graph, _ = float_graph(64, 96)
+        if dtype in CpuBackend().narrow_dtypes:
+            assert ftuner.compile(graph, precision=name).steps
+        else:
+            with pytest.raises(ConfigurationError, match="has no instruction"):
+                ftuner.compile(graph, precision=name)
