@@ -112,7 +112,7 @@ def module_program(module: nn.Module, example_inputs: Any, dynamic_shapes: Any =
         shapes = [dict.fromkeys(range(x.dim()), every) for x in form.inputs.values()]
     else:
         shapes = list(_shapes_in(arguments, told))
-    with _evaluating(module):
+    with _as_exported(module):
         program = _exported(_Flat(module, form), shapes)
     _tell_constants(program, list(form.inputs), shapes)
     defaults = {
@@ -198,15 +198,26 @@ def _shapes_in(tree: Any, told: Any) -> Iterator[Shape]:
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Have a module, and those in it, in evaluation mode meanwhile."""
-    training = [part for part in module.modules() if part.training]
+def _as_exported(module: nn.Module) -> Iterator[None]:
+    """Have a module, and those in it, in evaluation mode meanwhile, and the experts of networks of
+    `transformers` as products of batches. By default, these are grouped by their data."""
+    parts: list[Any] = list(module.modules())
+    training = [part for part in parts if part.training]
     if training:
         _LOG.warning("the module is in training mode; it is compiled as after module.eval()")
+    choosing = [
+        part for part in parts
+        if hasattr(part, "set_experts_implementation") and part._can_set_experts_implementation()
+    ]  # fmt: skip
+    chosen = [part.config._experts_implementation for part in choosing]
     module.eval()
+    for part in choosing:
+        part.set_experts_implementation("batched_mm")
     try:
         yield
     finally:
+        for part, experts in zip(choosing, chosen, strict=True):
+            part.set_experts_implementation(experts)
         for part in training:
             part.training = True
 
@@ -353,7 +364,10 @@ def _program(
             outputs.append(_unique(next(left), used))
             continue
         if spec.target not in mutated:
-            raise UnsupportedOperatorError(f"output {spec.arg.name} is a {spec.kind.name}")
+            raise UnsupportedOperatorError(
+                f"{spec.kind.name} of {str(spec.target).removeprefix('module.')}: a module that "
+                "changes its parameters, perhaps in its first call alone; call it once before"
+            )
         name = by_target.get(spec.target) or names[str(spec.target)]
         written.append(name)
         outputs.append(_unique(name, used))

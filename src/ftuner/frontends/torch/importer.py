@@ -265,7 +265,7 @@ class _Importer:
         try:
             found = row(*self._kept(node), **named)
         except FTunerError as error:
-            raise NodeError(f"{self.builder.where}: {error}", node.name) from error
+            raise NodeError(str(error), node.name) from error
         return self._checked(given, found)
 
     def _run_inner(self, inner: fx.GraphModule, node: fx.Node) -> Any:
