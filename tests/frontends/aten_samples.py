@@ -3,6 +3,7 @@ references of the imported graphs make of them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
@@ -19,6 +20,9 @@ from ftuner.frontends.torch.decompositions import decompositions
 from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
 from ftuner.runtime.cpu.arrays import array_of, tensor_of
 from ftuner.runtime.reference import run_reference
+
+# Its messages, which pytest would keep, take longer than the tests.
+logging.getLogger("torch.__trace").disabled = True
 
 UNDEFINED = ("empty", "new_empty")
 """Operators whose elements are whatever memory held."""

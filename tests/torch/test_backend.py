@@ -108,6 +108,16 @@ def test_attention_of_torch() -> None:
         same(run(x, x, x, mask), attention(x, x, x, mask))
 
 
+def test_recurrent_layers() -> None:
+    """torch's tracing leaves them out unless it is told not to."""
+    module = nn.LSTM(WIDTH, 8, num_layers=2, bidirectional=True, batch_first=True)
+    inputs = [torch.randn(*shape, WIDTH) for shape in SHAPES]
+    with torch._dynamo.config.patch(allow_rnn=True):
+        run = run_all(module, inputs, fullgraph_or_error=True)
+        with torch.no_grad():
+            assert len(explain(run, inputs[0]).models) == 1
+
+
 @pytest.mark.full
 def test_shapes_that_are_known() -> None:
     module = mlp().eval()
@@ -222,6 +232,8 @@ def test_data_dependent_extents() -> None:
         for n in (5, 9, 1):
             x = torch.randn(n, 4)
             same(run(x, w), function(x, w))
+        found = explain(run, x, w)
+        assert len(found.models) == 1
 
 
 @pytest.mark.parametrize(

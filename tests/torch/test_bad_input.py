@@ -288,3 +288,18 @@ def test_pickles() -> None:
     with torch.no_grad():
         wanted = run(x)
         same(pickle.loads(pickle.dumps(run))(x), wanted)
+
+
+def test_results_lie_in_memory_as_in_pytorch() -> None:
+    """What reads them by strides, in the module or after it, finds the same elements."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = computed(x)
+        return y, y.as_strided((3,), (1,)), computed(y).permute(0, 2, 1)
+
+    last = torch.channels_last
+    for x in (torch.randn(2, 4, 3).mT, torch.randn(3, 4, 2).permute(2, 0, 1), torch.randn(2, 3, 4)):
+        found = compare(function, x, regions=None)
+        assert [y.stride() for y in found] == [y.stride() for y in function(x)]
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=last)
+    assert compare(computed, x).is_contiguous(memory_format=last)

@@ -18,6 +18,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import optimization_hint
 
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.frontends.torch.dims import expression_of
@@ -91,6 +92,11 @@ def is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int))
 
 
+def gives_no_tensor(node: fx.Node) -> bool:
+    """Whether a node gives a number, or is an assertion: PyTorch has them."""
+    return is_number(node) or node.meta.get("val") is None
+
+
 def is_view(node: fx.Node) -> bool:
     """Whether a node gives a view of its first operand."""
     if node.target is operator.getitem:
@@ -120,7 +126,7 @@ def kept(graph: fx.Graph, device: torch.device, left: Left) -> Ours:
     """The nodes that are ours. `left` has those that failed, and gets the others."""
     ours = Ours(set(), set())
     for node in graph.nodes:
-        if node.op != "call_function" or node in left or is_number(node):
+        if node.op != "call_function" or node in left or gives_no_tensor(node):
             continue
         if node.target is operator.getitem:
             why = "" if node.args[0] in ours else "of an operator of PyTorch"
@@ -251,8 +257,28 @@ def module_of(region: Region, root: fx.GraphModule) -> fx.GraphModule:
             if x.op == "get_attr" and x not in known:
                 known[x] = graph.node_copy(x)
         known[node] = graph.node_copy(node, known.__getitem__)
-    graph.output(tuple(known[n] for n in region.outputs))
+    permute = torch.ops.aten.permute.default
+    results = []
+    for node in region.outputs:
+        order = memory_order(node.meta["val"])
+        results.append(graph.call_function(permute, (known[node], order)) if order else known[node])
+    graph.output(tuple(results))
     return fx.GraphModule(root, graph)
+
+
+def memory_order(x: torch.Tensor) -> list[int]:
+    """The axes as they are in memory, the outermost first; empty where that is their own order, or
+    where there are gaps. A region gives its results so: what reads them may depend on it."""
+    shape, strides = (
+        [optimization_hint(n, fallback=2) for n in of] for of in (x.shape, x.stride())
+    )
+    order = sorted(range(x.dim()), key=lambda axis: -strides[axis])
+    size = 1
+    for axis in reversed(order):
+        if shape[axis] != 1 and strides[axis] != size:
+            return []
+        size *= shape[axis]
+    return order if order != sorted(order) else []
 
 
 def assembled(
@@ -283,7 +309,12 @@ def assembled(
             given += [_extent(graph, numbers[s], value) for s in region.symbols]
             results = graph.call_function(call, tuple(given))
             for i, node in enumerate(region.outputs):
-                known[node] = graph.call_function(operator.getitem, (results, i))
+                made = graph.call_function(operator.getitem, (results, i))
+                order = memory_order(node.meta["val"])
+                if order:
+                    inverse = sorted(range(len(order)), key=order.__getitem__)
+                    made = graph.call_function(torch.ops.aten.permute.default, (made, inverse))
+                known[node] = made
             continue
         for node in module.graph.nodes:
             if by_level.get(node) == level and node not in known:
@@ -299,7 +330,7 @@ def assembled(
 def _copied(graph: fx.Graph, node: fx.Node, value: Callable[[fx.Node], fx.Node]) -> fx.Node:
     made = graph.node_copy(node, value)
     if node.target is torch.ops.aten.view.default:
-        # What a region gives may have other strides than those that torch traced.
+        # What a region gives has no gaps, and may have other strides than torch traced.
         made.target = torch.ops.aten.reshape.default
     return made
 

@@ -31,6 +31,8 @@ class Explanation:
         return (self.operators - sum(self.left.values())) / max(self.operators, 1)
 
     def __str__(self) -> str:
+        if not self.graphs:
+            return "no graph: torch traced none, or computes gradients"
         lines = [
             f"{count(self.graphs, 'graph')}, {count(self.operators, 'operator')}, "
             f"{self.share:.1%} by ftuner in {count(len(self.models), 'region')}"

@@ -30,6 +30,9 @@ MOST_STATES = 64
 FEW_RUNS = 16
 """A tensor that changed twice within as many runs is passed to each run from then on: packing it
 takes as long as some runs that read it unpacked."""
+MOST_VALUES = 3
+"""A number of Python that had more values is passed to each run: others, such as the epsilon of a
+norm, are constants, which more can be done with."""
 _COMPILATION = fork_safe_lock()
 _TOLD: set[tuple[str, ...]] = set()
 """What was logged of operators that are left to PyTorch."""
@@ -85,10 +88,15 @@ class CompiledGraph:
         self._module, self._options = module, options
         self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
         self._device = _device_of(self._inputs)
-        self._states: dict[tuple[int, ...], _State] = {}
-        """By the identities of the parameters."""
+        self._states: dict[tuple[float, ...], _State] = {}
+        """By `_key`."""
         self._changes: dict[int, int] = {}
         """How often an input changed within a few runs."""
+        numbers = [i for i, n in enumerate(self._inputs) if i not in constants and _is_number(n)]
+        self._numbers = tuple(numbers)
+        """The inputs that are numbers of Python."""
+        self._values: dict[int, set[float]] = {i: set() for i in numbers}
+        """Their values so far."""
         self._pick(constants)
 
     def _pick(self, constants: Collection[int]) -> None:
@@ -102,7 +110,7 @@ class CompiledGraph:
         given = tuple(args)
         args.clear()
         parameters = self._parameters(given)
-        state = self._states.get(tuple(map(id, parameters)))
+        state = self._states.get(self._key(parameters, given))
         if (
             state is None
             or list(map(_version, parameters)) != state.versions
@@ -117,6 +125,10 @@ class CompiledGraph:
         found: Sequence[Any] = state.run(*given)
         return found
 
+    def _key(self, parameters: Sequence[torch.Tensor], given: Sequence[Any]) -> tuple[float, ...]:
+        """The identities of the parameters, and the values of numbers."""
+        return (*map(id, parameters), *(given[i].item() for i in self._numbers))
+
     def _compiled(self, given: tuple[Any, ...]) -> _State:
         """The state for what a run is given.
 
@@ -127,8 +139,12 @@ class CompiledGraph:
         if moving:
             self._pick(set(self._constants) - moving)
         parameters = self._parameters(given)
+        for i in self._numbers:
+            self._values[i].add(given[i].item())
+        self._numbers = tuple(i for i in self._numbers if len(self._values[i]) <= MOST_VALUES)
         constants = {self._inputs[i]: x for i, x in zip(self._constants, parameters, strict=True)}
-        key = tuple(map(id, parameters))
+        constants |= {self._inputs[i]: given[i].clone() for i in self._numbers}
+        key = self._key(parameters, given)
         division, run = _divided(self._module, self._device, constants, self._options)
         if len(self._states) == MOST_STATES:
             self._states.pop(next(iter(self._states)))
@@ -146,7 +162,7 @@ class CompiledGraph:
     def _moving(self, given: tuple[Any, ...]) -> set[int]:
         """The inputs that keep changing, by those that changed since the state was made."""
         parameters = self._parameters(given)
-        state = self._states.get(tuple(map(id, parameters)))
+        state = self._states.get(self._key(parameters, given))
         if state is None or state.runs > FEW_RUNS:
             return set()
         found = set()
@@ -158,6 +174,15 @@ class CompiledGraph:
                 if self._changes[i] > 1:
                     found.add(i)
         return found
+
+
+def _is_number(node: fx.Node) -> bool:
+    """Whether an input is a float of the module, which torch passes as a tensor."""
+    given = node.meta["val"]
+    return (
+        isinstance(given, torch.Tensor)
+        and (given.dtype, given.dim(), given.device.type) == (torch.float64, 0, "cpu")
+    )  # fmt: skip
 
 
 def _device_of(inputs: Sequence[fx.Node]) -> torch.device:
@@ -202,7 +227,8 @@ def _compiled(
 ) -> CompiledRegion:  # fmt: skip
     module = cut.module_of(region, root)
     known = {n.name: x for n, x in constants.items() if n in region.inputs}
-    compile_module = partial(model_of, constants=known, device=device, options=options)
+    on_host = {name: x.cpu() for name, x in known.items()}
+    compile_module = partial(model_of, constants=on_host, device=device, options=options)
     model = compile_module(module)
     run = runner(model, device)
     if options.check:
@@ -211,7 +237,7 @@ def _compiled(
 
 
 def _is_operator(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and not cut.is_number(node)
+    return isinstance(node.target, torch._ops.OpOverload) and not cut.gives_no_tensor(node)
 
 
 def _named(region: cut.Region, name: str) -> fx.Node:

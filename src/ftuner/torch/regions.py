@@ -42,20 +42,31 @@ def model_of(
 def runner(model: Model, device: torch.device) -> Run:
     """A function that runs a model on tensors, and on numbers, which stand for inputs of shape
     (n, 0)."""
+    return (on_cpu if device.type == "cpu" else on_gpu)(model, device)
+
+
+def on_cpu(model: Model, device: torch.device) -> Run:
+    """`runner` of a model that takes arrays: tensors share their memory."""
     names = [v.name for v in model.inputs]
     run = model.run
-    if device.type == "cuda":
+    halves = any(v.dtype == BFLOAT16.name for v in model.outputs)
+    given_back = tensor_of if halves else torch.from_numpy
 
-        def ftuner_region(*given: Any) -> list[torch.Tensor]:
-            tensors = [torch.empty((x, 0), device=device) if type(x) is int else x for x in given]
-            return run(dict(zip(names, tensors, strict=True)))
+    def ftuner_region(*given: Any) -> list[torch.Tensor]:
+        return [*map(given_back, run(dict(zip(names, map(_array, given), strict=True))))]
 
-    else:
-        halves = any(v.dtype == BFLOAT16.name for v in model.outputs)
-        given_back = tensor_of if halves else torch.from_numpy
+    return ftuner_region
 
-        def ftuner_region(*given: Any) -> list[torch.Tensor]:
-            return [*map(given_back, run(dict(zip(names, map(_array, given), strict=True))))]
+
+def on_gpu(model: Model, device: torch.device) -> Run:
+    """`runner` of a model that takes tensors."""
+    names = [v.name for v in model.inputs]
+
+    def ftuner_region(*given: Any) -> list[torch.Tensor]:
+        tensors = [torch.empty((x, 0), device=device) if type(x) is int else x for x in given]
+        found = model.run(dict(zip(names, tensors, strict=True)))
+        # Without inputs, a model gives arrays.
+        return found if tensors else [torch.as_tensor(x, device=device) for x in found]
 
     return ftuner_region
 

@@ -134,8 +134,9 @@ class _Matching:
             return (
                 type(mine) is type(other)
                 and all(getattr(mine, x) == getattr(other, x) for x in _FACTS)
-                and len(mine.shape) == len(other.shape)
+                and mine.dim() == other.dim()
                 and all(map(self._same_extent, mine.shape, other.shape))
+                and all(map(self._same_stride, mine.stride(), other.stride(), other.shape))
             )
         if isinstance(mine, (tuple, list)):
             return len(mine) == len(other) and all(map(self._same_value, mine, other))
@@ -150,6 +151,9 @@ class _Matching:
         if not expected.free_symbols <= self.symbols.keys():
             return False
         return bool(sympy.sympify(expected.xreplace(self.symbols)) == given)
+
+    def _same_stride(self, mine: Any, other: Any, extent: int | torch.SymInt) -> bool:
+        return expression_of(extent) == 1 or self._same_extent(mine, other)
 
     def _interface(self) -> tuple[list[int | None], dict[int, int], list[int]] | None:
         """How the known graph is called for the new one."""

@@ -14,7 +14,13 @@ from torch import fx
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import ELEMENT_DTYPES, INT64, DType
-from ftuner.errors import FTunerError, GraphError, UnsupportedOperatorError
+from ftuner.errors import (
+    FTunerError,
+    GraphError,
+    IndexRangeError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from ftuner.frontends.torch.dims import Extents
 from ftuner.frontends.torch.promotion import Real
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, name_of
@@ -264,8 +270,9 @@ class _Importer:
             named["pieces"] = len(given)
         try:
             found = row(*self._kept(node), **named)
-        except FTunerError as error:
-            raise NodeError(str(error), node.name) from error
+        except (GraphError, ShapeError, IndexRangeError) as error:
+            # torch has run the node: what is wrong for us, ftuner cannot compute.
+            raise UnsupportedOperatorError(str(error)) from error
         return self._checked(given, found)
 
     def _run_inner(self, inner: fx.GraphModule, node: fx.Node) -> Any:
