@@ -14,7 +14,13 @@ from torch import fx
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import ELEMENT_DTYPES, INT64, DType
-from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOperatorError
+from ftuner.errors import (
+    FTunerError,
+    GraphError,
+    IndexRangeError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from ftuner.frontends.torch.dims import Extents
 from ftuner.frontends.torch.promotion import Real
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, name_of
@@ -106,14 +112,22 @@ def import_fx(
     scalar of int64. One that is a float is a scalar of float64.
 
     Raises:
-        UnsupportedOperatorError: operators without an importer; the message lists all of them. Or
-            one of complex tensors, or with arguments that its importer does not know.
-        GraphError: the module is malformed, or an importer is wrong about its result.
+        UnsupportedOperatorError: operators without an importer; the message lists all of them.
+        NodeError: an operator of complex tensors, with arguments that its importer does not know,
+            or whose importer is wrong about its result.
     """
     missing = sorted({called(n) for n in unsupported(module.graph)})
     if missing:
         raise UnsupportedOperatorError(f"ftuner has no {', '.join(missing)}")
     return _Importer(module, constants, names).imported()
+
+
+class NodeError(UnsupportedOperatorError):
+    """An operator that its importer refuses. `node`: the name of its node."""
+
+    def __init__(self, text: str, node: str) -> None:
+        super().__init__(text)
+        self.node = node
 
 
 @dataclass(frozen=True)
@@ -218,7 +232,10 @@ class _Importer:
         """The leaves of the outputs of a module whose placeholders have values."""
         for node in module.graph.nodes:
             if node.op == "call_function":
-                self.values[node] = self._called(module, node)
+                try:
+                    self.values[node] = self._called(module, node)
+                except FTunerError as error:
+                    raise NodeError(str(error), node.name) from error
             elif node.op == "get_attr":
                 found = _attribute(module, node.target)
                 if isinstance(found, torch.Tensor):

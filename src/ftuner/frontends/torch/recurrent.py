@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from ftuner.core.dim import product
 from ftuner.core.recurrence import GATES, Activation, Cell
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import concat
+from ftuner.graph.algebra import concat, constant
 from ftuner.graph.checks import origin, unsupported
 from ftuner.graph.compose import apply_many
 from ftuner.graph.ir import Value
 
 Kind = Literal["lstm", "gru", "rnn"]
+ONEDNN_LSTM = 2
+"""`ideep::rnn_kind::LSTM`."""
 _ORDER: Mapping[Kind, tuple[int, ...]] = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Which gate of torch's weights each gate of `core.recurrence` is."""
 
@@ -45,10 +49,11 @@ def _directions(kind: Kind, params: Sequence[Value], biased: bool) -> list[_Dire
 
 def _layer(
     kind: Kind, activations: tuple[str, ...], x: Value, ways: Sequence[_Direction],
-    states: Sequence[Sequence[Value]],
+    states: Sequence[Sequence[Value]], backward: bool = False,
 ) -> list[Value]:  # fmt: skip
     """The states of all steps (length, batch, directions times hidden), and each last state
-    (directions, batch, hidden). `states`: the first ones of each direction."""
+    (directions, batch, hidden). `states`: the first ones of each direction. `backward`: whether the
+    first direction is from the last step, as the second is."""
     hidden = ways[0].state.shape[1]
     columns = len(GATES[kind]) * hidden
     parts = x @ concat([way.input for way in ways], 0).swapped()
@@ -71,8 +76,8 @@ def _layer(
     found = []
     for number, way in enumerate(ways):
         cell = Cell(
-            kind, tuple(map(Activation, activations)), None, number == 1, False, kind == "gru",
-            True, False, False, False,
+            kind, tuple(map(Activation, activations)), None, backward or number == 1, False,
+            kind == "gru", True, False, False, False,
         )  # fmt: skip
         part = parts.slice(2, number * columns, columns)
         extra = [after[number]] if after else []
@@ -119,6 +124,21 @@ def _lstm(
         "lstm", ("sigmoid", "tanh", "tanh"), input, hx, params, has_biases, num_layers, dropout,
         train, bidirectional, batch_first,
     )  # fmt: skip
+
+
+@aten("mkldnn_rnn_layer")
+def _lstm_of_onednn(
+    input: Value, weight0: Value, weight1: Value, weight2: Value, weight3: Value, hx_: Value,
+    cx_: Value, reverse: bool, batch_sizes: Sequence[int], mode: int, hidden_size: int,
+    num_layers: int, has_biases: bool, bidirectional: bool, batch_first: bool, train: bool,
+) -> Sequence[Value]:  # fmt: skip
+    """One direction of a layer: what AOTAutograd makes of an LSTM on a CPU."""
+    if mode != ONEDNN_LSTM or num_layers != 1 or bidirectional or batch_first or batch_sizes:
+        raise unsupported("a layer of oneDNN other than one direction of an LSTM")
+    ways = _directions("lstm", [weight0, weight1, weight2, weight3], True)
+    first = [hx_.squeeze([0]), cx_.squeeze([0])]
+    found = _layer("lstm", ("sigmoid", "tanh", "tanh"), input, ways, [first], reverse)
+    return [*found, constant(np.zeros(0, np.uint8))]
 
 
 @aten("gru.input", kind="gru", activations=("sigmoid", "tanh"))
