@@ -52,11 +52,11 @@ def table() -> str:
             "",
             f"## Those that run: {len(runs) + len(defined)} of {len(known)}",
             "",
-            _wrapped(runs),
+            wrapped(runs),
             "",
             "By their definition as functions of others:",
             "",
-            _wrapped(defined),
+            wrapped(defined),
             "",
             f"## Those that do not: {len(left)}",
             "",
@@ -66,18 +66,18 @@ def table() -> str:
             "",
             "## Those of classical learning (`ai.onnx.ml`) that run",
             "",
-            _wrapped(sorted(op for domain, op in SUPPORTED if domain == LEARNING)),
+            wrapped(sorted(op for domain, op in SUPPORTED if domain == LEARNING)),
             "",
             "Maps (`DictVectorizer`, `CastMap`) are outputs alone. Operators of the domain "
             "`ai.onnx.preview.training` do not run.",
             "",
             "## Those of onnxruntime that run",
             "",
-            _wrapped(sorted(op for domain, op in SUPPORTED if domain == MICROSOFT)),
+            wrapped(sorted(op for domain, op in SUPPORTED if domain == MICROSOFT)),
             "",
             f"Of the domain `{NCHWC}`, which it writes when it saves a file at its highest level:",
             "",
-            _wrapped(sorted(op for domain, op in SUPPORTED if domain == NCHWC)),
+            wrapped(sorted(op for domain, op in SUPPORTED if domain == NCHWC)),
             "",
         ]
     )
@@ -87,7 +87,8 @@ def _named(ops: Iterable[str]) -> str:
     return " ".join(f"`{op}`" for op in ops)
 
 
-def _wrapped(ops: Iterable[str]) -> str:
+def wrapped(ops: Iterable[str]) -> str:
+    """Names as code, in lines of 100 characters."""
     return fill(_named(ops), 100, break_long_words=False, break_on_hyphens=False)
 
 

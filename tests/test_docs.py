@@ -109,6 +109,16 @@ def test_operators_are_those_of_the_registry() -> None:
     assert [op for op in operator_table.LEFT_OUT if f"`{op}`" in runs] == []
 
 
+def test_operators_of_pytorch_are_those_of_the_registry() -> None:
+    torch = pytest.importorskip("torch")
+    from tests import pytorch_table
+
+    page = pytorch_table.PATH.read_text(encoding="utf-8")
+    if f"torch {torch.__version__.partition('+')[0]}." not in page:
+        pytest.skip("the page is of another release of torch")
+    assert page == pytorch_table.table()
+
+
 def test_the_command_line_is_described() -> None:
     """`python -m tests.cli_reference` writes the page."""
     assert cli_reference.PATH.read_text(encoding="utf-8") == cli_reference.page()

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx import windows
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import NCHWC, GraphRecord
 from ftuner.frontends.onnx.resizing import upsampled
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import fused_conv
 from ftuner.graph.checks import malformed
+from ftuner.graph.compositions import windows
 from ftuner.graph.ir import Value
 from ftuner.hardware.system import read_system
 

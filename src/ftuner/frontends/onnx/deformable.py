@@ -7,21 +7,27 @@ import math
 from ftuner.core.dim import Shape, product, quotient
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.interpolation import linear_weight
-from ftuner.frontends.onnx.sampling import MAX_AXES, Taps, across, apart, rows_of, sampled, within
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.frontends.onnx.windows import (
+from ftuner.frontends.onnx.windows import groups_of, kernel_of, window_of
+from ftuner.graph.algebra import counted, floor, iota
+from ftuner.graph.checks import expect_shape, malformed, require
+from ftuner.graph.compositions.interpolation import linear_weight
+from ftuner.graph.compositions.sampling import (
+    MAX_AXES,
+    Taps,
+    across,
+    apart,
+    rows_of,
+    sampled,
+    within,
+)
+from ftuner.graph.compositions.windows import (
     Window,
     channels_first,
     channels_last,
     convolved,
-    groups_of,
-    kernel_of,
-    window_of,
     with_bias,
 )
-from ftuner.graph.algebra import counted, floor, iota
-from ftuner.graph.checks import expect_shape, malformed, require
 from ftuner.graph.ir import Value
 
 
@@ -58,11 +64,11 @@ def _deform_conv(
         position = position.reshape((batch * offset_group, 1, taps * samples))
         at = floor(position) + iota(2, 1, 3).cast(x.dtype)
         distance = abs(at - position)
-        found, inside = within(context, at, extent)
+        found, inside = within(at, extent)
         lines.append(Taps(found, linear_weight(distance), inside))
-    table = apart(context, across(lines, x.shape[2:]), x.shape[2:])
+    table = apart(across(lines, x.shape[2:]), x.shape[2:])
     last = channels_last(x).reshape((batch, product(x.shape[2:]), offset_group, depth))
-    found = sampled(rows_of(context, last.transpose((0, 2, 1, 3))), table)
+    found = sampled(rows_of(last.transpose((0, 2, 1, 3))), table)
     if mask is not None:
         wanted = (batch, offset_group * taps, *window.extents)
         expect_shape(mask, wanted, f"the mask {mask.type}")

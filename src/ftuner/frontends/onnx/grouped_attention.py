@@ -8,19 +8,19 @@ from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, maximum, quotient
 from ftuner.core.dtype import INT64
-from ftuner.frontends.onnx.attention import (
-    default_scale,
-    fused,
-    merged_heads,
-    one_mask,
-    rotated,
-)
 from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.selecting import written_from
 from ftuner.frontends.onnx.signatures import Gives, onnx
 from ftuner.graph.algebra import apply, counted, iota, scalar, where, zero_padded
 from ftuner.graph.checks import expect_shape, malformed, origin, require, unsupported
+from ftuner.graph.compositions.attention import (
+    default_scale,
+    fused,
+    merged_heads,
+    one_mask,
+    rotated,
+)
 from ftuner.graph.ir import Value
 
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from ftuner.core.dim import Dim, maximum, quotient, remainder
 from ftuner.core.dtype import INT64
-from ftuner.frontends.onnx.attention import default_scale, merged_heads
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.quantised_products import integer_product_as_float
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, concat, equal, iota, scalar, where, zero_padded
 from ftuner.graph.checks import expect_shape, malformed, require, unsupported
+from ftuner.graph.compositions.attention import default_scale, merged_heads
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import expect_within
 

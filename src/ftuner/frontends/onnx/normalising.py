@@ -15,20 +15,8 @@ from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import Epsilon, FloatDType, Gives, onnx
 from ftuner.graph.algebra import apply, counted, equal, iota, sqrt, where, zero_padded
 from ftuner.graph.checks import expect_shape, fitting, malformed, require, unsupported
+from ftuner.graph.compositions.normalising import centre, normal, scaled_channels
 from ftuner.graph.ir import Value
-
-
-def _centred(x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
-    """x minus its mean, and its variance along some axes, which are kept."""
-    centred = x - x.mean(axes)
-    return centred, (centred * centred).mean(axes)
-
-
-def _normal(x: Value, axes: Sequence[int], epsilon: float) -> Value:
-    """`(x - mean) / sqrt(variance + epsilon)`."""
-    centred, variance = _centred(x, axes)
-    return centred / sqrt(variance + epsilon)
-
 
 # Norms of the last axes.
 
@@ -155,21 +143,11 @@ def _batch_norm(
     return [(x - mean) * (scale / sqrt(variance + epsilon)) + bias, *running]
 
 
-def _scaled(x: Value, scale: Value, bias: Value) -> Value:
-    """x by a scale and a bias with an element for each channel (second axis)."""
-    parameters = []
-    for p in (scale, bias):
-        what = f"a scale or bias {p.type} for the channels of {x.type}"
-        expect_shape(p, (x.shape[1],), what)
-        parameters.append(p.reshape((*p.shape, *[1] * (x.rank - 2))))
-    return x * parameters[0] + parameters[1]
-
-
 @onnx("InstanceNormalization")
 def _instance_norm(x: Value, scale: Value, bias: Value, epsilon: Epsilon = 1e-5) -> Value:
     if x.rank < 3:
         raise malformed(f"a norm of {x.type}, which has no spatial axis")
-    return _scaled(_normal(x.wide(), range(2, x.rank), epsilon).cast(x.dtype), scale, bias)
+    return scaled_channels(normal(x.wide(), range(2, x.rank), epsilon).cast(x.dtype), scale, bias)
 
 
 @onnx("GroupNormalization")
@@ -183,17 +161,17 @@ def _group_norm(
     if num_groups < 1 or (isinstance(channels, int) and channels % num_groups):
         raise malformed(f"{num_groups} groups of {channels} channels")
     shape = (x.shape[0], num_groups, quotient(channels, num_groups), *x.shape[2:])
-    normal = _normal(x.wide().reshape(shape), range(2, len(shape)), epsilon)
+    found = normal(x.wide().reshape(shape), range(2, len(shape)), epsilon)
     if node.opset >= 21:
-        return _scaled(normal.reshape(x.shape).cast(x.dtype), scale, bias)
+        return scaled_channels(found.reshape(x.shape).cast(x.dtype), scale, bias)
     # A scale and a bias for each group.
-    return _scaled(normal.cast(x.dtype), scale, bias).reshape(x.shape)
+    return scaled_channels(found.cast(x.dtype), scale, bias).reshape(x.shape)
 
 
 @onnx("MeanVarianceNormalization")
 def _mean_variance_norm(context: Context, x: Value, axes: tuple[int, ...] = (0, 2, 3)) -> Value:
     # No axes are all, as in the reductions that define the operator.
-    centred, variance = _centred(x, context.axes(axes or range(x.rank), x.rank))
+    centred, variance = centre(x, context.axes(axes or range(x.rank), x.rank))
     # The number that ONNX's definition of the operator adds to the deviation.
     return centred / (sqrt(variance) + 1e-9)
 

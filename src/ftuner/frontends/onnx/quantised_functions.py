@@ -11,9 +11,9 @@ from ftuner.frontends.onnx.quantised import levels_of, quantised
 from ftuner.frontends.onnx.quantised_products import scalar_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import REGISTERED, onnx
-from ftuner.frontends.onnx.windows import channels_first, channels_last
 from ftuner.graph.algebra import apply, concat, where
 from ftuner.graph.checks import malformed
+from ftuner.graph.compositions.windows import channels_first, channels_last
 from ftuner.graph.ir import Value
 
 _OPSET = 13

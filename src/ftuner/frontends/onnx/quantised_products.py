@@ -17,16 +17,9 @@ from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of, rounded
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.frontends.onnx.windows import (
-    channels_first,
-    channels_last,
-    convolved,
-    groups_of,
-    kernel_of,
-    window_of,
-    with_bias,
-)
+from ftuner.frontends.onnx.windows import groups_of, kernel_of, window_of
 from ftuner.graph.checks import fitting, malformed, require
+from ftuner.graph.compositions.windows import channels_first, channels_last, convolved, with_bias
 from ftuner.graph.ir import Value
 
 _LARGEST_LEVEL = 255

@@ -4,12 +4,13 @@ columns."""
 from __future__ import annotations
 
 from ftuner.core.dim import Dim, maximum, minimum, product, quotient
-from ftuner.frontends.onnx.blocks import Blocks, summed_blocks
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.frontends.onnx.windows import channels_first, channels_last, pads_of, positive_integers
+from ftuner.frontends.onnx.windows import pads_of, positive_integers
 from ftuner.graph.algebra import apply, scalar
 from ftuner.graph.checks import malformed, require
+from ftuner.graph.compositions.blocks import Blocks, summed_blocks
+from ftuner.graph.compositions.windows import channels_first, channels_last
 from ftuner.graph.ir import Value
 
 

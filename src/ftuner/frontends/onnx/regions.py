@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from ftuner.core.dim import Dim, minimum, product
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.interpolation import linear_weight
-from ftuner.frontends.onnx.sampling import Taps, rows_of, sampled, wide, within
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.frontends.onnx.windows import channels_first, channels_last
 from ftuner.graph.algebra import (
     apply,
     ceil,
@@ -24,6 +21,9 @@ from ftuner.graph.algebra import (
     where,
 )
 from ftuner.graph.checks import malformed, require, unsupported
+from ftuner.graph.compositions.interpolation import linear_weight
+from ftuner.graph.compositions.sampling import Taps, rows_of, sampled, wide, within
+from ftuner.graph.compositions.windows import channels_first, channels_last
 from ftuner.graph.ir import Value
 
 MAX_NEAR = 6
@@ -47,7 +47,7 @@ def _roi_line(
     position, outside = (v.unsqueeze([2]) for v in (position, outside))
     at = floor(position) + iota(2, 2, 4).cast(dtype)
     weight = where(outside, 0, linear_weight(abs(at - position)))
-    found, _ = within(context, at, extent)
+    found, _ = within(at, extent)
     shape = (start.shape[0], 2 * ratio, bins)
     return Taps(found.reshape(shape), weight.reshape(shape), None)
 
@@ -96,7 +96,7 @@ def _roi_align(
     ]
     taps = _of_pixels(lines, x.shape[3])
     at = taps.at + (numbers * product(x.shape[2:])).reshape((rois.shape[0], 1, 1))
-    rows = rows_of(context, whole)
+    rows = rows_of(whole)
     taps = Taps(at, taps.weight, None)
     samples = sampled(rows, taps, "sum" if mode == "avg" else "maximum")
     if mode == "avg":

@@ -1,150 +1,32 @@
-"""Resize and Upsample: every axis that changes has a table of positions and one of weights.
-
-Tables depend on extents alone, and are constants where these are known. Positions are computed in
-float32, as onnxruntime does: they decide which element is the nearest. Weights are in float64.
-"""
+"""Resize and Upsample: their axes, and how these are resampled."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from ftuner.core.dim import Dim, Symbolic, maximum, minimum, quotient, resized
-from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT64
+from ftuner.core.dtype import FLOAT32
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.interpolation import (
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.checks import malformed, require
+from ftuner.graph.compositions.interpolation import (
     COORDINATES,
     CROPS,
     Axis,
-    Line,
-    cubic_weight,
-    linear_weight,
 )
-from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply, ceil, equal, floor, iota, rint, where
-from ftuner.graph.checks import malformed, require
+from ftuner.graph.compositions.resizing import (
+    OLD_NEAREST,
+    SUPPORT,
+    Mode,
+    resampled,
+)
 from ftuner.graph.following import sign_of
 from ftuner.graph.ir import Value
 
-
-@dataclass(frozen=True)
-class _Mode:
-    """How a node resamples."""
-
-    kind: str
-    coordinates: str
-    nearest: str
-    cubic: float
-    antialias: bool
-    excludes: bool
-
-
-def _rounded(position: Value, how: str, axis: Axis) -> Value:
-    if how == _OLD_NEAREST:
-        return where(axis.scale() < 1, ceil(position), floor(position))
-    if how == "round_prefer_floor":
-        return ceil(position + (-0.5 - _TIE))
-    if how == "round_prefer_ceil":
-        return floor(position + (0.5 + _TIE))
-    return apply(how, position)
-
-
-_TIE = 1e-6
-"""Positions this close to the middle between two elements are there, as onnxruntime has it. Found
-by trial with its version 1.31."""
-_OLD_NEAREST = "before, or after along axes that shrink"
-"""The nearest element before opset 11, as onnxruntime has it."""
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-_REPEATING = frozenset({
-    ("asymmetric", "floor"), ("asymmetric", _OLD_NEAREST), ("half_pixel", "round_prefer_floor"),
-    ("half_pixel", "round_prefer_ceil"), ("pytorch_half_pixel", "round_prefer_floor"),
-    ("pytorch_half_pixel", "round_prefer_ceil"), ("tf_half_pixel_for_nn", "floor"),
-})  # fmt: skip
-"""Coordinates and rounding of which n times the elements are each element n times, side by side."""
-MOST_TIMES = 16
-"""Most times that this holds in float32, too. Derived: positions are at least half of a sixteenth
-away from where they would be rounded to another element, further than float32 is off below 2^18."""
-_SUPPORT = {"linear": 1, "cubic": 2}
-"""Elements on each side that interpolation reads, unless it is stretched against aliasing."""
-
-
-def _weighted(axis: Axis, position: Value, mode: _Mode) -> tuple[Value, Value]:
-    """The tables of positions and of weights, (taps, size) each."""
-    support = _SUPPORT[mode.kind]
-    reach = axis.reach(support) if mode.antialias else support
-    at = floor(position) + (iota(2 * reach, 0, 2).cast(FLOAT64) + (1 - reach))
-    distance = abs(at - position)
-    if mode.antialias:
-        distance = distance * axis.scale().at_most(1).cast(FLOAT64)
-    weight = (
-        linear_weight(distance)
-        if mode.kind == "linear" else cubic_weight(distance, mode.cubic)
-    )  # fmt: skip
-    if mode.excludes:
-        weight = where((at >= 0) & (at < axis.extent), weight, 0)
-    if mode.antialias or mode.excludes:
-        total = weight.reduce("sum", [0])
-        weight = weight / where(equal(total, 0), 1, total)
-    return at.cast(INT64), weight
-
-
-def _times(axis: Axis, mode: _Mode) -> int | None:
-    """How many times the nearest elements are each element of an axis; None if they are not."""
-    (up, down), *others = axis.ratios
-    times = quotient(up, down)
-    if others or mode.kind != "nearest" or (mode.coordinates, mode.nearest) not in _REPEATING:
-        return None
-    if not isinstance(times, int) or times > MOST_TIMES or up != down * times:
-        return None
-    return times if axis.size == axis.extent * times else None
-
-
-def _resized(
-    x: Value, axes: Sequence[Axis], mode: _Mode, regions: Mapping[int, tuple[Value, Value]],
-    outside: float,
-) -> Value:  # fmt: skip
-    """The result; `outside`: what elements of positions beyond a cropped region are."""
-    times = {axis.number: n for axis in axes if (n := _times(axis, mode)) is not None}
-    if times:
-        x = apply("repeat", x, repeats=tuple(times.get(a, 1) for a in range(x.rank)))
-        axes = [axis for axis in axes if axis.number not in times]
-        if not axes:
-            return x
-    crops = mode.coordinates == CROPS
-    wide = x
-    if mode.kind != "nearest":
-        if x.dtype == BOOL:
-            raise malformed(f"{mode.kind} interpolation of {x.type}")
-        wide = x.wide().computed()
-    positions: list[Value] = []
-    weights: list[Value] = []
-    beyond: list[Value] = []
-    for axis in axes:
-        position = COORDINATES[mode.coordinates](Line(axis, regions.get(axis.number)))
-        if crops:
-            found = (position < 0) | (position > axis.extent - 1)
-            beyond.append(found.unsqueeze(range(1, x.rank - axis.number)))
-        position = position.cast(FLOAT64)
-        if mode.kind == "nearest":
-            rounded = _rounded(position, mode.nearest, axis)
-            positions.append(rounded.cast(INT64).unsqueeze([0]))
-        else:
-            at, weight = _weighted(axis, position, mode)
-            positions.append(at)
-            weights.append(weight.cast(wide.dtype))
-    numbers = tuple(axis.number for axis in axes)
-    result = apply("resample", wide, *positions, *weights, axes=numbers)
-    for mask in beyond:
-        result = where(mask, outside, result)
-    if x.dtype.kind in ("int", "uint") and mode.kind != "nearest":
-        result = rint(result)
-        if mode.kind == "cubic":
-            info = np.iinfo(x.dtype.name)
-            result = result.at_least(info.min).at_most(info.max)
-    return result.cast(x.dtype)
 
 
 # Nodes.
@@ -249,12 +131,12 @@ def _is_whole(region: tuple[Value, Value]) -> bool:
     return all(c is not None and c.item() == n for c, n in zip(constants, (0, 1), strict=True))
 
 
-def _mode(node: NodeView) -> _Mode:
+def _mode(node: NodeView) -> Mode:
     kind = node.text("mode", "nearest")
     coordinates = node.text("coordinate_transformation_mode", "half_pixel")
     nearest = node.text("nearest_mode", "round_prefer_floor")
     for what, found, known in (
-        ("mode", kind, ("nearest", *_SUPPORT)),
+        ("mode", kind, ("nearest", *SUPPORT)),
         ("coordinate_transformation_mode", coordinates, tuple(COORDINATES)),
         ("nearest_mode", nearest, _NEAREST),
     ):
@@ -264,7 +146,7 @@ def _mode(node: NodeView) -> _Mode:
     if antialias and kind == "nearest":
         raise malformed("antialias of the nearest element")
     cubic = node.number("cubic_coeff_a", -0.75)
-    return _Mode(kind, coordinates, nearest, cubic, antialias, node.flag("exclude_outside"))
+    return Mode(kind, coordinates, nearest, cubic, antialias, node.flag("exclude_outside"))
 
 
 @onnx("Resize", since=11)
@@ -294,7 +176,7 @@ def _resize(
     ]  # fmt: skip
     if not regions and all(axis.size == axis.extent for axis in changed):
         return x
-    return _resized(x, changed, mode, regions, extrapolation_value)
+    return resampled(x, changed, mode, regions, extrapolation_value)
 
 
 def upsampled(
@@ -307,8 +189,8 @@ def upsampled(
     changed = [axis for axis in _by_scales(x, range(x.rank), scales) if axis.changes]
     if all(axis.size == axis.extent for axis in changed):
         return x
-    mode = _Mode(kind, coordinates, _OLD_NEAREST, 0.0, False, False)
-    return _resized(x, changed, mode, {}, 0.0)
+    mode = Mode(kind, coordinates, OLD_NEAREST, 0.0, False, False)
+    return resampled(x, changed, mode, {}, 0.0)
 
 
 @onnx("Upsample")

@@ -1,168 +1,15 @@
-"""Operators that read an image at positions that are data: GridSample, and what RoiAlign shares
-with it.
-
-A sample is a weighted sum of elements of the image. Tables say for every tap of every sample which
-row of the image it reads, channels last, and its weight. One gather and one reduction do the rest.
-"""
+"""Operators that read an image at positions that are data: GridSample and AffineGrid."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from ftuner.core.dim import Dim, Shape, product, row_major_strides
-from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.interpolation import cubic_weight, linear_weight
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.frontends.onnx.windows import (
-    channels_first,
-    channels_last,
-)
-from ftuner.graph.algebra import apply, counted, floor, gather, iota, rint, scalar, where
-from ftuner.graph.checks import expect_shape, malformed, require
+from ftuner.graph.algebra import counted, iota
+from ftuner.graph.checks import expect_shape, malformed
+from ftuner.graph.compositions.sampling import grid_samples
 from ftuner.graph.ir import Value
 
-MAX_AXES = 3
-"""Most spatial axes that are sampled: cubic interpolation reads `4 ** axes` elements."""
-_CUBIC = -0.75
-"""The coefficient that ONNX gives cubic interpolation in GridSample."""
-
-
-@dataclass(frozen=True)
-class Taps:
-    """What samples read along one axis of an image: tables of (images, taps, samples)."""
-
-    at: Value
-    """Positions within the axis, int64."""
-    weight: Value | None
-    """None if the one tap has the weight one."""
-    inside: Value | None
-    """Which taps count; None if all do."""
-
-
-def rows_of(context: Context, x: Value) -> Value:
-    """An image, channels last, as rows of channels."""
-    return x.reshape((product(x.shape[:-1]), x.shape[-1]))
-
-
-def wide(x: Value) -> Value:
-    """A tensor in the dtype that it is computed in: float32 for half precision."""
-    return x.cast(FLOAT32) if x.dtype.name in HALF_DTYPES else x.computed()
-
-
-def within(context: Context, at: Value, extent: Dim) -> tuple[Value, Value]:
-    """Positions as integers within an axis, and whether they were."""
-    last = counted([extent - 1], at.dtype)
-    inside = (at >= 0) & (at <= last)
-    # NaN becomes the least integer.
-    return at.at_most(last).cast(INT64).at_least(0), inside
-
-
-def across(lines: Sequence[Taps], extents: Shape) -> Taps:
-    """The taps of all axes together, as numbers of elements of an image."""
-    rank = len(lines)
-    at: Value | None = None
-    weight: Value | None = None
-    inside: Value | None = None
-
-    def placed(table: Value, axis: int) -> Value:
-        taps: list[Dim] = [1] * rank
-        taps[axis] = table.shape[1]
-        return table.reshape((table.shape[0], *taps, table.shape[2]))
-
-    def merged(table: Value) -> Value:
-        return table.reshape((table.shape[0], product(table.shape[1:-1]), samples))
-
-    samples = lines[0].at.shape[2]
-    for axis, stride in enumerate(row_major_strides(extents)):
-        line = lines[axis]
-        term = placed(line.at, axis) * counted([stride], INT64)
-        at = term if at is None else at + term
-        if line.weight is not None:
-            factor = placed(line.weight, axis)
-            weight = factor if weight is None else weight * factor
-        if line.inside is not None:
-            mask = placed(line.inside, axis)
-            inside = mask if inside is None else inside & mask
-    assert at is not None
-    found = (None if x is None else merged(x) for x in (weight, inside))
-    return Taps(merged(at), *found)
-
-
-def sampled(rows: Value, taps: Taps, kind: str = "sum") -> Value:
-    """The samples (images, samples, channels) of rows of channels."""
-    found = gather(rows, taps.at)
-    if taps.weight is not None:
-        found = found * taps.weight.unsqueeze([3]).cast(rows.dtype)
-    if taps.inside is not None:
-        # Weights of positions that are no numbers are none.
-        found = where(taps.inside.unsqueeze([3]), found, 0)
-    return found.reduce(kind, [1], keep=False)
-
-
-def apart(context: Context, taps: Taps, extents: Shape) -> Taps:
-    """Taps that read image i of several which lie one after the other."""
-    first = iota(taps.at.shape[0], 0, 3) * counted([product(extents)], INT64)
-    return Taps(taps.at + first, taps.weight, taps.inside)
-
-
 # GridSample.
-
-
-def _reflected(x: Value, low: Value, high: Value) -> Value:
-    """Positions reflected at both borders until they are between them."""
-
-    def add(op: str, *operands: Value) -> Value:
-        return apply(op, *operands)
-
-    below = add("less", x, low)
-    beyond = add("where", below, add("subtract", low, x), add("subtract", x, high))
-    span = add("subtract", high, low)
-    times = add("floor", add("divide", beyond, span))
-    rest = add("subtract", beyond, add("multiply", times, span))
-    odd = add("equal", add("subtract", times, add("floor", times * 0.5) * 2), scalar(1, x.dtype))
-    from_low = add("logical_xor", below, odd)
-    moved = add("where", from_low, add("add", low, rest), add("subtract", high, rest))
-    return add("where", add("less", scalar(0, x.dtype), beyond), moved, x)
-
-
-def _grid_line(
-    context: Context, position: Value, extent: Dim, mode: str, padding: str, corners: bool
-) -> Taps:
-    """The taps of positions (images, samples) between -1 and 1 along an axis."""
-    dtype = position.dtype
-    count = counted([extent], dtype)
-    half, one = scalar(0.5, dtype), scalar(1, dtype)
-    shifted = position + one
-    last = count - one
-    if corners:
-        position = shifted * half * last
-        borders = (scalar(0, dtype), last)
-    else:
-        position = (shifted * count - one) * half
-        borders = (scalar(-0.5, dtype), count - half)
-    if mode == "nearest":
-        position = rint(position)
-    # Cubic interpolation finds each element that it reads within the borders, as PyTorch does.
-    if padding == "border" and mode != "cubic":
-        position = position.at_most(last).at_least(0)
-    elif padding == "reflection" and mode != "cubic":
-        position = _reflected(position, *borders)
-    position = position.unsqueeze([1])
-    weight: Value | None = None
-    at = position
-    if mode != "nearest":
-        first, taps = (0, 2) if mode == "linear" else (-1, 4)
-        at = floor(position) + (iota(taps, 1, 3).cast(dtype) + first)
-        distance = abs(at - position)
-        weight = linear_weight(distance) if mode == "linear" else cubic_weight(distance, _CUBIC)
-        if padding == "reflection":
-            at = _reflected(at, *borders)
-            # Rounded towards zero; borders may be at halves.
-            at = at.cast(INT64).cast(dtype)
-    found, inside = within(context, at, extent)
-    return Taps(found, weight, inside if padding == "zeros" else None)
 
 
 _GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -171,35 +18,16 @@ _GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 @onnx("GridSample")
 def _grid_sample(
-    context: Context, node: NodeView, x: Value, grid: Value, padding_mode: str = "zeros",
+    node: NodeView, x: Value, grid: Value, padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Value:  # fmt: skip
-    rank = x.rank - 2
-    if not 1 <= rank <= MAX_AXES or grid.rank != x.rank or grid.dtype.kind != "float":
-        raise malformed(f"samples of {x.type} at {grid.type}")
     mode = node.text("mode", "bilinear" if node.opset < 20 else "linear")
     mode = _GRID_MODES.get(mode, mode)
     for found, known in ((mode, ("linear", "nearest", "cubic")),
                          (padding_mode, ("zeros", "border", "reflection"))):  # fmt: skip
         if found not in known:
             raise malformed(f"{found!r}; expected one of {', '.join(known)}")
-    what = f"samples of {x.type} at {grid.type}"
-    require(grid.shape[-1], rank, what)
-    require(grid.shape[0], x.shape[0], what)
-    extents, outputs = x.shape[2:], grid.shape[1:-1]
-    positions = wide(grid)
-    lines = []
-    for axis, extent in enumerate(extents):
-        # The last axis is the first coordinate.
-        part = positions.slice(grid.rank - 1, rank - 1 - axis, 1)
-        position = part.reshape((grid.shape[0], product(outputs)))
-        lines.append(_grid_line(context, position, extent, mode, padding_mode, align_corners))
-    taps = apart(context, across(lines, extents), extents)
-    rows = rows_of(context, channels_last(x))
-    if mode != "nearest":
-        rows = wide(rows)
-    samples = sampled(rows, taps).cast(x.dtype)
-    return channels_first(samples.reshape((x.shape[0], *outputs, x.shape[1])))
+    return grid_samples(x, grid, mode, padding_mode, align_corners)
 
 
 @onnx("AffineGrid")

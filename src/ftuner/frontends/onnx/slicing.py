@@ -6,55 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim, least_value, maximum, minimum
+from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, concat, constant, scalar, where
 from ftuner.graph.checks import malformed, require
+from ftuner.graph.compositions.slices import bounds
 from ftuner.graph.ir import Value
-from ftuner.graph.ops.views import slice_extent
-
-_UNBOUNDED = 2**31 - 1
-"""A slice end at least this large, positive or negative, means the end of the axis, as ONNX
-specifies."""
 
 _LONGEST_STEP = 1 << 40
 """More elements than an axis has: longer steps are as good, and their sums must fit 64 bits."""
-
-
-def _from_front(position: Dim, extent: Dim) -> Dim:
-    """A position counted from the front; a negative one counts from the back."""
-    if isinstance(position, int):
-        return position + extent if position < 0 else position
-    low, below = least_value(position), least_value(-position)
-    if low is not None and low >= 0:
-        return position
-    # 1 if the position is negative, else 0.
-    known = below is not None and below >= 0
-    negative = minimum(-position if known else maximum(-position, 0), 1)
-    return position + extent * negative
-
-
-def _bounds(start: Dim, end: Dim, step: int, extent: Dim) -> tuple[Dim, Dim]:
-    """The first index of a slice along an axis, and the number of elements.
-
-    A start beyond the end of the axis needs no clamp: the slice is then empty.
-    """
-    forward = step > 0
-    open_end = isinstance(end, int) and (end >= _UNBOUNDED if forward else end <= -_UNBOUNDED)
-    if forward:
-        first = maximum(_from_front(start, extent), 0)
-        stop = extent if open_end else minimum(_from_front(end, extent), extent)
-        if step == 1 and stop == extent and isinstance(start, int) and start < 0:
-            count = minimum(-start, extent)
-            return extent - count, count
-    else:
-        first = minimum(maximum(_from_front(start, extent), 0), extent - 1)
-        if isinstance(start, int) and start >= _UNBOUNDED:
-            first = extent - 1
-        stop = -1 if open_end else maximum(_from_front(end, extent), -1)
-    return first, slice_extent(first, stop, step)
 
 
 @onnx("Slice")
@@ -66,13 +28,13 @@ def _slice(context: Context, node: NodeView, x: Value) -> Value:
         axes = node.integers("axes", tuple(range(len(starts))))
         steps: Sequence[int] = [1] * len(starts)
     else:
-        bounds = _of_one_length(node)
-        if _come_as_data(context, *bounds) and (
-            context.counted or any(map(context.follows_a_loop, bounds))
+        given = _of_one_length(node)
+        if _come_as_data(context, *given) and (
+            context.counted or any(map(context.follows_a_loop, given))
         ):
-            return _sliced_by_data(context, node, *bounds)
-        starts = context.dims_of(bounds[0], "the start")
-        ends = context.dims_of(bounds[1], "the end")
+            return _sliced_by_data(context, node, *given)
+        starts = context.dims_of(given[0], "the start")
+        ends = context.dims_of(given[1], "the end")
         axes, steps = _axes_and_steps(context, node, len(starts))
     if len(starts) != len(ends) or len(axes) != len(starts):
         raise malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
@@ -83,7 +45,7 @@ def _slice(context: Context, node: NodeView, x: Value) -> Value:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         at = context.axis(axis, x.rank)
         stride[at] = step
-        first[at], shape[at] = _bounds(start, end, step, x.shape[at])
+        first[at], shape[at] = bounds(start, end, step, x.shape[at])
     if tuple(shape) == x.shape and all(s == 1 for s in stride) and not any(first):
         return x
     return apply("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))

@@ -6,60 +6,22 @@ and its result, and the pass `channels_last` removes the transpositions between 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
+from ftuner.core.dim import Dim, Shape
 from ftuner.frontends.onnx.activations import fused_activation
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply
-from ftuner.graph.checks import expect_shape, fitting, malformed, require
+from ftuner.graph.checks import fitting, malformed, require
+from ftuner.graph.compositions.windows import (
+    FARTHEST,
+    Window,
+    channels_first,
+    channels_last,
+    convolved,
+    placed,
+    with_bias,
+)
 from ftuner.graph.ir import Value
-
-FARTHEST = 1 << 40
-"""Elements that no axis has: they would take terabytes."""
-
-
-def channels_last(x: Value) -> Value:
-    """The channels (second axis) last."""
-    return x.transpose((0, *range(2, x.rank), 1))
-
-
-def channels_first(x: Value) -> Value:
-    """The channels (last axis) second."""
-    return x.transpose((0, x.rank - 1, *range(1, x.rank - 1)))
-
-
-@dataclass(frozen=True)
-class Window:
-    """A window as a node describes it; one entry for each spatial axis."""
-
-    kernel: Shape
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    begin: Shape
-    end: Shape
-    extents: Shape
-    """Of the result."""
-    cut: bool = False
-    """Whether a window may reach beyond the padded operand."""
-
-    @property
-    def rank(self) -> int:
-        return len(self.kernel)
-
-    @property
-    def pads(self) -> bool:
-        return any(n != 0 for n in (*self.begin, *self.end))
-
-    def attributes(self) -> dict[str, tuple[Dim, ...]]:
-        return {
-            "strides": self.strides,
-            "dilations": self.dilations,
-            "begin": self.begin,
-            "extents": self.extents,
-        }
 
 
 def positive_integers(node: NodeView, name: str, rank: int) -> tuple[int, ...]:
@@ -94,38 +56,10 @@ def window_of(
     strides = strides_of(context, node, rank)
     dilations = positive_integers(node, "dilations", rank)
     before, after = pads_of(node, rank)
-    auto, rounds_up = node.text("auto_pad", "NOTSET"), node.flag("ceil_mode")
+    auto = node.text("auto_pad", "NOTSET")
     if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise malformed(f"auto_pad {auto!r}")
-    begin, end, extents, cut = [], [], [], rounds_up
-    for axis, n in enumerate(x.shape[2:]):
-        stride = strides[axis]
-        reach = (kernel[axis] - 1) * dilations[axis] + 1
-        if auto.startswith("SAME"):
-            count = ceil_quotient(n, stride)
-            total = maximum((count - 1) * stride + reach - n, 0)
-            half = quotient(total, 2)
-            pair = (half, total - half) if auto == "SAME_UPPER" else (total - half, half)
-        else:
-            pair = (0, 0) if auto == "VALID" else (before[axis], after[axis])
-            padded = n + pair[0] + pair[1]
-            what = f"a window of {reach} along spatial axis {axis} of {x.type}, padded to {padded}"
-            left = padded - reach
-            larger = isinstance(left, int) and left < 0
-            if cuts and (rounds_up or larger):
-                cut = True
-                count = ceil_quotient(left, stride) + 1
-                require(minimum(minimum(n, count), 1), 1, what)
-            else:
-                require(minimum(reach, padded), reach, what)
-                count = quotient(left, stride) + 1
-            if rounds_up:
-                # A window begins within the operand or before it.
-                count = minimum(count, ceil_quotient(n + pair[0], stride))
-        begin.append(pair[0])
-        end.append(pair[1])
-        extents.append(count)
-    return Window(kernel, strides, dilations, tuple(begin), tuple(end), tuple(extents), cut)
+    return placed(x, kernel, strides, dilations, before, after, auto, node.flag("ceil_mode"), cuts)
 
 
 # Convolution.
@@ -153,23 +87,6 @@ def kernel_of(context: Context, node: NodeView, w: Value) -> Shape:
     if any(isinstance(n, int) and n < 1 for n in kernel):
         raise malformed(f"an empty window: the weight is {w.type}")
     return kernel
-
-
-def with_bias(result: Value, bias: Value | None) -> Value:
-    if bias is None:
-        return result
-    expect_shape(bias, (result.shape[-1],), f"the bias {bias.type}")
-    return result + bias
-
-
-def convolved(x: Value, w: Value, window: Window, groups: int) -> Value:
-    """The convolution of x, channels last, by w of (K..., C, channels)."""
-    steps_alone = window.kernel == window.strides == (1,) * window.rank
-    if steps_alone and groups == 1 and not window.pads and window.extents == x.shape[1:-1]:
-        # A product of every position by one matrix.
-        require(x.shape[-1], w.shape[-2], f"convolution of {x.type} by {w.type}")
-        return x @ w.reshape(w.shape[-2:])
-    return apply("convolution", x, w, groups=groups, **window.attributes())
 
 
 @onnx("Conv")

@@ -5,15 +5,23 @@ torch's symbols are SymPy's. Its quotients of extents round down, as those of di
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import sympy
 import torch
 from torch.utils._sympy import functions
 
-from ftuner.core.dim import Dim, maximum, minimum, product, quotient, remainder
+from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product, quotient, remainder
+from ftuner.core.dtype import FLOAT64
 from ftuner.errors import UnsupportedOperatorError
+from ftuner.graph.algebra import scalar, sqrt
+from ftuner.graph.ir import Value, building
 from ftuner.graph.names import Names
+
+Symbolic = torch.SymInt | torch.SymFloat
 
 
 class Extents:
@@ -22,23 +30,33 @@ class Extents:
     def __init__(self) -> None:
         self.names = Names()
         self.known: dict[sympy.Symbol, Dim] = {}
+        self.reals: dict[sympy.Symbol, Value] = {}
+        """Floats that are elements of tensors."""
 
     def bind(self, extent: int | torch.SymInt, text: str) -> Dim:
-        """The dim of an extent of an input; a symbol that is not known yet has the name `text`."""
+        """The dim of an extent of an input; one that is not known yet has the name `text`."""
         expression = expression_of(extent)
+        if expression.is_number:
+            return int(expression)
         if isinstance(expression, sympy.Symbol):
             if expression not in self.known:
                 self.known[expression] = self.names.fresh(text)
             return self.known[expression]
-        if expression.is_number:
-            return int(expression)
         return self.names.fresh(text)
 
     def note(self, extent: int | torch.SymInt, dim: Dim) -> None:
-        """Note what a data-dependent extent is."""
+        """Note what an extent is: if its expression has one unknown symbol, this is solved for
+        it."""
         expression = expression_of(extent)
-        if isinstance(expression, sympy.Symbol):
-            self.known.setdefault(expression, dim)
+        unknown = [s for s in expression.free_symbols if s not in self.known]
+        if len(unknown) != 1:
+            return
+        (symbol,) = unknown
+        expression = sympy.expand(expression)
+        factor = expression.coeff(symbol)
+        rest = sympy.expand(expression - factor * symbol)
+        if factor.is_Integer and factor != 0 and symbol not in rest.free_symbols:
+            self.known[symbol] = quotient(dim - self._translated(rest), int(factor))
 
     def dim(self, extent: int | torch.SymInt) -> Dim:
         """An extent as a dim.
@@ -48,6 +66,10 @@ class Extents:
         """
         return self._translated(expression_of(extent))
 
+    def knows(self, extent: int | torch.SymInt) -> bool:
+        """Whether all symbols of an extent are known."""
+        return all(s in self.known for s in expression_of(extent).free_symbols)
+
     def _translated(self, e: sympy.Expr) -> Dim:
         if e.is_number and e == int(e):
             return int(e)
@@ -55,36 +77,108 @@ class Extents:
             if e not in self.known:
                 raise UnsupportedOperatorError(f"no input has the extent {e}")
             return self.known[e]
-        operands = [self._translated(x) for x in e.args] if not isinstance(e, sympy.Pow) else []
-        if isinstance(e, sympy.Add):
-            total: Dim = 0
-            for x in operands:
-                total = total + x
-            return total
-        if isinstance(e, sympy.Mul):
-            return product(operands)
+        if isinstance(e, (functions.TruncToInt, functions.FloorToInt)):
+            return self._scaled(e.args[0])
+        operands = [] if isinstance(e, sympy.Pow) else [self._translated(x) for x in e.args]
         if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
             return product([self._translated(e.base)] * int(e.exp))
-        if isinstance(e, (functions.FloorDiv, functions.CleanDiv)):
-            return quotient(*operands)
-        if isinstance(e, (functions.PythonMod, functions.Mod)):
-            return remainder(*operands)
-        if isinstance(e, functions.ModularIndexing):
-            return remainder(quotient(operands[0], operands[1]), operands[2])
-        if isinstance(e, (functions.Max, sympy.Max)):
-            return _folded(maximum, operands)
-        if isinstance(e, (functions.Min, sympy.Min)):
-            return _folded(minimum, operands)
+        for kinds, function in _FUNCTIONS:
+            if isinstance(e, kinds):
+                return function(operands)
         raise UnsupportedOperatorError(f"extent {e}: dims have no {type(e).__name__}")
 
+    def _scaled(self, e: sympy.Expr) -> Dim:
+        """A float times an extent, rounded down."""
+        factor, rest = e.as_coeff_Mul()
+        if not isinstance(rest, functions.ToFloat):
+            raise UnsupportedOperatorError(
+                f"extent {e}, rounded: expected a number times an extent"
+            )
+        return scaled_extent(self._translated(rest.args[0]), float(factor))
 
-def _folded(function: Any, operands: list[Dim]) -> Dim:
-    found = operands[0]
-    for x in operands[1:]:
-        found = function(found, x)
-    return found
+    def real(self, number: torch.SymFloat) -> Value:
+        """A float that is computed from extents, as a scalar of float64.
+
+        Raises:
+            UnsupportedOperatorError: graphs have no such function, or no input has a symbol.
+        """
+        return self._real(expression_of(number))
+
+    def _real(self, e: sympy.Expr) -> Value:
+        if e.is_number:
+            return scalar(float(e), FLOAT64)
+        if e in self.reals:
+            return self.reals[e]
+        if e.is_integer:
+            return building().dims([self._translated(e)], ()).cast(FLOAT64)
+        x, *rest = (self._real(a) for a in e.args)
+        if isinstance(e, (sympy.Add, sympy.Mul)):
+            for y in rest:
+                x = x + y if isinstance(e, sympy.Add) else x * y
+            return x
+        if isinstance(e, functions.ToFloat):
+            return x
+        if isinstance(e, (functions.FloatTrueDiv, functions.IntTrueDiv)):
+            return x / rest[0]
+        if isinstance(e, (sympy.Pow, functions.FloatPow)):
+            return x ** rest[0]
+        if type(e).__name__ == "OpaqueUnaryFn_sqrt":
+            return sqrt(x)
+        raise UnsupportedOperatorError(f"{e}: graphs have no {type(e).__name__} of extents")
 
 
-def expression_of(extent: int | torch.SymInt) -> sympy.Expr:
-    """The SymPy expression of an extent."""
-    return extent.node.expr if isinstance(extent, torch.SymInt) else sympy.Integer(extent)
+def _sum(operands: Sequence[Dim]) -> Dim:
+    total: Dim = 0
+    for x in operands:
+        total = total + x
+    return total
+
+
+def _folded(function: Callable[[Dim, Dim], Dim]) -> Callable[[Sequence[Dim]], Dim]:
+    def folded(operands: Sequence[Dim]) -> Dim:
+        found = operands[0]
+        for x in operands[1:]:
+            found = function(found, x)
+        return found
+
+    return folded
+
+
+_FUNCTIONS: tuple[tuple[Any, Callable[[Sequence[Dim]], Dim]], ...] = (
+    (sympy.Add, _sum),
+    (sympy.Mul, product),
+    ((functions.FloorDiv, functions.CleanDiv), lambda x: quotient(*x)),
+    (functions.CeilDiv, lambda x: ceil_quotient(*x)),
+    ((functions.PythonMod, functions.Mod), lambda x: remainder(*x)),
+    (functions.ModularIndexing, lambda x: remainder(quotient(x[0], x[1]), x[2])),
+    ((functions.Max, sympy.Max), _folded(maximum)),
+    ((functions.Min, sympy.Min), _folded(minimum)),
+    (functions.Identity, lambda x: x[0]),
+)
+"""What functions of SymPy and of torch are on dims."""
+
+
+def scaled_extent(extent: Dim, factor: float) -> Dim:
+    """An extent times a positive number, rounded down. That of an extent which is known only at run
+    time must be close to a fraction.
+
+    Raises:
+        UnsupportedOperatorError: it is not.
+    """
+    if isinstance(extent, int):
+        return math.floor(extent * factor)
+    ratio = Fraction(factor).limit_denominator(MAX_DENOMINATOR)
+    if not math.isclose(ratio, factor, rel_tol=2.0**-52):
+        raise UnsupportedOperatorError(f"{factor} times {extent}: no simple fraction")
+    return quotient(extent * ratio.numerator, ratio.denominator)
+
+
+MAX_DENOMINATOR = 1 << 12
+"""Of a factor of extents; products with its numerator fit 64 bits."""
+
+
+def expression_of(extent: int | Symbolic) -> sympy.Expr:
+    """The SymPy expression of an extent or of another number."""
+    if isinstance(extent, (torch.SymInt, torch.SymFloat)):
+        return extent.node.expr
+    return sympy.Integer(extent)

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import fx
 
-from ftuner.core.dtype import ELEMENT_DTYPES, DType
-from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.core.dim import Dim
+from ftuner.core.dtype import ELEMENT_DTYPES, INT64, DType
+from ftuner.errors import (
+    FTunerError,
+    GraphError,
+    IndexRangeError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from ftuner.frontends.torch.dims import Extents
+from ftuner.frontends.torch.promotion import Real
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, name_of
+from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, Value
 from ftuner.runtime.cpu.arrays import array_of
 
-for _room in ("pointwise", "products", "views"):
+for _room in (
+    "activations", "attention", "convolution", "creation", "embedding", "indexing",
+    "normalisation", "ordering",
+    "pointwise", "pooling", "products", "rearranging", "recurrent", "reductions", "resizing",
+    "views",
+):  # fmt: skip
     import_module(f"ftuner.frontends.torch.{_room}")
+
+CHECKS = frozenset({
+    "_assert_async.msg", "_assert_async.default", "_assert_scalar.default",
+    "_assert_tensor_metadata.default", "sym_constrain_range.default",
+    "sym_constrain_range_for_size.default",
+})  # fmt: skip
+"""Operators that compute nothing."""
+NUMBERS = frozenset({"_local_scalar_dense.default", "item.default"})
+"""Operators that give an element of a tensor as a number."""
+INLINED = frozenset({"wrap_with_set_grad_enabled", "invoke_subgraph"})
+"""Operators that run another graph, on the arguments after that."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +71,31 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 def unsupported(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that have no importer."""
-    return [n for n in graph.nodes if _is_operator(n) and name_of(n.target) not in ATEN]
+    """The nodes that have no importer, also those of graphs that nodes run."""
+    found = []
+    for node in graph.nodes:
+        inner = _inlined(node)
+        if inner is not None:
+            found += unsupported(inner.graph)
+        elif node.op.startswith("call_") and not _has_importer(node):
+            found.append(node)
+    return found
+
+
+def _has_importer(node: fx.Node) -> bool:
+    if node.target is operator.getitem or _is_number(node.meta.get("val")):
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    name = name_of(node.target)
+    return name in ATEN or name in CHECKS or name in NUMBERS
+
+
+def called(node: fx.Node) -> str:
+    """What error messages call the operator of a node."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return name_of(node.target)
+    return str(getattr(node.target, "__name__", node.target))
 
 
 def import_fx(
@@ -58,13 +108,26 @@ def import_fx(
         constants: the placeholders that are parameters or buffers, by name, with their values.
         names: of the other placeholders, what the graph calls them.
 
+    A placeholder that is an integer is an input only if no tensor has it as an extent: then a
+    scalar of int64. One that is a float is a scalar of float64.
+
     Raises:
         UnsupportedOperatorError: operators without an importer; the message lists all of them.
+        NodeError: an operator of complex tensors, with arguments that its importer does not know,
+            or whose importer is wrong about its result.
     """
-    missing = sorted({name_of(n.target) for n in unsupported(module.graph)})
+    missing = sorted({called(n) for n in unsupported(module.graph)})
     if missing:
         raise UnsupportedOperatorError(f"ftuner has no {', '.join(missing)}")
     return _Importer(module, constants, names).imported()
+
+
+class NodeError(UnsupportedOperatorError):
+    """An operator that its importer refuses. `node`: the name of its node."""
+
+    def __init__(self, text: str, node: str) -> None:
+        super().__init__(text)
+        self.node = node
 
 
 @dataclass(frozen=True)
@@ -82,79 +145,192 @@ class _Importer:
         self.module, self.constants, self.names = module, constants, names
         self.builder, self.extents = Builder(), Extents()
         self.values: dict[fx.Node, Any] = {}
-        """What each node gives: a value, a list of them, or a dim."""
+        """What each node gives: a value, a list of them, or a number."""
+        self.inputs: list[Value] = []
+        self._stored_by_place: dict[object, Value] = {}
 
     def imported(self) -> Imported:
-        inputs = self._inputs()
         outputs: list[tuple[str, Value]] = []
-        leaves: tuple[Any, ...] = ()
         with self.builder.writing():
-            for node in self.module.graph.nodes:
-                if node.op == "call_function":
-                    self.values[node] = self._called(node)
-                elif node.op == "get_attr":
-                    self.values[node] = self._stored(_attribute(self.module, node.target))
-                elif node.op == "output":
-                    leaves = tuple(self._output(leaf, outputs) for leaf in node.args[0])
-        return Imported(self.builder.graph(inputs, outputs), leaves)
+            self._read_placeholders()
+            leaves = self._run(self.module)
+            found = tuple(self._output(leaf, outputs) for leaf in leaves)
+        return Imported(self.builder.graph(self.inputs, outputs), found)
 
-    def _inputs(self) -> list[Value]:
-        found = []
-        beyond = []
+    # Inputs.
+
+    def _read_placeholders(self) -> None:
+        numbers: list[fx.Node] = []
+        noted: list[tuple[int | torch.SymInt, Dim]] = []
         for node in self.module.graph.nodes:
             if node.op != "placeholder":
                 continue
+            given = node.meta.get("val")
             if node.name in self.constants:
                 self.values[node] = self._stored(self.constants[node.name])
-                continue
-            given = node.meta["val"]
-            if not isinstance(given, torch.Tensor):
-                if isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-                    raise UnsupportedOperatorError(f"input {node.name} is a {type(given).__name__}")
+            elif isinstance(given, torch.Tensor):
+                name = self.names.get(node.name, node.name)
+                shape = [self.extents.bind(n, f"{name}_{i}") for i, n in enumerate(given.shape)]
+                noted += zip(given.shape, shape, strict=True)
+                self._add_input(node, dtype_of(given.dtype), shape)
+            elif _is_symbolic(given):
+                numbers.append(node)
+            else:
                 self.values[node] = given
-                continue
-            name = self.names.get(node.name, node.name)
-            shape = [self.extents.bind(n, f"{name}_{i}") for i, n in enumerate(given.shape)]
-            beyond += list(zip(shape, given.shape, strict=True))
-            value = self.builder.input(name, dtype_of(given.dtype), tuple(shape))
-            self.values[node] = value
-            found.append(value)
-        for dim, extent in beyond:
+        for extent, dim in noted:
+            self.extents.note(extent, dim)
+        for node in numbers:
+            self._read_number(node)
+        for extent, dim in noted:
             self.builder.require(dim, self.extents.dim(extent), "extents of inputs")
-        return found
+
+    def _add_input(self, node: fx.Node, dtype: DType, shape: Sequence[Dim]) -> Value:
+        value = self.builder.input(self.names.get(node.name, node.name), dtype, tuple(shape))
+        self.values[node] = value
+        self.inputs.append(value)
+        return value
+
+    def _read_number(self, node: fx.Node) -> None:
+        given = node.meta["val"]
+        if isinstance(given, torch.SymBool):
+            raise UnsupportedOperatorError(f"input {node.name} is a SymBool")
+        if isinstance(given, torch.SymInt) and self.extents.knows(given):
+            self.values[node] = self.extents.dim(given)
+            return
+        dtype = INT64 if isinstance(given, torch.SymInt) else dtype_of(torch.float64)
+        self._number(node, self._add_input(node, dtype, ()))
+
+    def _number(self, node: fx.Node, x: Value) -> None:
+        """Take the one element of a tensor as a number. Integers become extents, of zero or
+        more."""
+        given = node.meta["val"]
+        if isinstance(given, torch.SymFloat):
+            found = self.values[node] = Real(x.reshape(()).cast(dtype_of(torch.float64)))
+            self.extents.reals[given.node.expr] = found.value
+        elif isinstance(given, torch.SymInt):
+            row = x.reshape((1,)).cast(INT64)
+            dim = apply("extents", row, counts=(f"{node.name}_count",)).shape[0]
+            self.extents.note(given, dim)
+            self.values[node] = dim
+        else:
+            what = f"{node.name}: a {type(given).__name__} that is an element of a tensor"
+            raise UnsupportedOperatorError(what)
 
     def _stored(self, tensor: torch.Tensor) -> Value:
-        array: Array = array_of(tensor.detach().contiguous(), "a parameter")
-        return self.builder.stored(array, dtype_of(tensor.dtype))
-
-    def _called(self, node: fx.Node) -> Any:
-        given = node.meta.get("val")
-        if isinstance(given, (int, torch.SymInt)) and not isinstance(given, bool):
-            return self.extents.dim(given)
-        if not _is_operator(node):
-            target = node.target
-            assert callable(target)
-            return target(*self._arguments(node.args), **self._arguments(node.kwargs))
-        self.builder.where = f"{node.name} ({name_of(node.target)})"
-        row = ATEN[name_of(node.target)]
-        keywords = {k: self._argument(v) for k, v in node.kwargs.items() if k not in MEANINGLESS}
-        found = row(*(self._argument(x) for x in node.args), **keywords)
-        self._note(given, found)
+        """A constant; tensors that share memory are stored once."""
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        found = self._stored_by_place.get(place)
+        if found is None or not tensor.numel():
+            dtype = dtype_of(tensor.dtype)
+            array: Array = array_of(tensor.detach().contiguous(), "a parameter")
+            found = self._stored_by_place[place] = self.builder.stored(array, dtype)
         return found
 
-    def _note(self, given: Any, found: Any) -> None:
-        """Note the data-dependent extents of a result."""
-        if isinstance(found, Value) and isinstance(given, torch.Tensor):
-            if len(given.shape) != found.rank:
-                raise GraphError(f"{self.builder.where}: {found.type} for {tuple(given.shape)}")
-            for extent, dim in zip(given.shape, found.shape, strict=True):
-                self.extents.note(extent, dim)
-        elif isinstance(found, Sequence) and isinstance(given, Sequence):
-            for one, other in zip(given, found, strict=False):
-                self._note(one, other)
+    # Nodes.
 
-    def _arguments(self, given: Any) -> Any:
-        return fx.map_arg(given, self._argument)
+    def _run(self, module: fx.GraphModule) -> Sequence[Any]:
+        """The leaves of the outputs of a module whose placeholders have values."""
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                try:
+                    self.values[node] = self._called(module, node)
+                except FTunerError as error:
+                    raise NodeError(str(error), node.name) from error
+            elif node.op == "get_attr":
+                found = _attribute(module, node.target)
+                if isinstance(found, torch.Tensor):
+                    self.values[node] = self._stored(found)
+            elif node.op == "output":
+                given = node.args[0]
+                return [
+                    self._argument(leaf)
+                    for leaf in (given if isinstance(given, (list, tuple)) else [given])
+                ]
+        raise GraphError("a module without an output")
+
+    def _called(self, module: fx.GraphModule, node: fx.Node) -> Any:
+        self.builder.where = f"{node.name} ({called(node)})"
+        given = node.meta.get("val")
+        inner = _inlined(node)
+        if inner is not None:
+            return self._run_inner(inner, node)
+        if node.target is operator.getitem:
+            whole, index = node.args
+            return self._argument(whole)[index]
+        if called(node) in NUMBERS:
+            self._number(node, self._argument(node.args[0]))
+            return self.values[node]
+        if _is_number(given):
+            return self._number_of(given)
+        assert isinstance(node.target, torch._ops.OpOverload)
+        if called(node) in CHECKS:
+            return None
+        row, named = ATEN[called(node)], self._named(node)
+        if isinstance(given, (list, tuple)) and "pieces" in signature(row).parameters:
+            named["pieces"] = len(given)
+        try:
+            found = row(*self._kept(node), **named)
+        except (GraphError, ShapeError, IndexRangeError) as error:
+            # torch has run the node: what is wrong for us, ftuner cannot compute.
+            raise UnsupportedOperatorError(str(error)) from error
+        return self._checked(given, found)
+
+    def _run_inner(self, inner: fx.GraphModule, node: fx.Node) -> Any:
+        first = next(i for i, x in enumerate(node.args) if _module_of(x) is not None) + 1
+        if called(node) == "invoke_subgraph":
+            first += 1  # Its name.
+        places = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        for place, operand in zip(places, node.args[first:], strict=True):
+            self.values[place] = self._argument(operand)
+        return self._run(inner)
+
+    def _number_of(self, given: Any) -> Any:
+        """A number of the graph: a dim, a `Real`, or what it is known to be."""
+        if isinstance(given, torch.SymInt):
+            return self.extents.dim(given)
+        if isinstance(given, torch.SymFloat):
+            return Real(self.extents.real(given))
+        return given
+
+    def _kept(self, node: fx.Node) -> list[Any]:
+        """The positional arguments that importers take."""
+        assert isinstance(node.target, torch._ops.OpOverload)
+        pairs = zip(node.target._schema.arguments, node.args, strict=False)
+        return [self._argument(x) for a, x in pairs if a.name not in MEANINGLESS]
+
+    def _named(self, node: fx.Node) -> dict[str, Any]:
+        return {k: self._argument(v) for k, v in node.kwargs.items() if k not in MEANINGLESS}
+
+    def _checked(self, given: Any, found: Any) -> Any:
+        """The result of a node, of which torch says what it is. Its extents are torch's where these
+        are simpler, and are required to be the same.
+
+        Raises:
+            GraphError: it has another dtype, or another number of axes.
+        """
+        if isinstance(given, torch.Tensor) and found is not None:
+            if not isinstance(found, Value) or found.rank != given.dim() or (
+                found.dtype != dtype_of(given.dtype)
+            ):  # fmt: skip
+                what = f"{given.dtype}{list(given.shape)}"
+                raise GraphError(f"{self.builder.where}: {found} for {what}")
+            return self._with_extents(found, given.shape)
+        if isinstance(given, (list, tuple)) and isinstance(found, Sequence):
+            return [self._checked(one, other) for one, other in zip(given, found, strict=False)]
+        return found
+
+    def _with_extents(self, x: Value, extents: Sequence[int | torch.SymInt]) -> Value:
+        shape = list(x.shape)
+        for axis, (extent, dim) in enumerate(zip(extents, x.shape, strict=True)):
+            self.extents.note(extent, dim)
+            if not self.extents.knows(extent):
+                continue
+            wanted = self.extents.dim(extent)
+            if wanted != dim and _length(wanted) < _length(dim):
+                what = f"axis {axis} of {x.type}, which torch takes to be {wanted}"
+                self.builder.require(dim, wanted, what)
+                shape[axis] = wanted
+        return x.reshape(tuple(shape))
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, fx.Node):
@@ -163,23 +339,44 @@ class _Importer:
             return [self._argument(x) for x in given]
         if isinstance(given, torch.dtype):
             return dtype_of(given)
-        if isinstance(given, torch.SymInt):
-            return self.extents.dim(given)
-        return given
+        return self._number_of(given)
 
-    def _output(self, leaf: Any, outputs: list[tuple[str, Value]]) -> Any:
-        found = self._argument(leaf)
+    def _output(self, found: Any, outputs: list[tuple[str, Value]]) -> Any:
         if isinstance(found, Value):
             outputs.append((f"output_{len(outputs)}", found))
             return Output(len(outputs) - 1)
+        if isinstance(found, Real):
+            raise UnsupportedOperatorError("an output that is a float computed from extents")
         return found
 
 
-def _is_operator(node: fx.Node) -> bool:
-    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+def _length(dim: Dim) -> int:
+    return 0 if isinstance(dim, int) else len(dim.text)
 
 
-def _attribute(module: Any, path: str) -> Any:
-    for name in path.split("."):
+def _is_symbolic(given: Any) -> bool:
+    return isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _is_number(given: Any) -> bool:
+    return _is_symbolic(given) or isinstance(given, (bool, int, float))
+
+
+def _inlined(node: fx.Node) -> fx.GraphModule | None:
+    """The module that a node runs, if it is run in its place."""
+    if node.op != "call_function" or called(node) not in INLINED:
+        return None
+    return next((m for x in node.args if (m := _module_of(x)) is not None), None)
+
+
+def _module_of(given: Any) -> fx.GraphModule | None:
+    if not isinstance(given, fx.Node) or given.op != "get_attr":
+        return None
+    found = _attribute(given.graph.owning_module, given.target)
+    return found if isinstance(found, fx.GraphModule) else None
+
+
+def _attribute(module: Any, path: Any) -> Any:
+    for name in str(path).split("."):
         module = getattr(module, name)
     return module

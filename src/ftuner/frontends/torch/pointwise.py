@@ -1,53 +1,425 @@
-"""Operators on elements."""
+"""Operators on elements: arithmetic, functions, comparisons, conversions."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+from ftuner.core.dtype import BOOL, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.frontends.torch.promotion import promoted
+from ftuner.frontends.torch.promotion import (
+    Number,
+    Operand,
+    counting,
+    floating,
+    promoted,
+    result_dtype,
+    truth,
+    valued,
+)
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import apply
-from ftuner.graph.ir import Operand, Value
+from ftuner.graph.algebra import apply, ceil, equal, floor, isinf, isnan, log, rint, sqrt, where
+from ftuner.graph.checks import malformed, unsupported
+from ftuner.graph.ir import Value
 
+# Functions of one operand.
 
-def _floating(x: Value, op: str) -> Value:
-    """A function whose results are floats."""
-    return apply(op, *promoted(x, floating=True))
-
-
-for _name in ("exp", "expm1", "log", "sqrt", "tanh", "sigmoid", "sin", "cos", "tan", "erf", "silu"):
+for _name in (
+    "exp", "expm1", "log", "sqrt", "tanh", "sigmoid", "sin", "cos", "tan", "erf", "erfc", "asin",
+    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
+):  # fmt: skip
     assert _name in SCALAR_FUNCTIONS
-    aten(_name, op=_name)(_floating)
+    aten(_name)(lambda x, op=_name: apply(op, floating(x)))
 
 
-@aten("relu")
-def _relu(x: Value) -> Value:
-    return x.at_least(0)
+def _logarithm(base: float) -> Callable[[Value], Value]:
+    return lambda x: log(floating(x)) * (1 / math.log(base))
 
 
-@aten("gelu")
-def _gelu(x: Value, approximate: str = "none") -> Value:
-    return apply("gelu_tanh" if approximate == "tanh" else "gelu", x)
+aten("log2")(_logarithm(2))
+aten("log10")(_logarithm(10))
+aten("rsqrt")(lambda x: 1 / sqrt(floating(x)))
+aten("reciprocal")(lambda x: 1 / floating(x))
+aten("exp2")(lambda x: valued(2, floating(x).dtype) ** floating(x))
+aten("neg")(lambda x: -x)
+aten("abs")(lambda x: x if x.dtype == BOOL else abs(x))
+aten("ceil")(lambda x: ceil(x) if x.dtype.kind == "float" else x)
+aten("floor")(lambda x: floor(x) if x.dtype.kind == "float" else x)
+aten("round")(lambda x: rint(x) if x.dtype.kind == "float" else x)
+aten("isnan")(lambda x: isnan(x) if x.dtype.kind == "float" else _nowhere(x))
+aten("isinf")(lambda x: isinf(x) if x.dtype.kind == "float" else _nowhere(x))
+aten("isposinf")(lambda x: isinf(x) & (x > 0) if x.dtype.kind == "float" else _nowhere(x))
+aten("isneginf")(lambda x: isinf(x) & (x < 0) if x.dtype.kind == "float" else _nowhere(x))
+aten("logical_not")(lambda x: ~truth(x))
+aten("bitwise_not")(lambda x: ~x)
 
 
-@aten("add.Tensor", "add.Scalar")
-def _add(x: Operand, y: Operand, alpha: float = 1) -> Value:
+def _nowhere(x: Value) -> Value:
+    return valued(False, BOOL).broadcast(x.shape)
+
+
+@aten("log1p")
+def _log1p(x: Value) -> Value:
+    """log(u) x / (u - 1) for u = 1 + x, rounded: Kahan's correction."""
+    x = floating(x)
+    u = x + 1
+    exact = u - 1
+    factor = where(isinf(u), 1, x / where(equal(exact, 0), 1, exact))
+    return where(equal(exact, 0), x, log(u) * factor)
+
+
+@aten("isfinite")
+def _is_finite(x: Value) -> Value:
+    return ~(isnan(x) | isinf(x)) if x.dtype.kind == "float" else ~_nowhere(x)
+
+
+@aten("trunc")
+def truncated(x: Value) -> Value:
+    """x rounded towards zero."""
+    return where(x < 0, ceil(x), floor(x)) if x.dtype.kind == "float" else x
+
+
+@aten("frac")
+def _fraction(x: Value) -> Value:
+    return x - truncated(x)
+
+
+@aten("round.decimals")
+def _rounded(x: Value, decimals: int) -> Value:
+    if x.dtype.kind != "float":
+        return x
+    factor = 10.0 ** abs(decimals)
+    return rint(x * factor) / factor if decimals >= 0 else rint(x / factor) * factor
+
+
+@aten("sign", "sgn")
+def _sign(x: Value) -> Value:
+    """Of NaN it is zero."""
+    if x.dtype == BOOL:
+        return x
+    above = where(x > 0, x.like(1), 0)
+    return above if x.dtype.kind == "uint" else where(x < 0, x.like(-1), above)
+
+
+@aten("signbit")
+def _sign_bit(x: Value) -> Value:
+    if x.dtype.kind != "float":
+        return counting(x) < 0
+    return (x < 0) | (equal(x, 0) & (1 / x < 0))
+
+
+@aten("nan_to_num")
+def _numbers(
+    x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Value:
+    if x.dtype.kind != "float":
+        return x
+    largest = _LARGEST[x.dtype.name]
+    x = where(isnan(x), nan or 0.0, x)
+    x = where(isinf(x) & (x > 0), largest if posinf is None else posinf, x)
+    return where(isinf(x) & (x < 0), -largest if neginf is None else neginf, x)
+
+
+_LARGEST = {
+    "float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38,
+    "float64": 1.7976931348623157e308,
+}  # fmt: skip
+
+
+@aten("logit")
+def _logit(x: Value, eps: float | None = None) -> Value:
+    x = floating(x)
+    if eps is not None:
+        x = x.at_least(eps).at_most(1 - eps)
+    return log(x / (1 - x))
+
+
+# Arithmetic of two operands.
+
+
+@aten("add.Tensor", "add.Scalar", "prims::add")
+def add(x: Operand, y: Operand, alpha: Number = 1) -> Value:
+    """x + alpha y; of booleans it is "or"."""
     x, y = promoted(x, y)
-    return x + y * alpha
+    if x.dtype == BOOL:
+        return x | (y if alpha else _nowhere(y))
+    return x + (y if alpha == 1 else y * valued(alpha, y.dtype))
 
 
-@aten("sub.Tensor", "sub.Scalar")
-def _subtract(x: Operand, y: Operand, alpha: float = 1) -> Value:
+@aten("sub.Tensor", "sub.Scalar", "prims::sub")
+def subtract(x: Operand, y: Operand, alpha: Number = 1) -> Value:
+    """x - alpha y."""
     x, y = promoted(x, y)
-    return x - y * alpha
+    return x - (y if alpha == 1 else y * valued(alpha, y.dtype))
 
 
-@aten("mul.Tensor", "mul.Scalar")
-def _multiply(x: Operand, y: Operand) -> Value:
+@aten("rsub.Scalar", "rsub.Tensor")
+def _subtracted(x: Value, y: Operand, alpha: Number = 1) -> Value:
+    return subtract(y, x, alpha)
+
+
+@aten("mul.Tensor", "mul.Scalar", "prims::mul")
+def multiply(x: Operand, y: Operand) -> Value:
+    """x y; of booleans it is "and"."""
     x, y = promoted(x, y)
-    return x * y
+    return x & y if x.dtype == BOOL else x * y
 
 
-@aten("div.Tensor", "div.Scalar")
+@aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
 def _divide(x: Operand, y: Operand) -> Value:
     x, y = promoted(x, y, floating=True)
     return x / y
+
+
+@aten("div.Tensor_mode", "div.Scalar_mode")
+def _divide_in_mode(x: Operand, y: Operand, rounding_mode: str | None) -> Value:
+    if rounding_mode is None:
+        return _divide(x, y)
+    x, y = map(counting, promoted(x, y))
+    if rounding_mode == "trunc":
+        return truncated(x / y)
+    return floor_quotient(x, y)
+
+
+@aten("floor_divide", "floor_divide.Scalar")
+def _floor_divide(x: Operand, y: Operand) -> Value:
+    return floor_quotient(*map(counting, promoted(x, y)))
+
+
+def floor_quotient(x: Value, y: Value) -> Value:
+    """x / y rounded down, as Python has it: of floats the quotient of what is left without the
+    remainder, which is near an integer."""
+    if x.dtype.kind != "float":
+        return (x - x % y) / y
+    rest = apply("fmod", x, y)
+    quotient = (x - rest) / y
+    quotient = where(
+        ~equal(rest, 0) & apply("logical_xor", rest < 0, y < 0), quotient - 1, quotient
+    )
+    below = floor(quotient)
+    return where(equal(y, 0), x / y, where(quotient - below > 0.5, below + 1, below))
+
+
+@aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def _remainder(x: Operand, y: Operand) -> Value:
+    x, y = promoted(x, y)
+    return x % y
+
+
+@aten("fmod.Tensor", "fmod.Scalar")
+def _fmod(x: Operand, y: Operand) -> Value:
+    return apply("fmod", *promoted(x, y))
+
+
+@aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
+def power(x: Operand, exponent: Operand) -> Value:
+    """x to a power; common powers are products and roots, as in torch."""
+    dtype = result_dtype(x, exponent)
+    if dtype == BOOL:
+        raise unsupported("a power of booleans")
+    base = valued(x, dtype)
+    if isinstance(exponent, (int, float)) and not isinstance(exponent, bool):
+        simple = _POWERS.get(exponent)
+        if simple is not None and (dtype.kind == "float" or exponent >= 0):
+            return simple(base)
+        if dtype.kind != "float" and exponent < 0:
+            raise malformed("an integer to a negative power")
+    return base ** valued(exponent, dtype)
+
+
+@aten("square")
+def _square(x: Value) -> Value:
+    return power(x, 2)
+
+
+_POWERS: dict[float, Callable[[Value], Value]] = {
+    0: lambda x: x.like(1).broadcast(x.shape), 1: lambda x: x, 2: lambda x: x * x,
+    3: lambda x: x * x * x, 0.5: sqrt, -0.5: lambda x: 1 / sqrt(x), -1: lambda x: 1 / x,
+    -2: lambda x: 1 / (x * x),
+}  # fmt: skip
+
+
+@aten("maximum", "max.other", op="maximum")
+@aten("minimum", "min.other", op="minimum")
+def _extreme(x: Value, y: Value, *, op: str) -> Value:
+    x, y = promoted(x, y)
+    return apply(op, counting(x), counting(y)).cast(x.dtype)
+
+
+@aten("fmax", op="maximum")
+@aten("fmin", op="minimum")
+def _known_extreme(x: Value, y: Value, *, op: str) -> Value:
+    """NaN counts only where both are."""
+    x, y = promoted(x, y)
+    found = _extreme(x, y, op=op)
+    if x.dtype.kind != "float":
+        return found
+    return where(isnan(x), y, where(isnan(y), x, found))
+
+
+@aten("clamp", "clamp.Tensor", "clip", "clip.Tensor")
+def clamp(x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
+    """x between bounds."""
+    given = [b for b in (min, max) if b is not None]
+    dtype = result_dtype(x, *given)
+    x = counting(x.cast(dtype))
+    low, high = (None if b is None else counting(valued(b, dtype)) for b in (min, max))
+    x = x if low is None else x.at_least(low)
+    return (x if high is None else x.at_most(high)).cast(dtype)
+
+
+@aten("clamp_min", "clamp_min.Tensor")
+def _clamp_below(x: Value, min: Operand) -> Value:
+    return clamp(x, min)
+
+
+@aten("clamp_max", "clamp_max.Tensor")
+def _clamp_above(x: Value, max: Operand) -> Value:
+    return clamp(x, None, max)
+
+
+@aten("atan2")
+def _atan2(y: Value, x: Value) -> Value:
+    y, x = promoted(y, x, floating=True)
+    both = isinf(x) & isinf(y)
+    ratio = where(both, _sign(y) * _sign(x), y / where(equal(x, 0), 1, x))
+    half = where(_sign_bit(y), x.like(-math.pi), math.pi)
+    found = apply("atan", ratio) + where(_sign_bit(x), half, 0)
+    found = where(equal(x, 0) & ~equal(y, 0), half * 0.5, found)
+    return where(isnan(x) | isnan(y), math.nan, found)
+
+
+@aten("hypot")
+def _hypotenuse(x: Value, y: Value) -> Value:
+    x, y = map(abs, promoted(x, y))
+    high, low = x.at_least(y), x.at_most(y)
+    ratio = low / where(equal(high, 0) | isinf(high), 1, high)
+    return where(isinf(high), high, high * sqrt(ratio * ratio + 1))
+
+
+@aten("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")
+def _x_log_y(x: Operand, y: Operand) -> Value:
+    x, y = promoted(x, y, floating=True)
+    return where(isnan(y), math.nan, where(equal(x, 0), 0, x * log(y)))
+
+
+@aten("logaddexp")
+def _log_add_exp(x: Value, y: Value) -> Value:
+    x, y = promoted(x, y, floating=True)
+    high = x.at_least(y)
+    distance = where(isinf(high) & equal(x, y), 0, -abs(x - y))
+    return high + _log1p(apply("exp", distance))
+
+
+@aten("copysign.Tensor", "copysign.Scalar")
+def _copy_sign(x: Operand, y: Operand) -> Value:
+    x, y = promoted(x, y, floating=True)
+    return where(_sign_bit(y), -abs(x), abs(x))
+
+
+@aten("heaviside")
+def _heaviside(x: Value, values: Value) -> Value:
+    x, values = promoted(x, values)
+    above = (counting(x) > 0).cast(x.dtype)
+    return where(
+        equal(x, 0), values, where(isnan(x), 0, above) if x.dtype.kind == "float" else above
+    )
+
+
+@aten("lerp.Scalar", "lerp.Tensor")
+def _between(x: Value, end: Value, weight: Operand) -> Value:
+    weight = valued(weight, x.dtype)
+    distance = end - x
+    near = abs(weight) < 0.5
+    return where(near, x + weight * distance, end - distance * (1 - weight))
+
+
+@aten("addcmul")
+def _add_product(x: Value, y: Value, z: Value, value: Number = 1) -> Value:
+    x, y, z = promoted(x, y, z)
+    return x + (y * z if value == 1 else y * z * valued(value, x.dtype))
+
+
+@aten("addcdiv")
+def _add_quotient(x: Value, y: Value, z: Value, value: Number = 1) -> Value:
+    x, y, z = promoted(x, y, z)
+    return x + (y / z if value == 1 else y / z * valued(value, x.dtype))
+
+
+# Comparisons and logic.
+
+
+def _comparison(compare: Callable[[Value, Value], Value]) -> Callable[[Operand, Operand], Value]:
+    def row(x: Operand, y: Operand) -> Value:
+        return compare(*map(counting, promoted(x, y)))
+
+    return row
+
+
+for _op, _compare in {
+    "eq": equal, "ne": lambda x, y: ~equal(x, y), "lt": Value.__lt__, "gt": Value.__gt__,
+    "le": Value.__le__, "ge": Value.__ge__,
+}.items():  # fmt: skip
+    aten(f"{_op}.Tensor", f"{_op}.Scalar")(_comparison(_compare))
+for _op in ("and", "or", "xor"):
+    aten(f"logical_{_op}")(lambda x, y, op=f"logical_{_op}": apply(op, *(truth(v) for v in (x, y))))
+
+
+@aten("bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor", op="and")
+@aten("bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_or.Scalar_Tensor", op="or")
+@aten("bitwise_xor.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor", op="xor")
+@aten("__and__.Tensor", "__and__.Scalar", op="and")
+@aten("__or__.Tensor", "__or__.Scalar", op="or")
+@aten("__xor__.Tensor", "__xor__.Scalar", op="xor")
+def _bitwise(x: Operand, y: Operand, *, op: str) -> Value:
+    x, y = promoted(x, y)
+    return apply(f"{'logical' if x.dtype == BOOL else 'bitwise'}_{op}", x, y)
+
+
+@aten("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", op="left")
+@aten("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", op="right")
+@aten("__lshift__.Tensor", "__lshift__.Scalar", op="left")
+@aten("__rshift__.Tensor", "__rshift__.Scalar", op="right")
+def _shifted(x: Operand, y: Operand, *, op: str) -> Value:
+    return apply(f"shift_{op}", *promoted(x, y))
+
+
+@aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def _where(condition: Value, x: Operand, y: Operand) -> Value:
+    return where(truth(condition), *promoted(x, y))
+
+
+@aten("masked_fill.Scalar", "masked_fill.Tensor")
+def _masked_fill(x: Value, mask: Value, value: Operand) -> Value:
+    return where(truth(mask), valued(value, x.dtype), x)
+
+
+# Conversions.
+
+
+@aten("_to_copy")
+def converted(x: Value, dtype: DType | None = None) -> Value:
+    """x in another dtype."""
+    return x if dtype is None else x.cast_explicitly(dtype)
+
+
+@aten("to.dtype", "to.dtype_layout", "prims::convert_element_type")
+def _to_dtype(x: Value, dtype: DType | None = None) -> Value:
+    return converted(x, dtype)
+
+
+@aten("to.device")
+def _to_device(x: Value, dtype: DType) -> Value:
+    return converted(x, dtype)
+
+
+@aten("type_as", "to.other")
+def _type_as(x: Value, other: Value) -> Value:
+    return converted(x, other.dtype)
+
+
+@aten("view.dtype")
+def _bits(x: Value, dtype: DType) -> Value:
+    if dtype.itemsize != x.dtype.itemsize:
+        raise unsupported(f"{x.type} as elements of {dtype}, which have another size")
+    return x if dtype == x.dtype else apply("bit_cast", x, of=x.dtype, to=dtype)

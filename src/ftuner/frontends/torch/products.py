@@ -2,22 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ftuner.core.dim import product
+from ftuner.frontends.torch.pointwise import add, multiply
+from ftuner.frontends.torch.promotion import Number, valued
 from ftuner.frontends.torch.registry import aten
+from ftuner.graph.algebra import equal, sqrt, where
+from ftuner.graph.checks import unsupported
+from ftuner.graph.compose import composer
+from ftuner.graph.einsum import einsum
 from ftuner.graph.ir import Value
 
 
 @aten("linear")
-def _linear(input: Value, weight: Value, bias: Value | None = None) -> Value:
+def linear(input: Value, weight: Value, bias: Value | None = None) -> Value:
+    """Rows of the input by those of a weight."""
     found = input @ (weight.swapped() if weight.rank > 1 else weight)
     return found if bias is None else found + bias
 
 
-@aten("mm", "bmm", "matmul", "mv", "dot")
+@aten("mm", "bmm", "matmul", "mv", "dot", "linalg_matmul", "vdot")
 def _product(x: Value, y: Value) -> Value:
     return x @ y
 
 
+@aten("outer", "ger")
+def _outer(x: Value, y: Value) -> Value:
+    return multiply(x.unsqueeze([1]), y.unsqueeze([0]))
+
+
 @aten("addmm", "baddbmm", "addmv")
-def _added(c: Value, x: Value, y: Value, beta: float = 1, alpha: float = 1) -> Value:
-    found = x @ y * alpha
-    return found if beta == 0 else c * beta + found
+def _added(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
+    found = _scaled(x @ y, alpha)
+    return found if beta == 0 else _scaled(c, beta) + found
+
+
+def _scaled(x: Value, factor: Number) -> Value:
+    return x if factor == 1 else multiply(x, valued(factor, x.dtype))
+
+
+@aten("addbmm")
+def _added_batch(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
+    found = _scaled((x @ y).reduce("sum", [0], False), alpha)
+    return found if beta == 0 else _scaled(c, beta) + found
+
+
+@aten("addr")
+def _added_outer(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
+    found = _scaled(_outer(x, y), alpha)
+    return found if beta == 0 else add(_scaled(c, beta), found)
+
+
+@aten("einsum")
+def _einsum(equation: str, tensors: Sequence[Value], path: Sequence[int] | None = None) -> Value:
+    if any(x.dtype.kind != "float" for x in tensors):
+        raise unsupported("an einsum of integers, which torch sums in one of two dtypes")
+    return einsum(composer(), equation, tensors)
+
+
+@aten("bilinear")
+def _bilinear(input1: Value, input2: Value, weight: Value, bias: Value | None = None) -> Value:
+    outer = input1.shape[:-1]
+    rows = input1.reshape((product(outer), input1.shape[-1]))
+    columns = input2.reshape((product(outer), input2.shape[-1]))
+    count, first, second = weight.shape
+    by_first = rows @ weight.transpose((1, 0, 2)).reshape((first, count * second))
+    parts = by_first.reshape((product(outer), count, second)) * columns.unsqueeze([1])
+    found = parts.reduce("sum", [2], False).reshape((*outer, count))
+    return found if bias is None else found + bias
+
+
+@aten("cdist", "_cdist_forward")
+def _distances(x1: Value, x2: Value, p: float = 2, compute_mode: int | None = None) -> Value:
+    """Of each row of x1 to each row of x2, from their differences."""
+    apart = abs(x1.unsqueeze([x1.rank - 1]) - x2.unsqueeze([x2.rank - 2]))
+    last = [apart.rank - 1]
+    if p == 2:
+        return sqrt((apart * apart).reduce("sum", last, False))
+    if p == 1:
+        return apart.reduce("sum", last, False)
+    if p == float("inf"):
+        return apart.reduce("maximum", last, False).at_least(0)
+    if p == 0:
+        return where(equal(apart, 0), apart, 1).reduce("sum", last, False)
+    if p < 0:
+        raise unsupported(f"distances of the norm {p}")
+    return (apart ** apart.like(p)).reduce("sum", last, False) ** (1 / p)

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from ftuner.core.dtype import BOOL, FLOAT32, INT16, INT32, INT64, DType
-from ftuner.graph.ir import Operand, Value, building
+from dataclasses import dataclass
+
+from ftuner.core.dtype import BOOL, FLOAT32, INT16, INT32, INT64, UINT8, DType
+from ftuner.core.symbolic import Symbolic
+from ftuner.graph.ir import Value, building
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number that is computed from extents: a scalar of float64."""
+
+    value: Value
+
+
+Number = bool | float | Symbolic | Real
+Operand = Value | Number
 
 
 def _category(dtype: DType) -> int:
     return {"bool": 0, "uint": 1, "int": 1, "float": 2}[dtype.kind]
+
+
+def dtype_of_number(number: Number) -> DType:
+    """The dtype of a tensor that is made of a number."""
+    if isinstance(number, bool):
+        return BOOL
+    return FLOAT32 if isinstance(number, (float, Real)) else INT64
 
 
 def result_dtype(*operands: Operand) -> DType:
@@ -24,7 +45,7 @@ def result_dtype(*operands: Operand) -> DType:
     for number in operands:
         if isinstance(number, Value):
             continue
-        own = BOOL if isinstance(number, bool) else FLOAT32 if isinstance(number, float) else INT64
+        own = dtype_of_number(number)
         if found is None or _category(own) > _category(found):
             found = own
     assert found is not None
@@ -47,10 +68,43 @@ def joined_dtype(x: DType, y: DType) -> DType:
     return {1: INT16, 2: INT32}.get(unsigned.itemsize, INT64)
 
 
+def valued(x: Operand, dtype: DType) -> Value:
+    """An operand as a value of a dtype."""
+    if isinstance(x, Real):
+        x = x.value
+    if isinstance(x, float) and dtype.kind != "float":
+        x = bool(x) if dtype == BOOL else int(x)
+    return x.cast(dtype) if isinstance(x, Value) else building().scalar(0, dtype).like(x)
+
+
 def promoted(*operands: Operand, floating: bool = False) -> list[Value]:
     """The operands as values of one dtype. `floating`: integers become float32."""
     dtype = result_dtype(*operands)
     if floating and dtype.kind != "float":
         dtype = FLOAT32
-    like = building().scalar(0, dtype)
-    return [x.cast(dtype) if isinstance(x, Value) else like.like(x) for x in operands]
+    return [valued(x, dtype) for x in operands]
+
+
+def counting(x: Value) -> Value:
+    """x with booleans as integers, in which they are compared."""
+    return x.cast(UINT8) if x.dtype == BOOL else x
+
+
+def truth(x: Value) -> Value:
+    """Whether elements are not zero."""
+    return x.cast(BOOL)
+
+
+def indices(x: Value) -> Value:
+    """x as positions."""
+    return x if x.dtype in (INT32, INT64) else x.cast(INT64)
+
+
+def floating(x: Value) -> Value:
+    """x with integers as float32."""
+    return x if x.dtype.kind == "float" else x.cast(FLOAT32)
+
+
+def summed(x: Value, dtype: DType | None) -> Value:
+    """The dtype that x is summed in: integers are int64."""
+    return x.cast(dtype or (x.dtype if x.dtype.kind == "float" else INT64))

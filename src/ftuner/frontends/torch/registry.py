@@ -7,12 +7,14 @@
 A row takes the operator's arguments in their order, under the names that torch's schema has for
 those behind the first tensors, with its defaults; `tests/frontends` compares the two. Tensors come
 as `Value`, integers as dims, dtypes as `DType`. What has no meaning for values, such as a memory
-format or a device, is left out before the row is called.
+format or a device, is left out before the row is called. A row with a parameter `pieces` gets the
+number of results, which torch knows, with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ftuner.errors import ConfigurationError
@@ -22,8 +24,11 @@ Row = Callable[..., Value | Sequence[Value | None]]
 ATEN: dict[str, Row] = {}
 """Importers by the name of the operator and its overload: `add.Tensor`. Operators of other
 namespaces have it before them: `torchvision::nms.default`."""
-MEANINGLESS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
-"""Arguments that say where and how a tensor is stored."""
+MEANINGLESS = frozenset({
+    "device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "implicit",
+    "sparse_grad", "cudnn_enable", "cudnn_enabled",
+})  # fmt: skip
+"""Arguments that say where and how a tensor is stored, or how it is computed."""
 F = TypeVar("F", bound=Row)
 
 
@@ -40,14 +45,10 @@ def aten(*ops: str, **bound: object) -> Callable[[F], F]:
             name = op if "." in op else f"{op}.default"
             if name in ATEN:
                 raise ConfigurationError(f"operator {name!r} has an importer")
-            ATEN[name] = _with(function, bound) if bound else function
+            ATEN[name] = partial(function, **bound) if bound else function
         return function
 
     return register
-
-
-def _with(function: Row, bound: dict[str, object]) -> Row:
-    return lambda *operands, **given: function(*operands, **bound, **given)
 
 
 def name_of(target: Any) -> str:

@@ -46,6 +46,11 @@ class Axis:
         ]
         return reduce(Value.at_least if self.largest else Value.at_most, found)
 
+    def inverse(self) -> Value:
+        """One over the scale in float32, by which torch multiplies positions."""
+        ((up, down),) = self.ratios
+        return counted([down], FLOAT64).cast(FLOAT32) / counted([up], FLOAT64).cast(FLOAT32)
+
 
 @dataclass(frozen=True)
 class Line:
@@ -102,6 +107,10 @@ COORDINATES: Mapping[str, Callable[[Line], Value]] = {
     ),
     "asymmetric": lambda line: line.numbers / line.axis.scale(),
     CROPS: _crop_and_resize,
+    # Of torch.
+    "by_inverse": lambda line: line.numbers * line.axis.inverse(),
+    "centres_by_inverse": lambda line: (line.numbers + 0.5) * line.axis.inverse(),
+    "half_pixel_by_inverse": lambda line: (line.numbers + 0.5) * line.axis.inverse() - 0.5,
 }
 
 

@@ -1,0 +1,169 @@
+"""Tensors that are made of numbers and extents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ftuner.core.dim import Dim, Symbolic, maximum
+from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
+from ftuner.frontends.torch.promotion import Number, Real, dtype_of_number, valued
+from ftuner.frontends.torch.registry import aten
+from ftuner.graph.algebra import constant, equal, iota, scalar, where
+from ftuner.graph.checks import unsupported
+from ftuner.graph.ir import Value
+from ftuner.graph.ops.views import slice_extent
+
+
+@aten("full")
+def full(size: Sequence[Dim], fill_value: Number, dtype: DType | None = None) -> Value:
+    """A tensor of one number."""
+    return valued(fill_value, dtype or dtype_of_number(fill_value)).broadcast(tuple(size))
+
+
+@aten("full_like")
+def _full_like(x: Value, fill_value: Number, dtype: DType | None = None) -> Value:
+    return full(x.shape, fill_value, dtype or x.dtype)
+
+
+@aten("new_full")
+def _new_full(
+    x: Value, size: Sequence[Dim], fill_value: Number, dtype: DType | None = None
+) -> Value:
+    return full(size, fill_value, dtype or x.dtype)
+
+
+@aten("zeros", "empty.memory_format", value=0)
+@aten("ones", value=1)
+def _of(size: Sequence[Dim], dtype: DType | None = None, *, value: int) -> Value:
+    return full(size, value, dtype or FLOAT32)
+
+
+@aten("empty_strided")
+def _empty(size: Sequence[Dim], stride: Sequence[Dim], dtype: DType | None = None) -> Value:
+    return full(size, 0, dtype or FLOAT32)
+
+
+@aten("empty_permuted")
+def _empty_permuted(
+    size: Sequence[Dim], physical_layout: Sequence[int], dtype: DType | None = None
+) -> Value:
+    return full(size, 0, dtype or FLOAT32)
+
+
+@aten("zeros_like", "empty_like", value=0)
+@aten("ones_like", value=1)
+def _like(x: Value, dtype: DType | None = None, *, value: int) -> Value:
+    return full(x.shape, value, dtype or x.dtype)
+
+
+@aten("new_zeros", "new_empty", value=0)
+@aten("new_ones", value=1)
+def _new(x: Value, size: Sequence[Dim], dtype: DType | None = None, *, value: int) -> Value:
+    return full(size, value, dtype or x.dtype)
+
+
+@aten("new_empty_strided")
+def _new_empty(
+    x: Value, size: Sequence[Dim], stride: Sequence[Dim], dtype: DType | None = None
+) -> Value:
+    return full(size, 0, dtype or x.dtype)
+
+
+@aten("scalar_tensor")
+def _scalar(s: Number, dtype: DType | None = None) -> Value:
+    return full((), s, dtype or FLOAT32)
+
+
+@aten("fill.Scalar", "fill.Tensor")
+def _fill(x: Value, value: Number | Value) -> Value:
+    return valued(value, x.dtype).broadcast(x.shape)
+
+
+@aten("arange")
+def _range_to(end: Number, dtype: DType | None = None) -> Value:
+    return numbers(0, end, 1, dtype)
+
+
+@aten("arange.start")
+def _range_from(start: Number, end: Number, dtype: DType | None = None) -> Value:
+    return numbers(start, end, 1, dtype)
+
+
+@aten("arange.start_step")
+def numbers(start: Number, end: Number, step: Number = 1, dtype: DType | None = None) -> Value:
+    """start, start + step, ... before the end."""
+    if dtype is None:
+        real = any(isinstance(n, (float, Real)) for n in (start, end, step))
+        dtype = FLOAT32 if real else INT64
+    given = [_whole(n) for n in (start, end, step)]
+    if dtype == INT64:
+        given = [_cut(n) for n in given]
+    begin, limit, by = given
+    count = _count(begin, limit, by)
+    wide = FLOAT64
+    if dtype.kind != "float":
+        wide, begin, by = INT64, _cut(begin), _cut(by)
+    return (iota(count).cast(wide) * by + begin).cast(dtype)
+
+
+def _cut(number: Dim | float) -> Dim:
+    """A number without its fraction."""
+    return int(number) if isinstance(number, float) else number
+
+
+def _whole(number: Number) -> Dim | float:
+    """A float that is an integer as one."""
+    if isinstance(number, Real):
+        raise unsupported("a range of floats that are computed from extents")
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _count(start: Dim | float, end: Dim | float, step: Dim | float) -> Dim:
+    """How many numbers a range has."""
+    if isinstance(step, Symbolic) or step == 0:
+        raise unsupported(f"a range with steps of {step}")
+    if isinstance(start, Symbolic) or isinstance(end, Symbolic):
+        if isinstance(start, float) or isinstance(end, float) or isinstance(step, float):
+            raise unsupported(f"a range from {start} to {end} by {step}")
+        return slice_extent(start, end, step)
+    return max(math.ceil((end - start) / step), 0)
+
+
+@aten("linspace")
+def _evenly_spaced(start: float, end: float, steps: Dim, dtype: DType | None = None) -> Value:
+    """Counted from both ends, so that the last one is exact."""
+    dtype = dtype or FLOAT32
+    if dtype.kind != "float":
+        start, end = int(start), int(end)
+    wide = FLOAT64
+    at = iota(steps).cast(wide)
+    last = maximum(steps - 1, 1)
+    step = scalar(end - start, wide) / at.like(last)
+    from_end = (steps - 1 - iota(steps)).cast(wide)
+    found = where(at < from_end, at * step + start, from_end * step * -1.0 + end)
+    return where(equal(at, 0), start, found).cast(dtype)
+
+
+@aten("eye")
+def _square_identity(n: Dim, dtype: DType | None = None) -> Value:
+    return _identity(n, n, dtype)
+
+
+@aten("eye.m")
+def _identity(n: Dim, m: Dim, dtype: DType | None = None) -> Value:
+    return equal(iota(n, 0, 2), iota(m, 1, 2)).cast(dtype or FLOAT32)
+
+
+@aten("tril_indices", upper=False)
+@aten("triu_indices", upper=True)
+def _triangle(
+    row: int, col: int, offset: int = 0, dtype: DType | None = None, *, upper: bool
+) -> Value:
+    pairs = [
+        (i, j) for i in range(row) for j in range(col)
+        if (j - i >= offset if upper else j - i <= offset)
+    ]  # fmt: skip
+    return constant(np.array(pairs, np.int64).reshape(-1, 2).T, INT64).cast(dtype or INT64)

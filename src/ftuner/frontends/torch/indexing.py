@@ -1,0 +1,278 @@
+"""Operators that read or write elements at positions that are data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftuner.core.dim import Dim, product
+from ftuner.core.dtype import BOOL, INT64, UINT8
+from ftuner.core.functions import neutral
+from ftuner.frontends.torch.pointwise import floor_quotient
+from ftuner.frontends.torch.promotion import Operand, indices, promoted, truth, valued
+from ftuner.frontends.torch.registry import aten
+from ftuner.frontends.torch.views import axis_of
+from ftuner.graph.algebra import apply, concat, equal, gather, scalar, where
+from ftuner.graph.checks import origin, require, unsupported
+from ftuner.graph.ir import Value
+from ftuner.graph.ops.pointwise import broadcast_shape
+
+
+@aten("nonzero")
+def nonzero(x: Value) -> Value:
+    """The index of each element that is not zero, one in each row."""
+    node = origin().partition(" ")[0]
+    return apply("non_zero", x, count=f"{node}_count").swapped()
+
+
+@aten("nonzero_numpy")
+def _nonzero_by_axis(x: Value) -> Sequence[Value]:
+    x = x if x.rank else x.reshape((1,))
+    return _columns(nonzero(x))
+
+
+def _columns(found: Value) -> list[Value]:
+    (count, rank) = found.shape
+    assert isinstance(rank, int)
+    return [found.slice(1, i, 1).reshape((count,)) for i in range(rank)]
+
+
+@aten("masked_select")
+def _masked_select(x: Value, mask: Value) -> Value:
+    shape = broadcast_shape([x.shape, mask.shape], require, "masked_select")
+    count = (product(shape),)
+    (at,) = _columns(nonzero(truth(mask).broadcast(shape).reshape(count)))
+    return gather(x.broadcast(shape).reshape(count), at)
+
+
+@aten("masked_scatter")
+def _masked_scatter(x: Value, mask: Value, source: Value) -> Value:
+    """x with the elements of a source, in order, where a mask holds."""
+    shape = broadcast_shape([x.shape, mask.shape], require, "masked_scatter")
+    kept = truth(mask).broadcast(shape)
+    count = (product(shape),)
+    places = apply(
+        "cumulative_sum", kept.reshape(count).cast(INT64), axis=0, exclusive=True, reverse=False
+    )
+    flat = source.reshape((product(source.shape),))
+    at = where(kept.reshape(count), places, 0)
+    # One element more, which is read where there is no mask: a source may have none.
+    more = concat([flat, scalar(0, source.dtype).reshape((1,))], 0)
+    at = where(kept.reshape(count), at, flat.shape[0])
+    return where(kept, gather(more, at).reshape(shape), x)
+
+
+@aten("index_select")
+def index_select(x: Value, dim: int, index: Value) -> Value:
+    """Elements along an axis."""
+    if not x.rank:
+        return x
+    index = index if index.rank else index.reshape((1,))
+    return gather(x, index, axis_of(dim, x.rank))
+
+
+@aten("gather")
+def _gather(x: Value, dim: int, index: Value) -> Value:
+    if not index.rank:
+        return index_select(x.reshape((product(x.shape),)), 0, index).reshape(())
+    x = x if x.rank else x.reshape((1,))
+    return apply("gather_elements", x, indices(index), axis=axis_of(dim, x.rank), node=origin())
+
+
+@aten("take")
+def _take(x: Value, index: Value) -> Value:
+    return gather(x.reshape((product(x.shape),)), indices(index))
+
+
+# Advanced indices.
+
+
+def _listed(x: Value, indices: Sequence[Value | None]) -> list[Value | None]:
+    """An index of integers, or none, for each axis of x: masks are the positions where they
+    hold."""
+    found: list[Value | None] = []
+    for index in indices:
+        if index is None or index.dtype not in (BOOL, UINT8):
+            found.append(index)
+            continue
+        axis = len(found)
+        for have, wanted in zip(index.shape, x.shape[axis:], strict=False):
+            require(have, wanted, f"a mask {index.type} of {x.type}")
+        found += _columns(nonzero(truth(index)))
+    return found + [None] * (x.rank - len(found))
+
+
+class _Index:
+    """Positions along some axes of a tensor, which come first in `order`."""
+
+    def __init__(self, x: Value, indices: Sequence[Value | None]) -> None:
+        listed = _listed(x, indices)
+        chosen = [a for a, index in enumerate(listed) if index is not None]
+        self.order = [*chosen, *(a for a in range(x.rank) if a not in chosen)]
+        given = [index for index in listed if index is not None]
+        self.shape = broadcast_shape([i.shape for i in given], require, "indices")
+        if len(given) == 1:
+            self.single: Value | None = given[0]
+        else:
+            self.single = None
+            self.stacked = [i.cast(INT64).broadcast(self.shape) for i in given]
+        self.axes = chosen
+        together = chosen == list(range(chosen[0], chosen[-1] + 1))
+        self.first = chosen[0] if together else 0
+        """The axis of the result from which on those of the positions are."""
+
+    def at(self) -> Value:
+        """The positions along a last axis."""
+        if self.single is not None:
+            return self.single.unsqueeze([self.single.rank])
+        rank = len(self.shape)
+        return concat([i.unsqueeze([rank]) for i in self.stacked], rank)
+
+    def turn(self, rank: int) -> list[int]:
+        """The axes of positions and rest as the result of indexing has them."""
+        own = len(self.shape)
+        rest = list(range(own, rank))
+        return [*rest[: self.first], *range(own), *rest[self.first :]]
+
+
+@aten("index.Tensor")
+def _index(x: Value, indices: Sequence[Value | None]) -> Value:
+    if all(i is None for i in indices):
+        return x
+    found = _Index(x, indices)
+    if found.single is not None:
+        return gather(x, found.single, found.axes[0])
+    result = apply("gather_nd", x.transpose(found.order), found.at(), batch_dims=0, node=origin())
+    return result.transpose(found.turn(result.rank))
+
+
+@aten("index_put")
+def _index_put(
+    x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Value:
+    values = values.cast(x.dtype)
+    if not any(i is not None for i in indices):
+        return x + values if accumulate else values.broadcast(x.shape)
+    first = next(a for a, i in enumerate(indices) if i is not None)
+    mask = indices[first]
+    assert mask is not None
+    only = all(i is None for i in indices[first + 1 :])
+    if only and mask.dtype in (BOOL, UINT8) and product(values.shape) == 1 and not accumulate:
+        # No positions are needed: the result has x's shape.
+        kept = truth(mask).reshape((*mask.shape, *[1] * (x.rank - first - mask.rank)))
+        return where(kept, values.reshape(()), x)
+    found = _Index(x, indices)
+    moved = x.transpose(found.order)
+    rank = len(found.shape)
+    shape = (*found.shape, *moved.shape[len(found.axes) :])
+    turn = found.turn(len(shape))
+    values = values.broadcast(tuple(shape[a] for a in turn))
+    values = values.transpose([turn.index(a) for a in range(len(turn))])
+    assert rank <= values.rank
+    kind = "add" if accumulate else "none"
+    if x.dtype == BOOL and accumulate:
+        raise unsupported("index_put of booleans that accumulates")
+    result = apply("scatter_nd", moved, found.at(), values, kind=kind, node=origin())
+    return result.transpose([found.order.index(a) for a in range(x.rank)])
+
+
+# Writing along an axis.
+
+
+def _scattered(x: Value, dim: int, index: Value, src: Value, kind: str) -> Value:
+    if not x.rank:
+        flat = [v if v.rank else v.reshape((1,)) for v in (x, index, src)]
+        return _scattered(flat[0], 0, flat[1], flat[2], kind).reshape(())
+    if not index.rank:
+        index, src = index.reshape((1,)), src.reshape((1,))
+    for axis, n in enumerate(index.shape):
+        src = src.slice(axis, 0, n)
+    axis, index = axis_of(dim, x.rank), indices(index)
+    return apply("scatter_elements", x, index, src, axis=axis, kind=kind, node=origin())
+
+
+@aten("scatter.src", "scatter.value", kind="none")
+@aten("scatter_add", kind="add")
+def _scatter(x: Value, dim: int, index: Value, src: Operand, *, kind: str) -> Value:
+    given = valued(src, x.dtype)
+    src = given if isinstance(src, Value) else given.broadcast(index.shape)
+    return _scattered(x, dim, index, src, kind)
+
+
+_KINDS = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum", "mean": "add"}
+
+
+@aten("scatter.reduce", "scatter.value_reduce")
+def _scatter_combining(x: Value, dim: int, index: Value, src: Operand, reduce: str) -> Value:
+    kind = {"add": "add", "multiply": "multiply"}[reduce]
+    return _scatter(x, dim, index, src, kind=kind)
+
+
+@aten("scatter_reduce.two")
+def _scatter_reduce(
+    x: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True
+) -> Value:
+    kind = _KINDS[reduce]
+    one = x.like(1).broadcast(index.shape)
+    counts = _scattered(x.like(0).broadcast(x.shape), dim, index, one, "add")
+    begin = x
+    if not include_self:
+        # Where nothing is written x stays: this is what it is combined with elsewhere.
+        name = {"add": "sum", "multiply": "product"}.get(kind, kind)
+        begin = where(equal(counts, 0), x, neutral(name, x.dtype))
+    found = _scattered(begin, dim, index, src, kind)
+    if reduce != "mean":
+        return found
+    number = counts + 1 if include_self else counts.at_least(1)
+    return found / number if x.dtype.kind == "float" else floor_quotient(found, number)
+
+
+def _rows(x: Value, axis: int) -> Value:
+    return x.transpose((axis, *(a for a in range(x.rank) if a != axis)))
+
+
+def _with_rows(x: Value, dim: int, index: Value, source: Value, kind: str) -> Value:
+    """x with rows of a source combined at positions along an axis."""
+    if not x.rank:
+        return _with_rows(
+            x.reshape((1,)), 0, index.reshape((1,)), source.reshape((1,)), kind
+        ).reshape(())
+    axis = axis_of(dim, x.rank)
+    at = index.reshape((product(index.shape), 1))
+    moved = _rows(x, axis)
+    own = _rows(source if source.rank else source.reshape((1,)), axis).cast(x.dtype)
+    found = apply("scatter_nd", moved, at, own, kind=kind, node=origin())
+    return found.transpose([*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
+
+
+@aten("index_add")
+def _index_add(x: Value, dim: int, index: Value, source: Value, alpha: float = 1) -> Value:
+    if x.dtype == BOOL:
+        raise unsupported("index_add of booleans")
+    return _with_rows(x, dim, index, source if alpha == 1 else source * alpha, "add")
+
+
+@aten("index_copy")
+def _index_copy(x: Value, dim: int, index: Value, source: Value) -> Value:
+    return _with_rows(x, dim, index, source, "none")
+
+
+@aten("index_fill.int_Scalar", "index_fill.int_Tensor")
+def _index_fill(x: Value, dim: int, index: Value, value: Operand) -> Value:
+    filled = valued(value, x.dtype)
+    if not x.rank:
+        return filled
+    axis = axis_of(dim, x.rank)
+    count: Dim = product(index.shape)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    return _with_rows(x, dim, index, filled.broadcast(shape), "none")
+
+
+@aten("isin.Tensor_Tensor")
+def _is_in(
+    elements: Value, test_elements: Value, assume_unique: bool = False, invert: bool = False
+) -> Value:
+    x, y = promoted(elements, test_elements)
+    row = y.reshape((product(y.shape),))
+    same = equal(x.unsqueeze([x.rank]), row)
+    found = same.cast(INT64).reduce("sum", [x.rank], False) > 0
+    return ~found if invert else found

@@ -1,0 +1,141 @@
+"""Operators that sort."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftuner.core.dim import Dim, Shape, product, quotient
+from ftuner.core.dtype import INT32, INT64, UINT8
+from ftuner.frontends.torch.promotion import Operand, counting, promoted
+from ftuner.frontends.torch.registry import aten
+from ftuner.frontends.torch.views import axis_of
+from ftuner.graph.algebra import apply, isnan, where
+from ftuner.graph.checks import origin
+from ftuner.graph.compose import apply_many
+from ftuner.graph.ir import Value
+
+
+@aten("topk")
+def top_k(
+    x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Sequence[Value]:
+    """The largest or smallest elements along an axis, and their positions."""
+    if not x.rank:
+        found = top_k(x.reshape((1,)), k, 0, largest)
+        return [v.reshape(()) for v in found]
+    axis = axis_of(dim, x.rank)
+    values, at = apply_many("top_k", counting(x), axis=axis, k=k, largest=largest)
+    return [values.cast(x.dtype), at]
+
+
+@aten("sort")
+def sort(x: Value, dim: int = -1, descending: bool = False) -> Sequence[Value]:
+    """The elements along an axis in order, and their positions."""
+    extent = x.shape[axis_of(dim, x.rank)] if x.rank else 1
+    return top_k(x, extent, dim, descending)
+
+
+@aten("sort.stable")
+def _stable_sort(
+    x: Value, stable: bool | None, dim: int = -1, descending: bool = False
+) -> Sequence[Value]:
+    return sort(x, dim, descending)
+
+
+@aten("argsort")
+def _argsort(x: Value, dim: int = -1, descending: bool = False) -> Value:
+    return sort(x, dim, descending)[1]
+
+
+@aten("argsort.stable")
+def _stable_argsort(x: Value, stable: bool, dim: int = -1, descending: bool = False) -> Value:
+    return sort(x, dim, descending)[1]
+
+
+@aten("msort")
+def _msort(x: Value) -> Value:
+    return sort(x, 0)[0]
+
+
+@aten("kthvalue")
+def _kth(x: Value, k: Dim = 1, dim: int = -1, keepdim: bool = False) -> Sequence[Value]:
+    if not x.rank:
+        return top_k(x, 1)
+    axis = axis_of(dim, x.rank)
+    found = [v.slice(axis, k - 1, 1) for v in top_k(x, k, axis, largest=False)]
+    return found if keepdim else [v.squeeze([axis]) for v in found]
+
+
+@aten("median.dim")
+def _median(x: Value, dim: int, keepdim: bool = False) -> Sequence[Value]:
+    """The lower of two middle elements; NaN if there is one."""
+    if not x.rank:
+        return top_k(x, 1)
+    axis = axis_of(dim, x.rank)
+    extent = x.shape[axis]
+    values, at = sort(x, axis)
+    middle = quotient(extent - 1, 2)
+    found = [v.slice(axis, middle, 1) for v in (values, at)]
+    if x.dtype.kind == "float":
+        last = [v.slice(axis, extent - 1, 1) for v in (values, at)]
+        unknown = isnan(last[0])
+        first = apply("arg_reduce", isnan(x).cast(UINT8), kind="argmax", axis=axis, last=False)
+        last[1] = first.unsqueeze([axis])
+        found = [where(unknown, n, v) for n, v in zip(last, found, strict=True)]
+    return found if keepdim else [v.squeeze([axis]) for v in found]
+
+
+@aten("median")
+def _median_of_all(x: Value) -> Value:
+    return _median(x.reshape((product(x.shape),)), 0)[0]
+
+
+@aten("searchsorted.Tensor", "searchsorted.Scalar")
+def search(
+    sorted_sequence: Value, x: Operand, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Value | None = None,
+) -> Value:  # fmt: skip
+    """How many elements of a sorted row are before each of x."""
+    if sorter is not None:
+        axis = sorted_sequence.rank - 1
+        sorted_sequence = apply("gather_elements", sorted_sequence, sorter, axis=axis, node="")
+    row, found = map(counting, promoted(sorted_sequence, x))
+    rank = found.rank
+    if row.rank > 1:
+        row = row.unsqueeze([row.rank - 1])
+    wide = found.unsqueeze([rank])
+    before = row <= wide if right or side == "right" else row < wide
+    return before.cast(INT64).reduce("sum", [rank], False).cast(INT32 if out_int32 else INT64)
+
+
+@aten("bucketize.Tensor", "bucketize.Scalar")
+def _bucketize(
+    x: Operand, boundaries: Value, out_int32: bool = False, right: bool = False
+) -> Value:
+    return search(boundaries, x, out_int32, right)
+
+
+@aten("_unique2")
+def _unique(
+    x: Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Sequence[Value | None]:
+    return _unique_along(x, None, x.shape, return_inverse, return_counts)
+
+
+@aten("unique_dim")
+def _unique_dim(
+    x: Value, dim: int, sorted: bool = True, return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Sequence[Value | None]:  # fmt: skip
+    axis = axis_of(dim, x.rank)
+    return _unique_along(x, axis, (x.shape[axis],), True, True)
+
+
+def _unique_along(
+    x: Value, axis: int | None, shape: Shape, inverted: bool, counted: bool
+) -> Sequence[Value | None]:
+    """The different elements, in order, the number of the one that each is, and their counts."""
+    count = f"{origin().partition(' ')[0]}_count"
+    values, _, at, counts = apply_many("unique", counting(x), axis=axis, ordered=True, count=count)
+    inverse = at.reshape(shape) if inverted else None
+    return [values.cast(x.dtype), inverse, counts if counted else None]

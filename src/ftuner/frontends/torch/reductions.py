@@ -1,0 +1,225 @@
+"""Operators that reduce axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ftuner.core.dim import maximum, product
+from ftuner.core.dtype import BOOL, INT64, UINT8, DType
+from ftuner.frontends.torch.promotion import counting, floating, summed, truth
+from ftuner.frontends.torch.registry import aten
+from ftuner.frontends.torch.views import axes_of, axis_of, diagonal
+from ftuner.graph.algebra import apply, counted, exp, isinf, isnan, log, sqrt, where
+from ftuner.graph.checks import malformed, require
+from ftuner.graph.ir import Value
+
+Axes = int | Sequence[int] | None
+
+
+@aten("sum", "sum.dim_IntList")
+def total(x: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
+    """The sum along axes; of integers in int64."""
+    wide = summed(x, dtype)
+    found = wide.wide().reduce("sum", axes_of(dim, x.rank), keepdim)
+    return found.cast(wide.dtype)
+
+
+@aten("prod", "prod.dim_int")
+def _product(
+    x: Value, dim: int | None = None, keepdim: bool = False, dtype: DType | None = None
+) -> Value:
+    wide = summed(x, dtype)
+    return wide.wide().reduce("product", axes_of(dim, x.rank), keepdim).cast(wide.dtype)
+
+
+@aten("mean", "mean.dim")
+def mean(x: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
+    """The mean along axes; NaN of no element."""
+    x = x.cast(dtype or x.dtype)
+    return _mean(x.wide(), axes_of(dim, x.rank), keepdim).cast(x.dtype)
+
+
+def _mean(x: Value, axes: Sequence[int], keep: bool) -> Value:
+    count = counted((x.shape[a] for a in axes), x.dtype)
+    return x.reduce("sum", axes, keep) / count
+
+
+def _variance(x: Value, dim: Axes, correction: float, keep: bool) -> tuple[Value, Value]:
+    axes = axes_of(dim, x.rank)
+    wide = x.wide()
+    centre = _mean(wide, axes, True)
+    centred = wide - centre
+    count = counted((x.shape[a] for a in axes), wide.dtype)
+    divisor = (count - correction).at_least(0) if correction else count
+    found = (centred * centred).reduce("sum", axes, keep) / divisor
+    centre = centre if keep else centre.squeeze(axes)
+    return found.cast(x.dtype), centre.cast(x.dtype)
+
+
+def _spread(
+    x: Value, dim: Axes, correction: float, keep: bool, root: bool, both: bool
+) -> Value | Sequence[Value]:
+    variance, centre = _variance(x, dim, correction, keep)
+    found = sqrt(variance) if root else variance
+    return [found, centre] if both else found
+
+
+@aten("var.correction", root=False, both=False)
+@aten("std.correction", root=True, both=False)
+@aten("var_mean.correction", root=False, both=True)
+@aten("std_mean.correction", root=True, both=True)
+def _corrected(
+    x: Value, dim: Axes = None, correction: float | None = None, keepdim: bool = False, *,
+    root: bool, both: bool,
+) -> Value | Sequence[Value]:  # fmt: skip
+    return _spread(x, dim, 1 if correction is None else correction, keepdim, root, both)
+
+
+@aten("var.dim", root=False, both=False)
+@aten("std.dim", root=True, both=False)
+@aten("var_mean.dim", root=False, both=True)
+@aten("std_mean.dim", root=True, both=True)
+def _unbiased(
+    x: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False, *, root: bool, both: bool
+) -> Value | Sequence[Value]:
+    return _spread(x, dim, int(unbiased), keepdim, root, both)
+
+
+@aten("var", root=False, both=False)
+@aten("std", root=True, both=False)
+@aten("var_mean", root=False, both=True)
+@aten("std_mean", root=True, both=True)
+def _of_all(x: Value, unbiased: bool = True, *, root: bool, both: bool) -> Value | Sequence[Value]:
+    return _spread(x, None, int(unbiased), False, root, both)
+
+
+@aten("amax", kind="maximum")
+@aten("amin", kind="minimum")
+def _extreme(x: Value, dim: Axes = (), keepdim: bool = False, *, kind: str) -> Value:
+    axes = axes_of(list(dim) if isinstance(dim, Sequence) else dim, x.rank)
+    _expect_some(x, axes, kind)
+    return counting(x).reduce(kind, axes, keepdim).cast(x.dtype)
+
+
+@aten("max", kind="maximum")
+@aten("min", kind="minimum")
+def _extreme_of_all(x: Value, *, kind: str) -> Value:
+    return _extreme(x, kind=kind)
+
+
+def _expect_some(x: Value, axes: Sequence[int], what: str) -> None:
+    for axis in axes:
+        require(maximum(x.shape[axis], 1), x.shape[axis], f"{what} of no elements of {x.type}")
+
+
+@aten("max.dim", kind="maximum")
+@aten("min.dim", kind="minimum")
+def _extreme_at(x: Value, dim: int, keepdim: bool = False, *, kind: str) -> Sequence[Value]:
+    arg = _arg(x, dim, keepdim, kind={"maximum": "argmax", "minimum": "argmin"}[kind])
+    return [_extreme(x, dim, keepdim, kind=kind), arg]
+
+
+@aten("argmax", kind="argmax")
+@aten("argmin", kind="argmin")
+def _arg(x: Value, dim: int | None = None, keepdim: bool = False, *, kind: str) -> Value:
+    rank = x.rank
+    if dim is None:
+        x = x.reshape((product(x.shape),))
+    axis = axis_of(dim or 0, x.rank)
+    if not x.rank:
+        x = x.reshape((1,))
+    found = apply("arg_reduce", counting(x), kind=kind, axis=axis, last=False)
+    if keepdim and rank:
+        return found.reshape((1,) * rank) if dim is None else found.unsqueeze([axis])
+    return found
+
+
+@aten("any", "any.dim", "any.dims", kind="maximum")
+@aten("all", "all.dim", "all.dims", kind="minimum")
+def _truths(x: Value, dim: Axes = None, keepdim: bool = False, *, kind: str) -> Value:
+    axes = axes_of(dim, x.rank, none=True)
+    found = truth(x).cast(UINT8).reduce(kind, axes, keepdim)
+    if kind == "minimum":
+        found = found.at_most(1)
+    return found if x.dtype == UINT8 else found.cast(BOOL)
+
+
+@aten("linalg_vector_norm")
+def vector_norm(
+    x: Value, ord: float = 2, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
+) -> Value:
+    """The norm of vectors along axes."""
+    x = x.cast(dtype or x.dtype)
+    axes, size = axes_of(dim, x.rank), abs(x.wide())
+    if ord in (math.inf, -math.inf):
+        found = size.reduce("maximum" if ord > 0 else "minimum", axes, keepdim)
+    elif ord == 0:
+        found = truth(size).cast(size.dtype).reduce("sum", axes, keepdim)
+    elif ord == 1:
+        found = size.reduce("sum", axes, keepdim)
+    elif ord == 2:
+        found = sqrt((size * size).reduce("sum", axes, keepdim))
+    else:
+        found = (size**ord).reduce("sum", axes, keepdim) ** (1 / ord)
+    return found.cast(x.dtype)
+
+
+@aten("norm.Scalar", "norm.ScalarOpt_dim")
+def _norm(
+    x: Value, p: float | None = 2, dim: Sequence[int] | None = None, keepdim: bool = False
+) -> Value:
+    return vector_norm(x, 2 if p is None else p, dim, keepdim)
+
+
+@aten("norm.ScalarOpt_dtype")
+def _norm_in(x: Value, p: float | None, dtype: DType) -> Value:
+    return vector_norm(x, 2 if p is None else p, None, False, dtype)
+
+
+@aten("norm.ScalarOpt_dim_dtype")
+def _norm_along_in(
+    x: Value, p: float | None, dim: Sequence[int], keepdim: bool, dtype: DType
+) -> Value:
+    return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype)
+
+
+@aten("logsumexp")
+def log_sum_exp(x: Value, dim: Axes, keepdim: bool = False) -> Value:
+    """log(sum(exp(x))), with the largest element subtracted first so that nothing overflows."""
+    x = floating(x)
+    axes, wide = axes_of(dim, x.rank), x.wide()
+    largest = wide.reduce("maximum", axes)
+    # An infinity minus an infinity would be NaN.
+    largest = where(isinf(largest), 0, largest)
+    found = log(exp(wide - largest).reduce("sum", axes)) + largest
+    return (found if keepdim else found.squeeze(axes)).cast(x.dtype)
+
+
+@aten("nansum")
+def _known_total(
+    x: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
+) -> Value:
+    return total(where(isnan(x), 0, x) if x.dtype.kind == "float" else x, dim, keepdim, dtype)
+
+
+@aten("count_nonzero", "count_nonzero.dim_IntList")
+def _count(x: Value, dim: Axes = None) -> Value:
+    return truth(x).cast(INT64).reduce("sum", axes_of(dim, x.rank), False)
+
+
+@aten("cumsum", op="cumulative_sum")
+@aten("cumprod", op="cumulative_product")
+def _cumulative(x: Value, dim: int, dtype: DType | None = None, *, op: str) -> Value:
+    """A running reduction."""
+    x = summed(x, dtype)
+    if not x.rank:
+        return x
+    return apply(op, x, axis=axis_of(dim, x.rank), exclusive=False, reverse=False)
+
+
+@aten("trace")
+def _trace(x: Value) -> Value:
+    if x.rank != 2:
+        raise malformed(f"the trace of {x.type}")
+    return total(diagonal(x))

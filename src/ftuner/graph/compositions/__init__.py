@@ -1,0 +1,1 @@
+"""Compositions of graph operators that several front ends share, in the algebra of graph values."""

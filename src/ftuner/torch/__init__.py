@@ -1,0 +1,24 @@
+"""The interface of PyTorch: `torch.compile(model, backend="ftuner", dynamic=True)`.
+
+torch finds the back end by its entry point, so that nothing is imported for it. Call the compiled
+module within `torch.no_grad()` or `torch.inference_mode()`: graphs that compute gradients are left
+to PyTorch. What torch makes of shapes is for the caller to say:
+
+- `dynamic=True` has torch trace every extent as a symbol; without it the first graph is for the
+  shapes of the first call alone. `torch._dynamo.mark_dynamic(tensor, axis)` does so for one axis.
+- An extent of 1, and one that equals another, is another graph to torch. ftuner runs the first by
+  the program that it has for any extents; `torch.fx.experimental._config.use_duck_shape = False`
+  keeps torch from the second.
+- `torch._dynamo.config.allow_rnn = True` has torch trace LSTMs, which it otherwise leaves out.
+- `torch._dynamo.config.specialize_float = True` spares torch from tracing a module twice that has
+  floats as attributes.
+
+Parameters are packed once for all graphs, and again when their version or address changes. A write
+that torch does not count as one, through NumPy or `parameter.data`, is not seen: call
+`torch._dynamo.reset()` after it.
+"""
+
+from ftuner.torch.dynamo import backend
+from ftuner.torch.explanation import Explanation, explain
+
+__all__ = ["Explanation", "backend", "explain"]

@@ -1,0 +1,98 @@
+"""The back end of `torch.compile`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+
+from ftuner.errors import ConfigurationError
+from ftuner.frontends.torch.decompositions import decompositions
+from ftuner.torch.fast_paths import FAST_PATHS
+from ftuner.torch.graphs import CompiledGraph
+from ftuner.torch.options import options_of
+from ftuner.torch.reuse import Traced, earlier
+
+_LOG = logging.getLogger(__name__)
+_TRAINING = (
+    "a graph computes gradients, and is left to PyTorch as a whole; call the module within "
+    "torch.no_grad() or torch.inference_mode() to run it by ftuner"
+)
+_told: set[str] = set()
+
+
+def backend(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *,
+    options: Mapping[str, object] | None = None, mode: str | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    """Compile a graph that torch traced: `torch.compile(model, backend="ftuner")`.
+
+    Args:
+        module: the graph.
+        example_inputs: what it is first called with, as fake tensors.
+        options: `threads`: of a run. `fullgraph_or_error`: raise UnsupportedOperatorError rather
+            than leave an operator to PyTorch. `check`: compare the first runs with PyTorch, and
+            raise MismatchError, which names the operator, where they differ. `precision`: on a GPU,
+            `bfloat16` or `float16`, in which float32 is held.
+        mode: not supported.
+
+    Raises:
+        ConfigurationError: an unknown option, a value of another type, or a mode.
+    """
+    if mode is not None:
+        raise ConfigurationError(f"mode is {mode!r}; ftuner has options alone, and no modes")
+    checked = options_of(options)
+    known = earlier(module, checked)
+    if known is not None:
+        return known
+    pure = []
+
+    def inference(graph: fx.GraphModule, _: Sequence[Any]) -> CompiledGraph:
+        constants, changed = _constants(graph)
+        pure.append(not changed)
+        return CompiledGraph(graph, constants, checked)
+
+    compile_graph = aot_autograd(
+        fw_compiler=_training, bw_compiler=_left, inference_compiler=inference,
+        decompositions=FAST_PATHS | decompositions(),
+    )  # fmt: skip
+    compiled: Callable[..., Any] = compile_graph(module, example_inputs)
+    # torch keeps itself from tracing what a back end returns; once is enough, and takes 5 us.
+    compiled = getattr(compiled, "_torchdynamo_orig_callable", compiled)
+    # Whether inputs that a graph changes share memory is decided when it is compiled.
+    return Traced(module, compiled, checked) if pure == [True] else compiled
+
+
+def _constants(graph: fx.GraphModule) -> tuple[set[int], set[int]]:
+    """The numbers of the inputs that are parameters and buffers, and of those that the graph
+    changes, which are not among the first."""
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    if facts is None:
+        return set(), set()
+    changed = {i for i, x in enumerate(facts.input_info) if x.mutates_data or x.mutates_metadata}
+    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    stored = {
+        i for i in facts.static_input_indices
+        if i not in changed and isinstance(inputs[i].meta["val"], torch.Tensor)
+    }  # fmt: skip
+    return stored, changed
+
+
+def _training(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    if _TRAINING not in _told:
+        _told.add(_TRAINING)
+        _LOG.warning("%s", _TRAINING)
+    return _left(graph, _)
+
+
+def _left(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    """The graph as PyTorch runs it."""
+    run: Callable[..., Any] = make_boxed_func(graph.forward)
+    return run

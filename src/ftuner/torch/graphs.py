@@ -1,0 +1,268 @@
+"""The graphs of `torch.compile`, compiled when they are first called: parameters are known then."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import weakref
+from collections.abc import Collection, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+
+from ftuner.core.forks import fork_safe_lock
+from ftuner.errors import GraphError, UnsupportedKernelError, UnsupportedOperatorError
+from ftuner.frontends.torch.importer import NodeError
+from ftuner.frontends.torch.registry import name_of
+from ftuner.models import Model
+from ftuner.torch import cut
+from ftuner.torch.checking import checked
+from ftuner.torch.options import Options
+from ftuner.torch.regions import Run, model_of, runner
+
+_LOG = logging.getLogger(__name__)
+MOST_STATES = 64
+"""Sets of parameters that one graph is kept compiled for: modules of one class share it."""
+FEW_RUNS = 16
+"""A tensor that changed twice within as many runs is passed to each run from then on: packing it
+takes as long as some runs that read it unpacked."""
+MOST_VALUES = 3
+"""A number of Python that had more values is passed to each run: others, such as the epsilon of a
+norm, are constants, which more can be done with."""
+_COMPILATION = fork_safe_lock()
+_TOLD: set[tuple[str, ...]] = set()
+"""What was logged of operators that are left to PyTorch."""
+RECORDER: ContextVar[list[Division] | None] = ContextVar("RECORDER", default=None)
+"""The divisions of the graphs that this context runs; None where nobody asks."""
+_version = operator.attrgetter("_version")
+_address = torch.Tensor.data_ptr
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """A region, its model, and what the graph calls in its place."""
+
+    region: cut.Region
+    model: Model
+    run: Run
+
+
+@dataclass(frozen=True)
+class Division:
+    """What of a graph is ours, for one set of parameters."""
+
+    regions: Sequence[CompiledRegion]
+    left: cut.Left
+    """The operators that are left to PyTorch, and why."""
+    operators: int
+    """All operators of the graph."""
+
+
+@dataclass
+class _State:
+    """A graph compiled for one set of parameters, as they were."""
+
+    versions: list[int]
+    addresses: list[int]
+    division: Division
+    run: Any
+    """Takes what the graph takes."""
+    runs: int = 0
+    watched: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+
+
+class CompiledGraph:
+    """An ATen graph without effects on its inputs. Safe to use from several threads."""
+
+    _boxed_call = True
+    """For AOTAutograd: the call takes one list, which it empties."""
+
+    def __init__(
+        self, module: fx.GraphModule, constants: Collection[int], options: Options
+    ) -> None:
+        """`constants`: the numbers of the inputs that are parameters and buffers."""
+        self._module, self._options = module, options
+        self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self._device = _device_of(self._inputs)
+        self._states: dict[tuple[float, ...], _State] = {}
+        """By `_key`."""
+        self._changes: dict[int, int] = {}
+        """How often an input changed within a few runs."""
+        numbers = [i for i, n in enumerate(self._inputs) if i not in constants and _is_number(n)]
+        self._numbers = tuple(numbers)
+        """The inputs that are numbers of Python."""
+        self._values: dict[int, set[float]] = {i: set() for i in numbers}
+        """Their values so far."""
+        self._pick(constants)
+
+    def _pick(self, constants: Collection[int]) -> None:
+        self._constants = sorted(constants)
+        self._states = {}
+        one = len(self._constants) == 1
+        picked: Any = operator.itemgetter(*self._constants) if constants else lambda given: ()
+        self._parameters: Any = (lambda given: (picked(given),)) if one else picked
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        given = tuple(args)
+        args.clear()
+        parameters = self._parameters(given)
+        state = self._states.get(self._key(parameters, given))
+        if (
+            state is None
+            or list(map(_version, parameters)) != state.versions
+            or list(map(_address, parameters)) != state.addresses
+        ):
+            with _COMPILATION:
+                state = self._compiled(given)
+        state.runs += 1
+        asked = RECORDER.get()
+        if asked is not None:
+            asked.append(state.division)
+        found: Sequence[Any] = state.run(*given)
+        return found
+
+    def _key(self, parameters: Sequence[torch.Tensor], given: Sequence[Any]) -> tuple[float, ...]:
+        """The identities of the parameters, and the values of numbers."""
+        return (*map(id, parameters), *(given[i].item() for i in self._numbers))
+
+    def _compiled(self, given: tuple[Any, ...]) -> _State:
+        """The state for what a run is given.
+
+        Raises:
+            UnsupportedOperatorError: an operator would be left to PyTorch, which is not wanted.
+        """
+        moving = {i for i in self._constants if given[i].is_inference()} | self._moving(given)
+        if moving:
+            self._pick(set(self._constants) - moving)
+        parameters = self._parameters(given)
+        for i in self._numbers:
+            self._values[i].add(given[i].item())
+        self._numbers = tuple(i for i in self._numbers if len(self._values[i]) <= MOST_VALUES)
+        constants = {self._inputs[i]: x for i, x in zip(self._constants, parameters, strict=True)}
+        constants |= {self._inputs[i]: given[i].clone() for i in self._numbers}
+        key = self._key(parameters, given)
+        division, run = _divided(self._module, self._device, constants, self._options)
+        if len(self._states) == MOST_STATES:
+            self._states.pop(next(iter(self._states)))
+        states = self._states
+
+        def gone(_: object) -> None:
+            states.pop(key, None)
+
+        state = states[key] = _State(
+            list(map(_version, parameters)), list(map(_address, parameters)), division, run,
+            watched=[weakref.ref(x, gone) for x in parameters],
+        )  # fmt: skip
+        return state
+
+    def _moving(self, given: tuple[Any, ...]) -> set[int]:
+        """The inputs that keep changing, by those that changed since the state was made."""
+        parameters = self._parameters(given)
+        state = self._states.get(self._key(parameters, given))
+        if state is None or state.runs > FEW_RUNS:
+            return set()
+        found = set()
+        for i, x, version, address in zip(
+            self._constants, parameters, state.versions, state.addresses, strict=True
+        ):
+            if (x._version, x.data_ptr()) != (version, address):
+                self._changes[i] = self._changes.get(i, 0) + 1
+                if self._changes[i] > 1:
+                    found.add(i)
+        return found
+
+
+def _is_number(node: fx.Node) -> bool:
+    """Whether an input is a float of the module, which torch passes as a tensor."""
+    given = node.meta["val"]
+    return (
+        isinstance(given, torch.Tensor)
+        and (given.dtype, given.dim(), given.device.type) == (torch.float64, 0, "cpu")
+    )  # fmt: skip
+
+
+def _device_of(inputs: Sequence[fx.Node]) -> torch.device:
+    """The device of most inputs."""
+    devices = [n.meta["val"].device for n in inputs if isinstance(n.meta["val"], torch.Tensor)]
+    return max(devices, key=devices.count, default=torch.device("cpu"))
+
+
+def _divided(
+    module: fx.GraphModule, device: torch.device, constants: dict[fx.Node, torch.Tensor],
+    options: Options,
+) -> tuple[Division, Any]:  # fmt: skip
+    """The graph's regions, and a function that runs it."""
+    left: cut.Left = {}
+    graph = module.graph
+    if device.type not in ("cpu", "cuda"):
+        left = {n: f"on {device}" for n in graph.nodes if _is_operator(n)}
+    while True:
+        ours = cut.kept(graph, device, left)
+        found = []
+        failed: cut.Left = {}
+        for region in cut.regions(graph, ours, left):
+            try:
+                found.append(_compiled(region, module, constants, device, options))
+            except NodeError as error:
+                failed[_named(region, error.node)] = str(error)
+            except (GraphError, UnsupportedKernelError) as error:
+                failed |= {n: str(error) for n in region.nodes if _is_operator(n)}
+        if not failed:
+            break
+        left |= failed
+    left = {n: why for n, why in left.items() if not cut.is_view(n)}
+    _tell(left, options)
+    whole = cut.assembled(module, [(x.region, x.run) for x in found], ours, constants)
+    operators = sum(map(_is_operator, graph.nodes))
+    return Division(found, left, operators), whole.forward
+
+
+def _compiled(
+    region: cut.Region, root: fx.GraphModule, constants: dict[fx.Node, torch.Tensor],
+    device: torch.device, options: Options,
+) -> CompiledRegion:  # fmt: skip
+    module = cut.module_of(region, root)
+    known = {n.name: x for n, x in constants.items() if n in region.inputs}
+    on_host = {name: x.cpu() for name, x in known.items()}
+    compile_module = partial(model_of, constants=on_host, device=device, options=options)
+    model = compile_module(module)
+    run = runner(model, device)
+    if options.check:
+        run = checked(module, known, run, compile_module, device)
+    return CompiledRegion(region, model, run)
+
+
+def _is_operator(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and not cut.gives_no_tensor(node)
+
+
+def _named(region: cut.Region, name: str) -> fx.Node:
+    return next(n for n in region.nodes if n.name == name)
+
+
+def _tell(left: cut.Left, options: Options) -> None:
+    """Log what is left to PyTorch, once.
+
+    Raises:
+        UnsupportedOperatorError: nothing may be.
+    """
+    texts = tuple(sorted({f"{title_of(n)} ({why})" for n, why in left.items()}))
+    if not texts:
+        return
+    message = f"left to PyTorch: {', '.join(texts)}"
+    if options.fullgraph_or_error:
+        raise UnsupportedOperatorError(f"{message}; leave out the option fullgraph_or_error")
+    if texts not in _TOLD:
+        _TOLD.add(texts)
+        _LOG.warning("%s", message)
+
+
+def title_of(node: fx.Node) -> str:
+    """The operator of a node."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return name_of(node.target)
+    return str(node.target)

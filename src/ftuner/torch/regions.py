@@ -1,0 +1,81 @@
+"""A region of a graph as a model: tensors in and out, without copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from ftuner.core.dtype import BFLOAT16
+from ftuner.frontends.torch.importer import import_fx
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.splitting import divided
+from ftuner.inference import Model, Request
+from ftuner.runtime.cpu.arrays import array_of, tensor_of
+from ftuner.torch.options import Options
+from ftuner.torch.weights import WEIGHTS
+
+Run = Callable[..., list[torch.Tensor]]
+
+
+def model_of(
+    module: fx.GraphModule, constants: Mapping[str, torch.Tensor], device: torch.device,
+    options: Options,
+) -> Model:  # fmt: skip
+    """The model of a region's module. `constants`: the placeholders that are parameters.
+
+    Raises:
+        NodeError: an operator whose importer refuses its arguments.
+        UnsupportedOperatorError, GraphError, ConfigurationError: as `ftuner.compile`.
+    """
+    request = Request(options.threads, device=str(device), dtype=options.precision)
+    backend = request.backend()
+    compiling = replace(request.options(backend), shared=WEIGHTS)
+    graph = import_fx(module, constants, {}).graph.moved()
+    return Model(divided(optimised(graph, backend.multiplies_halves)), backend, compiling)
+
+
+def runner(model: Model, device: torch.device) -> Run:
+    """A function that runs a model on tensors, and on numbers, which stand for inputs of shape
+    (n, 0)."""
+    return (on_cpu if device.type == "cpu" else on_gpu)(model, device)
+
+
+def on_cpu(model: Model, device: torch.device) -> Run:
+    """`runner` of a model that takes arrays: tensors share their memory."""
+    names = [v.name for v in model.inputs]
+    run = model.run
+    halves = any(v.dtype == BFLOAT16.name for v in model.outputs)
+    given_back = tensor_of if halves else torch.from_numpy
+
+    def ftuner_region(*given: Any) -> list[torch.Tensor]:
+        return [*map(given_back, run(dict(zip(names, map(_array, given), strict=True))))]
+
+    return ftuner_region
+
+
+def on_gpu(model: Model, device: torch.device) -> Run:
+    """`runner` of a model that takes tensors."""
+    names = [v.name for v in model.inputs]
+
+    def ftuner_region(*given: Any) -> list[torch.Tensor]:
+        tensors = [torch.empty((x, 0), device=device) if type(x) is int else x for x in given]
+        found = model.run(dict(zip(names, tensors, strict=True)))
+        # Without inputs, a model gives arrays.
+        return found if tensors else [torch.as_tensor(x, device=device) for x in found]
+
+    return ftuner_region
+
+
+def _array(given: Any) -> Any:
+    """A tensor as an array, which shares its memory."""
+    if type(given) is int:
+        return np.empty((given, 0), np.float32)
+    if given.dtype is torch.bfloat16:
+        return array_of(given.detach(), "an input")
+    # With `force`, also a tensor that needs a gradient, or whose negation is pending.
+    return given.numpy(force=True)

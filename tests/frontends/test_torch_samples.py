@@ -1,0 +1,65 @@
+"""Samples of torch's operators give what torch gives, or are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+# torch's tests import it.
+pytest.importorskip("expecttest")
+
+from tests.frontends import aten_samples  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+
+OPERATORS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
+CORE = (
+    "add", "div.floor_rounding", "clamp", "where", "sum", "std", "argmax", "cumsum", "index_put",
+    "scatter_reduce.amax", "gather", "sort", "diagonal", "roll", "slice_scatter", "matmul",
+    "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d",
+    "nn.functional.adaptive_avg_pool2d", "nn.functional.interpolate.bicubic",
+    "nn.functional.layer_norm", "nn.functional.scaled_dot_product_attention",
+    "nn.functional.unfold", "nn.functional.pixel_shuffle",
+)  # fmt: skip
+DTYPES = (torch.float32, torch.int64, torch.uint8, torch.bool)
+MOST = 6
+"""Samples of an operator and a dtype."""
+REFUSED = (
+    "dropout", "feature_", "training", "while training", "rrelu", "booleans", "of int", "of uint8",
+    "of bool", "complex", "into bool", "bool[", "statistics", "element of a tensor",
+    "computed from extents", "no element to repeat", "corners", "einsum of integers",
+    "float32 for", "uint8, uint8", "no uint8 is",
+)  # fmt: skip
+"""What the reasons are, one of which each message of a refused sample has."""
+
+
+def _outcomes(op: str, dtypes: tuple[torch.dtype, ...], most: int) -> Iterator[tuple[str, str]]:
+    for dtype in dtypes:
+        if dtype not in OPERATORS[op].dtypes:
+            continue
+        for number, sample in enumerate(aten_samples.samples(OPERATORS[op], dtype, most)):
+            for whole in (True, False):
+                kind = "whole" if whole else "decomposed"
+                yield f"{dtype} {number} {kind}", aten_samples.outcome(sample, whole)
+
+
+@pytest.mark.parametrize("op", CORE)
+def test_a_few_samples_are_right(op: str) -> None:
+    found = list(_outcomes(op, (torch.float32,), 2))
+    assert [(which, what) for which, what in found if what != "right"] == []
+    assert found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("op", OPERATORS)
+def test_samples_are_right_or_refused_by_name(op: str) -> None:
+    """A sample is refused for a reason of the list."""
+    wrong = [
+        (which, what)
+        for which, what in _outcomes(op, DTYPES, MOST)
+        if what not in ("right", "untraced")
+        and not what.startswith("missing: ")
+        and not (what.startswith("refused: ") and any(reason in what for reason in REFUSED))
+    ]
+    assert wrong == []

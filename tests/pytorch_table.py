@@ -1,0 +1,113 @@
+"""`python -m tests.pytorch_table`: writes docs/pytorch-operators.md, the table of ATen's operators
+that are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from tests.operator_table import wrapped
+
+from ftuner.frontends.torch.decompositions import decompositions
+from ftuner.frontends.torch.importer import CHECKS, NUMBERS
+from ftuner.frontends.torch.registry import ATEN, name_of
+
+PATH = Path(__file__).parent.parent / "docs" / "pytorch-operators.md"
+LEFT_OUT = {
+    "training": ("backward",),
+    "random numbers: PyTorch draws them from generators of its own": ("rand", "randn", "randperm"),
+    "complex numbers": ("_fft_c2r", "_fft_r2c"),
+    "statistics that are updated in place: call `module.eval()`": ("_native_batch_norm_legit",),
+    "reads memory without regard to the tensor's axes": ("as_strided",),
+    "tells how a tensor is stored": ("sym_storage_offset", "sym_stride"),
+    "writes to a tensor that is given": ("out",),
+    "distances of all pairs of rows: `cdist` has an importer": ("_pdist_forward",),
+}  # fmt: skip
+"""Why core operators are not imported: those of a name, of an overload, or whose names end so."""
+SHAPES = ("sym_size.int", "sym_numel.default")
+"""Operators that become dims."""
+
+
+def core() -> Iterator[torch._ops.OpOverload]:
+    """The operators of torch's core set."""
+    for name in dir(torch.ops.aten):
+        packet = getattr(torch.ops.aten, name)
+        if isinstance(packet, torch._ops.OpOverloadPacket):
+            for overload in packet.overloads():
+                op = getattr(packet, overload)
+                if torch.Tag.core in op.tags:
+                    yield op
+
+
+def reason(name: str) -> str:
+    """Why a core operator is not imported.
+
+    Raises:
+        KeyError: no reason is known.
+    """
+    op, overload = name.rsplit(".", 1)
+    for why, which in LEFT_OUT.items():
+        if op in which or overload in which or op.endswith(tuple(f"_{w}" for w in which)):
+            return why
+    raise KeyError(name)
+
+
+def table() -> str:
+    """The whole page."""
+    known = {name_of(op): op for op in core()}
+    own = [n for n in known if n in ATEN or n in CHECKS or n in NUMBERS or n in SHAPES]
+    table = decompositions()
+    parts = [n for n, op in known.items() if n not in own and op in table and not _left(n)]
+    left = [n for n in known if n not in own and n not in parts]
+    reasons: dict[str, list[str]] = {}
+    for name in left:
+        reasons.setdefault(reason(name), []).append(name)
+    rows = [f"| {_named(names)} | {why} |" for why, names in sorted(reasons.items())]
+    others = sorted(n for n in ATEN if n not in known and not n.startswith("prims::"))
+    return "\n".join(
+        [
+            "# PyTorch's operators",
+            "",
+            "Written by `python -m tests.pytorch_table` from the table of importers and from torch "
+            f"{torch.__version__.partition('+')[0]}.",
+            "",
+            f"## Core ATen operators that run: {len(own) + len(parts)} of {len(known)}",
+            "",
+            wrapped(map(_plain, sorted(own))),
+            "",
+            *(["As torch decomposes them:", "", wrapped(map(_plain, parts)), ""] if parts else []),
+            f"## Core ATen operators that do not: {len(left)}",
+            "",
+            "| operators | why |",
+            "| --- | --- |",
+            *rows,
+            "",
+            f"## Other operators that run, {len(others)} of them",
+            "",
+            "Composite operators among them are kept whole. What is in neither list is decomposed "
+            "by torch where torch can.",
+            "",
+            wrapped(map(_plain, others)),
+            "",
+        ]
+    )
+
+
+def _left(name: str) -> bool:
+    try:
+        return bool(reason(name))
+    except KeyError:
+        return False
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".default")
+
+
+def _named(names: Iterable[str]) -> str:
+    return " ".join(f"`{_plain(name)}`" for name in sorted(names))
+
+
+if __name__ == "__main__":
+    PATH.write_text(table(), encoding="utf-8")

@@ -1,0 +1,55 @@
+"""Small modules, and what the tests do with compiled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ftuner.torch import backend
+
+WIDTH = 16
+
+
+def compiled(module: Callable[..., Any], dynamic: bool | None = True, **options: object) -> Any:
+    """A module compiled by ftuner."""
+    if isinstance(module, nn.Module):
+        module.eval()
+    return torch.compile(module, backend=backend, dynamic=dynamic, options=options or None)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 24), nn.GELU(), nn.Linear(24, WIDTH))
+
+
+class Block(nn.Module):
+    """An encoder layer."""
+
+    def __init__(self, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.last = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.hidden = mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        parts = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in parts)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.hidden(self.last(x))
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, WIDTH, 3, stride=2), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(WIDTH, 5),
+    )  # fmt: skip
+
+
+def same(found: Any, wanted: Any, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)

@@ -1,0 +1,277 @@
+"""`torch.compile(module, backend="ftuner")`: right at each shape, from one compilation."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.modules import WIDTH, Block, compiled, convolutions, mlp, same
+from torch import nn
+
+from ftuner.errors import FTunerError, MismatchError, UnsupportedOperatorError
+from ftuner.frontends.torch.registry import ATEN
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Value
+from ftuner.runtime.cpu import kernels
+from ftuner.torch import backend, explain
+from ftuner.torch.weights import WEIGHTS
+
+SHAPES = ((2, 5), (1, 5), (3, 1), (1, 1), (4, 7))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered() -> None:
+    """torch finds back ends by the entry points of what is installed, which need not be this."""
+    torch._dynamo.register_backend(backend, name="ftuner_test")
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The machine code that is asked for from now on, beyond what the process has."""
+    found: list[Any] = []
+    original = kernels.compile_missing
+
+    def noted(bundles: Any, *args: Any, **kwargs: Any) -> Any:
+        found.extend(bundles)
+        return original(bundles, *args, **kwargs)
+
+    monkeypatch.setattr(kernels, "compile_missing", noted)
+    return found
+
+
+@pytest.fixture
+def traced() -> Any:
+    """A function that says how many graphs torch traced."""
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    return lambda: counters["stats"]["unique_graphs"]
+
+
+def run_all(module: nn.Module, inputs: list[torch.Tensor], **options: object) -> Any:
+    run = compiled(module, **options)
+    with torch.no_grad():
+        for x in inputs:
+            same(run(x), module(x))
+    return run
+
+
+def test_any_shape_after_the_first_one(compilations: list[Any], traced: Any) -> None:
+    """An extent of 1 is another graph to torch, and none to ftuner."""
+    module = Block()
+    run = run_all(module, [torch.randn(*SHAPES[0], WIDTH)])
+    assert compilations
+    compilations.clear()
+    with torch.no_grad():
+        for shape in SHAPES:
+            x = torch.randn(*shape, WIDTH)
+            same(run(x), module(x))
+        graphs = traced()
+        for shape in ((1, 9), (9, 2), (8, 1), (1, 1)):
+            x = torch.randn(*shape, WIDTH)
+            same(run(x), module(x))
+            found = explain(run, x)
+            assert (found.share, found.left, len(found.models)) == (1.0, {}, 1)
+    assert compilations == []
+    assert traced() == graphs == 4
+
+
+def test_each_kind_of_module() -> None:
+    run_all(mlp(), [torch.randn(n, WIDTH) for n in (3, 1, 7)], fullgraph_or_error=True)
+    images = [torch.randn(n, 3, 12, 12) for n in (2, 1, 3)]
+    run_all(convolutions(), images, fullgraph_or_error=True, threads=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"norm_first": True}, marks=pytest.mark.full),
+        {"activation": "gelu"},
+    ],
+)
+def test_encoder_layers_of_torch(options: dict[str, Any]) -> None:
+    """Their fast path is one operator, which is taken apart."""
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 24, batch_first=True, **options)
+    run_all(layer, [torch.randn(3, 5, WIDTH)], fullgraph_or_error=True)
+
+
+@pytest.mark.full
+def test_attention_of_torch() -> None:
+    attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True).eval()
+    run, x = compiled(lambda x: attention(x, x, x, need_weights=False)[0]), torch.randn(2, 3, WIDTH)
+    with torch.no_grad():
+        same(run(x), attention(x, x, x, need_weights=False)[0])
+        assert explain(run, x).left == {}
+        run, mask = compiled(attention), torch.tensor([[True, False, False], [False, False, True]])
+        same(run(x, x, x, mask), attention(x, x, x, mask))
+
+
+def test_recurrent_layers() -> None:
+    """torch's tracing leaves them out unless it is told not to."""
+    module = nn.LSTM(WIDTH, 8, num_layers=2, bidirectional=True, batch_first=True)
+    inputs = [torch.randn(*shape, WIDTH) for shape in SHAPES]
+    with torch._dynamo.config.patch(allow_rnn=True):
+        run = run_all(module, inputs, fullgraph_or_error=True)
+        with torch.no_grad():
+            assert len(explain(run, inputs[0]).models) == 1
+
+
+@pytest.mark.full
+def test_shapes_that_are_known() -> None:
+    module = mlp().eval()
+    for dynamic in (False, None):
+        torch._dynamo.reset()
+        run = compiled(module, dynamic)
+        with torch.no_grad():
+            for n in (3, 1, 5, 6):
+                x = torch.randn(n, WIDTH)
+                same(run(x), module(x))
+
+
+def test_weights_are_packed_once() -> None:
+    module = mlp()
+    gc.collect()
+    before = len(WEIGHTS._made)
+    run = compiled(module)
+    other = compiled(lambda x: module(x).relu() + x)
+    with torch.no_grad():
+        for x in (torch.randn(3, WIDTH), torch.randn(1, WIDTH)):
+            same(run(x), module(x))
+            same(other(x), module(x).relu() + x)
+        assert len(WEIGHTS._made) - before == 2
+        module[0].weight.add_(1)
+        same(run(x), module(x))
+        assert len(WEIGHTS._made) - before == 3
+    del run, other
+    torch._dynamo.reset()
+    gc.collect()
+    assert len(WEIGHTS._made) == before
+
+
+@pytest.mark.full
+def test_a_module_that_is_deleted_frees_its_weights() -> None:
+    gc.collect()
+    before = len(WEIGHTS._made)
+    run = compiled(lambda module, x: module(x))
+    with torch.no_grad():
+        for _ in range(3):
+            module, x = mlp(), torch.randn(3, WIDTH)
+            same(run(module, x), module(x))
+            del module
+            gc.collect()
+    assert len(WEIGHTS._made) == before
+
+
+def test_an_operator_in_the_middle(caplog: pytest.LogCaptureFixture) -> None:
+    first, last = mlp(), mlp()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return last(torch.fft.ifft(torch.fft.fft(first(x))).real) + first(x).t().t()
+
+    run = compiled(function)
+    with torch.no_grad(), caplog.at_level(logging.WARNING):
+        for n in (3, 1, 5):
+            x = torch.randn(n, WIDTH)
+            same(run(x), function(x))
+        found = explain(run, x)
+    told = [r.message for r in caplog.records if r.name.startswith("ftuner")]
+    assert len(told) == 1
+    assert "_fft_c2c.default (no importer)" in told[0]
+    assert len(found.models) == 2
+    assert found.left["_fft_r2c.default: no importer"] == 1
+    assert 0.5 < found.share < 1
+    assert "PyTorch: 1 x _fft_r2c.default: no importer" in str(found)
+
+
+@pytest.mark.full
+def test_regions_do_not_wait_in_a_cycle() -> None:
+    """A path through PyTorch, and one around it."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        first = x @ x.t()
+        apart = torch.fft.fft(first).real
+        second = first @ x
+        return (apart @ second) @ (second.t() @ first) + torch.fft.fft(second @ x.t()).real
+
+    run_all(function, [torch.randn(n, 4) for n in (3, 5)])  # type: ignore[arg-type]
+
+
+def test_a_few_operators_stay_in_pytorch() -> None:
+    run, x = compiled(lambda x: (x + 1).relu()), torch.randn(3)
+    same(run(x), (x + 1).relu())
+    found = explain(run, x)
+    assert found.models == ()
+    assert set(found.left.values()) == {1}
+
+
+def test_numbers_as_arguments() -> None:
+    def function(x: torch.Tensor, n: int, scale: float) -> torch.Tensor:
+        y = x.sigmoid() * scale + x.tanh() - x.exp()
+        return y.reshape(n, -1) * n + n
+
+    run = compiled(function)
+    with torch.no_grad():
+        for n, scale in ((2, 0.5), (3, 0.25), (1, 2.0), (6, -1.0)):
+            x = torch.randn(6, 4)
+            same(run(x, n, scale), function(x, n, scale))
+        run = compiled(lambda x, n: (x.sigmoid() + x.exp()) * n - x + n)
+        for n in (3, -2, 0, 1):
+            same(run(x, n), (x.sigmoid() + x.exp()) * n - x + n)
+
+
+@pytest.mark.full
+def test_data_dependent_extents() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        found = x[x[:, 0] > 0]
+        return (found @ w).relu() + found.sum()
+
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        run, w = compiled(function), torch.randn(4, 4)
+        for n in (5, 9, 1):
+            x = torch.randn(n, 4)
+            same(run(x, w), function(x, w))
+        found = explain(run, x, w)
+        assert len(found.models) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"fast": True}, "no option 'fast'; there are threads"),
+        ({"threads": "two"}, "option threads is 'two'; expected int"),
+        ({"check": 1}, "option check is 1; expected bool"),
+        ({"precision": "bfloat16"}, "leave dtype out"),
+        ({"threads": 0}, "thread count is 0"),
+        ({"fullgraph_or_error": True}, "left to PyTorch: _fft_r2c.default"),
+    ],
+)
+def test_options(options: dict[str, object], text: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft(x @ x).real
+
+    with pytest.raises(Exception, match=text) as caught:
+        compiled(function, **options)(torch.randn(3, 3))
+    inner = getattr(caught.value, "inner_exception", caught.value)
+    assert isinstance(inner, FTunerError)
+    assert isinstance(inner, UnsupportedOperatorError) == ("fullgraph_or_error" in options)
+
+
+def test_modes_are_refused() -> None:
+    run = torch.compile(lambda x: x + 1, backend="ftuner_test", mode="max-autotune")
+    with pytest.raises(Exception, match="ftuner has options alone"):
+        run(torch.ones(2))
+
+
+def test_checked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = mlp(), torch.randn(2, 3, WIDTH)
+    run_all(module, [x, x, torch.randn(1, 3, WIDTH)], check=True)
+
+    def wrong(x: Value) -> Value:
+        return apply("tanh", x) * 1.25
+
+    monkeypatch.setitem(ATEN, "tanh.default", wrong)
+    run = compiled(lambda x, w: ((x @ w).sigmoid() + 1).tanh() * 3, check=True)
+    with pytest.raises(MismatchError, match=r"^tanh \(aten.tanh.default\) is the first operator"):
+        run(x[0], torch.randn(WIDTH, 4))

@@ -1,0 +1,305 @@
+"""What modules and their inputs may be: right, or left to PyTorch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.torch.modules import WIDTH, compiled, mlp, same
+from torch import nn
+
+from ftuner.torch import explain
+
+
+def computed(x: torch.Tensor) -> torch.Tensor:
+    """Enough operators for a region."""
+    return (x.sigmoid() * x.exp() + x.tanh()) * 2 - x
+
+
+def compare(function: Callable[..., Any], *inputs: Any, regions: int | None = 1) -> Any:
+    """Run a function compiled and not, on equal inputs, and compare results and inputs."""
+    mine = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+    with torch.no_grad():
+        run = compiled(function)
+        wanted = function(*inputs)
+        found = run(*mine)
+        same(found, wanted)
+        same(mine, list(inputs))
+        if regions is not None:
+            assert len(explain(run, *mine).models) == regions
+    return found
+
+
+def shares(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def test_control_flow_that_depends_on_data() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = computed(x)
+        return computed(y + 1) if y.sum() > 0 else computed(y - 1)
+
+    for sign in (1, -1):
+        compare(function, sign * torch.ones(3, 4), regions=2)
+
+
+def test_an_input_that_is_updated() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        y = computed(x)
+        x[0] = 7
+        return y
+
+    with torch.no_grad():
+        run = compiled(function)
+        for x in (torch.randn(3, 4), torch.randn(4, 3).t(), torch.randn(6, 8)[::2, ::2]):
+            mine, theirs = x.clone(memory_format=torch.preserve_format), x
+            same(run(mine), function(theirs))
+            same(mine, theirs)
+
+
+def test_a_buffer_that_is_updated() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(WIDTH))
+            self.inner = mlp()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += x.sum(0)
+            return self.inner(x) + computed(self.count)
+
+    first, second = Counting(), Counting()
+    second.load_state_dict(first.state_dict())
+    run = compiled(first)
+    with torch.no_grad():
+        for n in (3, 1, 5):
+            x = torch.randn(n, WIDTH)
+            same(run(x), second(x))
+            same(first.count, second.count)
+
+
+def test_outputs_that_share_memory() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = computed(x)
+        return y, y.t(), y[1:], y.view(-1), y
+
+    y, *views, last = compare(function, torch.randn(3, 4))
+    assert all(shares(y, view) for view in views)
+    assert last is y
+    y.fill_(5)
+    assert all(bool((view == 5).all()) for view in views)
+
+
+def test_outputs_that_are_views_of_inputs() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return computed(x), x.t(), x[1:, None], x.expand(2, 3, 4), w, x
+
+    with torch.no_grad():
+        x, w = torch.randn(4, 3).t(), torch.randn(2)
+        y, *views, first, second = compiled(function)(x, w)
+        same((y, *views, first, second), function(x, w))
+        assert all(shares(view, x) for view in views)
+        assert not shares(y, x)
+        assert first is w
+        assert second is x
+
+
+def test_results_are_new_memory() -> None:
+    """An output that repeats an input or a parameter is a copy of it, as in the module."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return computed(x), x.clone(), w.clone(), torch.zeros(4) + 1
+
+    with torch.no_grad():
+        run, x, w = compiled(function), torch.randn(3, 4), nn.Parameter(torch.randn(5))
+        wanted = function(x, w)
+        for _ in range(2):
+            found = run(x, w)
+            same(found, wanted)
+            for y in found:
+                y.fill_(9)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(4, 3).t(), torch.randn(6, 8)[::2, 1::2], torch.randn(3, 1).expand(3, 4),
+        torch.randn(1).expand(3, 4), torch.zeros(0, 4), torch.zeros(3, 0),
+        torch.randn(13)[1:].view(3, 4),
+        torch.randn(3, 4, dtype=torch.complex64).conj().imag,
+        nn.Parameter(torch.randn(3, 4)),
+    ],
+    ids=["transposed", "strided", "expanded", "scalar", "no rows", "no columns", "offset",
+         "negated", "parameter"],
+)  # fmt: skip
+def test_memory_of_inputs(x: torch.Tensor) -> None:
+    with torch.no_grad():
+        run = compiled(computed)
+        same(run(x), computed(x))
+        assert len(explain(run, x).models) == 1
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
+)
+def test_element_types(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x + x * 3
+        return (y * x + 2) * y
+
+    x = torch.randint(0, 3, (3, 4)).to(kind)
+    compare(function, x, regions=None)
+
+
+def test_complex_elements_are_left_to_pytorch(caplog: pytest.LogCaptureFixture) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return computed(torch.fft.fft(x).abs())
+
+    with caplog.at_level(logging.WARNING):
+        compare(function, torch.randn(3, 4))
+    assert "_fft_r2c" in caplog.text
+    compare(lambda x: (x * x + 1) * (x - 1) + x, torch.randn(3, dtype=torch.complex64), regions=0)
+
+
+def test_other_devices_are_left_to_pytorch() -> None:
+    with torch.no_grad():
+        run = compiled(computed)
+        found = run(torch.ones(3, 4, device="meta"))
+        assert (found.device.type, found.shape) == ("meta", (3, 4))
+        x = torch.ones(3, 4)
+        same(run(x), computed(x))
+
+
+def test_parameters_that_change() -> None:
+    module = mlp()
+    run, x = compiled(module), torch.randn(3, WIDTH)
+    with torch.no_grad():
+        same(run(x), module(x))
+        module[0].weight.mul_(2)
+        same(run(x), module(x))
+        module[0].weight = nn.Parameter(torch.randn(24, WIDTH))
+        same(run(x), module(x))
+        module[2].bias.data = torch.randn(WIDTH)
+        same(run(x), module(x))
+        module.load_state_dict(mlp().state_dict())
+        same(run(x), module(x))
+        for _ in range(4):
+            module[0].bias.add_(1)
+            same(run(x), module(x))
+
+
+def test_modules_of_one_class() -> None:
+    modules = [mlp().eval() for _ in range(3)]
+    run = compiled(lambda module, x: module(x))
+    x = torch.randn(3, WIDTH)
+    with torch.no_grad():
+        for module in 2 * modules:
+            same(run(module, x), module(x))
+
+
+def test_hooks() -> None:
+    module, seen = mlp(), []
+    module[0].register_forward_hook(lambda _m, _i, output: output * 2)
+    module.register_forward_pre_hook(lambda _m, given: (given[0] + 1,))
+    module.register_forward_hook(lambda _m, _i, output: seen.append(output.shape))
+    run, x = compiled(module), torch.randn(3, WIDTH)
+    with torch.no_grad():
+        same(run(x), module(x))
+    assert seen == 2 * [(3, WIDTH)]
+
+
+def test_gradients_are_left_to_pytorch(caplog: pytest.LogCaptureFixture) -> None:
+    module = mlp()
+    run, x = compiled(module), torch.randn(3, WIDTH)
+    with caplog.at_level(logging.WARNING):
+        run(x).sum().backward()
+    assert "a graph computes gradients" in caplog.text
+    found = [p.grad.clone() for p in module.parameters()]
+    module.zero_grad()
+    module(x).sum().backward()
+    same(found, [p.grad for p in module.parameters()])
+    with torch.no_grad():
+        same(run(x), module(x))
+        assert len(explain(run, x).models) == 1
+    with torch.inference_mode():
+        same(run(x), module(x))
+        assert len(explain(run, x).models) == 1
+
+
+def test_gradients_that_nothing_needs() -> None:
+    module = mlp().requires_grad_(False)
+    run, x = compiled(module), torch.randn(3, WIDTH)
+    same(run(x), module(x))
+    assert len(explain(run, x).models) == 1
+
+
+def test_several_threads() -> None:
+    module = mlp()
+    run = compiled(module)
+    inputs = [torch.randn(1 + i, WIDTH) for i in range(4)]
+    failed: list[Exception] = []
+
+    def call(x: torch.Tensor) -> None:
+        try:
+            with torch.no_grad():
+                wanted = module(x)
+                for _ in range(5):
+                    same(run(x), wanted)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=call, args=(x,)) for x in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_a_child_calls() -> None:
+    module = mlp()
+    run, x = compiled(module), torch.randn(3, WIDTH)
+    with torch.no_grad():
+        wanted = run(x)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if torch.equal(run(x), wanted) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        same(run(x), wanted)
+
+
+def test_pickles() -> None:
+    """torch leaves out what is compiled."""
+    module = mlp()
+    run, x = compiled(module), torch.randn(3, WIDTH)
+    with torch.no_grad():
+        wanted = run(x)
+        same(pickle.loads(pickle.dumps(run))(x), wanted)
+
+
+def test_results_lie_in_memory_as_in_pytorch() -> None:
+    """What reads them by strides, in the module or after it, finds the same elements."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = computed(x)
+        return y, y.as_strided((3,), (1,)), computed(y).permute(0, 2, 1)
+
+    last = torch.channels_last
+    for x in (torch.randn(2, 4, 3).mT, torch.randn(3, 4, 2).permute(2, 0, 1), torch.randn(2, 3, 4)):
+        found = compare(function, x, regions=None)
+        assert [y.stride() for y in found] == [y.stride() for y in function(x)]
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=last)
+    assert compare(computed, x).is_contiguous(memory_format=last)
