@@ -34,8 +34,8 @@ from ftuner.core.gpu.schedule import DepthwiseKernel, depthwise_block
 from ftuner.core.product import ReadWindow
 from ftuner.runtime.gpu.arrays import Tensor, matrix_dtype
 from ftuner.runtime.gpu.operands import bound_window, matrix_of
-from ftuner.schedules.convolution.step import FEW_OF_GROUP
 from ftuner.schedules.depthwise.gpu_kernel import EVEN, depthwise_source
+from ftuner.schedules.depthwise.step import FEW_OF_GROUP
 
 BATCHES = {MAIN: (1, 16), "tf32": (1,)}
 """Images of a call, by what is multiplied."""

@@ -17,7 +17,6 @@ from ftuner.core.expr import operands as operands_of
 from ftuner.core.product import ProductTypes
 from ftuner.graph.epilogue import Epilogue
 from ftuner.graph.ir import Graph, Node
-from ftuner.graph.ops.contraction import PendingProduct
 from ftuner.graph.placement import Placement
 from ftuner.graph.splitting import divided
 from ftuner.graph.steps import Lowered
@@ -27,6 +26,7 @@ from ftuner.runtime.cpu.program import BoundProgram
 from ftuner.runtime.model import Model
 from ftuner.schedules.attention.step import AttentionStep
 from ftuner.schedules.nest.step import NestStep
+from ftuner.schedules.product.step import PendingProduct
 from ftuner.schedules.top_k.step import TopKStep
 
 

@@ -253,6 +253,8 @@ def _expect_few(context: Context, graph: GraphRecord) -> None:
 def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
     graph, count = node.graph("body"), node.integer("num_scan_inputs")
     operands = node.present()
+    if not 0 <= count <= len(operands):
+        raise malformed(f"num_scan_inputs is {count}, of {len(operands)} operands")
     states, inputs = operands[: len(operands) - count], operands[len(operands) - count :]
     outputs = len(graph.outputs) - len(states)
     axes = node.integers("scan_input_axes", (0,) * count)

@@ -87,7 +87,8 @@ def _written(
         """The mean of each group, for each of its channels."""
         sums = value.reduce("sum", range(2, x.rank), keep=False)
         total = sums.reshape((images, groups, of_group)).reduce("sum", [2])
-        return total.broadcast((images, groups, of_group)).reshape((images, channels)) / count
+        each = apply("broadcast", total, shape=(images, groups, of_group))
+        return each.reshape((images, channels)) / count
 
     deviation = x - mean(x).reshape((images, channels, *ones))
     root = sqrt(mean(deviation * deviation) + epsilon)

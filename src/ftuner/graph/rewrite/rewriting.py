@@ -70,11 +70,16 @@ class Rewriting:
             return value
 
         def place(node: Node) -> None:
-            inputs = tuple(final(v) for v in node.inputs)
-            for value in inputs:
-                if value in left:
-                    place(left.pop(value))
-            nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+            stack = [node]
+            while stack:
+                node = stack[-1]
+                inputs = tuple(final(v) for v in node.inputs)
+                before = next((v for v in inputs if v in left), None)
+                if before is not None:
+                    stack.append(left.pop(before))
+                    continue
+                stack.pop()
+                nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
 
         for node in graph.nodes:
             if node.outputs[0] not in same:
