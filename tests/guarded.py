@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import pkgutil
 import sys
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from importlib import import_module
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -31,7 +29,7 @@ import ftuner.runtime.cpu.executable
 import ftuner.runtime.cpu.grouped  # noqa: F401
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
-from ftuner.runtime.cpu import steps
+from ftuner.graph.schedules import modules
 from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
@@ -128,10 +126,9 @@ def guarding(at: Side = "end") -> Iterator[None]:
     stays guarded. In the end, checks all that is guarded."""
     with ExitStack() as stack:
         # Back ends import these by name; a module that is first imported here would keep guards.
-        for info in pkgutil.iter_modules(steps.__path__, f"{steps.__name__}."):
-            import_module(info.name)
+        list(modules("cpu_binding"))
         for name, module in list(sys.modules.items()):
-            if name.startswith("ftuner.runtime.") and ".gpu" not in name:
+            if name.startswith(("ftuner.runtime.", "ftuner.schedules.")) and ".gpu" not in name:
                 for attribute, by in _of_module(vars(module), at).items():
                     stack.enter_context(patch.object(module, attribute, by))
         for owner, attribute, by in _of_classes(at):

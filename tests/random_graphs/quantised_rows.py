@@ -10,7 +10,7 @@ from tests.random_graphs.making import Maker
 from tests.random_graphs.table import row
 from tests.random_graphs.tensors import Tensor
 
-from ftuner.graph.builder import MIN_NARROW_BYTES
+from ftuner.graph.passes.int8 import LEAST_BYTES
 
 
 def _parameters(maker: Maker, x: Tensor, levels: str, axis: int | None) -> list[Tensor | None]:
@@ -58,7 +58,7 @@ def _weight(maker: Maker) -> None:
     """A product with a weight of integers, widened, shifted, scaled, transposed."""
     if maker.draws.chance(0.7):
         # Smaller matrices are widened while the graph is built.
-        sizes = ((128, 128), (512, 33), (129, 128), (MIN_NARROW_BYTES, 1), (64, 257), (8, 2048))
+        sizes = ((128, 128), (512, 33), (129, 128), (LEAST_BYTES, 1), (64, 257), (8, 2048))
         k, n = map(static, maker.draws.pick(sizes))
         shape_ = (maker.extent(large=0), k) if maker.draws.chance(0.6) else (
             maker.extent(large=0, zero=0), static(3), k)  # fmt: skip
@@ -68,7 +68,7 @@ def _weight(maker: Maker) -> None:
         k, n = a.shape[-1], static(maker.draws.pick((16, 1, 8, 33, 64)))
     levels = maker.draws.pick(("int8", "uint8"))
     turned = maker.draws.chance(0.3)
-    if k.at[0] * n.at[0] > 2 * MIN_NARROW_BYTES:
+    if k.at[0] * n.at[0] > 2 * LEAST_BYTES:
         raise DeclinedError("no such weight")
     shape = (n, k) if turned else (k, n)
     random = maker.random()

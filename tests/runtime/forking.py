@@ -26,13 +26,14 @@ from ftuner.codegen.llvm.objects.compile import compile_bundle
 from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core import forks
+from ftuner.graph.schedules import Schedule, register_schedule
 from ftuner.runtime import compile_processes as processes
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu import attention as attending
 from ftuner.runtime.cpu import memory, session
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.cpu.matmul import Matmul
-from ftuner.runtime.step_kinds import StepKinds, register_step_kind
+from ftuner.runtime.step_kinds import StepKinds
 
 SECONDS = 60
 """What a child may take."""
@@ -164,11 +165,11 @@ def within_llvm(at: At) -> None:
 
 def within_an_import(at: At) -> None:
     at.began.set()
-    import_module("tests.runtime.slow_to_import")
+    import_module("tests.runtime.slow_cpu_binding")
 
 
 def meeting_a_kind_of_step(at: At) -> None:
-    register_step_kind("slow", cpu="tests.runtime.slow_to_import")
+    register_schedule(Schedule("slow", prefix="tests.runtime.slow_"))
     at.began.set()
     assert StepKinds[bool]("cpu").named("slow")
 
@@ -229,7 +230,7 @@ def main(name: str) -> None:
             signal.alarm(SECONDS)
             faulthandler.dump_traceback_later(SECONDS - 5)
             if name == "within_an_import":
-                assert import_module("tests.runtime.slow_to_import").DONE
+                assert import_module("tests.runtime.slow_cpu_binding").DONE
             if name == "meeting_a_kind_of_step":
                 assert StepKinds[bool]("cpu").named("slow")
             if name == "within_llvm":

@@ -17,6 +17,7 @@ from ftuner.cli.options import (
     InputOption,
     JsonOption,
     ModelArgument,
+    PrecisionOption,
     ShapeOption,
     ThreadsOption,
 )
@@ -48,6 +49,7 @@ def compare(
     device: DeviceOption = "cpu",
     dtype: HeldOption = None,
     append_in_place: AppendOption = False,
+    precision: PrecisionOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
     """Compare the outputs of an ONNX model with ONNX Runtime's.
@@ -64,7 +66,7 @@ def compare(
             f"comparing needs {REFERENCE}; install it with: pip install {REFERENCE}"
         )
     feeds = gathered_inputs(read_specs(path), inputs, shapes)
-    model, _ = loaded(path, threads, device, dtype, append_in_place)
+    model, _ = loaded(path, threads, device, dtype, append_in_place, precision)
     results = model.run(feeds)
     expected = _expected(path, model.threads, feeds)
     outputs: list[dict[str, Any]] = [

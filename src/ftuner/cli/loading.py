@@ -35,7 +35,7 @@ def read_specs(path: Path) -> list[TensorSpec]:
 
 def loaded(
     path: Path, threads: int | None, device: str = "cpu", dtype: str | None = None,
-    append_in_place: bool = False,
+    append_in_place: bool = False, precision: str = "float32",
 ) -> tuple[Model, float]:  # fmt: skip
     """A model compiled for this machine, and the seconds that took."""
     from ftuner.inference import load
@@ -44,7 +44,7 @@ def loaded(
     with shown_progress("compile") as show:
         model = load(
             path, threads=threads, progress=show, device=device, dtype=dtype,
-            append_in_place=append_in_place,
+            append_in_place=append_in_place, precision=precision,
         )  # fmt: skip
     return model, time.perf_counter() - began
 

@@ -57,6 +57,12 @@ HeldOption = Annotated[
         "--dtype", metavar="DTYPE", help="On a GPU: bfloat16 or float16, to hold float32 in."
     ),
 ]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="On a CPU: bfloat16 or int8-dynamic, to multiply float32 in."
+    ),
+]
 AppendOption = Annotated[
     bool,
     typer.Option(

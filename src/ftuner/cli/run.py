@@ -16,6 +16,7 @@ from ftuner.cli.options import (
     InputOption,
     JsonOption,
     ModelArgument,
+    PrecisionOption,
     ShapeOption,
     ThreadsOption,
 )
@@ -39,13 +40,14 @@ def run(
     device: DeviceOption = "cpu",
     dtype: HeldOption = None,
     append_in_place: AppendOption = False,
+    precision: PrecisionOption = "float32",
     as_json: JsonOption = False,
 ) -> None:
     """Run an ONNX model and describe its outputs."""
     from ftuner.cli.arrays import description, gathered_inputs, save
 
     feeds = gathered_inputs(read_specs(path), inputs, shapes)
-    model, compile_s = loaded(path, threads, device, dtype, append_in_place)
+    model, compile_s = loaded(path, threads, device, dtype, append_in_place, precision)
     results: list[Array] = []
     first_s = seconds_of(lambda: results.extend(model.run(feeds)))
     again_s = seconds_of(lambda: model.run(feeds))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ftuner.cli.loading import loaded
-from ftuner.cli.options import AppendOption, JsonOption, ThreadsOption
+from ftuner.cli.options import AppendOption, JsonOption, PrecisionOption, ThreadsOption
 from ftuner.cli.output import console, print_json
 
 
@@ -30,6 +30,7 @@ def save(
     ] = None,
     threads: ThreadsOption = None,
     append_in_place: AppendOption = False,
+    precision: PrecisionOption = "float32",
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Compile an ONNX model to one file.
@@ -42,7 +43,7 @@ def save(
     from ftuner.core.units import capacity
 
     target = Path(f"{path.stem}.ftuner") if output is None else output
-    model, _ = loaded(path, threads, append_in_place=append_in_place)
+    model, _ = loaded(path, threads, append_in_place=append_in_place, precision=precision)
     names = [name.strip() for name in (isas or "").split(",") if name.strip()]
     inference.save(model, target, isas=names)
     size = target.stat().st_size

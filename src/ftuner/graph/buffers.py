@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, minimum, product, row_major_strides
+from ftuner.core.dim import (
+    Dim,
+    Shape,
+    minimum,
+    product,
+    quotient,
+    remainder,
+    row_major_strides,
+)
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Operand
 from ftuner.graph.ir import Array, TensorType
@@ -112,6 +120,20 @@ def contiguous_rows(view: View) -> View | None:
     """The view as one axis of rows with one stride, whose elements are next to each other; None if
     it is not. Kernels of products, convolutions and attention write such rows."""
     return as_rows(view) if view.layout.strides[-1] == 1 else None
+
+
+def in_words(view: View, words: DType) -> View | None:
+    """A view of narrow numbers, contiguous along the last axis, as words of several of them; None
+    unless each row is of whole words, which may begin at any address."""
+    layout, numbers = view.layout, words.numbers
+    *outer, last = layout.strides
+    dims = (*outer, layout.shape[-1], layout.offset)
+    if last != 1 or any(remainder(n, numbers) != 0 for n in dims):
+        return None
+    shape = (*layout.shape[:-1], quotient(layout.shape[-1], numbers))
+    strides = (*(quotient(n, numbers) for n in outer), 1)
+    # The offset counts elements of the buffer.
+    return View(view.buffer, replace(layout, dtype=words, shape=shape, strides=strides))
 
 
 def same_elements(x: View, y: View) -> bool:

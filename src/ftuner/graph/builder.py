@@ -49,9 +49,9 @@ from ftuner.graph.uniform import Uniform
 
 COMMUTATIVE = ("add", "multiply", "equal", "logical_and", "logical_or")
 """Operators of two operands that may be exchanged, with the same bits in the result."""
-MIN_NARROW_BYTES = 16 << 10
-"""Matrices of 8-bit integers of this size or more are not widened while the graph is built, because
-they may be weights. Derived: smaller ones fit L1 as floats, too."""
+MIN_NARROW_BYTES = 1 << 10
+"""Constants of 8-bit integers of this size or more are not widened while the graph is built,
+because they may be weights. Assumed: smaller products do not take long."""
 
 
 class _Presumption(NamedTuple):
@@ -217,7 +217,7 @@ class Builder:
         (result,) = self.add_many(op, *inputs, **attributes)
         return result
 
-    def add_many(self, op: str, /, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
+    def add_many(self, op: str, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
         """The results of an operator.
 
         Raises:
@@ -429,7 +429,7 @@ def _may_stay_narrow(op: str, inputs: Sequence[Value], types: Sequence[TensorTyp
     if op != "cast" or types[0].dtype.kind != "float" or inputs[0].constant is None:
         return False
     array = inputs[0].constant
-    return array.ndim == 2 and array.itemsize == 1 and array.nbytes >= MIN_NARROW_BYTES
+    return array.ndim >= 2 and array.itemsize == 1 and array.nbytes >= MIN_NARROW_BYTES
 
 
 def _hashable(attributes: Mapping[str, Any]) -> tuple[object, ...]:

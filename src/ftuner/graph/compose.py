@@ -13,7 +13,7 @@ from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.graph.algebra import concat
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.builder import Builder
-from ftuner.graph.ir import Array, Value
+from ftuner.graph.ir import Array, Value, building
 from ftuner.graph.operator import axis_of
 
 
@@ -186,3 +186,15 @@ class Composer:
     def reduce(self, x: Value, kind: str, axes: Sequence[int], keep: bool = True) -> Value:
         with self.builder.writing():
             return x.reduce(kind, axes, keep)
+
+
+def composer() -> Composer:
+    """A composer for the builder that is being written to."""
+    builder = building()
+    assert isinstance(builder, Builder)
+    return Composer(builder)
+
+
+def apply_many(op: str, *operands: Value, **attributes: Any) -> tuple[Value, ...]:
+    """The results of an operator of the table that has several."""
+    return composer().builder.add_many(op, *operands, **attributes)

@@ -1,34 +1,16 @@
-"""The kinds of steps that a back end can run, found by name: those of `graph.schedules`, and those
-of modules outside ftuner."""
+"""The kinds of steps that a back end can run, found by name (`graph.schedules`)."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Generic, TypeVar
 
 from ftuner.core.dtype import DType
-from ftuner.errors import ConfigurationError, UnsupportedOperatorError
+from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.schedules import binding_name
 from ftuner.graph.steps import Step
 
 _Kind = TypeVar("_Kind")
-_OUTSIDE: dict[tuple[str, str], str] = {}
-"""Modules outside ftuner, by back end and kind."""
-
-
-def register_step_kind(kind: str, **modules: str) -> None:
-    """Add a kind of step from outside ftuner. `cpu` and `gpu` are the full names of the modules
-    whose `KIND` implements it on a back end; one without a module does not support the kind.
-
-    Raises:
-        ConfigurationError: another kind has the name.
-    """
-    for back_end, module in modules.items():
-        own = binding_name(kind, back_end)
-        known = own is not None and find_spec(own) is not None
-        if known or _OUTSIDE.setdefault((back_end, kind), module) != module:
-            raise ConfigurationError(f"another kind of step is called {kind!r}; choose a name")
 
 
 class MatrixKind:
@@ -52,7 +34,7 @@ class StepKinds(Generic[_Kind]):
         """The kind that has a name; None if no module implements it."""
         found = self._found.get(kind)
         if found is None:
-            name = _OUTSIDE.get((self._back_end, kind)) or binding_name(kind, self._back_end)
+            name = binding_name(kind, self._back_end)
             if name is None:
                 return None
             try:

@@ -122,7 +122,7 @@ def assembly(isa: str) -> str:
     kernel = UKernel(RegisterTile(4, 2, 1), product_types(FLOAT32), isa, lanes)
     bundles = (
         family_bundle((kernel,), row, KLoopTuning(), 64),
-        kernel_bundle("ftuner.schedules.top_k.cpu_kernel", "top_k", FLOAT32, True, 64, 100),
+        kernel_bundle("ftuner.schedules.top_k.cpu_kernel", "top_k", FLOAT32, True, True, 64, 100),
     )
     modules = [WORK, *(str(bundle_module(bundle, target)) for bundle in bundles)]
     return "\n".join(compile_assembly(module, target) for module in modules)

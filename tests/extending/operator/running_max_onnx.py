@@ -1,4 +1,4 @@
-import running_max  # noqa: F401
+import running_max_step  # noqa: F401
 
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply

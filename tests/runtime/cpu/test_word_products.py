@@ -13,7 +13,7 @@ import ftuner
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
 from ftuner.errors import ConfigurationError
-from ftuner.graph.algebra import concat, constant, tanh
+from ftuner.graph.algebra import apply, concat, constant, tanh
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
@@ -94,6 +94,61 @@ def test_sums_are_exact(isa: str, k: int, n: int, dtype: DType) -> None:
             np.testing.assert_array_equal(got, first[:rows])
 
 
+WINDOWS = (
+    ((3, 3), 1, 1, 1),
+    ((3, 3), 2, 1, 0),
+    ((1, 1), 1, 1, 0),
+    ((2, 3), 1, 2, 2),
+    ((5,), 3, 1, 2),
+)
+"""Kernels, strides, dilations and padding."""
+
+
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("kernel", WINDOWS, ids=str)
+@pytest.mark.parametrize(
+    ("channels", "dtype", "zero"), [(16, UINT8, 0), (6, UINT8, 9), (5, INT8, -7)]
+)
+def test_convolutions_are_exact(
+    isa: str, kernel: tuple[tuple[int, ...], int, int, int], channels: int, dtype: DType, zero: int
+) -> None:
+    device = backend(isa)
+    if UINT8 not in device.narrow_dtypes:
+        pytest.skip("this CPU does not have the instruction")
+    window, stride, dilation, pad = kernel
+    axes, columns, limits = len(window), 300, np.iinfo(dtype.name)
+    spatial = [symbol(f"d{i}") for i in range(axes)]
+    builder = Builder()
+    x = builder.input("x", dtype, (symbol("b"), channels, *spatial))
+    weight = RNG.integers(-128, 128, (columns, channels, *window)).astype(np.int8)
+    scale = np.linspace(0.5, 2, columns, dtype=np.float32)
+    with builder.writing():
+        turned = constant(weight).cast(FLOAT32) * constant(scale.reshape(-1, *[1] * (axes + 1)))
+        levels = x.cast(FLOAT32) - float(zero)
+        extents = tuple(
+            (d + 2 * pad - dilation * (k - 1) - 1) // stride + 1
+            for d, k in zip(spatial, window, strict=True)
+        )
+        y = apply(
+            "convolution", levels.transpose((0, *range(2, axes + 2), 1)),
+            turned.transpose((*range(2, axes + 2), 1, 0)), groups=1, strides=(stride,) * axes,
+            dilations=(dilation,) * axes, begin=(pad,) * axes, extents=extents,
+        )  # fmt: skip
+    graph = builder.graph([x], [("y", y)])
+    narrow = optimised(graph, halves=False, words=(UINT8,))
+    assert "word_convolution" in operators(narrow)
+    for threads in (1, 2):
+        run = CompiledGraph(replace(narrow), device, Options(threads=threads))
+        for sizes in ((1, 9, 7), (2, 11, 6), (3, 7, 13)):
+            shape = (sizes[0], channels, *sizes[1 : axes + 1])
+            given = RNG.integers(limits.min, limits.max, shape, dtype.name, endpoint=True)
+            (wanted,) = run_reference(graph, [given])
+            (got,) = run.run([given])
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1)
+            (reference,) = run_reference(narrow, [given])
+            np.testing.assert_allclose(reference, wanted, rtol=1e-5, atol=1)
+
+
 def test_references_agree() -> None:
     for k, n in SHAPES:
         graph, *_ = graph_of(k, n, INT8, INT8, FLOAT32)
@@ -164,7 +219,7 @@ def test_precision_of_floats(precision: str, k: int, n: int) -> None:
     finite = np.isfinite(wanted).all(-1)
     finite[1, 3] = False  # What cancels there is lost in fewer bits.
     assert np.isnan(reference[1, 4]).all()
-    assert np.abs(reference - wanted)[finite].max() < 0.03
+    assert np.abs(reference - wanted)[finite].max() < 0.05
     device = CpuBackend()
     if PRECISIONS[precision] in device.narrow_dtypes:
         run = CompiledGraph(replace(graph), device, Options(threads=3))

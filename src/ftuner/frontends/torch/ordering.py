@@ -9,8 +9,9 @@ from ftuner.core.dtype import INT32, INT64, UINT8
 from ftuner.frontends.torch.promotion import Operand, counting, promoted
 from ftuner.frontends.torch.registry import aten
 from ftuner.frontends.torch.views import axis_of
-from ftuner.graph.algebra import apply, apply_many, isnan, where
+from ftuner.graph.algebra import apply, isnan, where
 from ftuner.graph.checks import origin
+from ftuner.graph.compose import apply_many
 from ftuner.graph.ir import Value
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from ftuner.core.dim import product
 from ftuner.frontends.torch.pointwise import add, multiply
 from ftuner.frontends.torch.promotion import Number, valued
 from ftuner.frontends.torch.registry import aten
 from ftuner.graph.algebra import equal, sqrt, where
-from ftuner.graph.builder import Builder
 from ftuner.graph.checks import unsupported
-from ftuner.graph.compose import Composer
+from ftuner.graph.compose import composer
 from ftuner.graph.einsum import einsum
-from ftuner.graph.ir import Value, building
+from ftuner.graph.ir import Value
 
 
 @aten("linear")
@@ -60,7 +58,7 @@ def _added_outer(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number =
 def _einsum(equation: str, tensors: Sequence[Value], path: Sequence[int] | None = None) -> Value:
     if any(x.dtype.kind != "float" for x in tensors):
         raise unsupported("an einsum of integers, which torch sums in one of two dtypes")
-    return einsum(Composer(cast(Builder, building())), equation, tensors)
+    return einsum(composer(), equation, tensors)
 
 
 @aten("bilinear")

@@ -12,8 +12,9 @@ import numpy as np
 from ftuner.core.dim import product
 from ftuner.core.recurrence import GATES, Activation, Cell
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import apply_many, concat, constant
+from ftuner.graph.algebra import concat, constant
 from ftuner.graph.checks import origin, unsupported
+from ftuner.graph.compose import apply_many
 from ftuner.graph.ir import Value
 
 Kind = Literal["lstm", "gru", "rnn"]

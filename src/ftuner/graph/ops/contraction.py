@@ -91,11 +91,10 @@ def _infer_word_matmul(types: Types, attributes: Attributes, require: Require) -
 
 
 def words_of(weight: Array, dtype: DType) -> Array:
-    """A matrix (k, n) of narrow numbers as words (k / numbers, n)."""
-    k, n = weight.shape
-    numbers = dtype.numbers
-    steps = weight.reshape(k // numbers, numbers, n).transpose(0, 2, 1)
-    return np.ascontiguousarray(steps).view(held_in(dtype))[..., 0]
+    """Matrices (..., k, n) of narrow numbers as words (..., k / numbers, n)."""
+    *batch, k, n = weight.shape
+    steps = weight.reshape(*batch, k // dtype.numbers, dtype.numbers, n)
+    return np.ascontiguousarray(np.moveaxis(steps, -2, -1)).view(held_in(dtype))[..., 0]
 
 
 def _word_matmul(a: Any, b: Any) -> Any:

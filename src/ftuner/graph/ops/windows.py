@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, least_value, product, row_major_strides
-from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.dtype import BOOL, FLOAT32, INT8X4, INT64, UINT8
 from ftuner.core.functions import neutral
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
@@ -267,12 +267,40 @@ def _numerics_of_reduce(attributes: Attributes) -> Numerics:
     return Numerics.PLAIN if picks else Numerics.REDUCTION
 
 
+def _infer_words(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """x of uint8 (batch, D..., C) and w of int8 (K..., C, channels), which is given as words of
+    four steps of C. The sums, in int32, are float32."""
+    x, w = types
+    if (x.dtype, w.dtype) != (UINT8, INT8X4) or w.rank < 3:
+        raise GraphError(f"word_convolution of {x} and {w}")
+    _expect_window(x, attributes, w.rank - 2, "word_convolution")
+    require(x.shape[-1], w.shape[-2] * w.dtype.numbers, f"word_convolution of {x} and {w}")
+    return (TensorType(FLOAT32, (x.shape[0], *attributes["extents"], w.shape[-1])),)
+
+
+def _reference_words(
+    x: Any, w: Any, strides: Ints, dilations: Ints, begin: Ints, extents: Ints
+) -> Any:
+    weight = np.moveaxis(w[..., None].view(np.int8), -1, -2)
+    weight = weight.reshape(*w.shape[:-2], -1, w.shape[-1])
+    # Sums of products of integers are exact in float64.
+    wide = x.astype(np.float64), weight.astype(np.float64)
+    return _reference_convolution(*wide, 1, strides, dilations, begin, extents).astype(np.float32)
+
+
 WINDOWS = (
     Operator(
         "convolution",
         _infer_convolution,
         _reference_convolution,
         _define_convolution,
+        work=_work_of_convolution,
+        numerics=Numerics.PRODUCT,
+    ),
+    Operator(
+        "word_convolution",
+        _infer_words,
+        _reference_words,
         work=_work_of_convolution,
         numerics=Numerics.PRODUCT,
     ),

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.core.dtype import DType
+from ftuner.graph.algebra import apply, constant
 from ftuner.graph.arrays import converted, widened
-from ftuner.graph.ir import Array, Graph, Node, Value
-from ftuner.graph.rewrite.surroundings import Surroundings, constant, made, rewritten
+from ftuner.graph.ir import Array, Graph, Node, Value, writing_to
+from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.surroundings import Surroundings
 
 _COUNTING = frozenset({"cast", "floor", "ceil", "rint"})
 """Conversions between integers and floats. A result next to one of them may be exactly half a step,
@@ -69,20 +71,19 @@ def fold_affine(graph: Graph) -> Graph:
     Results differ by the rounding of x, because a difference that the chain scales afterwards is
     scaled first.
     """
-    around = Surroundings(graph)
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
+    around, new = Surroundings(graph), Rewriting(graph)
     done: set[Node] = set()
-    for node in graph.nodes:
-        chain = _chain(around, node) if node not in done else None
-        if chain is None:
-            continue
-        done.update(chain.nodes)
-        written = _written(around, chain) if _may_fold(around, chain) else None
-        if written is not None:
-            places[chain.nodes[-1]] = written
-            same[chain.result] = written[-1].output if written else chain.x
-    return rewritten(graph, places, same)
+    with writing_to(new):
+        for node in graph.nodes:
+            chain = _chain(around, node) if node not in done else None
+            if chain is None:
+                continue
+            done.update(chain.nodes)
+            new.name = chain.result.name
+            written = _written(around, chain) if _may_fold(around, chain) else None
+            if written is not None:
+                new.same[chain.result] = written
+    return new.rewritten()
 
 
 def _chain(around: Surroundings, first: Node) -> _Chain | None:
@@ -136,30 +137,21 @@ def _step(node: Node, x: Value) -> _Affine | None:
     return _Affine(1.0 / number, zero) if first and number.all() else None
 
 
-def _written(around: Surroundings, chain: _Chain) -> list[Node] | None:
-    """The nodes that replace a chain; None if they are not fewer."""
+def _written(around: Surroundings, chain: _Chain) -> Value | None:
+    """What replaces a chain; None if its nodes are not fewer."""
     x, (scale, shift) = chain.x, chain.affine
-    name = chain.result.name
-    nodes: list[Node] = []
-    scaled = bool((scale != 1).any())
-    shifted = bool((shift != 0).any())
+    scaled, shifted = bool((scale != 1).any()), bool((shift != 0).any())
     product = _product(around, chain) if scaled else None
     if scaled + shifted - (product is not None) >= len(chain.nodes):
         return None
     if product is not None:
-        nodes.append(product)
-        x = product.output
+        x = product
     elif scaled:
-        factor = constant(f"{name}_scale", x.dtype, scale)
-        nodes.append(made("multiply", [x, factor], x.type, f"{name}_scaled"))
-        x = nodes[-1].output
-    if shifted:
-        addend = constant(f"{name}_shift", x.dtype, shift)
-        nodes.append(made("add", [x, addend], x.type, f"{name}_shifted"))
-    return nodes
+        x = x * constant(scale, x.dtype)
+    return x + constant(shift, x.dtype) if shifted else x
 
 
-def _product(around: Surroundings, chain: _Chain) -> Node | None:
+def _product(around: Surroundings, chain: _Chain) -> Value | None:
     """The matrix product or convolution that gives x, with the scale folded into its weight; None
     if x or the weight has other readers."""
     product = around.producer(chain.x, "matmul") or around.producer(chain.x, "convolution")
@@ -174,8 +166,6 @@ def _product(around: Surroundings, chain: _Chain) -> Node | None:
     if around.only_consumer(weight) is not product:
         # Another copy of the weight would cost more than a multiplication.
         return None
-    name = chain.result.name
     factors = converted(scale.reshape(-1), weight.dtype)
     scaled = widened(weight.constant, weight.dtype) * widened(factors, weight.dtype)
-    inside = constant(f"{name}_weight", weight.dtype, scaled)
-    return made(product.op, [a, inside], chain.x.type, f"{name}_product", **product.attributes)
+    return apply(product.op, a, constant(scaled, weight.dtype), **product.attributes)

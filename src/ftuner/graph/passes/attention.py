@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ftuner.core.dim import Shape
-from ftuner.graph.ir import Graph, Node, TensorType, Value
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Graph, Node, Value, writing_to
 from ftuner.graph.passes.batch_axes import together
 from ftuner.graph.passes.biases import NEVER_SEEN
 from ftuner.graph.passes.scores import Scores, ScoresReader
-from ftuner.graph.passes.shared_heads import apart, reshaped, shared, taken
-from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten, scalar, scaled
+from ftuner.graph.passes.shared_heads import apart, shared
+from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.surroundings import Surroundings, scalar, scaled
 
 
 def recognise_attention(graph: Graph) -> Graph:
@@ -18,22 +18,15 @@ def recognise_attention(graph: Graph) -> Graph:
     may replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`, or
     the weights of hidden scores, as in DeBERTa. A column of the scores may have no key: its weights
     are cut off."""
-    found = _Recognition(graph)
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    placed: set[Node] = set()
-    for node in graph.nodes:
-        if node.op != "softmax" or node.attributes["log"]:
-            continue
-        if node.attributes["axis"] != node.output.rank - 1 or node.output.rank < 3:
-            continue
-        last, nodes = found.attention(node)
-        if last is not None and nodes:
-            # Layers share the nodes of their masks, which the first one places.
-            places[last] = [n for n in nodes if n not in placed]
-            placed.update(nodes)
-            same[last.output] = nodes[-1].output
-    return rewritten(graph, places, same)
+    found, new = _Recognition(graph), Rewriting(graph)
+    with writing_to(new):
+        for node in graph.nodes:
+            if node.op != "softmax" or node.attributes["log"]:
+                continue
+            new.name = node.output.name
+            if node.attributes["axis"] == node.output.rank - 1 >= 2:
+                new.same.update(found.attention(node))
+    return new.rewritten()
 
 
 class _Recognition:
@@ -41,8 +34,8 @@ class _Recognition:
         self.around = Surroundings(graph)
         self.reader = ScoresReader(graph)
 
-    def attention(self, softmax: Node) -> tuple[Node | None, list[Node]]:
-        """The product of weights and values, and the nodes that replace it; none if it is no
+    def attention(self, softmax: Node) -> dict[Value, Value]:
+        """The product of weights and values, and what replaces it; nothing if it is no
         attention."""
         guarded = _without_nan(self.around, softmax.output)
         zeroed = self._zeroed(softmax)
@@ -51,22 +44,23 @@ class _Recognition:
         if sinks is not None:
             value, cut = sinks[0], self.around.only_consumer(weights)
             if cut is None or not _is_begin(cut, value.shape):
-                return None, []
+                return {}
             weights = cut.output
         last = self._product(weights)
         if last is None:
-            return None, []
+            return {}
         scores = self.reader.read(value, zeroed is not None)
         scores = scores and self.reader.with_axes(scores, last.output.shape[:-2])
         if scores is None:
-            return last, []
+            return {}
         scores = self.reader.with_columns(scores)
         sink = None
         if sinks is not None:
             sink = self._viewed(sinks[1], value.shape[:-2], scores.batch)
             if sink is None:
-                return last, []
-        return last, self._nodes(scores, last, guarded is not None, sink, zeroed is not None)
+                return {}
+        found = self._written(scores, last, guarded is not None, sink, zeroed is not None)
+        return {} if found is None else {last.output: found}
 
     def _zeroed(self, softmax: Node) -> Value | None:
         """Weights with zeros for the scores that a choice replaces by a low number."""
@@ -105,94 +99,64 @@ class _Recognition:
             weights, last = last.output, self.around.only_consumer(last.output)
         return last if last and last.op == "matmul" and last.inputs[0] is weights else None
 
-    def _nodes(
-        self, scores: Scores, last: Node, hides_nan: bool,
-        sink: tuple[Value, Sequence[Node]] | None, hides_all: bool,
-    ) -> list[Node]:  # fmt: skip
-        """The nodes that replace the last product. `hides_all`: rows without a seen score are
-        zeros."""
+    def _written(
+        self, scores: Scores, last: Node, hides_nan: bool, sink: Value | None, hides_all: bool
+    ) -> Value | None:
+        """What replaces the last product. `hides_all`: rows without a seen score are zeros."""
         (q, q_scale), (k, k_scale) = (scaled(self.around, x) for x in scores.product.inputs)
         before, after = (node.output.shape[:-2] for node in (scores.product, last))
-        operands: list[Value] = []
-        nodes = list(scores.made)
         if scores.factor is not None:
             if together(q.shape, scores.factor.shape) != q.shape:
-                return []
-            name = f"{last.output.name}_scaled_queries"
-            nodes.append(made("multiply", [q, scores.factor], q.type, name))
-            q = nodes[-1].output
-        for x, batch in ((q, before), (k, before), (last.inputs[1], after)):
-            view = self._viewed(x, batch, scores.batch)
-            if view is None:
-                return []
-            operands.append(view[0])
-            nodes += view[1]
-        optional = [] if scores.mask is None else [scores.mask]
-        if sink is not None:
-            optional.append(sink[0])
-            nodes += sink[1]
-        operands, more = self._shared(operands, optional)
-        nodes += more
-        q, k, v, *_ = operands
+                return None
+            q = q * scores.factor
+        given = ((q, before), (k, before), (last.inputs[1], after))
+        views = [self._viewed(x, batch, scores.batch) for x, batch in given]
+        operands = [view for view in views if view is not None]
+        if len(operands) < len(views):
+            return None
+        optional = [value for value in (scores.mask, sink) if value is not None]
+        q, k, v, *optional = self._shared(operands, optional)
         if not q.rank == k.rank == v.rank:
-            return []
+            return None
         batches = zip(q.shape[:-2], k.shape[:-2], v.shape[:-2], strict=True)
         if not all({x, y} <= {n, 1} for n, x, y in batches):
-            return []
-        name = f"{last.output.name}_attention"
-        type_ = TensorType(q.dtype, (*q.shape[:-1], v.shape[-1]))
-        node = made("attention", operands, type_, name, scale=scores.scale * q_scale * k_scale,
-                    causal=scores.causal, hidden=scores.hidden, safe=hides_all,
-                    hides_nan=hides_nan, softcap=scores.softcap,
-                    sinks=sink is not None)  # fmt: skip
-        nodes.append(node)
-        if type_.shape != last.output.shape:
-            nodes.append(reshaped(node.output, last.output.shape, f"{name}_reshaped"))
-        return nodes
+            return None
+        return apply(
+            "attention", q, k, v, *optional, scale=scores.scale * q_scale * k_scale,
+            causal=scores.causal, hidden=scores.hidden, safe=hides_all, hides_nan=hides_nan,
+            softcap=scores.softcap, sinks=sink is not None,
+        ).reshape(last.output.shape)  # fmt: skip
 
-    def _viewed(
-        self, value: Value, batch: Shape, finer: Shape
-    ) -> tuple[Value, Sequence[Node]] | None:
-        """An operand with batch axes that are split, and the nodes that give it."""
-        nodes = self.reader.viewed(value, batch, finer)
-        if not nodes:
-            return None if nodes is None else (value, ())
-        shape = nodes[-1].output.shape
+    def _viewed(self, value: Value, batch: Shape, finer: Shape) -> Value | None:
+        """An operand with batch axes that are split."""
+        view = self.reader.viewed(value, batch, finer)
+        if view is None or view is value:
+            return view
         merged = self.around.producer(value, "reshape")
-        if merged is not None and merged.inputs[0].shape == shape:
-            return merged.inputs[0], ()
+        if merged is not None and merged.inputs[0].shape == view.shape:
+            return merged.inputs[0]
         turned = self.around.producer(value, "transpose")
         rank = value.rank
-        swap = (*range(rank - 2), rank - 1, rank - 2)
-        if turned is not None and turned.attributes["perm"] == swap:
-            # Keys are transposed after their axes are split, which then is none or no copy.
-            found = self._viewed(turned.inputs[0], batch, finer)
-            assert found is not None
-            (x, before), rank = found, len(shape)
-            perm = (*range(rank - 2), rank - 1, rank - 2)
-            type_ = TensorType(value.dtype, shape)
-            node = made("transpose", [x], type_, f"{value.name}_split", perm=perm)
-            return node.output, (*before, node)
-        return nodes[-1].output, nodes
+        if turned is None or turned.attributes["perm"] != (*range(rank - 2), rank - 1, rank - 2):
+            return view
+        # Keys are transposed after their axes are split, which then is none or no copy.
+        found = self._viewed(turned.inputs[0], batch, finer)
+        return None if found is None else found.swapped()
 
-    def _shared(
-        self, operands: list[Value], optional: list[Value]
-    ) -> tuple[list[Value], list[Node]]:
-        """The operands, and the nodes that compute them. Where k and v are repeated for the heads
-        that share them, the operands get an axis for these heads instead."""
+    def _shared(self, operands: list[Value], optional: list[Value]) -> list[Value]:
+        """The operands. Where k and v are repeated for the heads that share them, the operands get
+        an axis for these heads instead."""
         q, k, v = operands
         keys, values = shared(self.around, k), shared(self.around, v)
+        every = [*operands, *optional]
         if not keys or not values or keys[1:3] != values[1:3] or q.rank < 3:
-            return [*operands, *optional], []
+            return every
         heads = q.shape[-3]
         whole = all(x.rank < 3 or x.shape[-3] in (1, heads) for x in optional)
         if heads != k.shape[-3] or not whole:
-            return [*operands, *optional], []
-        groups = keys.groups, keys.times
-        (k, k_nodes), (v, v_nodes) = taken(keys), taken(values)
-        split = {x: apart(x, groups) for x in (q, *optional) if x.rank > 2}
-        given = [split[x].output if x in split else x for x in optional]
-        return [split[q].output, k, v, *given], [*split.values(), *k_nodes, *v_nodes]
+            return every
+        q, *optional = (apart(x, keys.groups, keys.times) for x in (q, *optional))
+        return [q, keys.value(), values.value(), *optional]
 
 
 def _is_begin(node: Node, shape: Shape) -> bool:

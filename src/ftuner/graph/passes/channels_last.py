@@ -21,7 +21,7 @@ from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.ir import Graph, Node, TensorType, Value, live_nodes
 from ftuner.graph.rewrite.surroundings import constant, made, rewritten
 
-WINDOWED = frozenset({"convolution", "window_reduce"})
+WINDOWED = frozenset({"convolution", "word_convolution", "window_reduce"})
 """Operators that a graph must have for the pass to change it."""
 FEW_CHANNELS = 4
 """Most channels of a picture. With more, an element of a window is long enough to be read alone."""

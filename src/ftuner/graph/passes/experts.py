@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product
-from ftuner.graph.ir import Graph, Node, TensorType, Value
-from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Graph, Node, Value, writing_to
+from ftuner.graph.rewrite.matching import alone
+from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.rule import rule
+from ftuner.graph.rewrite.surroundings import Surroundings
 
 
 @dataclass(frozen=True)
@@ -43,37 +47,27 @@ class _Experts:
 def recognise_experts(graph: Graph) -> Graph:
     """Have products by chosen weights read these in place, grouped by the choice, with a chosen
     bias. Models gather a copy of the weight for each row, and multiply the copies as a batch."""
-    around = Surroundings(graph)
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    for node in graph.nodes:
-        if node.op != "matmul" or node.output.dtype.kind != "float":
-            continue
-        found = _experts(around, node) or _experts_as_columns(around, node)
-        if found is None:
-            continue
-        last, bias = _biased(around, node, found)
-        nodes = _written(found, bias, last.output)
-        places[last] = nodes
-        same[last.output] = nodes[-1].output
-    return _scores_first(rewritten(graph, places, same))
+    around, new = Surroundings(graph), Rewriting(graph)
+    with writing_to(new):
+        for node in graph.nodes:
+            if node.op != "matmul" or node.output.dtype.kind != "float":
+                continue
+            found = _experts(around, node) or _experts_as_columns(around, node)
+            if found is not None:
+                last, bias = _biased(around, node, found)
+                new.name = last.output.name
+                rows = _written(found, bias)
+                new.same[last.output] = apply("reshape", rows, shape=last.output.shape)
+    return scores_first(new.rewritten())
 
 
-def _written(found: _Experts, bias: Value | None, result: Value) -> list[Node]:
-    """The nodes that compute `result`."""
-    weight, name = found.weight, result.name
+def _written(found: _Experts, bias: Value | None) -> Value:
+    weight = found.weight
     k = weight.table.shape[2 if found.transposed else 1]
-    x = _reshaped(found.x, (found.tokens, k), f"{name}_rows")
-    index = _reshaped(weight.index, (found.tokens, found.slots), f"{name}_experts")
-    type_ = TensorType(found.x.dtype, (found.tokens, found.slots, found.columns))
-    operands = (x.output, weight.table, index.output, *(() if bias is None else (bias,)))
-    products = made("expert_matmul", operands, type_, f"{name}_products",
-                    transposed=found.transposed, node=weight.node)  # fmt: skip
-    return [x, index, products, _reshaped(products.output, result.shape, f"{name}_by_experts")]
-
-
-def _reshaped(value: Value, shape: Shape, name: str) -> Node:
-    return made("reshape", [value], TensorType(value.dtype, shape), name, shape=shape)
+    x = apply("reshape", found.x, shape=(found.tokens, k))
+    index = apply("reshape", weight.index, shape=(found.tokens, found.slots))
+    operands = (x, weight.table, index, *(() if bias is None else (bias,)))
+    return apply("expert_matmul", *operands, transposed=found.transposed, node=weight.node)
 
 
 def _experts(around: Surroundings, node: Node) -> _Experts | None:
@@ -214,29 +208,14 @@ def _biased(around: Surroundings, node: Node, found: _Experts) -> tuple[Node, Va
     return node, None
 
 
-def _scores_first(graph: Graph) -> Graph:
+@rule(lambda x, scores: apply("reshape", alone(x * scores)))
+def scores_first(x: Value, scores: Value, node: Node, around: Surroundings) -> Value | None:
     """Split the rows of expert products by tokens before they are weighted, not after: products,
     weights and the sum of a token are then one nest."""
-    around = Surroundings(graph)
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    for node in graph.nodes:
-        is_rows = node.op == "reshape" and node.inputs[0].rank and node.output.rank
-        weighting = around.producer(node.inputs[0], "multiply") if is_rows else None
-        if weighting is None or around.only_consumer(weighting.output) is not node:
-            continue
-        for x, scores in (weighting.inputs, weighting.inputs[::-1]):
-            if around.producer(_plain(around, x), "expert_matmul") is None:
-                continue
-            *rows, n = weighting.output.shape
-            *split, last = node.output.shape
-            if scores.shape == (*rows, 1) and last == n and x.shape == weighting.output.shape:
-                name = node.output.name
-                a = _reshaped(x, (*split, n), f"{name}_rows")
-                b = _reshaped(scores, (*split, 1), f"{name}_scores")
-                product_ = made("multiply", (a.output, b.output), node.output.type,
-                                f"{name}_weighted")  # fmt: skip
-                places[node] = [a, b, product_]
-                same[node.output] = product_.output
-                break
-    return rewritten(graph, places, same)
+    if not x.rank or not node.output.rank:
+        return None
+    (*rows, n), (*split, last) = x.shape, node.output.shape
+    by_experts = around.producer(_plain(around, x), "expert_matmul") is not None
+    if not by_experts or last != n or node.inputs[0].type != x.type or scores.shape != (*rows, 1):
+        return None
+    return apply("reshape", x, shape=(*split, n)) * apply("reshape", scores, shape=(*split, 1))

@@ -8,16 +8,19 @@ import numpy as np
 
 from ftuner.core.dtype import INT8
 from ftuner.graph.algebra import apply
+from ftuner.graph.following import static
 from ftuner.graph.ir import Array, Node, Value
 from ftuner.graph.rewrite.rule import rule
 from ftuner.graph.rewrite.surroundings import Surroundings, constant
 
+LEAST_BYTES = 16 << 10
+"""Least size of weights that are kept. Derived: smaller ones fit L1 as floats, too."""
 MAX_DEPTH = 8
 """Most nodes between the integers and the product. Exporters write up to four."""
 
 
 class _Levels(NamedTuple):
-    """A matrix as integers times a scale that broadcasts with it."""
+    """A weight as integers times a scale that broadcasts with it, of as many axes."""
 
     integers: Array
     """In a dtype wide enough for the subtraction of a zero point."""
@@ -35,8 +38,8 @@ def int8_weight(node: Node, around: Surroundings) -> Value | None:
 
 def _weight(around: Surroundings, value: Value) -> tuple[Value, Value] | None:
     """A matrix as a weight of 8-bit integers and the scale of its columns, if it is one."""
-    found = weight_levels(around, value)
-    if found is None:
+    found = weight_levels(around, value) if value.rank == 2 else None
+    if found is None or found[0].size < LEAST_BYTES:
         return None
     integers, scale = found
     weight = constant(f"{value.name}_int8", INT8, integers)
@@ -44,37 +47,46 @@ def _weight(around: Surroundings, value: Value) -> tuple[Value, Value] | None:
 
 
 def weight_levels(around: Surroundings, value: Value) -> tuple[Array, Array] | None:
-    """The integers of a matrix, which fit 8 bits, and the scale of its columns, if it is one."""
+    """The integers of a weight, which fit 8 bits, and the scale of its last axis, if it is one."""
     levels = _levels(around, value, MAX_DEPTH)
     if levels is None or not _fits(levels):
         return None
     integers, scale = levels
-    return integers, np.broadcast_to(scale, (1, integers.shape[1])).reshape(-1)
+    return integers, np.broadcast_to(scale.reshape(-1), integers.shape[-1:])
 
 
 def _fits(levels: _Levels) -> bool:
     limits = np.iinfo(np.int8)
     low, high = levels.integers.min(), levels.integers.max()
-    return levels.scale.shape[0] == 1 and bool(limits.min <= low and high <= limits.max)
+    return levels.scale.size == levels.scale.shape[-1] and bool(
+        limits.min <= low and high <= limits.max
+    )
 
 
 def _levels(around: Surroundings, value: Value, depth: int) -> _Levels | None:
-    """The integers and scale of a matrix that at most `depth` nodes compute by widening, shifting,
-    scaling and transposing integers; else None."""
+    """The integers and scale of a weight that at most `depth` nodes compute by widening, shifting,
+    scaling, transposing and reshaping integers; else None."""
     if not depth:
         return None
     cast = around.producer(value, "cast")
     if cast is not None:
         array = cast.inputs[0].constant
-        narrow = array is not None and array.ndim == 2 and array.itemsize == 1
+        narrow = array is not None and array.ndim >= 2 and array.itemsize == 1
         if not narrow or array is None or array.dtype.kind not in "iu":
             return None
-        return _Levels(array.astype(np.int16), np.ones((1, 1)))
+        return _Levels(array.astype(np.int16), np.ones((1,) * array.ndim))
     transpose = around.producer(value, "transpose")
     if transpose is not None:
         found = _levels(around, transpose.inputs[0], depth - 1)
-        turned = tuple(transpose.attributes["perm"]) == (1, 0)
-        return _Levels(found.integers.T, found.scale.T) if found and turned else None
+        perm = transpose.attributes["perm"]
+        return found and _Levels(*(x.transpose(perm) for x in found))
+    reshape = around.producer(value, "reshape")
+    if reshape is not None and (shape := value.shape)[-1:] == reshape.inputs[0].shape[-1:]:
+        found = _levels(around, reshape.inputs[0], depth - 1)
+        if found is None or found.scale.size != found.scale.shape[-1]:
+            return None
+        scale = found.scale.reshape((*[1] * (len(shape) - 1), -1))
+        return _Levels(found.integers.reshape(static(shape)), scale)
     subtract = around.producer(value, "subtract")
     if subtract is not None:
         return _shifted(_levels(around, subtract.inputs[0], depth - 1), subtract.inputs[1].constant)
@@ -101,13 +113,13 @@ def _shifted(levels: _Levels | None, zero: Array | None) -> _Levels | None:
 def _scaled(levels: _Levels | None, factor: Array) -> _Levels | None:
     if levels is None or not _broadcasts(factor, levels.integers):
         return None
-    # A scale with both rows and columns cannot follow the product.
+    # A scale of several axes cannot follow the product.
     lines = np.broadcast_shapes(levels.scale.shape, factor.shape)
-    if 1 not in lines or not np.all(np.isfinite(factor)):
+    if sum(n != 1 for n in lines) > 1 or not np.all(np.isfinite(factor)):
         return None
     return levels._replace(scale=levels.scale * factor)
 
 
 def _broadcasts(array: Array, integers: Array) -> bool:
-    """Whether a matrix stays as large with an operand."""
+    """Whether a weight stays as large with an operand."""
     return np.broadcast_shapes(array.shape, integers.shape) == integers.shape

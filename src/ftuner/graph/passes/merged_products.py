@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
-from ftuner.graph.rewrite.surroundings import Surroundings, constant, made, rewritten
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Array, Graph, Node, Value, writing_to
+from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.surroundings import Surroundings, constant
 
 MAX_COPIED_BYTES = 16 << 10
 """Largest constant that several groups may copy: the bias of a layer, but no weight."""
@@ -56,12 +57,15 @@ def merge_products(graph: Graph) -> Graph:
     found = [(x, _without_activated(around, group)) for (x, _), group in members.items()]
     groups = [(x, group) for x, group in found if len(group) > 1]
     joined = _Joined([_arrays(group) for _, group in groups])
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    for x, group in groups:
-        if all(map(joined.may, _arrays(group))):
-            _merge(x, group, joined, places, same)
-    return rewritten(graph, places, same)
+    new = Rewriting(graph)
+    with writing_to(new):
+        for x, group in groups:
+            if all(map(joined.may, _arrays(group))):
+                new.name = group[0].product.output.name
+                whole = _merged(x, group, joined)
+                parts = whole.pieces(whole.rank - 1, [m.result.shape[-1] for m in group])
+                new.same.update(zip((m.result for m in group), parts, strict=True))
+    return new.rewritten()
 
 
 class _Joined:
@@ -152,33 +156,13 @@ def _row(around: Surroundings, value: Value, product: Node, op: str) -> tuple[No
     return node, other.constant
 
 
-def _merge(
-    x: Value, members: Sequence[_Member], joined: _Joined, places: dict[Node, list[Node]],
-    same: dict[Value, Value],
-) -> None:  # fmt: skip
+def _merged(x: Value, members: Sequence[_Member], joined: _Joined) -> Value:
+    """The results of a group, side by side."""
     first = members[0].product
-    name = first.output.name
-    weights, *rows = _arrays(members)
+    weights, scales, biases = _arrays(members)
+    name, dtype = first.output.name, first.output.dtype
     weight = joined.value(f"{name}_weights", first.inputs[1].dtype, weights)
-    type_ = TensorType(first.output.dtype, (*first.output.shape[:-1], weight.shape[1]))
-    written = [made(first.op, [x, weight], type_, f"{name}_merged")]
-    for op, arrays in zip(("multiply", "add"), rows, strict=True):
-        if arrays:
-            whole_row = joined.value(f"{name}_{op}", type_.dtype, arrays)
-            written.append(made(op, [written[-1].output, whole_row], type_, f"{name}_with_{op}"))
-    whole, rank = written[-1].output, len(type_.shape)
-    begin: Dim = 0
-    for member in members:
-        result = member.result
-        part = made(
-            "slice", [whole], result.type, f"{result.name}_part",
-            starts=(0,) * (rank - 1) + (begin,), steps=(1,) * rank, shape=result.shape,
-        )  # fmt: skip
-        written.append(part)
-        same[result] = part.output
-        begin = begin + result.shape[-1]
-        places[member.product] = []
-        for row in (member.scale, member.bias):
-            if row is not None:
-                places[row[0]] = []
-    places[first] = written
+    result = apply(first.op, x, weight)
+    if scales:
+        result = result * joined.value(f"{name}_scales", dtype, scales)
+    return result + joined.value(f"{name}_biases", dtype, biases) if biases else result

@@ -13,19 +13,17 @@ windows of pictures are (Liu et al., 2021): the masks have the finest of these a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ftuner.core.dim import Dim, Shape, least_value
-from ftuner.core.dtype import BOOL, DType
+from ftuner.core.dtype import BOOL
+from ftuner.graph.algebra import where
 from ftuner.graph.arrays import largest_finite
-from ftuner.graph.ir import Graph, Node, TensorType, Value
-from ftuner.graph.passes.batch_axes import parts_of, together, view_shape
+from ftuner.graph.ir import Graph, Node, Operand, Value
+from ftuner.graph.passes.batch_axes import parts_of, view_shape
 from ftuner.graph.passes.biases import NEVER_SEEN, OUTWEIGHING, is_of_scores, leaves_or_replaces
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
-from ftuner.graph.rewrite.surroundings import Surroundings, constant, made, scaled
+from ftuner.graph.rewrite.surroundings import Surroundings, scaled
 
 ABSORBING = -1e30
 """Sums of a number this low and a score are the number, up to scores of 1e22 in float32."""
@@ -51,8 +49,6 @@ class Scores:
     """The number that replaces scores beyond the causal limit, or is added to them."""
     mask: Value | None = None
     hidden: float = -math.inf
-    made: tuple[Node, ...] = ()
-    """The nodes that compute the mask. Scores that share masks share nodes."""
     hides: bool = False
     """Whether something else than scores was added, or replaced scores: it may hide some."""
     lowered: bool = False
@@ -62,13 +58,11 @@ class Scores:
 
 
 class ScoresReader:
-    """Reads values of one graph as scores."""
+    """Reads values of one graph as scores, and writes what masks become."""
 
     def __init__(self, graph: Graph) -> None:
         self._around = Surroundings(graph)
         self._masks = Masks(graph)
-        self._made: dict[tuple[object, ...], Node] = {}
-        self._numbers: dict[tuple[DType, float], Value] = {}
         self._limits = True
         """Whether triangles become causal limits."""
         self._without_weight: Node | None = None
@@ -128,11 +122,8 @@ class ScoresReader:
         if found.mask is None:
             fits = parts_of(found.batch, batch) is not None
             return replace(found, batch=batch) if fits else None
-        nodes = self.viewed(found.mask, found.batch, batch)
-        if nodes is None:
-            return None
-        mask = nodes[-1].output if nodes else found.mask
-        return replace(found, batch=batch, mask=mask, made=(*found.made, *nodes))
+        mask = self.viewed(found.mask, found.batch, batch)
+        return None if mask is None else replace(found, batch=batch, mask=mask)
 
     def with_columns(self, found: Scores) -> Scores:
         """The scores with a mask that has the product's number of columns, if it is constrained to
@@ -142,21 +133,13 @@ class ScoresReader:
             return found
         if not self._around.alike(mask.shape[-1:], (columns,)):
             return found
-        shape = (*mask.shape[:-1], columns)
-        node = self._node("reshape", [mask], shape, shape=shape)
-        return replace(found, mask=node.output, made=(*found.made, node))
+        return replace(found, mask=mask.reshape((*mask.shape[:-1], columns)))
 
-    def viewed(self, value: Value, batch: Shape, finer: Shape) -> tuple[Node, ...] | None:
-        """The node, if one is needed, that gives an operand of scores with batch axes `batch` the
-        axes `finer`; None if there is no such view."""
-        if batch == finer:
-            return ()
-        shape = view_shape(value.shape, batch, finer)
-        if shape is None:
-            return None
-        if shape == value.shape:
-            return ()
-        return (self._node("reshape", [value], shape, shape=shape),)
+    def viewed(self, value: Value, batch: Shape, finer: Shape) -> Value | None:
+        """An operand of scores with batch axes `batch` on the axes `finer`; None if there is no
+        such view."""
+        shape = value.shape if batch == finer else view_shape(value.shape, batch, finer)
+        return None if shape is None else value.reshape(shape)
 
     def _factor(self, value: Value) -> tuple[Value, float]:
         """As `scaled`, of several factors in a row that no other node reads."""
@@ -192,11 +175,8 @@ class ScoresReader:
         first = inner.mask
         if first is None or first.dtype == BOOL or inner.causal is not None or inner.softcap:
             return None
-        number = self._number(first, factor)
-        scaled_mask = self._node("multiply", [first, number], first.shape)
-        return replace(inner, scale=inner.scale * factor, mask=scaled_mask.output,
-                       hides=inner.hides or abs(factor) > 1,
-                       made=(*inner.made, scaled_mask))  # fmt: skip
+        hides = inner.hides or abs(factor) > 1
+        return replace(inner, scale=inner.scale * factor, mask=first * factor, hides=hides)
 
     # Masks.
 
@@ -220,11 +200,7 @@ class ScoresReader:
                 return None
             if seen is not None and seen.offset is None and len(seen.rest) == 1:
                 return self._choosing(inner, value, seen.rest[0], number)
-            if shown:
-                return self._choosing(inner, value, mask, number)
-            contrary = self._node("logical_not", [mask], mask.shape)
-            inner = replace(inner, made=(*inner.made, contrary))
-            return self._choosing(inner, value, contrary.output, number)
+            return self._choosing(inner, value, mask if shown else ~mask, number)
         return None
 
     def _added(self, node: Node, most: int) -> Scores | None:
@@ -244,13 +220,11 @@ class ScoresReader:
 
     def _choosing(self, inner: Scores, value: Value, shown: Value, number: float) -> Scores | None:
         """Scores with a number where a mask of the axes of `value` is false."""
-        nodes = self.viewed(shown, value.shape[:-2], inner.batch)
-        if nodes is None:
+        first, view = inner.mask, self.viewed(shown, value.shape[:-2], inner.batch)
+        if view is None:
             return None
-        shown, first = nodes[-1].output if nodes else shown, inner.mask
         if first is None:
-            return replace(inner, mask=shown, hidden=number, hides=True,
-                           made=(*inner.made, *nodes))  # fmt: skip
+            return replace(inner, mask=view, hidden=number, hides=True)
         if first.dtype != BOOL:
             low = number
             if number <= NEVER_SEEN and not inner.hides:
@@ -259,16 +233,13 @@ class ScoresReader:
             if low > ABSORBING:
                 return None
             inner = replace(inner, lowered=low < number)
-            return self._where(inner, shown, first, self._number(first, low), nodes)
-        if number != inner.hidden:
-            return None
-        both = self._node("logical_and", [first, shown], together(first.shape, shown.shape))
-        return replace(inner, mask=both.output, made=(*inner.made, *nodes, both))
+            return self._where(inner, view, first, low)
+        return replace(inner, mask=first & view) if number == inner.hidden else None
 
     def _adding(self, inner: Scores, value: Value, addend: Value) -> Scores | None:
         """Scores plus an addend that has the axes of `value`."""
-        nodes = self.viewed(addend, value.shape[:-2], inner.batch)
-        if nodes is None or inner.beyond > lowest(addend):
+        first, view = inner.mask, self.viewed(addend, value.shape[:-2], inner.batch)
+        if view is None or inner.beyond > lowest(addend):
             return None
         number = inner.hidden
         holds = lowest(addend) <= ABSORBING
@@ -277,30 +248,19 @@ class ScoresReader:
             number = min(number, ABSORBING)
         lowered = number < inner.hidden
         inner = replace(inner, hides=inner.hides or not is_of_scores(self._around, addend))
-        addend, first = nodes[-1].output if nodes else addend, inner.mask
         if first is None:
-            if addend.rank == 0 or addend.shape[-1] == 1:
-                return None
-            return replace(inner, mask=addend, made=(*inner.made, *nodes))
+            return None if view.shape[-1:] in ((), (1,)) else replace(inner, mask=view)
         if first.dtype == BOOL:
             if number > ABSORBING:
                 return None
-            low = self._node("add", [addend, self._number(addend, number)], addend.shape)
-            inner = replace(inner, lowered=lowered)
-            return self._where(inner, first, addend, low.output, (*nodes, low))
-        if first.dtype != addend.dtype:
-            return None
-        total = self._node("add", [first, addend], together(first.shape, addend.shape))
-        return replace(inner, mask=total.output, made=(*inner.made, *nodes, total))
+            return self._where(replace(inner, lowered=lowered), first, view, view + number)
+        return replace(inner, mask=first + view) if first.dtype == view.dtype else None
 
-    def _where(
-        self, inner: Scores, shown: Value, addend: Value, low: Value, nodes: Sequence[Node]
-    ) -> Scores:
+    def _where(self, inner: Scores, shown: Value, addend: Value, low: Operand) -> Scores:
         """Scores plus an addend where a mask is true, and plus `low` elsewhere, which absorbs
         scores."""
-        one = self._node("where", [shown, addend, low], together(shown.shape, addend.shape), addend)
-        made_ = (*inner.made, *nodes, one)
-        return replace(inner, mask=one.output, hidden=-math.inf, hides=True, made=made_)
+        mask = where(shown, addend, low)
+        return replace(inner, mask=mask, hidden=-math.inf, hides=True)
 
     def _leaves_or_replaces(self, addend: Value) -> bool:
         """Whether sums of an addend and a number down to `ABSORBING` are one of the two."""
@@ -377,28 +337,6 @@ class ScoresReader:
         for rest in seen.rest:
             found = found and self._choosing(found, value, rest, -math.inf)
         return found and self._adding(found, value, bias) if bias is not None else found
-
-    # Nodes.
-
-    def _node(
-        self, op: str, inputs: Sequence[Value], result: Shape, like: Value | None = None,
-        **attributes: Shape,
-    ) -> Node:  # fmt: skip
-        """A node with a result of a shape, the same one whenever it is asked for. The result has
-        the element type of `like`, or of the first operand."""
-        key = op, *inputs, result
-        if key not in self._made:
-            like = inputs[0] if like is None else like
-            name = f"{like.name}_{op}_{len(self._made)}"
-            self._made[key] = made(op, inputs, TensorType(like.dtype, result), name, **attributes)
-        return self._made[key]
-
-    def _number(self, like: Value, number: float) -> Value:
-        key = like.dtype, number
-        if key not in self._numbers:
-            name = f"{like.name}_hidden_{len(self._numbers)}"
-            self._numbers[key] = constant(name, like.dtype, np.array(number))
-        return self._numbers[key]
 
 
 def lowest(value: Value) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ftuner.core.dim import Dim
-from ftuner.graph.ir import Node, TensorType, Value
-from ftuner.graph.rewrite.surroundings import Surroundings, made
+from ftuner.graph.ir import Value
+from ftuner.graph.rewrite.surroundings import Surroundings
 
 LAST_SWAPPED = (0, 1, 3, 2)
 
@@ -19,6 +19,9 @@ class Shared(NamedTuple):
     times: Dim
     swapped: bool
     """Whether the last two axes must be exchanged."""
+
+    def value(self) -> Value:
+        return self.source.swapped() if self.swapped else self.source
 
 
 def shared(around: Surroundings, value: Value) -> Shared | None:
@@ -43,24 +46,10 @@ def shared(around: Surroundings, value: Value) -> Shared | None:
     return Shared(source, groups, times, swapped)
 
 
-def apart(value: Value, groups: tuple[Dim, Dim]) -> Node:
-    """The node that splits the axis of heads into groups and heads of a group; an axis of extent 1
+def apart(value: Value, groups: Dim, times: Dim) -> Value:
+    """The value with the axis of heads split into groups and heads of a group; an axis of extent 1
     becomes two."""
+    if value.rank <= 2:
+        return value
     *batch, heads, rows, columns = value.shape
-    shape = (*batch, *((1, 1) if heads == 1 else groups), rows, columns)
-    return reshaped(value, shape, f"{value.name}_grouped")
-
-
-def reshaped(value: Value, shape: tuple[Dim, ...], name: str) -> Node:
-    return made("reshape", [value], TensorType(value.dtype, shape), name, shape=shape)
-
-
-def taken(found: Shared) -> tuple[Value, list[Node]]:
-    """The shared tensor, and the nodes that compute it."""
-    if not found.swapped:
-        return found.source, []
-    *batch, rows, columns = found.source.shape
-    type_ = TensorType(found.source.dtype, (*batch, columns, rows))
-    name = f"{found.source.name}_swapped"
-    turned = made("transpose", [found.source], type_, name, perm=(0, 1, 2, 4, 3))
-    return turned.output, [turned]
+    return value.reshape((*batch, *((1, 1) if heads == 1 else (groups, times)), rows, columns))

@@ -12,14 +12,15 @@ that rows do not depend on each other, and for each column of the weight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.dtype import BFLOAT16, FLOAT32, INT32, INT64, UINT8, WORDS, DType
+from ftuner.core.dtype import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, WORDS, DType
 from ftuner.graph.algebra import apply, equal, rint, where, zero_padded
-from ftuner.graph.arrays import converted, words
+from ftuner.graph.arrays import converted
+from ftuner.graph.arrays import words as bits_of
 from ftuner.graph.ir import Array, Node, Value, building
 from ftuner.graph.ops.contraction import words_of
 from ftuner.graph.passes.int8 import weight_levels
@@ -28,6 +29,7 @@ from ftuner.graph.rewrite.surroundings import Surroundings, scalar
 
 SIGN = 128
 """An int8 plus this has the bits of a uint8, but for the highest."""
+MOVES = ("transpose", "reshape")
 LEVELS = 127
 """Largest magnitude of a level of an int8 with the zero point 0."""
 LEAST_STEPS = 16
@@ -65,47 +67,75 @@ def product_of_levels_as_float(node: Node, around: Surroundings) -> Value | None
     return None if before is None or before.op != "matmul" else _of_levels(before, around)
 
 
-products_of_levels = together(product_of_levels, product_of_levels_as_float)
-
-
 def _of_levels(node: Node, around: Surroundings) -> Value | None:
     a, b = node.inputs
-    known = b.rank == 2 and isinstance(a.shape[-1], int)
-    rows = _rows(around, a) if known else None
-    found = None if rows is None else around.once(weight_levels, b)
-    return None if rows is None or found is None else _product(rows, *found)
+    rows = _rows(around, a) if isinstance(a.shape[-1], int) else None
+    found = None if rows is None or b.rank < 2 else around.once(weight_levels, b)
+    if rows is None or found is None:
+        return None
+    return _product(rows, *found, node.attributes) if node.op != "matmul" or b.rank == 2 else None
 
 
-def _product(rows: _Rows, integers: Array, factor: Array) -> Value:
+@rule("convolution")
+def convolution_of_levels(node: Node, around: Surroundings) -> Value | None:
+    """The same for a convolution that is not in groups."""
+    return _of_levels(node, around) if node.attributes["groups"] == 1 else None
+
+
+products_of_levels = together(product_of_levels, product_of_levels_as_float, convolution_of_levels)
+
+
+def _product(rows: _Rows, integers: Array, factor: Array, window: Mapping[str, Any]) -> Value:
+    """The product of rows and integers (..., k, n). `window`: of a convolution; else empty."""
     levels, zero, scale = rows
-    shift = 0
+    shift = 0.0
     if levels.dtype != UINT8:
         levels = apply("bit_cast", levels, of=levels.dtype, to=UINT8)
         levels, shift = apply("bitwise_xor", levels, levels.like(SIGN)), SIGN
-    sums = _row(integers.sum(0))
-    found = _by_words(levels, integers.astype(np.int8))
-    if zero is not None:
-        found = found - (zero.cast(FLOAT32) + shift) * sums
-    elif shift:
-        found = found - sums * shift
+    level = None if zero is None and not shift else shift if zero is None else zero + shift
+    if window:
+        window = {name: value for name, value in window.items() if name != "groups"}
+        levels, window = _padded(levels, integers.shape[:-2], window, level)
+    sums = integers.sum(tuple(range(integers.ndim - 1)))
+    found = _by_words(levels, integers.astype(np.int8), window)
+    if level is not None:
+        found = found - _row(sums) * level
     factor = factor * scale
     return found if np.all(factor == 1) else found * _row(factor)
+
+
+def _padded(
+    levels: Value, kernel: Sequence[int], window: Mapping[str, Any], zero: Value | float | None
+) -> tuple[Value, Mapping[str, Any]]:
+    """The levels with what the window reads beyond them, which has the zero point, and the window
+    on that. Without a zero point it reads zeros there."""
+    begin, extents = window["begin"], window["extents"]
+    steps = zip(extents, window["strides"], window["dilations"], kernel, strict=True)
+    needed = [(n - 1) * stride + (k - 1) * dilation + 1 for n, stride, dilation, k in steps]
+    after = tuple(n - b - d for n, b, d in zip(needed, begin, levels.shape[1:-1], strict=True))
+    if zero is None or not any(n != 0 for n in (*begin, *after)):
+        return levels, window
+    fill = (zero if isinstance(zero, Value) else building().scalar(zero, FLOAT32)).cast(UINT8)
+    found = apply("pad", levels, fill, before=(0, *begin, 0), after=(0, *after, 0),
+                  mode="constant")  # fmt: skip
+    return found, {**window, "begin": (0,) * len(begin)}
 
 
 def _row(numbers: Array) -> Value:
     return building().constant(numbers.astype(np.float32), FLOAT32)
 
 
-def _by_words(rows: Value, weight: Array) -> Value:
-    """The product of rows and of a weight (k, n) as memory has it, both filled up to words with
-    zeros."""
+def _by_words(rows: Value, weight: Array, window: Mapping[str, Any] | None = None) -> Value:
+    """The product of rows and of a weight (..., k, n) as memory has it, both filled up to words
+    with zeros."""
     dtype = WORDS[rows.dtype]
-    missing = -len(weight) % dtype.numbers
+    missing = -weight.shape[-2] % dtype.numbers
     if missing:
         last = (0,) * (rows.rank - 1)
         rows = zero_padded(rows, (*last, 0), (*last, missing))
-        weight = np.pad(weight, ((0, missing), (0, 0)))
-    return apply("word_matmul", rows, building().constant(words_of(weight, dtype), dtype))
+        weight = np.pad(weight, (*[(0, 0)] * (weight.ndim - 2), (0, missing), (0, 0)))
+    words = building().constant(words_of(weight, dtype), dtype)
+    return apply("word_convolution" if window else "word_matmul", rows, words, **(window or {}))
 
 
 def _known_weight(node: Node) -> Array | None:
@@ -120,7 +150,7 @@ def in_bfloat16(node: Node) -> Value | None:
     weight = _known_weight(node)
     if weight is None:
         return None
-    rounded = words(converted(weight, BFLOAT16), BFLOAT16)
+    rounded = bits_of(converted(weight, BFLOAT16), BFLOAT16)
     return _by_words(node.inputs[0].cast(BFLOAT16), rounded)
 
 
@@ -149,22 +179,33 @@ def _by_levels(a: Value, weight: Array) -> Value:
 
 
 def _rows(around: Surroundings, value: Value) -> _Rows | None:
-    """The tensor as levels of 8 bits, if it is that."""
-    scale = 1.0
-    multiply = around.producer(value, "multiply")
-    if multiply is not None:
-        number = scalar(multiply.inputs[1])
-        if number is None or multiply.inputs[0].shape != value.shape:
+    """The tensor as levels of 8 bits, if it is that; transpositions and reshapes are of the
+    levels."""
+    moves: list[Node] = []
+
+    def producer(op: str) -> Node | None:
+        nonlocal value
+        while (node := around.producer_of(value)) is not None and node.op in MOVES:
+            moves.append(node)
+            (value,) = node.inputs
+        return node if node is not None and node.op == op else None
+
+    scale, zero = 1.0, None
+    if (multiply := producer("multiply")) is not None:
+        x, other = multiply.inputs
+        number = scalar(other)
+        if number is None or x.shape != multiply.output.shape:
             return None
-        value, scale = multiply.inputs[0], number
-    zero, subtract = None, around.producer(value, "subtract")
-    if subtract is not None:
-        zero = subtract.inputs[1]
-        if zero.rank or subtract.inputs[0].shape != value.shape:
+        value, scale = x, number
+    if (subtract := producer("subtract")) is not None:
+        x, zero = subtract.inputs
+        if zero.rank or x.shape != subtract.output.shape:
             return None
-        value = subtract.inputs[0]
-    cast = around.producer(value, "cast")
-    if cast is None or cast.inputs[0].dtype.kind not in ("int", "uint"):
+        value, zero = x, None if scalar(zero) == 0 else zero.cast(FLOAT32)
+    cast = producer("cast")
+    if cast is None or cast.inputs[0].dtype not in (INT8, UINT8):
         return None
     (levels,) = cast.inputs
-    return _Rows(levels, zero, scale) if levels.dtype.bits == 8 else None
+    for node in reversed(moves):
+        levels = apply(node.op, levels, **node.attributes)
+    return _Rows(levels, zero, scale)

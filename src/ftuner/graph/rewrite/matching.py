@@ -14,7 +14,7 @@ other spellings, too:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, NamedTuple
@@ -97,7 +97,7 @@ class Pattern:
 
     Attributes:
         needs: operators without which a graph has no match.
-        anchors: operators of the nodes at which a search starts.
+        anchor: the operator of the nodes that a search is asked of.
     """
 
     def __init__(self, write: Callable[..., Value], kinds: Mapping[str, str]) -> None:
@@ -127,9 +127,29 @@ class Pattern:
         self.product = self._product()
         self.needs = {n.op for n in self.nodes.values()} - ARITHMETIC - {"reduced"}
         start = self.nodes[self.root if self.product is None else self.product[0]]
-        self.anchors = ("divide", "multiply") if start.op == "divide" else (start.op,)
-        self._starts = {op: [{"divide"}] for op in self.anchors}
+        self._starts = {op: [{"divide"}] for op in _MAKERS if start.op in ("divide", op)}
         self._starts[start.op] = [self._makers(v) for v in start.inputs]
+        self.anchor, self._height = self._anchor(start)
+
+    def _anchor(self, start: Node) -> tuple[str, int]:
+        """An operator that is rarer than arithmetic, and how far above its nodes `start` is."""
+        level = [(start, 0)]
+        for node, height in level:
+            if node.op not in ARITHMETIC and node.op != "reduced":
+                return node.op, height
+            more = 2 if node.op == "divide" else 1  # A quotient may be two nodes.
+            operands = () if node.op == "reduced" else node.inputs
+            level += [(self.nodes[v], height + more) for v in operands if v in self.nodes]
+        return start.op, 0
+
+    def starts(self, around: Surroundings, node: Node) -> Iterable[Node]:
+        """The nodes at which a search may find something that has a node of operator `anchor`."""
+        found, level = [node], [node]
+        for _ in range(self._height):
+            above = (n for below in level for v in below.outputs for n in around.consumers(v))
+            level = [n for n in above if n.op in ARITHMETIC]
+            found += level
+        return [n for n in dict.fromkeys(found) if n.op in self._starts and self._may(around, n)]
 
     def _makers(self, part: Value) -> set[str]:
         """The operators that may give a part; nothing if any may."""
@@ -139,7 +159,7 @@ class Pattern:
             return set()
         return _MAKERS.get(node.op, {node.op})
 
-    def may_start(self, around: Surroundings, node: Node) -> bool:
+    def _may(self, around: Surroundings, node: Node) -> bool:
         """Whether a search may find something at a node, by what gives its operands."""
         made_by = {maker.op for v in node.inputs if (maker := around.producer_of(v)) is not None}
         return not any(ops and ops.isdisjoint(made_by) for ops in self._starts[node.op])
@@ -184,12 +204,13 @@ class Search(NamedTuple):
 
     def matches(self, node: Node) -> Iterator[tuple[Node, dict[str, Any]]]:
         """The nodes that give the pattern's result, each with what the parameters stand for.
-        `node`: of an operator of the pattern's `anchors`."""
+        `node`: of the operator of the pattern's `anchor`."""
         pattern = self.pattern
-        for end, bound in self._ends(node):
-            counts = pattern.alone.items()
-            if all(self.around.read(bound[part]) == count for part, count in counts):
-                yield end, {n: bound[p] for n, p in pattern.parameters.items()}
+        for start in pattern.starts(self.around, node):
+            for end, bound in self._ends(start):
+                counts = pattern.alone.items()
+                if all(self.around.read(bound[part]) == count for part, count in counts):
+                    yield end, {n: bound[p] for n, p in pattern.parameters.items()}
 
     def _ends(self, node: Node) -> Iterator[tuple[Node, Bound]]:
         pattern = self.pattern

@@ -30,6 +30,7 @@ class Rewriting:
         self.name = ""
         self._made: dict[object, Value] = {}
         self._nodes: dict[Value, Node] = {}
+        self._scalars: dict[object, Value] = {}
 
     def add(self, op: str, /, *inputs: Value, **attributes: Any) -> Value:
         key = (op, inputs, tuple(sorted(attributes.items())))
@@ -40,7 +41,10 @@ class Rewriting:
         return self._made[key]
 
     def scalar(self, value: float, dtype: DType, /) -> Value:
-        return self.constant(value, dtype)
+        key = str(value), dtype
+        if key not in self._scalars:
+            self._scalars[key] = self.constant(value, dtype)
+        return self._scalars[key]
 
     def constant(self, array: Any, dtype: DType | None = None, /) -> Value:
         assert dtype is not None

@@ -68,8 +68,7 @@ def _applied(rules: Sequence[Rule], graph: Graph) -> Graph:
             if isinstance(pattern, str):
                 by_op.setdefault(pattern, []).append((each, None))
             elif pattern.needs <= ops:
-                for op in pattern.anchors:
-                    by_op.setdefault(op, []).append((each, pattern))
+                by_op.setdefault(pattern.anchor, []).append((each, pattern))
     if by_op.keys().isdisjoint(ops):
         return graph
     around = Surroundings(graph)
@@ -77,13 +76,11 @@ def _applied(rules: Sequence[Rule], graph: Graph) -> Graph:
     with writing_to(new):
         for anchor in graph.nodes:
             for each, form in by_op.get(anchor.op, ()):
-                if form is not None and not form.may_start(around, anchor):
-                    continue
                 ends = [(anchor, {})] if form is None else Search(form, around).matches(anchor)
                 for end, parts in ends:
                     if end.output in new.same:
                         break
-                    new.name = f"{end.output.name}_{each.write.__name__}"
+                    new.name = end.output.name
                     value = each.written(end, around, parts)
                     if value is not None and value.type == end.output.type:
                         new.same[end.output] = value

@@ -227,11 +227,12 @@ narrow_softmaxes = together(narrow_softmax, unrounded_softmax)
 # Products, and moves of elements.
 
 
-@rule(lambda x, y: apply("matmul", x, y))
-def outer_product(x: Value, y: Value) -> Value | None:
+@rule("matmul")
+def outer_product(node: Node) -> Value | None:
     """A product over an axis of extent 1 is fused into its reader. Models multiply positions by
     frequencies like this, which must not be rounded to tf32 even where products of float32 may
     be."""
+    x, y = node.inputs
     return x * y if x.shape[-1] == y.shape[-2] == 1 else None
 
 

@@ -16,6 +16,7 @@ from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import ReadWindow
 from ftuner.cost.step import Machine
+from ftuner.graph.arrays import held_in
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import panel_problem
@@ -155,7 +156,7 @@ class ConvolutionKind(ProductKind[ConvolutionStep]):
         self, step: ConvolutionStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
     ) -> CompiledConvolution:
         assert required is not None
-        zeros = np.zeros(step.window.run, step.a.layout.dtype.name)
+        zeros = np.zeros(step.window.run, held_in(step.a.layout.dtype))
         return CompiledConvolution(*self.parts(step, required, loaded), zeros=zeros)
 
     def report(

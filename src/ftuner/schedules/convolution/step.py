@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, least_value
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import WORDS_OF_ROWS, DType, moved_as
 from ftuner.core.expr import operands as operands_of
 from ftuner.core.product import ReadWindow
-from ftuner.graph.buffers import View, contiguous_rows, row_major
+from ftuner.graph.buffers import View, contiguous_rows, in_words, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Placement
@@ -108,7 +108,7 @@ class PendingConvolution(PendingRows):
 
     @property
     def dtype(self) -> DType:
-        return self.x.layout.dtype
+        return moved_as(self.x.layout.dtype)
 
     def store(self, target: View, placement: Placement) -> None:
         rows = contiguous_rows(target)
@@ -146,6 +146,8 @@ def _columns(view: View, first: int, count: int) -> View:
 def lower(node: Node, placement: Placement) -> tuple[PendingConvolution] | None:
     """A convolution by a constant weight. Others are computed by their definition."""
     weight = node.inputs[1]
+    if node.op == "word_convolution":
+        return (_of_words(node, placement),)
     groups, rank = node.attributes["groups"], weight.rank - 2
     if weight.constant is None or 0 in weight.shape:
         return None
@@ -161,10 +163,24 @@ def lower(node: Node, placement: Placement) -> tuple[PendingConvolution] | None:
     return None
 
 
+def _of_words(node: Node, placement: Placement) -> PendingConvolution:
+    x, weight = node.inputs
+    words = WORDS_OF_ROWS[x.dtype]
+    view = in_words(placement.contiguous_last(x), words)
+    if view is None:
+        view = in_words(placement.contiguous(x), words)
+    assert view is not None
+    return _pending(node, 1, view, placement.view(weight))
+
+
 def _convolution(node: Node, dtype: DType, placement: Placement) -> PendingConvolution:
-    attributes, groups = node.attributes, node.attributes["groups"]
     view = placement.contiguous_last(node.inputs[0], dtype)
     weight = placement.converted(placement.view(node.inputs[1]), dtype)
+    return _pending(node, node.attributes["groups"], view, weight)
+
+
+def _pending(node: Node, groups: int, view: View, weight: View) -> PendingConvolution:
+    attributes = node.attributes
     *kernel, run, columns = (n for n in weight.shape if isinstance(n, int))
     if view.layout.strides[-2] == run and _lies_inside(node.inputs[0], kernel[-1], attributes):
         # A row of the window is one piece of memory.

@@ -17,6 +17,7 @@ from ftuner.core.dtype import DType, moved_as
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
+from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.plan import Plan, Problem
 from ftuner.planner.cpu.planner import best_width, planner_for
@@ -214,6 +215,11 @@ class ProductKind(MatrixKind, StepKind[P]):
     """A product runs uKernels of the library of its dtypes and epilogue."""
 
     has_workspace = True
+
+    def multiplied(self, step: Step) -> DType:
+        """Of narrow numbers, words."""
+        assert isinstance(step, ProductStep)
+        return step.a.layout.dtype
 
     def operands(self, step: P) -> Operands:
         """The layouts that A and B may have."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ftuner.core.dim import quotient, remainder
-from ftuner.core.dtype import BFLOAT16, BFLOAT16X2, UINT8, UINT8X4, DType, moved_as
+from ftuner.core.dtype import WORDS_OF_ROWS, DType, moved_as
 from ftuner.core.expr import Expr
 from ftuner.core.product import ReadWindow
-from ftuner.graph.buffers import View, as_rows, contiguous_rows
+from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, Value
 from ftuner.graph.placement import Placement
@@ -95,27 +94,12 @@ def lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
     return (PendingProduct(node.output, flat, NO_EPILOGUE, node.op, left, right),)
 
 
-_WORDS_OF_ROWS = {UINT8: UINT8X4, BFLOAT16: BFLOAT16X2}
-
-
 def _words(a: Value, placement: Placement) -> View:
     """Rows of narrow numbers as rows of words. They are copied unless each begins with a word."""
-    rows = _as_words(placement.rows(a, a.dtype))
+    words = WORDS_OF_ROWS[a.dtype]
+    rows = in_words(placement.rows(a, a.dtype), words)
     if rows is None:
         whole = as_rows(placement.contiguous(a, a.dtype))
-        assert whole is not None
-        rows = _as_words(whole)
+        rows = whole and in_words(whole, words)
     assert rows is not None
     return rows
-
-
-def _as_words(rows: View) -> View | None:
-    layout = rows.layout
-    dtype = _WORDS_OF_ROWS[layout.dtype]
-    k, distance = layout.shape[-1], layout.strides[0]
-    if any(remainder(n, dtype.numbers) != 0 for n in (k, distance, layout.offset)):
-        return None
-    shape = (layout.shape[0], quotient(k, dtype.numbers))
-    strides = (quotient(distance, dtype.numbers), 1)
-    # The offset counts elements of the buffer.
-    return View(rows.buffer, replace(layout, dtype=dtype, shape=shape, strides=strides))

@@ -77,6 +77,11 @@ def rewritten(steps: Sequence[Step], outputs: Sequence[View], runs: Runs) -> Seq
     return preceded(steps, runs, WinogradStep.kind, step_of)
 
 
+def _may_run(step: ConvolutionStep, kind: str, runs: Runs) -> bool:
+    dtype = step.a.layout.dtype
+    return dtype.kind == "float" and runs(kind, dtype)
+
+
 def preceded(
     steps: Sequence[Step], runs: Runs, kind: str,
     step_of: Callable[[ConvolutionStep], CommonWinogradStep | None],
@@ -84,7 +89,7 @@ def preceded(
     """The steps, with a step of a kind before each convolution that has none yet."""
     new: list[Step] = []
     for step in steps:
-        if type(step) is ConvolutionStep and not step.faster and runs(kind, step.a.layout.dtype):
+        if type(step) is ConvolutionStep and not step.faster and _may_run(step, kind, runs):
             found = step_of(step)
             if found is not None:
                 new.append(found)

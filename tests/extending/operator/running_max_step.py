@@ -13,13 +13,14 @@ from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require
 from ftuner.graph.operators import register_operator
 from ftuner.graph.placement import Placement
-from ftuner.graph.steps import DimText
-from ftuner.runtime.step_kinds import register_step_kind
+from ftuner.graph.schedules import Schedule, register_schedule
+from ftuner.graph.steps import DimText, ViewStep
 
 
 @dataclass(frozen=True)
-class RunningMaxStep:
+class RunningMaxStep(ViewStep):
     kind: ClassVar[str] = "running_max"
+    results: ClassVar[tuple[str, ...]] = ("y",)
     title: str
     x: View
     """Contiguous, but for an offset."""
@@ -28,16 +29,8 @@ class RunningMaxStep:
     count: Dim
     """Elements of a row."""
 
-    @property
-    def reads(self) -> tuple[Buffer, ...]:
-        return (self.x.buffer,)
-
-    @property
-    def writes(self) -> tuple[Buffer, ...]:
-        return (self.y,)
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
+    def parameters(self) -> tuple[Dim, ...]:
+        """What the kernels read at run time."""
         return (self.count, self.x.layout.offset)
 
     def described(self, text: DimText) -> str:
@@ -68,4 +61,4 @@ def reference(x: np.ndarray) -> np.ndarray:
 
 
 register_operator(Operator("running_max", infer, reference, lower=lower))
-register_step_kind("running_max", cpu="running_max_cpu", gpu="running_max_gpu")
+register_schedule(Schedule("running_max", prefix="running_max_"))

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from running_max import RunningMaxStep
+from running_max_step import RunningMaxStep
 
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument, Source, function_source
 from ftuner.runtime.gpu.arrays import Tensor
@@ -46,7 +46,7 @@ class CompiledRunningMax(CompiledStep):
         self.source: Source = function_source("running_max", "", arguments, lines, 4, 1)
         self.sources = [self.source]
         self.step, self.kernels = step, setting.session.kernels
-        self.dims = setting.dims.numbers((step.rows, *step.dims))
+        self.dims = setting.dims.numbers((step.rows, *step.parameters()))
 
     def bind(self, values: Sequence[int], memory: Places, status: Tensor | None) -> Launch | None:
         rows, count, offset = (values[n] for n in self.dims)

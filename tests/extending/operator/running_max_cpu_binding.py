@@ -1,31 +1,23 @@
 from collections.abc import Mapping
 
-from running_max import RunningMaxStep
+from running_max_step import RunningMaxStep
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
+from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.runtime.cpu.step_kind import (
-    CompiledKernel,
-    CompiledStep,
-    Loaded,
-    RequiredFamilies,
-    StepKind,
-    StepReport,
-)
+from ftuner.runtime.cpu.step_kind import KernelKind, StepReport
 
 
-class RunningMaxKind(StepKind[RunningMaxStep]):
+class RunningMaxKind(KernelKind[RunningMaxStep]):
     """One kernel, with a task for each row."""
 
     def bundle(self, step: RunningMaxStep, hardware: CpuHardware, isa: Isa) -> Bundle:
-        return kernel_bundle("running_max_llvm", "running_max", step.x.layout.dtype)
+        return kernel_bundle("running_max_cpu_kernel", "running_max", step.x.layout.dtype)
 
-    def compiled(
-        self, step: RunningMaxStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledStep:
-        return CompiledKernel(step, kernel, parameters=step.dims, tasks=step.rows)
+    def tasks(self, step: RunningMaxStep) -> Dim:
+        return step.rows
 
     def report(
         self, step: RunningMaxStep, extents: Mapping[str, int], machine: Machine,

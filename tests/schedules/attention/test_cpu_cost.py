@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.planner.cpu.test_attention import plain, planner
+from tests.schedules.attention.test_cpu_plan import plain, planner
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
