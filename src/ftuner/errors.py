@@ -61,6 +61,11 @@ class UnsupportedOperatorError(GraphError):
     """A model with operators that ftuner does not have; the message lists all of them."""
 
 
+class ExportError(GraphError):
+    """A PyTorch module that `torch.export` makes no program of, or arguments and results that it
+    cannot have; the message says what to do."""
+
+
 class UnsupportedKernelError(FTunerError, NotImplementedError):
     """A definition that a back end has no schedule for; the message lists what is in the way."""
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib import import_module
 from os import PathLike
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
 from ftuner.core.given import ElementType, checked_integer, dtype_name
 from ftuner.errors import (
     ConfigurationError,
+    ExportError,
     FTunerError,
     GraphError,
     IndexRangeError,
@@ -30,7 +33,7 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.graph.splitting import SplitGraph, divided
-from ftuner.models import LateModel, Model, UnrankedModel
+from ftuner.models import LateModel, Model, ModuleModel, UnrankedModel
 from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.memory import give_back_freed, reuse
@@ -45,6 +48,10 @@ from ftuner.runtime.saved.models import save as save_models
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 from ftuner.runtime.variants import Check, Variants
+
+if TYPE_CHECKING:
+    # It imports torch.
+    from ftuner.frontends.torch.exported import Program
 
 _LOG = logging.getLogger(__name__)
 
@@ -133,9 +140,10 @@ class Origin:
 
     path: str
     request: Request
+    device: str | None = CPU
 
     def __call__(self) -> Model:
-        return _loaded(self.path, self.request)
+        return _loaded(self.path, self.request, self.device)
 
 
 def load(
@@ -258,14 +266,26 @@ def _for_isa(model: Model, isa: str) -> Model:
     return _loaded(origin.path, replace(origin.request, isa=isa, warm=None))
 
 
-def _loaded(source: Source, request: Request) -> Model:
-    """`load`."""
+def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
+    """`load`. `device`: None for that of a program of torch."""
     origin = None
     if isinstance(source, str | PathLike):
-        origin = Origin(os.path.abspath(source), replace(request, progress=None))
-    if isinstance(source, str | PathLike) and is_saved(source):
+        origin = Origin(os.path.abspath(source), replace(request, progress=None), device)
+    if _is_module(source):
+        raise ExportError(
+            f"{type(source).__name__} is a module, which is compiled with example inputs: "
+            "ftuner.compile(module, (x,))"
+        )
+    if isinstance(source, _of_torch("onnx", "ONNXProgram")):
+        source = source.model_proto
+    if origin is not None and is_saved(source):
         with _without_collections():
             found = _saved_model(source, request, origin)
+    elif origin is not None and origin.path.endswith(".pt2"):
+        made = _torch_frontend().read_program(origin.path)
+        found = _from_program(made, request, device, origin)
+    elif isinstance(source, _of_torch("export", "ExportedProgram")):
+        found = _from_program(_torch_frontend().exported_program(source), request, device)
     else:
         read = partial(read_model, source)
         # A message may be changed after it was loaded.
@@ -391,11 +411,16 @@ def _compiled(
     graph: Graph, backend: Backend, options: Options, variants: Variants[Model] | None = None
 ) -> Model:
     """The model of a graph, which loses its nodes."""
-    graph = optimised(
-        graph.moved(), backend.multiplies_halves, backend.narrow_dtypes, options.precision
+    return Model(_parts(graph, backend, options), backend, options, variants)
+
+
+def _parts(graph: Graph, backend: Backend, options: Options) -> SplitGraph:
+    """The parts of a graph, which loses its nodes, as they are compiled."""
+    return divided(
+        optimised(
+            graph.moved(), backend.multiplies_halves, backend.narrow_dtypes, options.precision
+        )
     )
-    parts = divided(graph)
-    return Model(parts, backend, options, variants)
 
 
 def _variants(
@@ -429,29 +454,61 @@ def _declared(records: Sequence[InputRecord | OutputRecord]) -> list[TensorSpec]
 
 
 def compile(
-    graph: Graph, *, threads: SupportsIndex | None = None, progress: Progress | None = None,
-    device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
+    program: Any, example_inputs: Any = None, *, dynamic_shapes: Any = None,
+    threads: SupportsIndex | None = None, progress: Progress | None = None,
+    device: str | None = None, dtype: ElementType | None = None, append_in_place: bool = False,
     random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
-    precision: str = FLOAT32.name,
+    warm: Mapping[str, Extents] | None = None, precision: str = FLOAT32.name,
 ) -> Model:  # fmt: skip
-    """Compile a graph for this machine, for inputs of any extents: `load` after its front end.
+    """Compile a PyTorch module, or a graph, for this machine, for inputs of any extents.
 
     Args:
-        graph: made by a front end with `ftuner.graph.builder.Builder`; see docs/extending.md.
-        threads, progress, device, dtype, append_in_place, random_seed, memory_limit, precision: as
-            of `load`.
+        program: a `torch.nn.Module`; a program of `torch.export`, or the path of its `.pt2` file; a
+            graph that was made with `ftuner.graph.builder.Builder`, see docs/extending.md; or what
+            `load` takes.
+        example_inputs: of a module: a tuple of arguments, or a mapping of arguments by name.
+            Tensors in them are inputs of the model, in whatever structures; all else is constant.
+        dynamic_shapes: of a module, as of `torch.export.export`. By default, all extents are
+            dynamic that can be; which cannot is logged.
+        device: by default the one that the module is on.
+        threads, progress, dtype, append_in_place, random_seed, memory_limit, warm, precision: as of
+            `load`.
+
+    Returns:
+        The model. That of a module or an exported program is called as these are: with tensors, in
+        the structures that they take, and returns what they return. Parameters are constants of the
+        model: where they are replaced or updated later, compile the module again.
 
     Raises:
-        UnsupportedOperatorError: operators that the device does not have; the message lists all of
-            them.
+        ExportError: torch makes no program of the module.
+        UnsupportedOperatorError: operators that ftuner, or the device, does not have; the message
+            lists all of them.
         GraphError: the graph breaks a rule of its operators, or has tensors of an element type that
             the device does not have.
-        ConfigurationError, HardwareError: as of `load`.
+        ConfigurationError, HardwareError, InputError, ShapeError, MemoryLimitError: as of `load`.
     """
     request = Request(
-        threads, progress, device, dtype, append_in_place, random_seed, memory_limit,
+        threads, progress, device or CPU, dtype, append_in_place, random_seed, memory_limit, warm,
         precision=precision,
     )  # fmt: skip
+    if isinstance(program, Graph):
+        found = _from_graph(program, request)
+    elif example_inputs is not None or _is_module(program):
+        if example_inputs is None:
+            raise ExportError(
+                f"{type(program).__name__} is a module, which is compiled with example inputs: "
+                "ftuner.compile(module, (x,))"
+            )
+        made = _torch_frontend().module_program(program, example_inputs, dynamic_shapes)
+        found = _from_program(made, request, device)
+    else:
+        return _loaded(program, request, device)
+    if warm:
+        found.prepare(warm)
+    return found
+
+
+def _from_graph(graph: Graph, request: Request) -> Model:
     backend = request.backend()
     options = request.options(backend)
     values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]
@@ -459,6 +516,37 @@ def compile(
         if value.dtype.name not in ELEMENT_DTYPES:
             raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
     return _compiled(replace(graph), backend, options)
+
+
+def _from_program(
+    program: Program, request: Request, device: str | None, origin: Origin | None = None
+) -> Model:
+    """The model of a program of torch. `device`: None for that of the program."""
+    request = replace(request, device=device or program.device)
+    backend = request.backend()
+    options = request.options(backend, origin)
+    with reuse():
+        parts = _parts(program.graph, backend, options)
+        found = ModuleModel(parts, backend, options, program.calling)
+    give_back_freed()
+    return found
+
+
+def _torch_frontend() -> Any:
+    return import_module("ftuner.frontends.torch.exported")
+
+
+def _is_module(source: object) -> bool:
+    """Whether it is a module of torch, which is not imported for this."""
+    return isinstance(source, _of_torch("nn", "Module"))
+
+
+def _of_torch(*path: str) -> Any:
+    """A class of torch, or an empty tuple where torch is not imported."""
+    found: Any = sys.modules.get("torch")
+    for name in path:
+        found = getattr(found, name, None)
+    return found or ()
 
 
 def _half(dtype: ElementType | None) -> DType | None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from ftuner.core.units import count
 from ftuner.cost.step import Machine
 from ftuner.errors import InputError
+from ftuner.graph.ir import Graph
 from ftuner.report.model import ModelExplanation, explain_model
 from ftuner.runtime import chosen_model, late_model, model
+from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.ops.operands import Operand
 from ftuner.runtime.preparing import shape_of
 from ftuner.runtime.shapes.binding import bind
+
+if TYPE_CHECKING:
+    # It imports torch.
+    from ftuner.frontends.torch.calling import Calling
 
 Given = Sequence[SupportsIndex] | Operand
 """The shape of an input, or an array."""
@@ -81,6 +87,28 @@ class Model(model.Model):
         hardware = backend.hardware
         # The hardware model has no estimates for more threads than cores.
         return Machine(hardware, backend.kernels.isa, min(self.threads, hardware.cores))
+
+
+class ModuleModel(Model):
+    """A compiled PyTorch module: call it as the module, with tensors in any of the structures that
+    it takes. `inputs`, `outputs`, `run` and `explain` have the tensors in these by names."""
+
+    def __init__(
+        self, graph: Graph, backend: Backend, options: Options, calling: Calling
+    ) -> None:  # fmt: skip
+        super().__init__(graph, backend, options)
+        self._calling = calling
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """Run the module; returns what it returns. Buffers and arguments that the module updates
+        are updated.
+
+        Raises:
+            InputError: other arguments than the module was compiled for.
+            Else as `run`.
+        """
+        feeds = self._calling.feeds(args, keywords)
+        return self._calling.returned(self._ran(feeds), feeds)
 
 
 class LateModel(late_model.LateModel, Model):

@@ -232,7 +232,24 @@ def quotient(x: Dim, y: Dim) -> Dim:
         return multiples + quotient(rest, y)
     if isinstance(y, int) and y > 0 and begins_negative(x):
         return -quotient(y - 1 - x, y)
-    return atom_of("quotient", x, y)
+    inner = _one_quotient(x, y)
+    return atom_of("quotient", x, y) if inner is None else quotient(*inner)
+
+
+def _one_quotient(x: Dim, y: Dim) -> tuple[Dim, int] | None:
+    """`a + m * c, m * y` if x is `a // m + c` with a number c: both round down to the same."""
+    if not isinstance(y, int) or y < 0 or isinstance(x, int):
+        return None
+    atoms = [(monomial, factor) for monomial, factor in x.terms if monomial]
+    if len(atoms) != 1 or len(atoms[0][0]) != 1 or atoms[0][1] != 1:
+        return None
+    (atom,), _ = atoms[0]
+    if not isinstance(atom, Atom) or atom.kind != "quotient" or not isinstance(atom.y, int):
+        return None
+    if atom.y < 0:
+        return None
+    offset = x - Symbolic((((atom,), 1),))
+    return atom.x + atom.y * offset, atom.y * y
 
 
 def remainder(x: Dim, y: Dim) -> Dim:

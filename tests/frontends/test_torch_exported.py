@@ -1,0 +1,215 @@
+"""Modules and exported programs of PyTorch, compiled and called as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftuner
+from ftuner.errors import ExportError, InputError, MissingFileError, UnsupportedOperatorError
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+pytestmark = [pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+@dataclasses.dataclass
+class Pair:
+    first: Any
+    count: int
+
+
+class Structures(nn.Module):  # type: ignore[name-defined, misc]
+    """Takes and returns nested structures, and counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(8))
+
+    def forward(self, x: Any, pair: Pair, scale: float = 1.0, mask: Any = None, **more: Any) -> Any:
+        self.calls.add_(1)
+        y = self.layer(x) * scale + pair.first
+        if mask is not None:
+            y = y * mask
+        for extra in more["extras"]:
+            y = y + extra
+        rows = x.shape[0]
+        return {"y": y, "pair": Pair(y + self.calls, rows * 2), "rest": (None, 3, rows)}
+
+
+class Updating(nn.Module):  # type: ignore[name-defined, misc]
+    def forward(self, x: Any, total: Any) -> Any:
+        total.add_(x)
+        return x + 1, total * 2
+
+
+class Branching(nn.Module):  # type: ignore[name-defined, misc]
+    def forward(self, x: Any) -> Any:
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+class SomeCache:
+    """A container that torch does not know."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+class Caching(nn.Module):  # type: ignore[name-defined, misc]
+    def forward(self, x: Any) -> Any:
+        return SomeCache(x + 1)
+
+
+def close(found: Any, wanted: Any) -> bool:
+    return bool(torch.allclose(found, wanted, rtol=1e-4, atol=1e-5))
+
+
+def test_arguments_and_results_as_the_module_has_them() -> None:
+    torch.manual_seed(0)
+    module, eager = Structures().eval(), Structures().eval()
+    eager.load_state_dict(module.state_dict())
+    example = {
+        "x": torch.randn(1, 8), "pair": Pair(torch.randn(1, 8), 4), "scale": 2.0,
+        "extras": [torch.randn(1, 8), np.zeros((1, 8), np.float32)],
+    }  # fmt: skip
+    model = ftuner.compile(module, example)
+    names = [spec.name for spec in model.inputs]
+    assert names == ["calls", "x", "pair.first", "more.extras.0", "more.extras.1"]
+    assert [spec.name for spec in model.outputs] == ["calls", "y", "pair.first"]
+    with torch.no_grad():
+        for rows in (1, 4, 7):
+            x, first, extra = torch.randn(3, rows, 8)
+            given = ((x, Pair(first, 4)), {"extras": [extra, extra]})
+            found = model(*given[0], **given[1])
+            wanted = eager(*given[0], scale=2.0, **given[1])
+            assert close(found["y"], wanted["y"])
+            assert close(found["pair"].first, wanted["pair"].first)
+            assert found["pair"].count == 2 * rows
+            assert found["rest"] == (None, 3, rows)
+            assert close(module.calls, eager.calls)
+    with pytest.raises(InputError, match="arity mismatch"):
+        model(x, Pair(first, 4), extras=[extra])
+    with pytest.raises(InputError, match="missing a required argument: 'pair'"):
+        model(x)
+    with pytest.raises(
+        InputError, match=r"arguments are \(scale, x, pair, mask, more\); the module"
+    ):
+        model(x, Pair(first, 4), mask=x, extras=[extra, extra])
+    with pytest.raises(InputError, match=r"an argument is 3.0, and the program is for 2.0"):
+        model(x, Pair(first, 4), 3.0, extras=[extra, extra])
+
+
+def test_positions_and_keywords() -> None:
+    """Calls with tensors alone, whose order is known after the first."""
+
+    class Module(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            return x - y
+
+    model = ftuner.compile(Module(), (torch.ones(2, 3), torch.ones(2, 3)))
+    x, y = torch.randn(2, 4, 3)
+    for _ in range(2):
+        for found in (model(x, y), model(x, y=y), model(y=y, x=x), model(y, x).neg()):
+            assert torch.equal(found, x - y)
+        assert torch.equal(model(x, x), torch.zeros(4, 3))
+    (array,) = model.run({"x": x.numpy(), "y": y.numpy()})
+    assert np.array_equal(array, (x - y).numpy())
+    assert isinstance(model(x.numpy(), y.numpy()), np.ndarray)
+
+
+def test_extents_of_one_are_dynamic(caplog: pytest.LogCaptureFixture) -> None:
+    module = nn.Sequential(nn.Linear(8, 4), nn.GELU()).train()
+    with caplog.at_level(logging.WARNING, "ftuner"):
+        model = ftuner.compile(module, torch.ones(1, 1, 8))
+    assert module.training
+    assert module[0].training
+    assert "training mode" in caplog.text
+    assert "input axis 2 is 8" in caplog.text
+    assert "axis 0" not in caplog.text
+    with torch.no_grad():
+        for shape in ((1, 1, 8), (2, 5, 8), (0, 3, 8)):
+            x = torch.randn(shape)
+            assert close(model(x), module(x))
+
+
+def test_named_dims() -> None:
+    rows = torch.export.Dim("rows", min=1)
+    model = ftuner.compile(
+        nn.Linear(8, 4), {"input": torch.ones(1, 8)}, dynamic_shapes={"input": {0: rows}}
+    )
+    assert model(torch.ones(5, 8)).shape == (5, 4)
+    fixed = ftuner.compile(nn.Linear(8, 4), (torch.ones(3, 8),), dynamic_shapes=(None,))
+    assert fixed.inputs[0].shape == (3, 8)
+
+
+def test_arguments_that_are_updated() -> None:
+    model = ftuner.compile(Updating(), (torch.ones(3), torch.ones(3)))
+    x, total = torch.randn(2, 5)
+    wanted = total + x
+    found, doubled = model(x, total)
+    assert close(found, x + 1)
+    assert close(total, wanted)
+    assert close(doubled, 2 * wanted)
+
+
+def test_exported_programs(tmp_path: Path) -> None:
+    module = nn.Linear(8, 4).eval()
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(module, (torch.ones(2, 8),), dynamic_shapes=({0: rows},))
+    path = tmp_path / "linear.pt2"
+    torch.export.save(program, path)
+    x = torch.randn(3, 8)
+    for model in (ftuner.compile(program), ftuner.load(program), ftuner.load(path)):
+        with torch.no_grad():
+            assert close(model(x), module(x))
+            assert close(model(input=x), module(x))
+    assert close(pickle.loads(pickle.dumps(model))(x), model(x))
+    with pytest.raises(MissingFileError):
+        ftuner.load(tmp_path / "none.pt2")
+    path.write_bytes(b"nothing")
+    with pytest.raises(ExportError, match=r"torch\.export\.load"):
+        ftuner.compile(path)
+
+
+def test_saved_by_names(tmp_path: Path) -> None:
+    """A saved model needs no torch, so that it goes by the names of tensors."""
+    model = ftuner.compile(nn.Linear(8, 4), (torch.ones(2, 8),))
+    path = tmp_path / "linear.ftuner"
+    ftuner.save(model, path)
+    x = torch.randn(3, 8)
+    assert torch.equal(ftuner.load(path)(input=x)["output"], model(x))
+
+
+def test_what_is_no_program() -> None:
+    for wrong in (lambda: ftuner.load(Branching()), lambda: ftuner.compile(Branching())):
+        with pytest.raises(ExportError, match="compiled with example inputs"):
+            wrong()
+    with pytest.raises(ExportError, match="data-dependent"):
+        ftuner.compile(Branching(), (torch.ones(2, 3),))
+    with pytest.raises(ExportError, match="same reduction dim"):
+        ftuner.compile(nn.Linear(8, 4), (torch.ones(2, 3),))
+    with pytest.raises(ExportError, match="missing a required argument"):
+        ftuner.compile(Updating(), (torch.ones(2),))
+    with pytest.raises(ExportError, match="SomeCache holds tensors"):
+        ftuner.compile(Caching(), (torch.ones(2),))
+    with pytest.raises(UnsupportedOperatorError, match="linalg"):
+        ftuner.compile(Eigen(), (torch.ones(3, 3),))
+
+
+class Eigen(nn.Module):  # type: ignore[name-defined, misc]
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.eigvalsh(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript() -> None:
+    traced = torch.jit.trace(nn.Linear(8, 4), torch.ones(2, 8))
+    with pytest.raises(ExportError, match="TorchScript"):
+        ftuner.compile(traced, (torch.ones(2, 8),))
