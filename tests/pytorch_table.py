@@ -20,8 +20,10 @@ LEFT_OUT = {
     "complex numbers": ("_fft_c2r", "_fft_r2c"),
     "statistics that are updated in place: call `module.eval()`": ("_native_batch_norm_legit",),
     "reads memory without regard to the tensor's axes": ("as_strided",),
-    "tells how a tensor is stored": ("sym_storage_offset", "sym_stride"),
-    "writes to a tensor that is given": ("out",),
+    "tells how a tensor is stored": (
+        "sym_is_contiguous", "sym_storage_offset", "sym_stride",
+    ),
+    "writes to a tensor that is given": ("out", "resize_"),
     "distances of all pairs of rows: `cdist` has an importer": ("_pdist_forward",),
 }  # fmt: skip
 """Why core operators are not imported: those of a name, of an overload, or whose names end so."""
@@ -30,14 +32,14 @@ SHAPES = ("sym_size.int", "sym_numel.default")
 
 
 def core() -> Iterator[torch._ops.OpOverload]:
-    """The operators of torch's core set."""
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        if isinstance(packet, torch._ops.OpOverloadPacket):
-            for overload in packet.overloads():
-                op = getattr(packet, overload)
-                if torch.Tag.core in op.tags:
-                    yield op
+    """The operators of torch's core set, whichever the process has called."""
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, rest = name.partition("::")
+        if namespace == "aten":
+            packet, _, overload = rest.partition(".")
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            if torch.Tag.core in op.tags:
+                yield op
 
 
 def reason(name: str) -> str:
