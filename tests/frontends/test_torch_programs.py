@@ -102,6 +102,12 @@ CASES = {
         image_net, lambda b, h, w: [torch.randn(b, 3, h, w)], [(0, 2, 3)],
         [(2, 16, 20), (1, 33, 17), (0, 16, 16)],
     ),
+    "scaled": Case(
+        lambda: Function(
+            lambda x: functional.interpolate(x, scale_factor=(1.5, 0.7), mode="bilinear")
+        ),
+        lambda h, w: [torch.randn(1, 2, h, w)], [(2, 3)], [(6, 8), (9, 10), (1, 21)],
+    ),
     "positions": Case(
         lambda: Function(lambda x, i: x[:, i].flip(1).roll(1, 0).tril()[..., :-1, :].sum(0)),
         lambda n: [torch.randn(n, 4, 4), torch.tensor([0, -1, 2])], [(0,), ()], [(3,), (1,), (5,)],

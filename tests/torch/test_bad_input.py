@@ -14,6 +14,8 @@ import torch
 from tests.torch.modules import WIDTH, compiled, mlp, same
 from torch import nn
 
+from ftuner.frontends.torch.registry import ATEN
+from ftuner.graph.ir import Value
 from ftuner.torch import explain
 
 
@@ -303,3 +305,23 @@ def test_results_lie_in_memory_as_in_pytorch() -> None:
         assert [y.stride() for y in found] == [y.stride() for y in function(x)]
     x = torch.randn(2, 3, 4, 5).contiguous(memory_format=last)
     assert compare(computed, x).is_contiguous(memory_format=last)
+
+
+def test_an_operator_that_its_importer_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dim where it needs a number, say; the rest stays ours."""
+
+    def refused(x: Value) -> Value:
+        return x if x.shape[0] < 1 else x * 2  # type: ignore[operator]
+
+    monkeypatch.setitem(ATEN, "tanh.default", refused)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = (x.sigmoid() * x.exp() + 1) * 2 - x
+        return (y.tanh().exp() + 1) * 2 - y.exp()
+
+    with torch.no_grad():
+        run, x = compiled(function), torch.randn(3, 4)
+        same(run(x), function(x))
+        found = explain(run, x)
+    assert len(found.models) == 2
+    assert [text.split(":")[0] for text in found.left] == ["tanh.default"]

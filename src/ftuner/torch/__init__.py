@@ -6,9 +6,9 @@ to PyTorch. What torch makes of shapes is for the caller to say:
 
 - `dynamic=True` has torch trace every extent as a symbol; without it the first graph is for the
   shapes of the first call alone. `torch._dynamo.mark_dynamic(tensor, axis)` does so for one axis.
-- An extent of 1, and one that equals another, is another graph to torch. ftuner runs the first by
-  the program that it has for any extents; `torch.fx.experimental._config.use_duck_shape = False`
-  keeps torch from the second.
+- An extent of 1 is another graph to torch, which ftuner runs by the program that it has for any
+  extents. Extents that are equal in the first call are one symbol;
+  `torch.fx.experimental._config.use_duck_shape = False` makes them two.
 - `torch._dynamo.config.allow_rnn = True` has torch trace LSTMs, which it otherwise leaves out.
 - `torch._dynamo.config.specialize_float = True` spares torch from tracing a module twice that has
   floats as attributes.

@@ -19,6 +19,7 @@ import sympy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import optimization_hint
+from torch.utils import _pytree as pytree
 
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.frontends.torch.dims import expression_of
@@ -51,11 +52,17 @@ def reason(node: fx.Node, device: torch.device) -> str:
     assert isinstance(node.target, torch._ops.OpOverload)
     if name_of(node.target) not in ATEN:
         return "no importer"
-    for value in [node.meta["val"], *(x.meta["val"] for x in node.all_input_nodes)]:
-        for given in value if isinstance(value, (list, tuple)) else [value]:
-            why = _reason_of(given, device)
-            if why:
-                return why
+    results, *operands = ([x.meta.get("val")] for x in (node, *node.all_input_nodes))
+    for value in pytree.tree_leaves(results):
+        why = _reason_of(value, device)
+        if why:
+            return why
+    for value in pytree.tree_leaves(operands):
+        # Tensors without axes may be on the CPU.
+        numeric = isinstance(value, torch.Tensor) and not value.dim() and value.device.type == "cpu"
+        why = _reason_of(value, value.device if numeric else device)
+        if why:
+            return why
     return ""
 
 

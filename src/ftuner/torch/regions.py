@@ -63,7 +63,9 @@ def on_gpu(model: Model, device: torch.device) -> Run:
     names = [v.name for v in model.inputs]
 
     def ftuner_region(*given: Any) -> list[torch.Tensor]:
-        tensors = [torch.empty((x, 0), device=device) if type(x) is int else x for x in given]
+        tensors = [
+            torch.empty((x, 0), device=device) if type(x) is int else x.to(device) for x in given
+        ]
         found = model.run(dict(zip(names, tensors, strict=True)))
         # Without inputs, a model gives arrays.
         return found if tensors else [torch.as_tensor(x, device=device) for x in found]

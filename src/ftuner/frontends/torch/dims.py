@@ -5,7 +5,9 @@ torch's symbols are SymPy's. Its quotients of extents round down, as those of di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import sympy
@@ -75,6 +77,8 @@ class Extents:
             if e not in self.known:
                 raise UnsupportedOperatorError(f"no input has the extent {e}")
             return self.known[e]
+        if isinstance(e, (functions.TruncToInt, functions.FloorToInt)):
+            return self._scaled(e.args[0])
         operands = [] if isinstance(e, sympy.Pow) else [self._translated(x) for x in e.args]
         if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
             return product([self._translated(e.base)] * int(e.exp))
@@ -82,6 +86,15 @@ class Extents:
             if isinstance(e, kinds):
                 return function(operands)
         raise UnsupportedOperatorError(f"extent {e}: dims have no {type(e).__name__}")
+
+    def _scaled(self, e: sympy.Expr) -> Dim:
+        """A float times an extent, rounded down."""
+        factor, rest = e.as_coeff_Mul()
+        if not isinstance(rest, functions.ToFloat):
+            raise UnsupportedOperatorError(
+                f"extent {e}, rounded: expected a number times an extent"
+            )
+        return scaled_extent(self._translated(rest.args[0]), float(factor))
 
     def real(self, number: torch.SymFloat) -> Value:
         """A float that is computed from extents, as a scalar of float64.
@@ -143,6 +156,25 @@ _FUNCTIONS: tuple[tuple[Any, Callable[[Sequence[Dim]], Dim]], ...] = (
     (functions.Identity, lambda x: x[0]),
 )
 """What functions of SymPy and of torch are on dims."""
+
+
+def scaled_extent(extent: Dim, factor: float) -> Dim:
+    """An extent times a positive number, rounded down. That of an extent which is known only at run
+    time must be close to a fraction.
+
+    Raises:
+        UnsupportedOperatorError: it is not.
+    """
+    if isinstance(extent, int):
+        return math.floor(extent * factor)
+    ratio = Fraction(factor).limit_denominator(MAX_DENOMINATOR)
+    if not math.isclose(ratio, factor, rel_tol=2.0**-52):
+        raise UnsupportedOperatorError(f"{factor} times {extent}: no simple fraction")
+    return quotient(extent * ratio.numerator, ratio.denominator)
+
+
+MAX_DENOMINATOR = 1 << 12
+"""Of a factor of extents; products with its numerator fit 64 bits."""
 
 
 def expression_of(extent: int | Symbolic) -> sympy.Expr:

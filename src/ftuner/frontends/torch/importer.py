@@ -236,6 +236,9 @@ class _Importer:
                     self.values[node] = self._called(module, node)
                 except FTunerError as error:
                     raise NodeError(str(error), node.name) from error
+                except TypeError as error:
+                    # A dim where an importer needs a number.
+                    raise NodeError(f"{self.builder.where}: {error}", node.name) from error
             elif node.op == "get_attr":
                 found = _attribute(module, node.target)
                 if isinstance(found, torch.Tensor):

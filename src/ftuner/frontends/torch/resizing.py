@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftuner.core.dim import Dim, resized
+from ftuner.core.dim import Dim
+from ftuner.frontends.torch.dims import scaled_extent
 from ftuner.frontends.torch.registry import aten
 from ftuner.graph.checks import malformed, unsupported
 from ftuner.graph.compositions.interpolation import Axis
@@ -54,7 +55,7 @@ def _given(
     if scale_factors is None:
         raise malformed("neither a size nor scales")
     extents = x.shape[x.rank - len(scale_factors) :]
-    sizes = [resized(n, scale) for n, scale in zip(extents, scale_factors, strict=True)]
+    sizes = [scaled_extent(n, scale) for n, scale in zip(extents, scale_factors, strict=True)]
     return sizes, list(scale_factors)
 
 

@@ -8,11 +8,10 @@ such an operand.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftuner.core.dtype import HALF_DTYPES, DType
-from ftuner.graph.ir import Graph, Node, Value, producers
-from ftuner.graph.rewrite.surroundings import constant, made, rewritten
+from ftuner.graph.algebra import apply, constant
+from ftuner.graph.ir import Graph, Node, Value, producers, writing_to
+from ftuner.graph.rewrite.rewriting import Rewriting
 
 
 def join_halves(graph: Graph) -> Graph:
@@ -20,33 +19,31 @@ def join_halves(graph: Graph) -> Graph:
     with new rows."""
     for dtype in HALF_DTYPES.values():
         if any(node.op == "cast" and node.output.dtype == dtype for node in graph.nodes):
-            narrow = _Narrow(graph, dtype)
-            graph = rewritten(graph, narrow.places, narrow.same) if narrow.same else graph
+            new = Rewriting(graph)
+            with writing_to(new):
+                new.same.update(_Narrow(graph, dtype).same)
+            graph = new.rewritten()
     return graph
 
 
 class _Narrow:
-    """What gives values in half precision from other ones. It is added after the nodes that give
-    them in float32; where no rounding takes it, it is dropped."""
+    """What gives values in half precision from other ones; where no rounding takes it, it is left
+    out."""
 
     def __init__(self, graph: Graph, dtype: DType) -> None:
         self._dtype = dtype
         self._made_by = producers(graph)
         self._known: dict[Value, Value] = {}
         """Values of float32 in half precision."""
-        self.places: dict[Node, list[Node]] = {}
         self.same: dict[Value, Value] = {}
         for node in graph.nodes:
-            self._nodes: list[Node] = []
             if node.op == "cast":
                 self._visit_cast(node)
             elif node.op in ("concat", "reshape", "slice") and any(
                 value in self._known for value in node.inputs
             ):
-                halves = [self._half(value) for value in node.inputs]
-                self._known[node.output] = self._made(halves, node)
-            if self._nodes:
-                self.places[node] = [*self._nodes, node]
+                halves = map(self._half, node.inputs)
+                self._known[node.output] = apply(node.op, *halves, **node.attributes)
 
     def _visit_cast(self, node: Node) -> None:
         (x,) = node.inputs
@@ -70,25 +67,15 @@ class _Narrow:
         if cache is None:
             return None
         if pad is not None:
-            cache = self._made([cache, self._half(pad.inputs[1])], pad)
-        return self._made([cache, starts, self._half(updates)], node)
+            cache = apply("pad", cache, self._half(pad.inputs[1]), **pad.attributes)
+        return apply("write_rows", cache, starts, self._half(updates), **node.attributes)
 
     def _half(self, value: Value) -> Value:
         """The value in half precision: as it was before, or rounded."""
-        found = self._known.get(value)
-        if found is not None:
-            return found
-        name = f"{value.name}_rounded"
-        if value.constant is not None:
-            return constant(name, self._dtype, value.constant)
-        type_ = replace(value.type, dtype=self._dtype)
-        self._nodes.append(made("cast", [value], type_, name, to=self._dtype))
-        return self._nodes[-1].output
-
-    def _made(self, operands: list[Value], wide: Node) -> Value:
-        """What a node gives in half precision that another one gives in float32."""
-        result, dtype = wide.output, self._dtype
-        type_ = replace(result.type, dtype=dtype)
-        name = f"{result.name}_{dtype}"
-        self._nodes.append(made(wide.op, operands, type_, name, **wide.attributes))
-        return self._nodes[-1].output
+        if value in self._known:
+            return self._known[value]
+        return (
+            value.cast(self._dtype)
+            if value.constant is None
+            else constant(value.constant, self._dtype)
+        )

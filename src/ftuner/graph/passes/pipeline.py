@@ -28,6 +28,7 @@ from ftuner.graph.passes.single_channels import write_single_channels
 from ftuner.graph.passes.whole_indices import whole_indices
 from ftuner.graph.passes.word_products import IN_PRECISION, products_of_levels
 from ftuner.graph.rewrite import rules
+from ftuner.graph.rewrite.rule import registered
 from ftuner.graph.verify import expect_bound, free_symbols, verify
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -46,6 +47,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     write_single_channels,
     pad_first_layers,
     rules.activations,
+    registered,
     rotary,
     rules.norms,
     # Attention is recognised by its softmax.

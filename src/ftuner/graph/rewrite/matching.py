@@ -38,6 +38,10 @@ _ANY = TensorType(FLOAT32, ())
 class Part(Value):
     """A value of a pattern, of any type."""
 
+    @property
+    def shape(self) -> Shape:
+        raise GraphError("a pattern has no shapes: write `apply` and the operator")
+
     def reduce(self, kind: str, axes: Sequence[int], keep: bool = True) -> Value:
         return building().add("reduced", self, kind=kind, axes=axes)
 

@@ -48,11 +48,25 @@ class Rule:
         return self.write(**parts)
 
 
+_REGISTERED: list[Rule] = []
+
+
 def rule(
     *patterns: Callable[..., Value] | str,
 ) -> Callable[[Callable[..., Value | None]], Rule]:
     """Declare a rule. A text is an operator, each node of which is asked of the function."""
     return lambda write: Rule(write, patterns)
+
+
+def register_rule(added: Rule) -> Rule:
+    """Add a rule from outside ftuner. It is applied with those of activations."""
+    _REGISTERED.append(added)
+    return added
+
+
+def registered(graph: Graph) -> Graph:
+    """The pass that applies registered rules."""
+    return _applied(_REGISTERED, graph)
 
 
 def together(*rules: Rule) -> Pass:
