@@ -20,8 +20,8 @@ LEFT_OUT = {
     "complex numbers": ("_fft_c2r", "_fft_r2c"),
     "statistics that are updated in place: call `module.eval()`": ("_native_batch_norm_legit",),
     "reads memory without regard to the tensor's axes": ("as_strided",),
-    "tells how a tensor is stored": ("sym_storage_offset", "sym_stride"),
-    "writes to a tensor that is given": ("out",),
+    "tells how a tensor is stored": ("sym_is_contiguous", "sym_storage_offset", "sym_stride"),
+    "writes to a tensor that is given": ("out", "resize_"),
     "distances of all pairs of rows: `cdist` has an importer": ("_pdist_forward",),
 }  # fmt: skip
 """Why core operators are not imported: those of a name, of an overload, or whose names end so."""
@@ -31,13 +31,13 @@ SHAPES = ("sym_size.int", "sym_numel.default")
 
 def core() -> Iterator[torch._ops.OpOverload]:
     """The operators of torch's core set."""
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        if isinstance(packet, torch._ops.OpOverloadPacket):
-            for overload in packet.overloads():
-                op = getattr(packet, overload)
-                if torch.Tag.core in op.tags:
-                    yield op
+    for whole in sorted(torch._C._dispatch_get_all_op_names()):
+        space, _, name = whole.partition("::")
+        if space == "aten":
+            op, _, overload = name.partition(".")
+            found = getattr(getattr(torch.ops.aten, op), overload or "default")
+            if torch.Tag.core in found.tags:
+                yield found
 
 
 def reason(name: str) -> str:

@@ -13,6 +13,9 @@ pytest.importorskip("expecttest")
 from tests.frontends import aten_samples  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 
+import ftuner  # noqa: E402
+from ftuner.frontends.torch.importer import import_fx  # noqa: E402
+
 OPERATORS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
 CORE = (
     "add", "div.floor_rounding", "clamp", "where", "sum", "std", "argmax", "cumsum", "index_put",
@@ -29,7 +32,7 @@ REFUSED = (
     "dropout", "feature_", "training", "while training", "rrelu", "booleans", "of int", "of uint8",
     "of bool", "complex", "into bool", "bool[", "statistics", "element of a tensor",
     "computed from extents", "no element to repeat", "corners", "einsum of integers",
-    "float32 for", "uint8, uint8", "no uint8 is",
+    "float32 for", "uint8, uint8", "no uint8 is", "dims have no",
 )  # fmt: skip
 """What the reasons are, one of which each message of a refused sample has."""
 
@@ -49,6 +52,21 @@ def test_a_few_samples_are_right(op: str) -> None:
     found = list(_outcomes(op, (torch.float32,), 2))
     assert [(which, what) for which, what in found if what != "right"] == []
     assert found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("op", CORE)
+def test_a_compiled_sample_is_right(op: str) -> None:
+    sample = next(aten_samples.samples(OPERATORS[op], torch.float32, 1))
+    with torch.no_grad():
+        expected = sample.function(*sample.operands)
+        module = aten_samples.traced(sample, whole=False)
+    assert module is not None
+    found = import_fx(module, {}, {})
+    operands = {v.name: x for v, x in zip(found.graph.inputs, sample.operands, strict=True)}
+    got = ftuner.compile(found.graph)(**operands)
+    for number, other in enumerate(expected):
+        torch.testing.assert_close(got[f"output_{number}"], other, rtol=2e-4, atol=1e-4)
 
 
 @pytest.mark.full

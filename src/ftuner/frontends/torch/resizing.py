@@ -35,6 +35,8 @@ def _upsampled(
     x: Value, sizes: Sequence[Dim], scales: Sequence[float | None], kind: str,
     corners: bool = False, exact: bool = False, antialias: bool = False,
 ) -> Value:  # fmt: skip
+    if kind != "nearest" and x.dtype.kind != "float":
+        raise unsupported(f"interpolation of {x.type}, which torch computes in fixed point")
     if antialias and corners:
         raise unsupported("antialiasing between the centres of corners")
     axes = [a for a in _axes(x, sizes, scales) if a.changes]
