@@ -45,7 +45,10 @@ class UnavailableError(Exception):
 
 
 def _compiled(module: torch.nn.Module, case: Case) -> Run:
-    return ftuner.compile(module, case.inputs(module, case.example), threads=_threads())
+    return ftuner.compile(
+        module, case.inputs(module, case.example), dynamic_shapes=case.dynamic_shapes,
+        threads=_threads(),
+    )  # fmt: skip
 
 
 def _backend(name: str) -> Callable[[torch.nn.Module, Case], Run]:
@@ -68,7 +71,7 @@ def _from_file(module: torch.nn.Module, case: Case) -> Run:
     tensors = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
     if any(not isinstance(x, (torch.Tensor, bool)) for x in given.values()):
         raise UnavailableError("the exporter takes no caches")
-    shapes = {
+    shapes = case.dynamic_shapes or {
         name: dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO) if name in tensors else None
         for name, x in given.items()
     }

@@ -174,6 +174,18 @@ def test_quotients_have_one_form_whose_bound_is_known() -> None:
     assert ceil_quotient(4 * A, 4) == A
 
 
+def test_a_quotient_of_a_quotient_is_one() -> None:
+    """As torch writes the extents of two convolutions with strides."""
+    x = symbol("x")
+    found = quotient(quotient(x + 1, 2) + 1, 2)
+    assert found == quotient(x + 3, 4)
+    assert quotient(found - 5, 3) == quotient(x - 17, 12)
+    for value in range(40):
+        assert (
+            evaluate(quotient(found - 5, 3), {"x": value}) == (((value + 1) // 2 + 1) // 2 - 5) // 3
+        )
+
+
 def test_what_an_extent_falls_short_by_adds_up() -> None:
     """Extents that are padded to a multiple, as windows of pictures are."""
     short = remainder(7 - remainder(A, 7), 7)

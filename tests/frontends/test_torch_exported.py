@@ -149,6 +149,26 @@ def test_named_dims() -> None:
     assert fixed.inputs[0].shape == (3, 8)
 
 
+def test_extents_of_ranges_and_of_steps() -> None:
+    """A range from a fraction, and a recurrent layer of any number of steps."""
+
+    class Module(nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(4, 3, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            found, _ = self.layer(x)
+            return found + torch.arange(0.5, found.shape[1])[:, None]
+
+    module = Module().eval()
+    model = ftuner.compile(module, (torch.ones(1, 2, 4),))
+    with torch.no_grad():
+        for shape in ((1, 1, 4), (3, 7, 4)):
+            x = torch.randn(shape)
+            assert close(model(x), module(x))
+
+
 def test_arguments_that_are_updated() -> None:
     model = ftuner.compile(Updating(), (torch.ones(3), torch.ones(3)))
     x, total = torch.randn(2, 5)

@@ -126,6 +126,8 @@ def _count(start: Dim | float, end: Dim | float, step: Dim | float) -> Dim:
     if isinstance(step, Symbolic) or step == 0:
         raise unsupported(f"a range with steps of {step}")
     if isinstance(start, Symbolic) or isinstance(end, Symbolic):
+        if isinstance(start, float) and step == 1:
+            start = math.floor(start)  # The fraction makes the range no shorter.
         if isinstance(start, float) or isinstance(end, float) or isinstance(step, float):
             raise unsupported(f"a range from {start} to {end} by {step}")
         return slice_extent(start, end, step)

@@ -79,6 +79,8 @@ class Extents:
             return self.known[e]
         if isinstance(e, (functions.TruncToInt, functions.FloorToInt)):
             return self._scaled(e.args[0])
+        if isinstance(e, functions.CeilToInt):
+            return self._after_fraction(e.args[0])
         operands = [] if isinstance(e, sympy.Pow) else [self._translated(x) for x in e.args]
         if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
             return product([self._translated(e.base)] * int(e.exp))
@@ -86,6 +88,16 @@ class Extents:
             if isinstance(e, kinds):
                 return function(operands)
         raise UnsupportedOperatorError(f"extent {e}: dims have no {type(e).__name__}")
+
+    def _after_fraction(self, e: sympy.Expr) -> Dim:
+        """An extent plus a number, rounded up: how many numbers `arange(0.5, extent)` has."""
+        if isinstance(e, functions.FloatTrueDiv) and e.args[1] == 1.0:
+            e = e.args[0]
+        number, rest = e.as_coeff_Add()
+        if not isinstance(rest, functions.ToFloat):
+            raise UnsupportedOperatorError(f"extent {e}, rounded: expected an extent plus a number")
+        offset: int = math.ceil(number)
+        return self._translated(rest.args[0]) + offset
 
     def _scaled(self, e: sympy.Expr) -> Dim:
         """A float times an extent, rounded down."""

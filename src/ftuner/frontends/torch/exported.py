@@ -24,11 +24,11 @@ from ftuner.errors import ExportError, FTunerError, MissingFileError, Unsupporte
 from ftuner.frontends.torch.calling import Calling, Input, named_arguments
 from ftuner.frontends.torch.containers import flattened
 from ftuner.frontends.torch.containers import name_of as path_name
-from ftuner.frontends.torch.decompositions import decompositions
+from ftuner.frontends.torch.decompositions import decomposed
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
-from ftuner.frontends.torch.recurrent_calls import KeptRecurrences
 from ftuner.frontends.torch.registry import ATEN, name_of
+from ftuner.frontends.torch.tracing import lengths_kept
 from ftuner.graph.ir import Graph
 
 _LOG = logging.getLogger(__name__)
@@ -282,7 +282,7 @@ def _traced(
         ExportError: it fails, or the module does.
     """
     try:
-        with torch.no_grad(), KeptRecurrences(), warnings.catch_warnings():
+        with torch.no_grad(), lengths_kept(), warnings.catch_warnings():
             # A recurrent layer has its weights in an attribute, too.
             warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
             return torch.export.export(
@@ -408,8 +408,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
         with torch.no_grad(), _without_strides(program.graph), warnings.catch_warnings():
             # torch copies structures in a way that it has deprecated.
             warnings.simplefilter("ignore", FutureWarning)
-            found: ExportedProgram = program.run_decompositions(decompositions())
-            return found
+            return decomposed(program)
     except Exception as error:  # torch raises anything.
         what = f"{type(error).__name__}: {error}"
         raise ExportError(f"torch does not decompose the program: {what[:1000]}") from error
