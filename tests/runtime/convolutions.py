@@ -22,12 +22,12 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 
 class Convolution:
-    """A convolution of symbolic extents with a bias, a residual of the result's shape and relu."""
+    """A convolution of symbolic extents, by default with a bias, a residual of the result's shape and relu."""
 
     def __init__(
         self, kernel: tuple[int, ...], channels: int, columns: int, groups: int = 1,
         strides: int = 1, dilation: int = 1, pads: tuple[int, int] = (1, 1), residual: bool = False,
-        dtype: DType = DTYPES["float32"],
+        dtype: DType = DTYPES["float32"], bias: bool = True,
     ) -> None:  # fmt: skip
         rank = len(kernel)
         self.kernel, self.groups = kernel, groups
@@ -36,7 +36,7 @@ class Convolution:
         self.random = np.random.default_rng(len(kernel) + channels + columns)
         self.w = self.made(*kernel, channels // groups, columns)
         self.w /= np.sqrt(self.w[..., 0].size, dtype=dtype.name)
-        self.bias = self.made(columns)
+        self.bias = self.made(columns) if bias else None
         self.channels = channels
 
     def made(self, *shape: int) -> Array:
@@ -63,7 +63,8 @@ class Convolution:
         y: Value = g.add(
             "convolution", x, g.constant(self.w), groups=self.groups, **self.attributes(axes)
         )
-        y = g.add("add", y, g.constant(self.bias))
+        if self.bias is not None:
+            y = g.add("add", y, g.constant(self.bias))
         if self.residual:
             y = g.add("add", y, g.given("r", *y.shape, dtype=self.dtype))
         return g.made(g.add("maximum", y, g.constant(np.zeros((), self.dtype.name))))
@@ -79,7 +80,8 @@ class Convolution:
         wide = _reference_convolution(
             x.astype(np.float64), self.w.astype(np.float64), self.groups,
             **self.attributes(x.shape[1:-1]),
-        ) + self.bias  # fmt: skip
+        )  # fmt: skip
+        wide = wide if self.bias is None else wide + self.bias
         return np.maximum(wide if r is None else wide + r, 0)
 
     def check(self, model: Model, images: int, *spatial: int, cancelling: float = 1) -> None:

@@ -54,6 +54,7 @@ DEPTHWISE = [
 WINOGRAD = [
     Convolution((3, 3), 16, 24),
     Convolution((3, 3), 9, 70, pads=(0, 2), residual=True),
+    Convolution((3, 3), 9, 70, strides=2, residual=True, bias=False),
     Convolution((3, 3), 24, 5, pads=(2, 0)),
     Convolution((3, 3), 8, 16, dtype=DTYPES["float64"]),
     Convolution((3, 3), 24, 36, groups=3, residual=True),

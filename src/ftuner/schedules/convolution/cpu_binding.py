@@ -37,7 +37,7 @@ from ftuner.runtime.cpu.tasks import Condition, PlanKey, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.schedules.convolution.step import ConvolutionStep
-from ftuner.schedules.product.cpu_binding import CompiledProduct, ProductKind
+from ftuner.schedules.product.cpu_binding import CompiledProduct, ProductKind, shared_epilogue
 from ftuner.ukernels.cpu.library import Operands
 
 
@@ -93,8 +93,9 @@ class CompiledConvolution(CompiledProduct[ConvolutionStep]):
         distances = row_distances((step.c, *step.operands))
         if distances is None:
             return None
-        window = step.read_window
-        return panels.problem(1, 1, WINDOW, window=window), _strides(*distances)
+        c_row, *operands = distances
+        strides = _strides(c_row, *shared_epilogue(step).placed(operands))
+        return panels.problem(1, 1, WINDOW, window=step.read_window), strides
 
     def lay_out_window(self, records: RecordLayout) -> int:
         step = self.step
