@@ -37,6 +37,7 @@ WINDOWS = [
     Convolution((4, 4), 3, 40, strides=4, pads=(0, 0)),
     # Most elements of the windows are outside x for all rows of a tile.
     Convolution((3, 3), 16, 40, dilation=12, pads=(12, 12), residual=True),
+    Convolution((3, 3), 9, 70, strides=2, residual=True, bias=False),
     Convolution((3, 5), 3, 24, dilation=20, pads=(40, 40)),
     Convolution((3, 3, 3), 4, 24, dilation=9, pads=(9, 9)),
     Convolution((3, 3), 4, 6, dtype=DTYPES["float64"]),
@@ -54,7 +55,6 @@ DEPTHWISE = [
 WINOGRAD = [
     Convolution((3, 3), 16, 24),
     Convolution((3, 3), 9, 70, pads=(0, 2), residual=True),
-    Convolution((3, 3), 9, 70, strides=2, residual=True, bias=False),
     Convolution((3, 3), 24, 5, pads=(2, 0)),
     Convolution((3, 3), 8, 16, dtype=DTYPES["float64"]),
     Convolution((3, 3), 24, 36, groups=3, residual=True),
