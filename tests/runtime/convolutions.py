@@ -22,7 +22,8 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 
 class Convolution:
-    """A convolution of symbolic extents, by default with a bias, a residual of the result's shape and relu."""
+    """A convolution of symbolic extents with a bias, unless it is left out, a residual of the
+    result's shape, if it is asked for, and relu."""
 
     def __init__(
         self, kernel: tuple[int, ...], channels: int, columns: int, groups: int = 1,
