@@ -92,6 +92,8 @@ def _of_operators() -> Iterator[Cell]:
     # Those that run graphs have no code of their own; no kernel reads or gives strings or maps.
     of_objects = {"translated", "maps", *(operator.name for operator in TEXT)} - {"n_grams"}
     computed = set(OPERATORS) - {operator.name for operator in CONTROL} - of_objects
+    # Some CPUs have no instruction for them: `test_word_products` covers those that do.
+    computed -= {"word_matmul", "word_convolution"}
     assert set(TEMPLATES) == computed, set(TEMPLATES) ^ computed
     for op, templates in TEMPLATES.items():
         for name, values in VARIANTS.get(op, {}).items():
