@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +26,7 @@ from tests.random_graphs.reports import Report, nodes_of, text_of
 from tests.random_graphs.tensors import Array
 from tests.walking import walking
 
+from ftuner.core.dtype import WORDS, DType
 from ftuner.errors import FTunerError, ShapeError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.graph.appending import Appended, memory_shape
 from ftuner.graph.ir import Graph, RandomKey
@@ -115,6 +116,7 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
         report,
         lambda graph: Model(graph, backend, Options(append_in_place=append)),
         False,
+        backend.narrow_dtypes,
     )
     if model is None:
         return
@@ -169,7 +171,7 @@ def _check_passes(agreement: Agreement, report: Report) -> None:
     """Run all inputs by the references of the operators that the passes leave."""
     changed: dict[Graph, Graph] = {}
     for graph in dict.fromkeys(agreement.graphs):
-        changed[graph] = _compiled(graph, report, lambda after: after, False)
+        changed[graph] = _compiled(graph, report, lambda after: after, False, WORDS)
         if changed[graph] is None:
             return
     graphs = [changed[graph] for graph in agreement.graphs]
@@ -252,10 +254,14 @@ def _check_on_gpu(agreement: Agreement, report: Report) -> None:
     )
 
 
-def _compiled(graph: Graph, report: Report, compile_: Callable[[Graph], Any], halves: bool) -> Any:
-    """The model of a graph after all passes; None if there is none. `halves`: as of `optimised`."""
+def _compiled(
+    graph: Graph, report: Report, compile_: Callable[[Graph], Any], halves: bool,
+    words: Collection[DType] = (),
+) -> Any:  # fmt: skip
+    """The model of a graph after all passes; None if there is none. `halves`, `words`: as of
+    `optimised`."""
     try:
-        changed = optimised(graph, halves)
+        changed = optimised(graph, halves, words)
         report.operators.update(node.op for node in (*nodes_of(graph), *nodes_of(changed)))
         return compile_(changed)
     except (UnsupportedKernelError, UnsupportedOperatorError) as error:

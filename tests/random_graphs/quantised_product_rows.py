@@ -160,7 +160,7 @@ def _convolved(
     """A weight, the shape of the result, and attributes."""
     channels = x.shape[1].at[0]
     groups = groups_of(maker, channels)
-    count = groups * maker.draws.pick((1, 2, 3) if groups > 1 else (8, 16, 5, 1, 33))
+    count = groups * maker.draws.pick((1, 2, 3) if groups > 1 else (8, 16, 5, 1, 33, 70))
     found = window(maker, x)
     w = some_levels(maker, (count, channels // groups, *found.kernel), dtype)
     shape = (x.shape[0], static(count), *found.extents)

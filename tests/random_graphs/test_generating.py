@@ -14,6 +14,7 @@ from tests.random_graphs.generating import generate, seeded
 from tests.random_graphs.reports import nodes_of
 from tests.random_graphs.table import ROWS, Row
 
+from ftuner.core.dtype import WORDS
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.importer import SUPPORTED
@@ -54,7 +55,7 @@ def test_a_row_makes_valid_graphs(row: Row, reached: Counter[str]) -> None:
         types = {(node.domain, node.op_type) for node in made.case.proto.graph.node}
         found |= (row.domain, row.op) in types or row.name in made.rows
         graph = graphs_of(made.case)[1][0]
-        changed = optimised(graph, halves=False)
+        changed = optimised(graph, halves=False, words=WORDS)
         reached.update({node.op for node in (*nodes_of(graph), *nodes_of(changed))})
         assert len(made.case.runs) > BINDINGS
     assert found

@@ -74,6 +74,9 @@ def index_select(x: Value, dim: int, index: Value) -> Value:
 def _gather(x: Value, dim: int, index: Value) -> Value:
     if not index.rank:
         return index_select(x.reshape((product(x.shape),)), 0, index).reshape(())
+    if 0 in index.shape:
+        # torch takes an empty index of any number of axes.
+        return scalar(0, x.dtype).broadcast(index.shape)
     x = x if x.rank else x.reshape((1,))
     return apply("gather_elements", x, indices(index), axis=axis_of(dim, x.rank), node=origin())
 
