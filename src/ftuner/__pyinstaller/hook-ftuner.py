@@ -5,7 +5,9 @@ from pathlib import Path
 from PyInstaller.utils.hooks import can_import_module, collect_data_files, collect_dynamic_libs
 
 PACKAGE = Path(__file__).resolve().parents[1]
-OPTIONAL = ("torch", "transformers", "triton", "scipy", "matplotlib", "onnxruntime")
+OPTIONAL = (
+    "torch", "functorch", "sympy", "transformers", "triton", "scipy", "matplotlib", "onnxruntime",
+)  # fmt: skip
 """Packages that a program has only if it imports them itself."""
 BY_NAME = (
     "llvmlite.binding", "llvmlite.ir", "ml_dtypes", "onnx.defs", "onnx.helper", "onnx.inliner",
