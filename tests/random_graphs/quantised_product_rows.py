@@ -65,7 +65,7 @@ def _dynamic(maker: Maker) -> None:
 
 
 def _second(maker: Maker, a: Tensor, dtype: str) -> Tensor:
-    k, n = a.shape[-1], maker.draws.pick((16, 1, 8, 33, 64))
+    k, n = a.shape[-1], maker.draws.pick((16, 1, 8, 33, 300))
     if not k.static or not k.at[0]:
         raise DeclinedError("no such weight")
     return some_levels(maker, (k.at[0], n), dtype)
