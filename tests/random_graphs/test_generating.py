@@ -63,8 +63,9 @@ def test_a_row_makes_valid_graphs(row: Row, reached: Counter[str]) -> None:
 
 def test_every_operator_of_graphs_is_reached(reached: Counter[str]) -> None:
     """By the rows above, as nodes of models, of graphs within nodes, or by the passes. Few seeds
-    have a matrix of levels that is large enough for words."""
-    rare = {"maps", "split_text", "tokens", "normalised_text", "word_matmul"}
+    have weights of levels that are large enough for words."""
+    rare = {"maps", "split_text", "tokens", "normalised_text", "word_matmul",
+            "word_convolution"}  # fmt: skip
     assert set(reached) | rare == set(OPERATORS)
 
 
