@@ -15,7 +15,9 @@ from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64, UINT8, DType
 from ftuner.core.product import WORD_PRODUCTS, ProductTypes, product_types
 from ftuner.errors import ConfigurationError, HardwareError
 
-LISTED_FEATURES = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
+MATRIX_UNIT = "amx"
+"""Prefix of x86's features of a matrix unit, after which Linux has `_` where LLVM has `-`."""
+LISTED_FEATURES = (MATRIX_UNIT, "avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
 """Prefixes of x86 vector features, which LLVM and Linux spell alike except for `_`."""
 FIXED = ("vector_bytes", "vector_registers", "fused", "masked")
 """The fields of a row that the model of a machine repeats."""
@@ -40,6 +42,28 @@ class MultiplyAdd:
 
 
 @dataclass(frozen=True)
+class MatrixUnit:
+    """What the manual of a matrix unit fixes: registers of tiles, and instructions that add the
+    product of two tiles to a third. A tile of A has `rows` rows of `steps` elements of k, one of B
+    `steps` rows of a vector, one of sums `rows` rows of a vector."""
+
+    rows: int
+    """At most; a tile may have fewer."""
+    steps: int
+    registers: int
+    latency_cycles: float
+    """From one tile's sums to the next multiply-add that needs them."""
+    multiply_adds: tuple[MultiplyAdd, ...]
+    """`emitter` names what `codegen.llvm.ir.instructions.TILE_MULTIPLY_ADDS` lists."""
+
+    def multiply_add(self, types: ProductTypes) -> MultiplyAdd | None:
+        """The multiply-add of a product, if there is one."""
+        wanted = types.a, types.b, types.accumulator
+        rows = (r for r in self.multiply_adds if (r.a, r.b, r.accumulator) == wanted)
+        return next(rows, None)
+
+
+@dataclass(frozen=True)
 class InstructionSet:
     """What the manual of a vector instruction set fixes, and how LLVM is asked for it."""
 
@@ -60,6 +84,7 @@ class InstructionSet:
     """Whether the k loop takes several k steps a round. Its code then pins vectors to registers of
     x86."""
     multiply_adds: tuple[MultiplyAdd, ...]
+    matrix: MatrixUnit | None = None
     converts_float16: bool = False
     """Whether one instruction makes a vector of float32 of one of float16."""
     scheduling_model: str = ""
@@ -101,7 +126,19 @@ OF_BYTES = _of_words(UINT8, "of_bytes", "avx512_vnni")
 """VPDPBUSD: four products of unsigned and signed bytes are added to each int32."""
 OF_BFLOAT16 = _of_words(BFLOAT16, "of_bfloat16", "avx512_bf16")
 """VDPBF16PS: two products are added to each float32, rounded to nearest, subnormals as zeros."""
-OF_NARROW = (OF_BYTES, OF_BFLOAT16)
+AMX = MatrixUnit(
+    rows=16,
+    steps=16,
+    registers=8,
+    # Intel's optimisation manual.
+    latency_cycles=52.0,
+    multiply_adds=(
+        _of_words(UINT8, "tiles_of_bytes", "amx_int8"),
+        _of_words(BFLOAT16, "tiles_of_bfloat16", "amx_bf16"),
+    ),
+)
+"""TDPBUSD and TDPBF16PS: what VPDPBUSD and VDPBF16PS do, on tiles."""
+OF_NARROW = (OF_BYTES, OF_BFLOAT16, *AMX.multiply_adds)
 
 _TABLE: dict[str, InstructionSet] = {
     row.name: row
@@ -143,7 +180,8 @@ _TABLE: dict[str, InstructionSet] = {
             vector_registers=32,
             masked=True,
             unrolled=True,
-            multiply_adds=(*FUSED, *OF_NARROW),
+            multiply_adds=(*FUSED, OF_BYTES, OF_BFLOAT16),
+            matrix=AMX,
             converts_float16=True,
         ),
         InstructionSet(

@@ -59,8 +59,10 @@ class Isa(Shown):
     """Whether loads and stores take a mask per lane at full speed."""
     of_bytes_per_cycle: float = 0.0
     of_bfloat16_per_cycle: float = 0.0
+    tiles_of_bytes_per_cycle: float = 0.0
+    tiles_of_bfloat16_per_cycle: float = 0.0
     """Vector multiply-adds of narrow numbers issued per cycle, by the emitter of their row; 0 where
-    the machine does not have the instruction."""
+    the machine does not have the instruction. One of whole tiles counts as those that it does."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
     def summary(self) -> str:
@@ -84,6 +86,13 @@ class Isa(Shown):
         row = instruction_set(self.name).multiply_add(types)
         rate = getattr(self, f"{row.emitter}_per_cycle") if row.flag else self.fma_per_cycle
         return MultiplyAddRate(rate, self.fma_latency_cycles, row.fused)
+
+    def tile_multiply_add(self, types: ProductTypes) -> MultiplyAddRate | None:
+        """What one core's matrix unit does of the multiply-adds of a product, if it has them."""
+        unit = instruction_set(self.name).matrix
+        row = unit and unit.multiply_add(types)
+        rate = getattr(self, f"{row.emitter}_per_cycle") if row else 0.0
+        return MultiplyAddRate(rate, unit.latency_cycles, fused=True) if unit and rate else None
 
     @property
     def narrow_dtypes(self) -> frozenset[DType]:

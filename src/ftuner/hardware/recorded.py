@@ -38,7 +38,7 @@ _SUFFIX = ".toml"
 _PROVENANCES = frozenset({"system", "probed", "datasheet", "fitted", "assumed"})
 _MAY_BE_ZERO = frozenset(
     {"associativity", "launch_s", "accumulator_bytes", "of_bytes_per_cycle",
-     "of_bfloat16_per_cycle"}
+     "of_bfloat16_per_cycle", "tiles_of_bytes_per_cycle", "tiles_of_bfloat16_per_cycle"}
 )  # fmt: skip
 _SURE = "confidence"
 _MAY_BE_EMPTY = frozenset({"provenance", _SURE, "matrix_flops_per_s", "matrix_instructions"})

@@ -7,6 +7,7 @@ other systems have neither. Whatever is missing is replaced by a conservative de
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import math
 import mmap
@@ -14,10 +15,11 @@ import os
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from ftuner.errors import HardwareError
-from ftuner.hardware.isa import instruction_sets
+from ftuner.hardware.isa import MATRIX_UNIT, instruction_sets
 
 
 def read_text(path: Path) -> str | None:
@@ -202,7 +204,7 @@ def read_system(
         architecture=architecture,
         model_name=_model_name(sections, architecture),
         cores=cores,
-        features=features,
+        features=_permitted(features),
         caches=(
             _caches_from_sys(root, siblings, cores)
             or _caches_from_sysconf(sysconf or _os_sysconf, cores)
@@ -234,6 +236,26 @@ def promised_isas(facts: SystemFacts) -> tuple[str, ...]:
     if facts.features:
         return listed
     return tuple(row.name for row in instruction_sets(facts.architecture))
+
+
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
+"""Of Linux on x86-64: a system call, what it shall do, and which registers it concerns."""
+
+
+def _permitted(features: frozenset[str]) -> frozenset[str]:
+    """Features without those of a matrix unit, if the system does not permit this process to use
+    it."""
+    of_unit = {name for name in features if name.startswith(MATRIX_UNIT)}
+    return features if not of_unit or _permits_matrix_unit() else features - of_unit
+
+
+@cache
+def _permits_matrix_unit() -> bool:
+    """Ask Linux for the registers of x86's matrix unit, for all threads of this process and of its
+    children; whether it gives them. Without its permission their use ends a process."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
 
 
 def own_affinity() -> Collection[int]:

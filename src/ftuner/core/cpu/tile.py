@@ -50,6 +50,8 @@ class RegisterTile:
     parts: int = 1
     """Tiles side by side, done one after the other: more rows than fit one tile of their width, in
     one pass over B."""
+    matrix: bool = False
+    """Whether a matrix unit multiplies, a tile of its registers for each vector of the row."""
 
     @property
     def width(self) -> int:
@@ -66,7 +68,8 @@ class RegisterTile:
 
     def __str__(self) -> str:
         columns = "+".join([f"{self.vectors}v"] * self.parts)
-        return f"{self.mr}x{columns}" + (f"/{self.chains}" if self.chains > 1 else "")
+        of = "m" if self.matrix else ""
+        return f"{self.mr}x{columns}{of}" + (f"/{self.chains}" if self.chains > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class UKernel:
     @property
     def symbol(self) -> str:
         """The name of the compiled function, unique among all uKernels."""
-        tail = "_tail" if self.tail else ""
+        tail = ("_matrix" if self.tile.matrix else "") + ("_tail" if self.tail else "")
         return (
             f"gemm_{self.types}_{self.isa}_{self.mr}x{self.nr}_c{self.tile.chains}p{self.tile.parts}"
             f"_{self.a_layout}_{self.b_layout}{tail}_{epilogue_digest(self.epilogue)}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import RegisterTile
@@ -48,6 +48,8 @@ class StepCycles:
 
 def step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles:
     """One k step of a tile whose operands are in L1."""
+    if tile.matrix:
+        return _matrix_step_cycles(tile, isa, types)
     return step_cycles_at(isa.multiply_add(types), tile, isa)
 
 
@@ -57,6 +59,30 @@ def step_cycles_at(rate: MultiplyAddRate, tile: RegisterTile, isa: Isa) -> StepC
         issue=tile.parts * tile.mr * tile.vectors / rate.per_cycle,
         latency=tile.parts * rate.latency_cycles / tile.chains,
         load=tile.parts * (tile.mr + tile.vectors) / isa.load_per_cycle,
+    )
+
+
+def _matrix_step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles:
+    """The mean of the steps that a matrix unit takes together."""
+    unit, rate = instruction_set(isa.name).matrix, isa.tile_multiply_add(types)
+    assert unit is not None
+    assert rate is not None
+    return StepCycles(
+        issue=tile.mr * tile.vectors / rate.per_cycle,
+        latency=rate.latency_cycles / unit.steps,
+        load=(tile.mr / unit.steps + tile.vectors) / isa.load_per_cycle,
+    )
+
+
+def matrix_rest_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes, steps: int) -> float:
+    """Cycles that a tile of a matrix unit takes longer for the steps that no tile of its registers
+    has, if there are `steps` in all: they are done as vectors."""
+    unit = instruction_set(isa.name).matrix
+    assert unit is not None
+    rest = steps % unit.steps
+    as_vectors = replace(tile, matrix=False)
+    return rest * (
+        step_cycles(as_vectors, isa, types).cycles - step_cycles(tile, isa, types).cycles
     )
 
 
@@ -85,6 +111,9 @@ def dot_tile_cycles(tile: RegisterTile, lanes: int, tuning: CpuTuning) -> float:
 def tile_cycles(tile: RegisterTile, tuning: CpuTuning, scratch: bool = False) -> float:
     """Cycles of one tile besides its k steps; `scratch`: its rows are copied to C."""
     vectors_cycles = tuning.tile_cycles_per_vector * tile.accumulators
+    if tile.matrix:
+        # Its sums become vectors through memory.
+        vectors_cycles *= 2
     cycles = tile.parts * (tuning.tile_cycles + vectors_cycles)
     return cycles + tuning.tail_cycles_per_row * tile.mr if scratch else cycles
 

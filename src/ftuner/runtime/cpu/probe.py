@@ -261,7 +261,7 @@ def _measure_one_core(
         add(kernel, "latency", 0, CHAIN_STEPS)
         add(kernel, "read", l1_bytes, l1_bytes / kernel.isa.vector_bytes)
         for row in kernel.narrow:
-            add(kernel, row.emitter, 0, ISSUE_STEPS * kernel.chains)
+            add(kernel, row.emitter, 0, kernel.multiply_adds(row))
     for level in range(1, len(facts.caches)):
         size = _working_set_bytes(facts, level, buffer.threads)
         add(kernels[-1], "read", size, size)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ftuner.hardware.constants import Calibration
 
 ISA_VARIABLE = "FTUNER_ISA"
-PROBE_VERSION = 4
+PROBE_VERSION = 5
 """Changes when the probe or the form of a hardware model does: kept models of other versions are
 not read."""
 

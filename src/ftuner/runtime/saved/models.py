@@ -50,8 +50,8 @@ from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import Family, LibraryName
 
 _USED_FLAGS = (
-    "abm", "adx", "avx", "bmi", "cx16", "f16c", "fma", "gfni", "lahf_lm", "movbe", "pni", "popcnt",
-    "sse", "ssse3", "tbm", "vaes", "vpclmul", "xop",
+    "abm", "adx", "amx", "avx", "bmi", "cx16", "f16c", "fma", "gfni", "lahf_lm", "movbe", "pni",
+    "popcnt", "sse", "ssse3", "tbm", "vaes", "vpclmul", "xop",
 )  # fmt: skip
 """Prefixes of the flags, as Linux lists them, of x86's instructions that LLVM may choose by itself
 for integers, floats and vectors of them."""

@@ -6,7 +6,7 @@ something is left, so that no machine ends with an empty library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil
@@ -17,9 +17,11 @@ from ftuner.cost.cpu.tile import (
     StepCycles,
     efficiency,
     panel_intensity,
+    step_cycles,
     step_cycles_at,
     tile_cycles,
 )
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.funnel import THRESHOLD, THRESHOLD_STEP, Funnel, Sieve
@@ -56,6 +58,28 @@ def dot_tiles(isa: Isa, types: ProductTypes, tuning: CpuTuning) -> list[Register
                 chains = min(ceil(needed / (mr * columns)), room // (mr * columns))
                 found.append(RegisterTile(mr, columns, max(chains, 1)))
     return found
+
+
+def with_matrix_tiles(
+    tiles: Sequence[RegisterTile], vectors: int, isa: Isa, types: ProductTypes
+) -> list[RegisterTile]:
+    """Tiles of one width, one for each height, where the machine may have a matrix unit: up to the
+    rows of its registers, those that it multiplies in fewer cycles. All of them where sums are
+    rounded: a row's bits then do not depend on the rows beside it."""
+    unit = instruction_set(isa.name).matrix
+    if isa.tile_multiply_add(types) is None or unit is None or vectors > unit.registers - 2:
+        return list(tiles)
+
+    def cycles(tile: RegisterTile) -> float:
+        return step_cycles(tile, isa, types).cycles
+
+    by_height = {tile.mr: tile for tile in tiles if tile.parts == 1}
+    for height in range(1, unit.rows + 1):
+        tile = RegisterTile(height, vectors, 1, matrix=True)
+        known = by_height.get(height)
+        if known is None or types.accumulator.kind == "float" or cycles(tile) < cycles(known):
+            by_height[height] = tile
+    return [tile for height, tile in by_height.items() if height <= unit.rows]
 
 
 @dataclass(frozen=True, repr=False)

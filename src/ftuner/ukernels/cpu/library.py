@@ -18,7 +18,13 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.ukernels.cpu.filters import RegisterFunnel, dot_tiles, register_tiles, run_filters
+from ftuner.ukernels.cpu.filters import (
+    RegisterFunnel,
+    dot_tiles,
+    register_tiles,
+    run_filters,
+    with_matrix_tiles,
+)
 
 BSource = Literal["panels", "rows", "columns", "other"]
 """The layout of B. `panels`: packed before; `rows`: contiguous along n; `columns`: contiguous along
@@ -147,6 +153,8 @@ class Library:
         if b_layout != DOT and a_layout != WINDOW:
             most = self.funnel.tail_heights[vectors - 1]
             known = [t for t in known if t.parts > 1 or t.mr <= most]
+        if a_layout == ROW and b_layout == PACKED:
+            known = with_matrix_tiles(known, vectors, self.isa, self.types)
         tiles = sorted(known, key=lambda t: t.mr)
         assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
         types = replace(self.types, b=b or self.types.b)

@@ -56,6 +56,11 @@ EMITTERS: Mapping[str, Emitter] = {
     "separate": _separate, "fused": _fused, "of_bytes": _of_bytes, "of_bfloat16": _of_bfloat16,
 }  # fmt: skip
 
+TILE_MULTIPLY_ADDS: Mapping[str, str] = {
+    "tiles_of_bytes": "llvm.x86.tdpbusd", "tiles_of_bfloat16": "llvm.x86.tdpbf16ps",
+}  # fmt: skip
+"""LLVM's intrinsics of a matrix unit, by the names that rows of `ftuner.hardware.isa` give them."""
+
 
 def emitter_of(isa: InstructionSet, types: ProductTypes) -> Emitter:
     """The emitter of a product's multiply-adds on an ISA.

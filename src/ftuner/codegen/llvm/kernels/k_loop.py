@@ -60,7 +60,7 @@ def steps_of_round(kernel: UKernel, isa: InstructionSet, tuning: KLoopTuning) ->
 
 
 @dataclass(frozen=True)
-class _Stream:
+class Stream:
     """What a tile fetches for later: `step` bytes from `first` on for each k step."""
 
     first: ir.Value
@@ -129,18 +129,18 @@ class KLoop:
         if b_k is not None:
             self._ahead = builder.mul(b_k, const(tuning.prefetch_steps))
 
-    def _later(self, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[_Stream]:
-        """B and A that the tile fetches for later."""
+    def later(self, tile: ir.Value, a: ir.Value, k: ir.Value, rows: int) -> list[Stream]:
+        """B and A that a tile of so many rows fetches for later."""
         builder, kernel, context = self._builder, self._kernel, self._context
         step = slot(builder, context, Context.NEXT_B_STEP)
         step = builder.udiv(step, const(kernel.tile.parts))
         first = pointer_slot(builder, context, Context.NEXT_B)
-        found = [_Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
+        found = [Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
         if kernel.a_layout == ROW:
             distance = slot(builder, context, Context.NEXT_A_DISTANCE)
             wanted = builder.icmp_signed("!=", distance, const(0))
-            step = builder.select(wanted, const(kernel.mr * self._size), const(0))
-            found.append(_Stream(at(builder, a, distance), step))
+            step = builder.select(wanted, const(rows * self._size), const(0))
+            found.append(Stream(at(builder, a, distance), step))
         return found
 
     def _asks(self, tile: ir.Value) -> ir.Value | None:
@@ -160,7 +160,7 @@ class KLoop:
         values = [a, b, *([ir.Constant(self._sums, None)] * (self._size_of_set * shape.chains))]
         if self._window is not None:
             return self._added(self._through_window(self._window, values, k))
-        streams, asks = self._later(tile, a, k), self._asks(tile)
+        streams, asks = self.later(tile, a, k, shape.mr), self._asks(tile)
         if asks is None:
             left, values = self._in_turn(values, k, streams, asked=True)
         else:
@@ -177,6 +177,10 @@ class KLoop:
         end = 2 + self._size_of_set
         values[:end] = self._rounds(left, values[:end], 1, asked=False)
         return self._added(values[2:])
+
+    def more(self, values: Sequence[ir.Value], k: ir.Value) -> list[list[ir.Value]]:
+        """The sums of a tile after `k` more steps, from places in A and in B and sums so far."""
+        return self._added(self._rounds(k, list(values), 1, asked=False)[2:])
 
     def _added(self, sums: Sequence[ir.Value]) -> list[list[ir.Value]]:
         """The sums of all chains together, row by row."""
@@ -215,7 +219,7 @@ class KLoop:
         return phi
 
     def _in_turn(
-        self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[_Stream], asked: bool
+        self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[Stream], asked: bool
     ) -> tuple[ir.Value, list[ir.Value]]:
         """Steps one after the other: how many are left over, and places in A and in B and sums."""
         builder, steps = self._builder, const(self._steps)
@@ -223,7 +227,7 @@ class KLoop:
         return builder.srem(k, steps), values
 
     def _in_k_streams(
-        self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[_Stream]
+        self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[Stream]
     ) -> tuple[ir.Value, list[ir.Value]]:
         """As `_in_turn`, but k is cut into even streams, which take a step in turns. Chains take
         streams in turns."""
@@ -249,7 +253,7 @@ class KLoop:
             return [a, b, *sums]
 
         def step(given: list[ir.Value]) -> list[ir.Value]:
-            ends = self._fetched(streams, given[: len(streams)], count)
+            ends = self.fetched(streams, given[: len(streams)], count)
             a, b, *_ = given = given[len(streams) :]
             _, _, *sums = carried_loop(builder, turns, given, turn, some=True)
             return [
@@ -267,7 +271,7 @@ class KLoop:
         return builder.sub(k, whole), [a, b, *sums]
 
     def _in_chunks(
-        self, rounds: ir.Value, values: Sequence[ir.Value], streams: Sequence[_Stream], asked: bool
+        self, rounds: ir.Value, values: Sequence[ir.Value], streams: Sequence[Stream], asked: bool
     ) -> list[ir.Value]:
         """All rounds, and between chunks of them what the streams ask for, and the lines that rows
         of A go on in: more rows than a busy core's prefetcher follows. Measured on Intel Emerald
@@ -282,7 +286,7 @@ class KLoop:
             left, places, values = given[0], given[1 : 1 + len(streams)], given[1 + len(streams) :]
             whole = builder.icmp_signed(">", left, rounds_of_chunk)
             now = builder.select(whole, rounds_of_chunk, left)
-            ends = self._fetched(streams, places, builder.mul(now, const(self._steps)))
+            ends = self.fetched(streams, places, builder.mul(now, const(self._steps)))
             if self._kernel.a_layout == ROW:
                 line = self._line_bytes
                 lines = range(line, line + steps_of_chunk * self._size, line)
@@ -295,8 +299,8 @@ class KLoop:
         first = [rounds, *(stream.first for stream in streams), *values]
         return carried_loop(builder, chunks, first, chunk)[1 + len(streams) :]
 
-    def _fetched(
-        self, streams: Sequence[_Stream], places: Sequence[ir.Value], steps: ir.Value
+    def fetched(
+        self, streams: Sequence[Stream], places: Sequence[ir.Value], steps: ir.Value
     ) -> list[ir.Value]:
         """Prefetch what `steps` steps fetch for later; returns the streams' places after it."""
         builder, ends = self._builder, []

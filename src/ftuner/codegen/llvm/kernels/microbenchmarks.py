@@ -16,17 +16,20 @@ from llvmlite import ir
 from ftuner.codegen.llvm.ir.builder import scalar_type
 from ftuner.codegen.llvm.ir.instructions import emitter_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.tiles import Tiles
 from ftuner.codegen.llvm.objects.jit import compile_object, has_instruction, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import ProductTypes, product_types
-from ftuner.hardware.isa import InstructionSet, MultiplyAdd
+from ftuner.hardware.isa import InstructionSet, MatrixUnit, MultiplyAdd
 
 SYMBOLS = ("clock", "issue", "latency", "read")
 CHAIN_STEPS = 32
 """Dependent operations that a repeat of `clock` or `latency` does; enough to hide the loop."""
 ISSUE_STEPS = 4
 """Multiply-adds of each chain that a repeat of `issue` does."""
+TILES = 4
+"""Chains of multiply-adds of tiles; enough to hide the latency of x86's."""
 SINK_BYTES = 4096
 """Room that the largest set of accumulators fits in (24 vectors of 64 bytes)."""
 FILL = 0x3F
@@ -51,7 +54,9 @@ class Microbenchmarks:
     def __init__(self, isa: InstructionSet) -> None:
         self.isa = isa
         self.chains = _chains(isa)
-        self.narrow = [row for row in isa.multiply_adds if row.flag and has_instruction(row)]
+        of_tiles = isa.matrix.multiply_adds if isa.matrix else ()
+        narrow = (*(row for row in isa.multiply_adds if row.flag), *of_tiles)
+        self.narrow = [row for row in narrow if has_instruction(row)]
         symbols = (*SYMBOLS, *(row.emitter for row in self.narrow))
         code = compile_object(emit(isa, self.narrow), host_target(isa.name))
         self._object = LoadedObject([code], symbols)
@@ -61,6 +66,13 @@ class Microbenchmarks:
         # Called this way a function runs without Python's global lock.
         prototype = ctypes.CFUNCTYPE(None, address, i64, i64, address)
         self._functions: dict[str, Any] = {s: prototype(self.addresses[s]) for s in symbols}
+
+    def multiply_adds(self, row: MultiplyAdd) -> int:
+        """Vector multiply-adds that a repeat of a narrow row's function does."""
+        unit = self.isa.matrix
+        if unit is None or row not in unit.multiply_adds:
+            return ISSUE_STEPS * self.chains
+        return ISSUE_STEPS * TILES * unit.rows * unit.steps
 
     def bind(
         self, symbol: str, data: int, size: int, repeats: int, sink: int
@@ -78,6 +90,9 @@ def emit(isa: InstructionSet, narrow: Sequence[MultiplyAdd] = ()) -> ir.Module:
     _emit_multiply_add(module, isa, "latency", 1, CHAIN_STEPS, floats)
     for row in narrow:
         types = product_types(row.a)
+        if isa.matrix is not None and row in isa.matrix.multiply_adds:
+            _emit_tiles(module, isa.matrix, row)
+            continue
         _emit_multiply_add(module, isa, row.emitter, _chains(isa), ISSUE_STEPS, types)
     _emit_read(module, isa)
     return module
@@ -154,6 +169,24 @@ def _emit_multiply_add(
         for variable, value in zip(variables, values, strict=True):
             builder.store(value, variable)
     _finish(builder, sink, kind, variables)
+
+
+def _emit_tiles(module: ir.Module, unit: MatrixUnit, row: MultiplyAdd) -> None:
+    """`TILES` independent chains of `ISSUE_STEPS` multiply-adds of whole tiles a repeat."""
+    builder, (data, _, repeats, _) = _begin(module, row.emitter)
+    tiles = Tiles(builder)
+    of_a, of_b = TILES, TILES + 1
+    tiles.configure(dict.fromkeys(range(TILES + 2), unit.rows), unit.steps * row.a.itemsize)
+    for tile in (of_a, of_b):
+        tiles.load(tile, data, ir.Constant(_I64, 0))
+    for tile in range(TILES):
+        tiles.zero(tile)
+    with counted_loop(builder, 0, repeats):
+        for _ in range(ISSUE_STEPS):
+            for tile in range(TILES):
+                tiles.multiply_add(row, tile, of_a, of_b)
+    tiles.release()
+    builder.ret_void()
 
 
 def _emit_read(module: ir.Module, isa: InstructionSet) -> None:

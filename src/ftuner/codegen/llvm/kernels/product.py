@@ -11,7 +11,8 @@ Accumulators are SSA values from the first multiply-add to the last store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
+from ftuner.codegen.llvm.kernels.matrix_tile import MatrixTile
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.common_epilogue import stages
@@ -69,6 +71,7 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
     window = None
     if kernel.a_layout == WINDOW:
         window = WindowRows(builder, context, a, row, kernel.mr, kernel.types.a.itemsize)
+    matrix = MatrixTile(builder, kernel, options, context) if kernel.tile.matrix else None
     parts = const(kernel.tile.parts)
     with counted_loop(builder, const(0), builder.mul(tiles, parts)) as number:
         tile, part = builder.udiv(number, parts), builder.urem(number, parts)
@@ -81,34 +84,64 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
         c_rows = Rows(c_tile, c_stride)
         corner = builder.add(row, first_row), builder.add(column, first_column)
         _prefetch_rows(builder, kernel, c_rows, options.line_bytes)
-        if window is not None:
-            window.enter_tile()
-        loop = KLoop(builder, kernel, options, context, window)
-        sums = loop.sums(number, a_tile, b_part, k)
-        if dtype != kernel.types.accumulator:
-            floats = ir.VectorType(scalar_type(dtype), kernel.lanes)
-            sums = [[builder.sitofp(x, floats) for x in row_sums] for row_sums in sums]
-        if window is not None:
-            window.leave_tile()
-        if scratch is None:
-            valid = slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
-            finish_tile(
-                builder, kernel, isa.fused, context, sums, c_rows, corner, valid, isa.masked
-            )
+        finish = partial(finish_tile, builder, fused=isa.fused, context=context)
+        if matrix is not None:
+            with matrix.sums(number, a_tile, b_part, k) as (first, sums):
+                rows = Rows(at(builder, c_tile, builder.mul(first, c_stride)), c_stride)
+                place = builder.add(corner[0], first), corner[1]
+                valid = _valid_columns(builder, kernel, context)
+                sums = _as_stored(builder, kernel, sums)
+                finish(matrix.rows, sums=sums, c=rows, corner=place, valid=valid, masked=True)
         else:
-            valid = slot(builder, context, Context.VALID_COLUMNS)
-            ragged = builder.icmp_signed("<", valid, const(kernel.nr))
-            own, types = Rows(scratch, const(kernel.nr * size)), (dtype, kernel.lanes)
-            given = slot(builder, context, Context.ACCUMULATE)
-            accumulate = builder.icmp_signed("!=", given, const(0))
-            with builder.if_then(builder.and_(ragged, accumulate)):
-                copy_rows(builder, types, c_rows, own, const(kernel.mr), valid)
-            place = Rows(*(builder.select(ragged, x, y) for x, y in zip(own, c_rows, strict=True)))
-            finish_tile(builder, kernel, isa.fused, context, sums, place, corner, valid)
-            with builder.if_then(ragged):
-                copy_rows(builder, types, own, c_rows, const(kernel.mr), valid)
+            if window is not None:
+                window.enter_tile()
+            sums = KLoop(builder, kernel, options, context, window).sums(number, a_tile, b_part, k)
+            sums = _as_stored(builder, kernel, sums)
+            if window is not None:
+                window.leave_tile()
+            valid = _valid_columns(builder, kernel, context)
+            with _rows_of_c(builder, kernel, context, c_rows, scratch, valid) as rows:
+                finish(kernel, sums=sums, c=rows, corner=corner, valid=valid, masked=isa.masked)
+    if matrix is not None:
+        matrix.release()
     builder.ret_void()
     return function
+
+
+def _valid_columns(builder: ir.IRBuilder, kernel: UKernel, context: ir.Value) -> ir.Value | None:
+    """How many columns of a tail exist; None of full panels."""
+    return slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
+
+
+@contextmanager
+def _rows_of_c(
+    builder: ir.IRBuilder, kernel: UKernel, context: ir.Value, c: Rows, scratch: ir.Value | None,
+    valid: ir.Value | None,
+) -> Iterator[Rows]:  # fmt: skip
+    """Where a tile is stored: `c`, or where there is a scratch tile and columns are missing, that
+    one, from which they are copied afterwards."""
+    if scratch is None:
+        yield c
+        return
+    assert valid is not None
+    types = kernel.types.c, kernel.lanes
+    ragged = builder.icmp_signed("<", valid, const(kernel.nr))
+    own = Rows(scratch, const(kernel.nr * kernel.types.c.itemsize))
+    given = slot(builder, context, Context.ACCUMULATE)
+    accumulate = builder.icmp_signed("!=", given, const(0))
+    with builder.if_then(builder.and_(ragged, accumulate)):
+        copy_rows(builder, types, c, own, const(kernel.mr), valid)
+    yield Rows(*(builder.select(ragged, x, y) for x, y in zip(own, c, strict=True)))
+    with builder.if_then(ragged):
+        copy_rows(builder, types, own, c, const(kernel.mr), valid)
+
+
+def _as_stored(builder: ir.IRBuilder, kernel: UKernel, sums: Sums) -> Sums:
+    """Complete sums in the dtype of C."""
+    if kernel.types.c == kernel.types.accumulator:
+        return sums
+    floats = ir.VectorType(scalar_type(kernel.types.c), kernel.lanes)
+    return [[builder.sitofp(x, floats) for x in row] for row in sums]
 
 
 def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: Rows, line_bytes: int) -> None:

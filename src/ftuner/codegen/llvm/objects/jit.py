@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ftuner.core.forks import wait_before_fork
-from ftuner.hardware.isa import LISTED_FEATURES, MultiplyAdd, instruction_set
+from ftuner.hardware.isa import LISTED_FEATURES, MATRIX_UNIT, MultiplyAdd, instruction_set
 from ftuner.hardware.system import read_system
 
 
@@ -60,20 +60,20 @@ def host_features() -> dict[str, bool]:
 
     A feature is on if LLVM detects it and, for vector features, if the operating system lists it
     too: a hypervisor may hide features that the CPU has. On systems that list nothing LLVM decides
-    alone.
+    alone, but for the matrix unit, which it has to permit.
     """
     found = dict(_binding().get_host_cpu_features())
     listed = {name.replace("_", "") for name in read_system().features}
-    if listed:
-        for name in found:
-            if name.startswith(LISTED_FEATURES) and name not in listed:
-                found[name] = False
+    for name in found:
+        told = name.startswith(LISTED_FEATURES) if listed else name.startswith(MATRIX_UNIT)
+        if told and name.replace("-", "") not in listed:
+            found[name] = False
     return found
 
 
 def _feature(row: MultiplyAdd) -> str:
     """LLVM's name of the feature that the instruction of a row needs; empty if it needs none."""
-    return row.flag.replace("_", "")
+    return row.flag.replace("_", "-" if row.flag.startswith(MATRIX_UNIT) else "")
 
 
 def has_instruction(row: MultiplyAdd) -> bool:
@@ -94,7 +94,9 @@ def host_target(isa: str) -> Target:
     wanted = row.features.split(",")
     missing = [f for f in wanted if not host.get(f[1:])]
     assert not missing, f"host lacks {missing} for {isa}"
-    wanted += sorted(f"+{_feature(t)}" for t in row.multiply_adds if host.get(_feature(t)))
+    of_tiles = row.matrix.multiply_adds if row.matrix else ()
+    narrow = {_feature(t) for t in (*row.multiply_adds, *of_tiles)}
+    wanted += sorted(f"+{name}" for name in narrow if host.get(name))
     # The CPU's name alone switches on all features of such CPUs. Switch off those that the ISA or
     # this machine (under a hypervisor) lacks.
     off = (

@@ -1,0 +1,60 @@
+"""Tiles of x86's matrix unit (AMX) in LLVM IR, by the numbers of their registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import I8, VOID, intrinsic, reserve
+from ftuner.codegen.llvm.ir.instructions import TILE_MULTIPLY_ADDS
+from ftuner.hardware.isa import MultiplyAdd
+
+_PALETTE = 1
+_COLUMN_BYTES, _ROWS, _CONFIGURATION_BYTES = 16, 48, 64
+"""Where a configuration has the bytes of a row, 16 bits, and the rows, 8 bits, of each tile."""
+
+
+class Tiles:
+    """What emits their instructions. A thread has one configuration, and other libraries have
+    theirs: code configures the unit before it uses it, and releases it then."""
+
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        self._builder = builder
+
+    def configure(self, rows: Mapping[int, int], row_bytes: int) -> None:
+        """Give tiles their rows, of so many bytes each; all become zeros."""
+        content = bytearray(_CONFIGURATION_BYTES)
+        content[0] = _PALETTE
+        for tile, count in rows.items():
+            content[_COLUMN_BYTES + 2 * tile] = row_bytes
+            content[_ROWS + tile] = count
+        kind = ir.ArrayType(I8, len(content))
+        place = reserve(self._builder, kind)
+        self._builder.store(ir.Constant(kind, content), place)
+        self._call("llvm.x86.ldtilecfg", place)
+
+    def release(self) -> None:
+        self._call("llvm.x86.tilerelease")
+
+    def zero(self, tile: int) -> None:
+        self._call("llvm.x86.tilezero", _number(tile))
+
+    def load(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        """Load rows that are `stride` bytes apart."""
+        self._call("llvm.x86.tileloadd64", _number(tile), address, stride)
+
+    def store(self, tile: int, address: ir.Value, stride: ir.Value) -> None:
+        self._call("llvm.x86.tilestored64", _number(tile), address, stride)
+
+    def multiply_add(self, row: MultiplyAdd, sums: int, a: int, b: int) -> None:
+        """Add the product of two tiles to a third."""
+        self._call(TILE_MULTIPLY_ADDS[row.emitter], *map(_number, (sums, a, b)))
+
+    def _call(self, name: str, *arguments: ir.Value) -> None:
+        kinds = [argument.type for argument in arguments]
+        self._builder.call(intrinsic(self._builder.module, name, VOID, kinds), arguments)
+
+
+def _number(tile: int) -> ir.Constant:
+    return ir.Constant(I8, tile)
