@@ -102,14 +102,19 @@ class Isa(Shown):
         return frozenset(
             rows for rows, t in WORD_PRODUCTS.items()
             if (t.a, t.b, t.accumulator) in known
-            and self.multiply_add(t).per_cycle * t.a.numbers >= worth
+            and self._most_per_cycle(t) * t.a.numbers >= worth
         )  # fmt: skip
+
+    def _most_per_cycle(self, types: ProductTypes) -> float:
+        """Vector multiply-adds of a product that one core issues per cycle, by whatever unit."""
+        of_tiles = self.tile_multiply_add(types)
+        of_vectors = self.multiply_add(types).per_cycle
+        return max(of_vectors, of_tiles.per_cycle) if of_tiles else of_vectors
 
     def peak_flops_per_cycle(self, types: ProductTypes) -> float:
         """Floating-point operations per cycle of one core, a multiply-add counted as two."""
-        rate = self.multiply_add(types)
         lanes = self.lanes(types.accumulator)
-        return 2.0 * lanes * rate.per_cycle * types.a.numbers
+        return 2.0 * lanes * self._most_per_cycle(types) * types.a.numbers
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import RegisterTile
@@ -71,18 +71,6 @@ def _matrix_step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> St
         issue=tile.mr * tile.vectors / rate.per_cycle,
         latency=rate.latency_cycles / unit.steps,
         load=(tile.mr / unit.steps + tile.vectors) / isa.load_per_cycle,
-    )
-
-
-def matrix_rest_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes, steps: int) -> float:
-    """Cycles that a tile of a matrix unit takes longer for the steps that no tile of its registers
-    has, if there are `steps` in all: they are done as vectors."""
-    unit = instruction_set(isa.name).matrix
-    assert unit is not None
-    rest = steps % unit.steps
-    as_vectors = replace(tile, matrix=False)
-    return rest * (
-        step_cycles(as_vectors, isa, types).cycles - step_cycles(tile, isa, types).cycles
     )
 
 

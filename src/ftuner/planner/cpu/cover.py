@@ -20,7 +20,6 @@ from ftuner.cost.cpu.tile import (
     FarPanel,
     dot_step_cycles,
     dot_tile_cycles,
-    matrix_rest_cycles,
     overlapped,
     reading,
     step_cycles,
@@ -91,8 +90,6 @@ class CoverTable:
             else:
                 terms = step_cycles(kernel.tile, isa, kernel.types)
                 fixed = tile_cycles(kernel.tile, tuning, scratch)
-            if kernel.tile.matrix:
-                fixed += matrix_rest_cycles(kernel.tile, isa, kernel.types, steps)
             widen = widen_cycles(kernel.tile, isa, kernel.types.b) if kernel.types.widens else 0.0
             cycles = max(terms.cycles, terms.issue + widen)
             cycles = overlapped(cycles, row_of_b_cycles, tuning.l2_overlap)

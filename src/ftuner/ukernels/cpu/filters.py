@@ -67,7 +67,7 @@ def with_matrix_tiles(
     rows of its registers, those that it multiplies in fewer cycles. All of them where sums are
     rounded: a row's bits then do not depend on the rows beside it."""
     unit = instruction_set(isa.name).matrix
-    if isa.tile_multiply_add(types) is None or unit is None or vectors > unit.registers - 2:
+    if isa.tile_multiply_add(types) is None or unit is None or vectors > unit.registers - 4:
         return list(tiles)
 
     def cycles(tile: RegisterTile) -> float:

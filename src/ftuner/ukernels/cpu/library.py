@@ -153,7 +153,7 @@ class Library:
         if b_layout != DOT and a_layout != WINDOW:
             most = self.funnel.tail_heights[vectors - 1]
             known = [t for t in known if t.parts > 1 or t.mr <= most]
-        if a_layout == ROW and b_layout == PACKED:
+        if a_layout in (ROW, WINDOW) and b_layout == PACKED:
             known = with_matrix_tiles(known, vectors, self.isa, self.types)
         tiles = sorted(known, key=lambda t: t.mr)
         assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I8, VOID, intrinsic, reserve
+from ftuner.codegen.llvm.ir.builder import I8, I16, VOID, at, const, intrinsic, reserve
 from ftuner.codegen.llvm.ir.instructions import TILE_MULTIPLY_ADDS
+from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.hardware.isa import MultiplyAdd
 
 _PALETTE = 1
-_COLUMN_BYTES, _ROWS, _CONFIGURATION_BYTES = 16, 48, 64
+_ROW_BYTES, _ROWS, _CONFIGURATION_BYTES = 16, 48, 64
 """Where a configuration has the bytes of a row, 16 bits, and the rows, 8 bits, of each tile."""
+
+
+class TileShape(NamedTuple):
+    """Of a register: positive i64 values."""
+
+    rows: ir.Value
+    row_bytes: ir.Value
 
 
 class Tiles:
@@ -22,16 +31,16 @@ class Tiles:
     def __init__(self, builder: ir.IRBuilder) -> None:
         self._builder = builder
 
-    def configure(self, rows: Mapping[int, int], row_bytes: int) -> None:
-        """Give tiles their rows, of so many bytes each; all become zeros."""
-        content = bytearray(_CONFIGURATION_BYTES)
-        content[0] = _PALETTE
-        for tile, count in rows.items():
-            content[_COLUMN_BYTES + 2 * tile] = row_bytes
-            content[_ROWS + tile] = count
-        kind = ir.ArrayType(I8, len(content))
-        place = reserve(self._builder, kind)
-        self._builder.store(ir.Constant(kind, content), place)
+    def configure(self, shapes: Mapping[int, TileShape]) -> None:
+        """Give tiles their rows and the bytes of each; all become zeros."""
+        builder = self._builder
+        place = reserve(builder, ir.ArrayType(I8, _CONFIGURATION_BYTES))
+        for first in range(0, _CONFIGURATION_BYTES, SLOT_BYTES):
+            builder.store(const(_PALETTE if first == 0 else 0), at(builder, place, first))
+        for tile, (rows, row_bytes) in shapes.items():
+            narrow = builder.trunc(row_bytes, I16), builder.trunc(rows, I8)
+            builder.store(narrow[0], at(builder, place, _ROW_BYTES + 2 * tile), align=2)
+            builder.store(narrow[1], at(builder, place, _ROWS + tile), align=1)
         self._call("llvm.x86.ldtilecfg", place)
 
     def release(self) -> None:

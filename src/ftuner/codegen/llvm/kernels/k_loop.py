@@ -129,8 +129,8 @@ class KLoop:
         if b_k is not None:
             self._ahead = builder.mul(b_k, const(tuning.prefetch_steps))
 
-    def later(self, tile: ir.Value, a: ir.Value, k: ir.Value, rows: int) -> list[Stream]:
-        """B and A that a tile of so many rows fetches for later."""
+    def later(self, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[Stream]:
+        """B and A that the tile fetches for later."""
         builder, kernel, context = self._builder, self._kernel, self._context
         step = slot(builder, context, Context.NEXT_B_STEP)
         step = builder.udiv(step, const(kernel.tile.parts))
@@ -139,11 +139,11 @@ class KLoop:
         if kernel.a_layout == ROW:
             distance = slot(builder, context, Context.NEXT_A_DISTANCE)
             wanted = builder.icmp_signed("!=", distance, const(0))
-            step = builder.select(wanted, const(rows * self._size), const(0))
+            step = builder.select(wanted, const(kernel.mr * self._size), const(0))
             found.append(Stream(at(builder, a, distance), step))
         return found
 
-    def _asks(self, tile: ir.Value) -> ir.Value | None:
+    def asks(self, tile: ir.Value) -> ir.Value | None:
         """Whether the tile asks for its own B ahead; None if it does in any case."""
         if self._kernel.tail or self._kernel.b_layout == STRIDED:
             return None
@@ -160,7 +160,7 @@ class KLoop:
         values = [a, b, *([ir.Constant(self._sums, None)] * (self._size_of_set * shape.chains))]
         if self._window is not None:
             return self._added(self._through_window(self._window, values, k))
-        streams, asks = self.later(tile, a, k, shape.mr), self._asks(tile)
+        streams, asks = self.later(tile, a, k), self.asks(tile)
         if asks is None:
             left, values = self._in_turn(values, k, streams, asked=True)
         else:
@@ -177,10 +177,6 @@ class KLoop:
         end = 2 + self._size_of_set
         values[:end] = self._rounds(left, values[:end], 1, asked=False)
         return self._added(values[2:])
-
-    def more(self, values: Sequence[ir.Value], k: ir.Value) -> list[list[ir.Value]]:
-        """The sums of a tile after `k` more steps, from places in A and in B and sums so far."""
-        return self._added(self._rounds(k, list(values), 1, asked=False)[2:])
 
     def _added(self, sums: Sequence[ir.Value]) -> list[list[ir.Value]]:
         """The sums of all chains together, row by row."""
@@ -247,7 +243,7 @@ class KLoop:
             a, b, *sums = given
             for chain in range(chains):
                 own = slice(chain * self._size_of_set, (chain + 1) * self._size_of_set)
-                self._ask(b, ahead)
+                self.ask(b, ahead)
                 sums[own] = self._step(a, b, 0, sums[own])
                 a, b = at(builder, a, a_apart), at(builder, b, b_apart)
             return [a, b, *sums]
@@ -326,7 +322,7 @@ class KLoop:
         def body(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *sums = given
             for number in range(steps if asked else 0):
-                self._ask(at(builder, b, self._b_steps[number]), self._ahead)
+                self.ask(at(builder, b, self._b_steps[number]), self._ahead)
             for number in range(steps):
                 first = number * size % len(sums)
                 sums[first : first + size] = self._step(a, b, number, sums[first : first + size])
@@ -335,7 +331,7 @@ class KLoop:
 
         return carried_loop(builder, count, values, body, some)
 
-    def _ask(self, row: ir.Value, ahead: ir.Value) -> None:
+    def ask(self, row: ir.Value, ahead: ir.Value) -> None:
         """Prefetch the row of B that is `ahead` bytes after another."""
         row = at(self._builder, row, ahead)
         for line in range(0, self._read_bytes, self._line_bytes):

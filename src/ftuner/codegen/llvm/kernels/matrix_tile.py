@@ -1,8 +1,10 @@
-"""A uKernel's sums by a matrix unit, in LLVM IR: tiles of A times tiles of B, for whole steps.
+"""A uKernel's sums by a matrix unit, in LLVM IR: tiles of A times tiles of B.
 
-Sums leave the unit through memory, a few rows at a time as vectors, which take the steps of k that
-are left over and the epilogue. Panels of B, and A in rows, are read as vectors read them. The
-unit is configured in each call of a uKernel, and released at its end.
+Panels of B, and A in rows, are read as vectors read them. Where a row of A is read through a
+window, each tile of A is copied together first, two of them in turns. The steps of k that fill no
+tile are a smaller one. Sums leave the unit through memory, from where they go as vectors through
+the epilogue, a few rows at a time. The unit is configured in each call of a uKernel, and released
+at its end.
 """
 
 from __future__ import annotations
@@ -13,47 +15,64 @@ from dataclasses import replace
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import at, const, reserve, scalar_type, slot
+from ftuner.codegen.llvm.ir.builder import at, const, maximum, reserve, scalar_type, slot
+from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.ir.tiles import Tiles
+from ftuner.codegen.llvm.ir.tiles import Tiles, TileShape
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
+from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 
 _MOST_ROWS = 4
 """Rows that leave the unit together."""
+_COPIES = 2
+"""Tiles of A that are copied together in turns: one is read while the next is written."""
 
 
 class MatrixTile:
-    """The tiles of one uKernel: of sums, one for each vector of its width; one of A; and those that
-    are left, in turns, of B."""
+    """The tiles of one uKernel. Registers: sums, one for each vector of its width; one of B, and
+    one of A; and one of each for the steps of k that are left over."""
 
     def __init__(
-        self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value
-    ) -> None:
+        self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value,
+        k: ir.Value, window: WindowRows | None,
+    ) -> None:  # fmt: skip
         unit = options.isa.matrix
         assert unit is not None, f"{options.isa.name} has no matrix unit"
-        multiply_add = unit.multiply_add(kernel.types)
-        assert multiply_add is not None, f"{options.isa.name} multiplies no tiles of {kernel.types}"
-        self._builder, self._kernel = builder, kernel
-        vectors = kernel.tile.vectors
-        self._steps = unit.steps
-        self._of_a, self._of_b = unit.registers - 1, range(vectors, unit.registers - 1)
-        assert self._of_b, f"no room for a tile of B beside {vectors} of sums"
-        rows = next(r for r in range(_MOST_ROWS, 0, -1) if kernel.mr % r == 0)
-        self.rows = replace(kernel, tile=RegisterTile(rows, vectors, 1))
-        """As a uKernel, those that leave the unit together."""
-        self._loop = KLoop(builder, self.rows, options, context)
+        row = unit.multiply_add(kernel.types)
+        assert row is not None, f"{options.isa.name} multiplies no tiles of {kernel.types}"
+        self._builder, self._context, self._kernel, self._row = builder, context, kernel, row
+        types, vectors = kernel.types, kernel.tile.vectors
+        assert vectors + 4 <= unit.registers, f"{vectors} tiles of sums leave no room for others"
+        self._whole, self._rest = (vectors, vectors + 1), (vectors + 2, vectors + 3)
+        """The tiles of A and of B."""
+        self._item_bytes, self._steps = types.a.itemsize, unit.steps
+        self._row_bytes, self._vector_bytes = kernel.nr * types.b.itemsize, options.isa.vector_bytes
         self._a_stride = slot(builder, context, Context.A_STRIDE)
-        self._row_bytes = kernel.nr * kernel.types.b.itemsize
-        self._vector_bytes = kernel.lanes * kernel.types.b.itemsize
-        accumulators = ir.ArrayType(scalar_type(kernel.types.accumulator), kernel.mr * kernel.nr)
-        self._sums = reserve(builder, accumulators)
-        rows_of_tiles = dict.fromkeys((*range(vectors), self._of_a), kernel.mr)
-        rows_of_tiles |= dict.fromkeys(self._of_b, unit.steps)
-        self._tiles, self._multiply_add = Tiles(builder), multiply_add
-        self._tiles.configure(rows_of_tiles, self._vector_bytes)
+        self._window, self._loop = window, None
+        if window is None:
+            self._loop = KLoop(builder, kernel, options, context)
+        else:
+            copies = ir.ArrayType(scalar_type(types.a), _COPIES * kernel.mr * unit.steps)
+            self._copies = reserve(builder, copies)
+        sums = ir.ArrayType(scalar_type(types.accumulator), kernel.mr * kernel.nr)
+        self._sums = reserve(builder, sums)
+        piece = k if window is None else window.run
+        self._count = builder.udiv(piece, const(unit.steps))
+        self._left = builder.urem(piece, const(unit.steps))
+        self._tiles = Tiles(builder)
+        rows, row_bytes = const(kernel.mr), const(self._vector_bytes)
+        shapes = dict.fromkeys(range(vectors), TileShape(rows, row_bytes))
+        some = maximum(builder, self._left, const(1))
+        for (a, b), steps in ((self._whole, const(unit.steps)), (self._rest, some)):
+            shapes[a] = TileShape(rows, builder.mul(steps, const(self._item_bytes)))
+            shapes[b] = TileShape(steps, row_bytes)
+        self._tiles.configure(shapes)
         self.release = self._tiles.release
+        height = next(r for r in range(_MOST_ROWS, 0, -1) if kernel.mr % r == 0)
+        self.rows = replace(kernel, tile=RegisterTile(height, vectors, 1))
+        """As a uKernel, those that leave the unit together."""
 
     @contextmanager
     def sums(
@@ -62,46 +81,115 @@ class MatrixTile:
         """Loop over the tile's rows with their sums, `[row][vector]`, after all steps of k; yields
         the first row, too. The arguments are as in `KLoop.sums`."""
         builder, kernel, vectors = self._builder, self._kernel, self._kernel.tile.vectors
-        whole = builder.sdiv(k, const(self._steps))
-        left = builder.srem(k, const(self._steps))
-        self._multiply(tile, a, b, k, whole)
-        steps = builder.mul(whole, const(self._steps))
-        a = at(builder, a, builder.mul(steps, const(kernel.types.a.itemsize)))
-        b = at(builder, b, builder.mul(steps, const(self._row_bytes)))
-        kind = ir.VectorType(scalar_type(kernel.types.accumulator), kernel.lanes)
-        size = kernel.lanes * kernel.types.accumulator.itemsize
-        with counted_loop(builder, 0, kernel.mr, self.rows.mr) as row:
-            first = at(builder, self._sums, builder.mul(row, const(vectors * size)))
-            values = [
-                builder.load(at(builder, first, i * size), typ=kind, align=size)
-                for i in range(self.rows.mr * vectors)
-            ]
-            a_rows = at(builder, a, builder.mul(row, self._a_stride))
-            yield row, self._loop.more([a_rows, b, *values], left)
-
-    def _multiply(
-        self, tile: ir.Value, a: ir.Value, b: ir.Value, k: ir.Value, count: ir.Value
-    ) -> None:
-        """The sums of `count` times the steps of a tile, to memory. What the uKernel fetches for
-        later is asked for between them."""
-        builder, vectors = self._builder, self._kernel.tile.vectors
-        row_bytes = const(self._row_bytes)
-        streams = self._loop.later(tile, a, k, self._kernel.mr)
         for v in range(vectors):
             self._tiles.zero(v)
+        if self._window is None:
+            self._rows_in_place(tile, a, b, k)
+        else:
+            self._through_window(self._window, a, b, k)
+        for v in range(vectors):
+            place = at(builder, self._sums, v * self._vector_bytes)
+            self._tiles.store(v, place, const(vectors * self._vector_bytes))
+        kind = ir.VectorType(scalar_type(kernel.types.accumulator), kernel.lanes)
+        row_bytes = vectors * self._vector_bytes
+        with counted_loop(builder, 0, kernel.mr, self.rows.mr) as row:
+            first = at(builder, self._sums, builder.mul(row, const(row_bytes)))
+            yield (
+                row,
+                [
+                    [
+                        builder.load(
+                            at(builder, first, i * row_bytes + v * self._vector_bytes),
+                            typ=kind, align=self._vector_bytes,
+                        )
+                        for v in range(vectors)
+                    ]
+                    for i in range(self.rows.mr)
+                ],
+            )  # fmt: skip
+
+    def _rows_in_place(self, tile: ir.Value, a: ir.Value, b: ir.Value, k: ir.Value) -> None:
+        """Add the products of rows in memory. What the uKernel fetches for later is asked for
+        between the steps."""
+        builder, loop = self._builder, self._loop
+        assert loop is not None
+        streams, asks = loop.later(tile, a, k), loop.asks(tile)
+        ahead = slot(builder, self._context, Context.AHEAD)
+        ahead = maximum(builder, ahead, const(self._steps * self._row_bytes))
 
         def step(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *places = given
-            places = self._loop.fetched(streams, places, const(self._steps))
-            self._tiles.load(self._of_a, a, self._a_stride)
-            for v in range(vectors):
-                of_b = self._of_b[v % len(self._of_b)]
-                self._tiles.load(of_b, at(builder, b, v * self._vector_bytes), row_bytes)
-                self._tiles.multiply_add(self._multiply_add, v, self._of_a, of_b)
-            a = at(builder, a, self._vector_bytes)
+            if asks is not None:
+                with builder.if_then(asks, likely=False):
+                    for row in range(self._steps):
+                        loop.ask(at(builder, b, row * self._row_bytes), ahead)
+            places = loop.fetched(streams, places, const(self._steps))
+            self._multiply(self._whole, a, self._a_stride, b)
+            a = at(builder, a, self._steps * self._item_bytes)
             return [a, at(builder, b, self._steps * self._row_bytes), *places]
 
-        carried_loop(builder, count, [a, b, *(stream.first for stream in streams)], step)
-        for v in range(vectors):
-            place = at(builder, self._sums, v * self._vector_bytes)
-            self._tiles.store(v, place, row_bytes)
+        firsts = [stream.first for stream in streams]
+        a, b, *_ = carried_loop(builder, self._count, [a, b, *firsts], step)
+        with builder.if_then(self._is_left()):
+            self._multiply(self._rest, a, self._a_stride, b)
+
+    def _through_window(self, window: WindowRows, a: ir.Value, b: ir.Value, k: ir.Value) -> None:
+        """Add the products of all elements of the window, each of which is a run of k steps."""
+        builder = self._builder
+        run_of_b = builder.mul(window.run, const(self._row_bytes))
+        left = lanes_below(builder, self._left, self._kernel.lanes)
+
+        def element(given: list[ir.Value]) -> list[ir.Value]:
+            (b,) = given
+            place, outside = window.point(a)
+
+            def step(given: list[ir.Value]) -> list[ir.Value]:
+                place, b, copy = given
+                self._copy(window, place, copy, None)
+                self._multiply(self._whole, copy, const(self._vector_bytes), b)
+                return [
+                    at(builder, place, self._vector_bytes),
+                    at(builder, b, self._steps * self._row_bytes),
+                    self._other(copy),
+                ]
+
+            count = builder.select(outside, const(0), self._count)
+            place, rest_of_b, copy = carried_loop(builder, count, [place, b, self._copies], step)
+            with builder.if_then(builder.and_(self._is_left(), builder.not_(outside))):
+                self._copy(window, place, copy, left)
+                self._multiply(self._rest, copy, const(self._vector_bytes), rest_of_b)
+            return [at(builder, b, run_of_b)]
+
+        carried_loop(builder, builder.udiv(k, window.run), [b], element)
+
+    def _is_left(self) -> ir.Value:
+        return self._builder.icmp_signed("!=", self._left, const(0))
+
+    def _other(self, copy: ir.Value) -> ir.Value:
+        """The other one of the two places for a tile of A."""
+        builder = self._builder
+        second = at(builder, self._copies, self._kernel.mr * self._vector_bytes)
+        return builder.select(builder.icmp_unsigned("==", copy, second), self._copies, second)
+
+    def _copy(
+        self, window: WindowRows, place: ir.Value, copy: ir.Value, mask: ir.Value | None
+    ) -> None:
+        """Copy a tile of A together, from where the window is: the lanes of `mask`, or all."""
+        builder, kernel = self._builder, self._kernel
+        vector = ir.VectorType(scalar_type(kernel.types.a), kernel.lanes)
+        for i in range(kernel.mr):
+            address = at(builder, place, window[i])
+            value = load_lanes(builder, address, vector, self._item_bytes, mask)
+            row = at(builder, copy, i * self._vector_bytes)
+            builder.store(value, row, align=self._vector_bytes)
+
+    def _multiply(
+        self, of_a_and_b: tuple[int, int], a: ir.Value, a_stride: ir.Value, b: ir.Value
+    ) -> None:
+        """Add the product of the tile at `a` and those at `b` to the sums."""
+        builder, (of_a, of_b) = self._builder, of_a_and_b
+        self._tiles.load(of_a, a, a_stride)
+        for v in range(self._kernel.tile.vectors):
+            place = at(builder, b, v * self._vector_bytes)
+            self._tiles.load(of_b, place, const(self._row_bytes))
+            self._tiles.multiply_add(self._row, v, of_a, of_b)

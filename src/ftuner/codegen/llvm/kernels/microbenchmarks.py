@@ -13,10 +13,10 @@ from typing import Any
 
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.builder import scalar_type
+from ftuner.codegen.llvm.ir.builder import const, scalar_type
 from ftuner.codegen.llvm.ir.instructions import emitter_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.tiles import Tiles
+from ftuner.codegen.llvm.ir.tiles import Tiles, TileShape
 from ftuner.codegen.llvm.objects.jit import compile_object, has_instruction, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32
@@ -176,7 +176,8 @@ def _emit_tiles(module: ir.Module, unit: MatrixUnit, row: MultiplyAdd) -> None:
     builder, (data, _, repeats, _) = _begin(module, row.emitter)
     tiles = Tiles(builder)
     of_a, of_b = TILES, TILES + 1
-    tiles.configure(dict.fromkeys(range(TILES + 2), unit.rows), unit.steps * row.a.itemsize)
+    shape = TileShape(const(unit.rows), const(unit.steps * row.a.itemsize))
+    tiles.configure(dict.fromkeys(range(TILES + 2), shape))
     for tile in (of_a, of_b):
         tiles.load(tile, data, ir.Constant(_I64, 0))
     for tile in range(TILES):

@@ -71,7 +71,9 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
     window = None
     if kernel.a_layout == WINDOW:
         window = WindowRows(builder, context, a, row, kernel.mr, kernel.types.a.itemsize)
-    matrix = MatrixTile(builder, kernel, options, context) if kernel.tile.matrix else None
+    matrix = None
+    if kernel.tile.matrix:
+        matrix = MatrixTile(builder, kernel, options, context, k, window)
     parts = const(kernel.tile.parts)
     with counted_loop(builder, const(0), builder.mul(tiles, parts)) as number:
         tile, part = builder.udiv(number, parts), builder.urem(number, parts)
@@ -85,6 +87,8 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
         corner = builder.add(row, first_row), builder.add(column, first_column)
         _prefetch_rows(builder, kernel, c_rows, options.line_bytes)
         finish = partial(finish_tile, builder, fused=isa.fused, context=context)
+        if window is not None:
+            window.enter_tile()
         if matrix is not None:
             with matrix.sums(number, a_tile, b_part, k) as (first, sums):
                 rows = Rows(at(builder, c_tile, builder.mul(first, c_stride)), c_stride)
@@ -93,15 +97,13 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 sums = _as_stored(builder, kernel, sums)
                 finish(matrix.rows, sums=sums, c=rows, corner=place, valid=valid, masked=True)
         else:
-            if window is not None:
-                window.enter_tile()
             sums = KLoop(builder, kernel, options, context, window).sums(number, a_tile, b_part, k)
             sums = _as_stored(builder, kernel, sums)
-            if window is not None:
-                window.leave_tile()
             valid = _valid_columns(builder, kernel, context)
             with _rows_of_c(builder, kernel, context, c_rows, scratch, valid) as rows:
                 finish(kernel, sums=sums, c=rows, corner=corner, valid=valid, masked=isa.masked)
+        if window is not None:
+            window.leave_tile()
     if matrix is not None:
         matrix.release()
     builder.ret_void()
