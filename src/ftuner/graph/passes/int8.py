@@ -8,6 +8,7 @@ import numpy as np
 
 from ftuner.core.dtype import INT8
 from ftuner.graph.algebra import apply
+from ftuner.graph.arrays import converted
 from ftuner.graph.following import static
 from ftuner.graph.ir import Array, Node, Value
 from ftuner.graph.rewrite.rule import rule
@@ -89,13 +90,23 @@ def _levels(around: Surroundings, value: Value, depth: int) -> _Levels | None:
         return _Levels(found.integers.reshape(static(shape)), scale)
     subtract = around.producer(value, "subtract")
     if subtract is not None:
-        return _shifted(_levels(around, subtract.inputs[0], depth - 1), subtract.inputs[1].constant)
+        zero = _numbers(around, subtract.inputs[1])
+        return _shifted(_levels(around, subtract.inputs[0], depth - 1), zero)
     multiply = around.producer(value, "multiply")
     if multiply is not None:
         for x, other in (multiply.inputs, multiply.inputs[::-1]):
-            if other.constant is not None:
-                return _scaled(_levels(around, x, depth - 1), other.constant)
+            factor = _numbers(around, other)
+            if factor is not None:
+                return _scaled(_levels(around, x, depth - 1), factor)
     return None
+
+
+def _numbers(around: Surroundings, value: Value) -> Array | None:
+    """A constant, or one that is kept narrow and widened."""
+    cast = around.producer(value, "cast")
+    if cast is None or (narrow := cast.inputs[0].constant) is None:
+        return value.constant
+    return converted(narrow, value.dtype)
 
 
 def _shifted(levels: _Levels | None, zero: Array | None) -> _Levels | None:
