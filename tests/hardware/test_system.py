@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftuner.errors import HardwareError
+from ftuner.hardware import system
 from ftuner.hardware.system import SystemFacts, isas_of, read_system
 
 AVX2 = "fpu sse sse2 fma f16c avx avx2"
@@ -182,6 +183,16 @@ def test_features_are_those_of_every_core(tmp_path: Path) -> None:
     wide = "processor: 0\nflags: " + AVX512
     write(tmp_path, {"proc/cpuinfo": wide + "\n\nprocessor: 1\nflags: " + AVX2})
     assert isas_of(facts_of(tmp_path)) == ("sse2", "avx2")
+
+
+@pytest.mark.parametrize("permits", [False, True])
+def test_a_matrix_unit_needs_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permits: bool
+) -> None:
+    monkeypatch.setattr(system, "_permits_matrix_unit", lambda: permits)
+    write(tmp_path, {"proc/cpuinfo": f"processor: 0\nflags: {AVX512} amx_tile amx_int8"})
+    features = facts_of(tmp_path).features
+    assert ("amx_int8" in features, "avx512f" in features) == (permits, True)
 
 
 @pytest.mark.parametrize(

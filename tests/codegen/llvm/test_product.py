@@ -30,7 +30,14 @@ from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT8, DType
 from ftuner.core.product import product_types
 from ftuner.hardware.constants import constants
-from ftuner.hardware.isa import FUSED, SEPARATE, InstructionSet, instruction_set
+from ftuner.hardware.isa import (
+    FUSED,
+    OF_BFLOAT16,
+    OF_BYTES,
+    SEPARATE,
+    InstructionSet,
+    instruction_set,
+)
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.ukernels.cpu.library import build_library
@@ -58,7 +65,8 @@ def target_of(machine: CpuHardware, isa: Isa) -> Target:
 def row_of(isa: str, fused: bool, masked: bool = False) -> InstructionSet:
     """The row of an ISA, with another kind of multiply-add and masks or without."""
     row = instruction_set(isa if isa != "any" else "sse2")
-    return replace(row, multiply_adds=FUSED if fused else SEPARATE, masked=masked)
+    of_floats = FUSED if fused else SEPARATE
+    return replace(row, multiply_adds=(*of_floats, OF_BYTES, OF_BFLOAT16), masked=masked)
 
 
 def module_of(kernel: UKernel, fused: bool, triple: str, masked: bool = False) -> ir.Module:

@@ -7,7 +7,7 @@ import pytest
 
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, INT8, INT64
-from ftuner.graph.builder import Builder
+from ftuner.graph.builder import MIN_NARROW_BYTES, Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.int8 import int8_weight
@@ -55,13 +55,18 @@ def weights(builder: Builder, kind: str) -> Value:
         unsigned = (WEIGHT.astype(np.int16) + 128).astype(np.uint8)
         shifted = less(builder, widened(builder, unsigned), np.array(128, np.float32))
         return scaled(builder, shifted, ROW)
+    if kind == "narrow zero points":
+        zeros = widened(builder, np.zeros((1, MIN_NARROW_BYTES), np.int8))
+        assert zeros.constant is None
+        wide = np.resize(WEIGHT, (K, MIN_NARROW_BYTES))
+        return builder.add("subtract", widened(builder, wide), zeros)
     assert kind == "transposed"
     across = widened(builder, np.ascontiguousarray(WEIGHT.T))
     return builder.add("transpose", scaled(builder, across, ROW[:, None]), perm=(1, 0))
 
 
 KINDS = ("scale of columns", "one scale", "no scale", "two scales", "unsigned with zero point",
-         "transposed")  # fmt: skip
+         "transposed", "narrow zero points")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,16 +8,21 @@ from dataclasses import replace
 import pytest
 from tests.conftest import recorded_cpus
 
-from ftuner.core.cpu.tile import COLUMN, PACKED, ROW, WINDOW
-from ftuner.core.dtype import DTYPES, FLOAT32
+from ftuner.core.cpu.tile import COLUMN, PACKED, ROW, WINDOW, RegisterTile
+from ftuner.core.dtype import BFLOAT16, DTYPES, FLOAT32, UINT8
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.product import product_types
+from ftuner.core.product import WORD_PRODUCTS, product_types
 from ftuner.cost.cpu.tile import step_cycles
 from ftuner.errors import HardwareError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.ops.layer import layer_epilogue
-from ftuner.ukernels.cpu.filters import register_tiles, registers_needed, run_filters
+from ftuner.ukernels.cpu.filters import (
+    register_tiles,
+    registers_needed,
+    run_filters,
+    with_matrix_tiles,
+)
 from ftuner.ukernels.cpu.library import Library, build_library, families_of_calls
 
 
@@ -137,3 +142,28 @@ def test_layers_pack_their_weight(recorded: CpuHardware) -> None:
 def test_unknown_isa(recorded: CpuHardware) -> None:
     with pytest.raises(HardwareError, match="has no ISA 'amx'; it has"):
         build_library(recorded, "amx", product_types(FLOAT32))
+
+
+def test_a_matrix_unit_has_the_tiles_that_it_multiplies_faster() -> None:
+    (hardware,) = (m for m in recorded_cpus() if m.name == "xeon-8375c")
+    types, of_floats = WORD_PRODUCTS[UINT8], WORD_PRODUCTS[BFLOAT16]
+    rates = {"of_bytes_per_cycle": 2.0, "of_bfloat16_per_cycle": 0.5}
+    vectors = replace(hardware.widest, **rates)
+    with_unit = replace(vectors, tiles_of_bytes_per_cycle=16.0, tiles_of_bfloat16_per_cycle=16.0)
+    machine = replace(hardware, isas=(*hardware.isas[:-1], vectors))
+    tiles = [RegisterTile(mr, 4, 2 if mr == 1 else 1) for mr in range(1, 7)]
+    assert with_matrix_tiles(tiles, 4, vectors, types) == tiles
+    found = with_matrix_tiles(tiles, 4, with_unit, types)
+    assert [tile.mr for tile in found] == list(range(1, 17))
+    assert [tile.mr for tile in found if not tile.matrix] == [1]
+    # Sums of floats are rounded: all rows by one unit.
+    assert all(tile.matrix for tile in with_matrix_tiles(tiles, 4, with_unit, of_floats))
+    # Tiles of more vectors than the unit has registers for are left as they are.
+    wide = [RegisterTile(1, 5, 1)]
+    assert with_matrix_tiles(wide, 5, with_unit, types) == wide
+    for isa in (vectors, with_unit):
+        library = build_library(replace(machine, isas=(isa,)), isa.name, types)
+        family = library.family(library.widths[0], False, ROW, PACKED)
+        assert (family.max_mr == 16) == (isa is with_unit)
+        column = library.family(library.widths[0], False, COLUMN, PACKED)
+        assert not any(kernel.tile.matrix for kernel in column.kernels)
