@@ -82,10 +82,11 @@ class Rewriting:
                 nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
 
         for node in graph.nodes:
-            if node.outputs[0] not in same:
+            if any(value not in same for value in node.outputs):
                 place(node)
-            elif (value := final(node.outputs[0])) in left:
-                place(left.pop(value))
+            for value in map(final, node.outputs):
+                if value in left:
+                    place(left.pop(value))
         outputs = tuple((name, final(value)) for name, value in graph.outputs)
         live = live_nodes(nodes, [value for _, value in outputs])
         return Graph(graph.inputs, outputs, live, graph.constraints)
