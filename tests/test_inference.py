@@ -50,7 +50,7 @@ def model_bytes() -> bytes:
 @pytest.fixture
 def as_default(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
     """The tests' own back end in the place of the process's."""
-    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
     return widest
 
 

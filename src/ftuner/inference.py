@@ -14,8 +14,8 @@ from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, HALF_DTYPES, DType
-from ftuner.core.given import ElementType, checked_integer, dtype_name
+from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
+from ftuner.core.given import ElementType
 from ftuner.errors import (
     ConfigurationError,
     ExportError,
@@ -31,16 +31,14 @@ from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord
 from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.graph.splitting import SplitGraph, divided
 from ftuner.models import LateModel, Model, ModuleModel, UnrankedModel
 from ftuner.runtime.backend import Backend, Options
-from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.memory import give_back_freed, reuse
-from ftuner.runtime.devices import CPU, backend_of
-from ftuner.runtime.kept_memory import KeptMemory
+from ftuner.runtime.devices import CPU
 from ftuner.runtime.model import ANY_RANK, TensorSpec
 from ftuner.runtime.preparing import Extents
+from ftuner.runtime.request import Request
 from ftuner.runtime.saved.container import is_saved
 from ftuner.runtime.saved.models import MALFORMED
 from ftuner.runtime.saved.models import read as read_saved
@@ -54,84 +52,6 @@ if TYPE_CHECKING:
     from ftuner.frontends.torch.exported import Program
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Request:
-    """What `load` is asked for; it documents the fields."""
-
-    threads: SupportsIndex | None = None
-    progress: Progress | None = None
-    device: str = CPU
-    dtype: ElementType | None = None
-    append_in_place: bool = False
-    random_seed: SupportsIndex | None = None
-    memory_limit: SupportsIndex | None = None
-    warm: Mapping[str, Extents] | None = None
-    precision: str = FLOAT32.name
-    isa: str | None = None
-    """One of this machine's CPU; by default as the process says."""
-
-    def __post_init__(self) -> None:
-        # An unknown element type is named before a device that is missing.
-        _half(self.dtype)
-
-    def backend(self) -> Backend:
-        """The back end of the device.
-
-        Raises:
-            ConfigurationError: no such device or ISA, or nothing is appended in place there.
-            HardwareError: a GPU that kernels cannot run on.
-        """
-        backend = backend_of(self.device)
-        if self.append_in_place and not backend.appends_in_place:
-            raise ConfigurationError(
-                "append_in_place is for models on a CPU, and the device is "
-                f"{self.device!r}; leave it out"
-            )
-        return backend if self.isa is None else CpuBackend(isa=self.isa)
-
-    def options(self, backend: Backend, origin: Origin | None = None) -> Options:
-        """How the model is compiled on a back end. `origin`: where it comes from.
-
-        Raises:
-            ConfigurationError: an element type that is not held there, a limit that is not a number
-                of bytes, or one for a GPU.
-        """
-        held = _half(self.dtype)
-        if held is not None and held.name not in backend.held_dtypes:
-            raise ConfigurationError(
-                f"dtype is {self.dtype!r}, which only a GPU multiplies here: a CPU runs a model as "
-                "the file says; leave dtype out, or give device='cuda'"
-            )
-        limit = self.memory_limit
-        if limit is not None:
-            if not backend.limits_memory:
-                raise ConfigurationError("memory_limit is for models on a CPU; leave it out")
-            limit = checked_integer(limit, "memory_limit", 0, error=ConfigurationError)
-        return Options(
-            self.threads, held, self._known_precision(backend), self.progress,
-            self.append_in_place, self.random_seed, KeptMemory(limit), made_by=origin,
-        )  # fmt: skip
-
-    def _known_precision(self, backend: Backend) -> str:
-        """As `Options` has it.
-
-        Raises:
-            ConfigurationError: an unknown one, or one that the device has no instruction for.
-        """
-        if self.precision in (None, FLOAT32.name):
-            return ""
-        rows = PRECISIONS.get(self.precision) if isinstance(self.precision, str) else None
-        if rows is None:
-            known = ", ".join((FLOAT32.name, *PRECISIONS))
-            raise ConfigurationError(f"precision is {self.precision!r}; expected one of {known}")
-        if rows not in backend.narrow_dtypes:
-            raise ConfigurationError(
-                f"precision is {self.precision!r}, for which {backend.target} has no instruction "
-                "here; leave it out, and on a GPU give dtype"
-            )
-        return self.precision
 
 
 @dataclass(frozen=True)
@@ -190,7 +110,7 @@ def load(
             for its intermediate results and its program is refused, whatever ran before; outputs
             do not count. Runs of several threads at once may take more together, until they end. By
             default each graph keeps the memory of its largest inputs for each concurrent caller,
-            and at most 64 MiB of programs. `Model.kept_bytes` is what is kept now.
+            and at most 40 MiB of programs. `Model.kept_bytes` is what is kept now.
         warm: shapes that the model is prepared for before it is returned; see `Model.prepare`.
         precision: in which products of float32 by weights are computed, on CPUs that have an
             instruction for it; sums, and all else, stay float32. `bfloat16` rounds both operands to
@@ -282,10 +202,10 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
         with _without_collections():
             found = _saved_model(source, request, origin)
     elif origin is not None and origin.path.endswith(".pt2"):
-        made = _torch_frontend().read_program(origin.path)
+        made = _torch_frontend("exported").read_program(origin.path)
         found = _from_program(made, request, device, origin)
     elif isinstance(source, _of_torch("export", "ExportedProgram")):
-        found = _from_program(_torch_frontend().exported_program(source), request, device)
+        found = _from_program(_torch_frontend("exported").exported_program(source), request, device)
     else:
         read = partial(read_model, source)
         # A message may be changed after it was loaded.
@@ -328,13 +248,13 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
     request = replace(request, append_in_place=saved.append_in_place)
     options = request.options(saved.backend, origin)
 
-    def compiled(graph: SplitGraph) -> Model:
+    def made(graph: SplitGraph) -> Model:
         return Model(graph, saved.backend, options)
 
     try:
         if isinstance(saved.graph, SplitGraph):
-            return compiled(saved.graph)
-        found = LateModel.from_saved(saved.graph, compiled, options)
+            return made(saved.graph)
+        found = LateModel.from_saved(saved.graph, made, options)
         assert isinstance(found, LateModel)
         return found
     except FTunerError:
@@ -395,19 +315,19 @@ def _made(
         except RunTimeNumberError as need:
             options = replace(options, shared=options.shared or SharedWeights())
             found: Model = LateModel(
-                partial(_imported, record), lambda g: _compiled(replace(g), backend, options), need,
+                partial(_imported, record), lambda g: compiled(replace(g), backend, options), need,
                 _declared(record.declared_outputs), options, variants,
             )  # fmt: skip
         else:
             del record
             if check is not None:
                 check(graph)
-            found = _compiled(graph, backend, options, variants)
+            found = compiled(graph, backend, options, variants)
     give_back_freed()
     return found
 
 
-def _compiled(
+def compiled(
     graph: Graph, backend: Backend, options: Options, variants: Variants[Model] | None = None
 ) -> Model:
     """The model of a graph, which loses its nodes."""
@@ -499,7 +419,7 @@ def compile(
                 f"{type(program).__name__} is a module, which is compiled with example inputs: "
                 "ftuner.compile(module, (x,))"
             )
-        made = _torch_frontend().module_program(program, example_inputs, dynamic_shapes)
+        made = _torch_frontend("modules").module_program(program, example_inputs, dynamic_shapes)
         found = _from_program(made, request, device)
     else:
         return _loaded(program, request, device)
@@ -515,7 +435,7 @@ def _from_graph(graph: Graph, request: Request) -> Model:
     for value in values:
         if value.dtype.name not in ELEMENT_DTYPES:
             raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
-    return _compiled(replace(graph), backend, options)
+    return compiled(replace(graph), backend, options)
 
 
 def _from_program(
@@ -532,8 +452,8 @@ def _from_program(
     return found
 
 
-def _torch_frontend() -> Any:
-    return import_module("ftuner.frontends.torch.exported")
+def _torch_frontend(room: str) -> Any:
+    return import_module(f"ftuner.frontends.torch.{room}")
 
 
 def _is_module(source: object) -> bool:
@@ -549,21 +469,4 @@ def _of_torch(*path: str) -> Any:
     return found or ()
 
 
-def _half(dtype: ElementType | None) -> DType | None:
-    """The element type that float32 is held in, or None for float32 itself.
-
-    Raises:
-        ConfigurationError: not the name of an element type.
-    """
-    name = dtype_name(dtype)
-    if dtype is None or name == FLOAT32.name:
-        return None
-    found = HALF_DTYPES.get(name or "")
-    if found is None:
-        raise ConfigurationError(
-            f"dtype is {dtype!r}; expected None, {', '.join((FLOAT32.name, *HALF_DTYPES))}"
-        )
-    return found
-
-
-__all__ = ["Model", "compile", "compile_file", "load", "save"]
+__all__ = ["Model", "compile", "compile_file", "compiled", "load", "save"]

@@ -51,11 +51,11 @@ def test_page_has_every_walk() -> None:
 
 ON_A_GPU = """
 import runpy, sys, torch
-import ftuner.inference
+import ftuner.runtime.request
 from ftuner.hardware.recorded import load_recorded
 from ftuner.runtime.gpu.backend import GpuBackend
 backend = GpuBackend(torch.device("cpu"), load_recorded("h200"), None)
-ftuner.inference.backend_of = lambda device: backend
+ftuner.runtime.request.backend_of = lambda device: backend
 sys.path[0] = sys.argv[1]
 runpy.run_path(f"{sys.argv[1]}/use.py")
 """

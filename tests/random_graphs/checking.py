@@ -26,7 +26,8 @@ from tests.random_graphs.reports import Report, nodes_of, text_of
 from tests.random_graphs.tensors import Array
 from tests.walking import walking
 
-from ftuner.core.dtype import WORDS, DType
+from ftuner.core.dtype import DType
+from ftuner.core.product import WORD_PRODUCTS
 from ftuner.errors import FTunerError, ShapeError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.graph.appending import Appended, memory_shape
 from ftuner.graph.ir import Graph, RandomKey
@@ -171,7 +172,7 @@ def _check_passes(agreement: Agreement, report: Report) -> None:
     """Run all inputs by the references of the operators that the passes leave."""
     changed: dict[Graph, Graph] = {}
     for graph in dict.fromkeys(agreement.graphs):
-        changed[graph] = _compiled(graph, report, lambda after: after, False, WORDS)
+        changed[graph] = _compiled(graph, report, lambda after: after, False, WORD_PRODUCTS)
         if changed[graph] is None:
             return
     graphs = [changed[graph] for graph in agreement.graphs]

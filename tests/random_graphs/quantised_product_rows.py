@@ -65,7 +65,7 @@ def _dynamic(maker: Maker) -> None:
 
 
 def _second(maker: Maker, a: Tensor, dtype: str) -> Tensor:
-    k, n = a.shape[-1], maker.draws.pick((16, 1, 8, 33, 300))
+    k, n = a.shape[-1], maker.draws.pick((16, 1, 8, 33, 64))
     if not k.static or not k.at[0]:
         raise DeclinedError("no such weight")
     return some_levels(maker, (k.at[0], n), dtype)
@@ -160,7 +160,7 @@ def _convolved(
     """A weight, the shape of the result, and attributes."""
     channels = x.shape[1].at[0]
     groups = groups_of(maker, channels)
-    count = groups * maker.draws.pick((1, 2, 3) if groups > 1 else (8, 16, 5, 1, 33, 70))
+    count = groups * maker.draws.pick((1, 2, 3) if groups > 1 else (8, 16, 5, 1, 33))
     found = window(maker, x)
     w = some_levels(maker, (count, channels // groups, *found.kernel), dtype)
     shape = (x.shape[0], static(count), *found.extents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.random_graphs.contraction_rows import matmul
 from tests.random_graphs.drawing import DeclinedError
-from tests.random_graphs.extents import static
+from tests.random_graphs.extents import Extent, static
 from tests.random_graphs.making import Maker
 from tests.random_graphs.table import row
 from tests.random_graphs.tensors import Tensor
@@ -51,6 +51,32 @@ def _dequantize(maker: Maker) -> None:
     axis = _axis(maker, x)
     parameters = _parameters(maker, x, x.dtype, axis)
     maker.add("DequantizeLinear", [x, *parameters], x.shape, "float32", -50, 50, axis=axis)
+
+
+@row("levels of eight bits", 0.6, since=13, idiom=True)
+def _levels(maker: Maker) -> None:
+    """A tensor and a weight of integers that are large enough for words, as floats again, and their
+    product or convolution."""
+    random, of_rows = maker.random(), maker.draws.pick(("uint8", "int8"))
+    k, n = maker.draws.pick(((64, 40), (67, 33), (130, 16)))
+    conv = maker.draws.chance(0.4)
+    shape: tuple[Extent, ...] = (maker.extent(large=0), static(k))
+    shape = (*shape, static(5), static(4)) if conv else (shape[0], static(3), shape[1])
+    weight = (n, k, 3, 2) if conv else (k, n)
+    x = maker.shaped(shape, of_rows)
+    zero = np.array(random.integers(0, 20), of_rows)
+    parameters = [maker.constant(np.float32(0.02)), maker.constant(zero)]
+    wide = maker.add("DequantizeLinear", [x, *parameters], shape, "float32", -6, 6)
+    w = maker.constant(random.integers(-128, 128, weight).astype(np.int8))
+    scales = (0.01 * random.random(n) + 0.001).astype(np.float32)
+    b = maker.add("DequantizeLinear", [w, maker.constant(scales)], [*map(static, weight)],
+                  "float32", -2, 2, axis=0 if conv else 1)  # fmt: skip
+    size = 12 * k * (6 if conv else 1)
+    if conv:
+        made = (shape[0], static(n), static(5), static(5))
+        maker.add("Conv", [wide, b], made, "float32", -size, size, pads=[1, 1, 1, 1])
+    else:
+        maker.add("MatMul", [wide, b], (*shape[:-1], static(n)), "float32", -size, size)
 
 
 @row("weight of eight bits", 1.0, since=13, idiom=True)

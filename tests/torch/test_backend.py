@@ -15,7 +15,9 @@ from ftuner.errors import FTunerError, MismatchError, UnsupportedOperatorError
 from ftuner.frontends.torch.registry import ATEN
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Value
+from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.runtime.cpu import kernels
+from ftuner.runtime.cpu.backend import default_backend
 from ftuner.torch import backend, explain
 from ftuner.torch.weights import WEIGHTS
 
@@ -242,7 +244,7 @@ def test_data_dependent_extents() -> None:
         ({"fast": True}, "no option 'fast'; there are threads"),
         ({"threads": "two"}, "option threads is 'two'; expected int"),
         ({"check": 1}, "option check is 1; expected bool"),
-        ({"precision": "bfloat16"}, "leave dtype out"),
+        ({"precision": "int4"}, "expected one of float32, bfloat16, int8-dynamic"),
         ({"threads": 0}, "thread count is 0"),
         ({"fullgraph_or_error": True}, "left to PyTorch: _fft_r2c.default"),
     ],
@@ -256,6 +258,17 @@ def test_options(options: dict[str, object], text: str) -> None:
     inner = getattr(caught.value, "inner_exception", caught.value)
     assert isinstance(inner, FTunerError)
     assert isinstance(inner, UnsupportedOperatorError) == ("fullgraph_or_error" in options)
+
+
+def test_precision() -> None:
+    module, x = mlp(), torch.randn(5, 3, WIDTH)
+    rows = PRECISIONS["int8-dynamic"].rows
+    if rows not in default_backend().narrow_dtypes:
+        pytest.skip("this CPU has no such instruction")
+    with torch.no_grad():
+        got, expected = compiled(module, precision="int8-dynamic")(x), module(x)
+    assert not torch.equal(got, expected)
+    torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
 
 
 def test_modes_are_refused() -> None:

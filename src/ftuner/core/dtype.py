@@ -55,9 +55,6 @@ UINT8, UINT16, UINT32, UINT64 = (DType(f"uint{8 * s}", s, kind="uint") for s in 
 UINT8X4, INT8X4 = (DType(name, 4, kind="word", numbers=4) for name in ("uint8x4", "int8x4"))
 BFLOAT16X2 = DType("bfloat16x2", 4, 8, kind="word", numbers=2)
 """Narrow numbers side by side: what one step of k of some products multiplies."""
-WORDS: dict[DType, DType] = {UINT8: INT8X4, BFLOAT16: BFLOAT16X2}
-WORDS_OF_ROWS: dict[DType, DType] = {UINT8: UINT8X4, BFLOAT16: BFLOAT16X2}
-"""The words of a weight, and those of rows, in products of narrow rows, by the dtype of these."""
 BOOL = DType("bool", 1, kind="bool")
 TENSOR_DTYPES: dict[str, DType] = {
     t.name: t

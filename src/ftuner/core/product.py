@@ -6,11 +6,12 @@ reduction axis k.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from ftuner.core.dtype import BFLOAT16X2, FLOAT32, INT8X4, INT32, UINT8X4, DType
+from ftuner.core.dtype import BFLOAT16, BFLOAT16X2, FLOAT32, INT8X4, INT32, UINT8, UINT8X4, DType
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,20 @@ class ProductTypes:
         return names[0] if len(set(names)) == 1 else "_".join(names)
 
 
+WORD_PRODUCTS: Mapping[DType, ProductTypes] = {
+    UINT8: ProductTypes(UINT8X4, INT8X4, INT32, FLOAT32),
+    BFLOAT16: ProductTypes(BFLOAT16X2, BFLOAT16X2, FLOAT32, FLOAT32),
+}
+"""The products of narrow rows by narrow weights, which are read as words, by the dtype of the rows.
+Sums of integers are exact, and become float32 when they are complete."""
+
+
 @lru_cache(maxsize=64)
 def product_types(dtype: DType, b: DType | None = None) -> ProductTypes:
     """The types of a product whose A, accumulators and C are of one dtype; B too, unless `b` is
-    given. Words of integers are added up in int32, and C is then float32, as it is of words of
-    half precision."""
-    if dtype == UINT8X4:
-        return ProductTypes(UINT8X4, INT8X4, INT32, FLOAT32)
-    if dtype == BFLOAT16X2:
-        return ProductTypes(BFLOAT16X2, BFLOAT16X2, FLOAT32, FLOAT32)
-    return ProductTypes(dtype, b or dtype, dtype, dtype)
+    given. Those of words are in `WORD_PRODUCTS`."""
+    of_words = (types for types in WORD_PRODUCTS.values() if types.a == dtype)
+    return next(of_words, None) or ProductTypes(dtype, b or dtype, dtype, dtype)
 
 
 class ReadWindow(NamedTuple):

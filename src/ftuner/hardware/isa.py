@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ftuner.core.dtype import BFLOAT16X2, FLOAT32, FLOAT64, INT8X4, INT32, UINT8X4, DType
-from ftuner.core.product import ProductTypes, product_types
+from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64, UINT8, DType
+from ftuner.core.product import WORD_PRODUCTS, ProductTypes, product_types
 from ftuner.errors import ConfigurationError, HardwareError
 
 LISTED_FEATURES = ("avx", "f16c", "fma", "gfni", "vaes", "vpclmul", "xop")
@@ -33,8 +33,6 @@ class MultiplyAdd:
     of the module `llvm`."""
     fused: bool
     """Whether it is one instruction; if not, it is a multiply and an add."""
-    k_steps: int = 1
-    """k steps that one lane of the accumulators takes at once."""
     llvm: str | None = None
     """The full name of a module outside ftuner that has the emitter."""
     flag: str = ""
@@ -94,11 +92,14 @@ SEPARATE = float_multiply_adds("separate", fused=False)
 FUSED = float_multiply_adds("fused", fused=True)
 
 
-OF_BYTES = MultiplyAdd(UINT8X4, INT8X4, INT32, "of_bytes", fused=True, flag="avx512_vnni")
+def _of_words(rows: DType, emitter: str, flag: str) -> MultiplyAdd:
+    types = WORD_PRODUCTS[rows]
+    return MultiplyAdd(types.a, types.b, types.accumulator, emitter, fused=True, flag=flag)
+
+
+OF_BYTES = _of_words(UINT8, "of_bytes", "avx512_vnni")
 """VPDPBUSD: four products of unsigned and signed bytes are added to each int32."""
-OF_BFLOAT16 = MultiplyAdd(
-    BFLOAT16X2, BFLOAT16X2, FLOAT32, "of_bfloat16", fused=True, flag="avx512_bf16"
-)
+OF_BFLOAT16 = _of_words(BFLOAT16, "of_bfloat16", "avx512_bf16")
 """VDPBF16PS: two products are added to each float32, rounded to nearest, subnormals as zeros."""
 OF_NARROW = (OF_BYTES, OF_BFLOAT16)
 

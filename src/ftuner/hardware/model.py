@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from ftuner.core.dtype import WORDS, DType
-from ftuner.core.product import ProductTypes
+from ftuner.core.dtype import DType
+from ftuner.core.product import WORD_PRODUCTS, ProductTypes
 from ftuner.core.shown import Shown
 from ftuner.core.units import capacity, count, rate
 from ftuner.errors import HardwareError
@@ -35,8 +35,6 @@ class MultiplyAddRate(NamedTuple):
     per_cycle: float
     """Issued per cycle."""
     latency_cycles: float
-    k_steps: int
-    """k steps that each takes."""
     fused: bool
     """Whether it is one instruction."""
 
@@ -85,21 +83,24 @@ class Isa(Shown):
         """
         row = instruction_set(self.name).multiply_add(types)
         rate = getattr(self, f"{row.emitter}_per_cycle") if row.flag else self.fma_per_cycle
-        return MultiplyAddRate(rate, self.fma_latency_cycles, row.k_steps, row.fused)
+        return MultiplyAddRate(rate, self.fma_latency_cycles, row.fused)
 
     @property
     def narrow_dtypes(self) -> frozenset[DType]:
         """The dtypes of rows, narrower than float32, that are multiplied faster than it."""
-        rows = instruction_set(self.name).multiply_adds
-        rates = {r.b: r.b.numbers * getattr(self, f"{r.emitter}_per_cycle") for r in rows if r.flag}
+        known = {(r.a, r.b, r.accumulator) for r in instruction_set(self.name).multiply_adds}
         worth = WORTH_ROUNDING * self.fma_per_cycle
-        return frozenset(a for a, words in WORDS.items() if rates.get(words, 0.0) >= worth)
+        return frozenset(
+            rows for rows, t in WORD_PRODUCTS.items()
+            if (t.a, t.b, t.accumulator) in known
+            and self.multiply_add(t).per_cycle * t.a.numbers >= worth
+        )  # fmt: skip
 
     def peak_flops_per_cycle(self, types: ProductTypes) -> float:
         """Floating-point operations per cycle of one core, a multiply-add counted as two."""
         rate = self.multiply_add(types)
         lanes = self.lanes(types.accumulator)
-        return 2.0 * lanes * rate.per_cycle * rate.k_steps * types.a.numbers
+        return 2.0 * lanes * rate.per_cycle * types.a.numbers
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,7 +15,7 @@ from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import FTunerError, InputError, ShapeError, UnsupportedOperatorError
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
-from ftuner.inference import Request, compile_file
+from ftuner.inference import compile_file
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg, described
 from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, refuse, translated
@@ -27,6 +27,7 @@ from ftuner.ort.providers import Chosen, Given, chosen
 from ftuner.ort.values import OrtValue
 from ftuner.runtime.devices import CPU
 from ftuner.runtime.model import Model
+from ftuner.runtime.request import Request
 
 Feeds = Mapping[str, object]
 Callback = Callable[[list[Any], object, str], None]

@@ -26,8 +26,8 @@ from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.registry import ATEN, name_of
 
 FEWEST_OPERATORS = 4
-"""A region that multiplies nothing must have as many operators, views aside: calling a model takes
-the time of so many small operators of PyTorch."""
+"""Fewest operators, without views, of a region without products: a call of a model takes about as
+long as four small operators of PyTorch."""
 PRODUCTS = ("mm", "linear", "matmul", "convolution", "attention", "lstm", "gru", "rnn")
 """Parts of the names of operators of which one alone is a region."""
 Left = dict[fx.Node, str]

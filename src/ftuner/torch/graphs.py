@@ -31,13 +31,13 @@ FEW_RUNS = 16
 """A tensor that changed twice within as many runs is passed to each run from then on: packing it
 takes as long as some runs that read it unpacked."""
 MOST_VALUES = 3
-"""A number of Python that had more values is passed to each run: others, such as the epsilon of a
-norm, are constants, which more can be done with."""
+"""Most values of a Python number that become constants, each of a graph of its own; a number with
+more values is passed to each run. An epsilon of a norm is better a constant."""
 _COMPILATION = fork_safe_lock()
 _TOLD: set[tuple[str, ...]] = set()
 """What was logged of operators that are left to PyTorch."""
 RECORDER: ContextVar[list[Division] | None] = ContextVar("RECORDER", default=None)
-"""The divisions of the graphs that this context runs; None where nobody asks."""
+"""The divisions of the graphs that this context runs, while they are recorded; else None."""
 _version = operator.attrgetter("_version")
 _address = torch.Tensor.data_ptr
 

@@ -19,7 +19,7 @@ class Options:
     check: bool = False
     """Whether the first runs are compared with PyTorch."""
     precision: str | None = None
-    """The element type that float32 is held in on a GPU; see `dtype` of `ftuner.load`."""
+    """`precision` of `ftuner.load`; on a GPU its `dtype`, which float32 is held in."""
 
 
 def options_of(given: Mapping[str, object] | None) -> Options:

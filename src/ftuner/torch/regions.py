@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import fx
 
-from ftuner.core.dtype import BFLOAT16
+from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.frontends.torch.importer import import_fx
-from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.splitting import divided
-from ftuner.inference import Model, Request
+from ftuner.inference import Model, compiled
 from ftuner.runtime.cpu.arrays import array_of, tensor_of
+from ftuner.runtime.request import Request
 from ftuner.torch.options import Options
 from ftuner.torch.weights import WEIGHTS
 
@@ -32,11 +31,14 @@ def model_of(
         NodeError: an operator whose importer refuses its arguments.
         UnsupportedOperatorError, GraphError, ConfigurationError: as `ftuner.compile`.
     """
-    request = Request(options.threads, device=str(device), dtype=options.precision)
+    of_cpu, asked = device.type == "cpu", options.precision
+    request = Request(
+        options.threads, device=str(device), dtype=None if of_cpu else asked,
+        precision=asked if of_cpu and asked else FLOAT32.name,
+    )  # fmt: skip
     backend = request.backend()
     compiling = replace(request.options(backend), shared=WEIGHTS)
-    graph = import_fx(module, constants, {}).graph.moved()
-    return Model(divided(optimised(graph, backend.multiplies_halves)), backend, compiling)
+    return compiled(import_fx(module, constants, {}).graph, backend, compiling)
 
 
 def runner(model: Model, device: torch.device) -> Run:

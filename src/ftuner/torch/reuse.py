@@ -35,7 +35,7 @@ class Traced:
 
 
 def earlier(module: fx.GraphModule, options: object) -> Callable[..., Any] | None:
-    """A function that runs a graph by one that was compiled earlier; None if there is no such."""
+    """Return a function that runs a graph by an earlier program; None if no program fits."""
     for traced in list(_known.get(_key(module.graph, options), ())):
         found = _Matching(traced.graph, module.graph).found()
         if found is not None:

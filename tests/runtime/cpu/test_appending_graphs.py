@@ -138,7 +138,7 @@ def test_a_window_slides_in_place(axis: int, rows: int, widest: CpuBackend) -> N
 def test_branches_of_a_file(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each branch of a condition on an input is a model of its own, which goes on with what the
     other one has appended."""
-    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
     info = helper.make_tensor_value_info
 
     def branch(name: str, nodes: list[Any]) -> Any:

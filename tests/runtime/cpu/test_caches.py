@@ -18,7 +18,7 @@ from ftuner.schedules.nest.step import NestStep
 
 @pytest.fixture(autouse=True)
 def _on_widest(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

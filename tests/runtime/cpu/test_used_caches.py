@@ -19,7 +19,7 @@ from ftuner.runtime.cpu.backend import CpuBackend
 
 @pytest.fixture(autouse=True)
 def _on_widest(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: widest)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
 
 
 @pytest.mark.parametrize("name", ["grouped", "scattered"])

@@ -221,7 +221,7 @@ def test_precision_of_floats(precision: str, k: int, n: int) -> None:
     assert np.isnan(reference[1, 4]).all()
     assert np.abs(reference - wanted)[finite].max() < 0.05
     device = CpuBackend()
-    if PRECISIONS[precision] in device.narrow_dtypes:
+    if PRECISIONS[precision].rows in device.narrow_dtypes:
         run = CompiledGraph(replace(graph), device, Options(threads=3))
         (got,) = run.run([x])
         np.testing.assert_allclose(got[finite], reference[finite], rtol=1e-3, atol=1e-3)
@@ -237,7 +237,7 @@ def test_precision_is_asked_for_by_name() -> None:
         ftuner.compile(graph, precision="int4")
     model = ftuner.compile(graph, precision="float32")
     assert model.steps[0].a.layout.dtype == FLOAT32
-    for name, dtype in PRECISIONS.items():
+    for name, (_, dtype) in PRECISIONS.items():
         graph, _ = float_graph(64, 96)
         if dtype in CpuBackend().narrow_dtypes:
             assert ftuner.compile(graph, precision=name).steps

@@ -36,7 +36,7 @@ def layer(tmp_path: Path) -> str:
 def test_run_and_compare(
     layer: str, tmp_path: Path, h200: GpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: h200)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: h200)
     x = np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     given = (layer, "--input", f"x={tmp_path / 'x.npy'}", "--device", "cuda")
@@ -56,7 +56,7 @@ def test_run_and_compare(
 def test_explain_measures_steps(
     layer: str, h200: GpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: h200)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: h200)
     found = document("explain", layer, "--shape", "x=3x8", "--device", "cuda")
     (group,) = found["groups"]
     assert group["measured_s"] > 0
@@ -78,7 +78,7 @@ def test_explain_measures_the_steps_of_convolutions(
     tmp_path: Path, h200: GpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which are others than those of a CPU."""
-    monkeypatch.setattr("ftuner.inference.backend_of", lambda device: h200)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: h200)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
         helper.make_node("Conv", ["a", "g"], ["y"], pads=[1] * 4, group=2),

@@ -68,7 +68,7 @@ def test_load_says_what_float32_is_held_in(
         assert device == "cuda"
         return H200
 
-    monkeypatch.setattr("ftuner.inference.backend_of", backend_of)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", backend_of)
     node = helper.make_node
     nodes = [node("Cast", ["x"], ["wide"], to=1), node("MatMul", ["wide", "w"], ["y"])]
     weight = np.full((3, 3), 1 + 2**-12, np.float32)

@@ -37,7 +37,7 @@ def asked(h200: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(device)
         return h200
 
-    monkeypatch.setattr("ftuner.inference.backend_of", backend_of)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", backend_of)
     monkeypatch.setattr("ftuner.ort.providers.has_cuda", lambda: True)
     return found
 
@@ -64,14 +64,14 @@ def test_the_first_provider_counts(asked: list[str]) -> None:
 
 
 def test_operators_that_the_gpu_lacks(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    backend_of = ftuner.inference.backend_of
+    backend_of = ftuner.runtime.request.backend_of
 
     def refusing(device: str) -> GpuBackend:
         if device != "cpu":
             raise UnsupportedOperatorError("no kernel of Relu")
         return backend_of(device)
 
-    monkeypatch.setattr("ftuner.inference.backend_of", refusing)
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", refusing)
     with pytest.warns(UserWarning, match="no kernel of Relu; the CPU is used instead"):
         session = ftuner.ort.InferenceSession(layer(), providers=BOTH)
     assert session.get_providers() == BOTH[1:]

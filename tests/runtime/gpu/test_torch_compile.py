@@ -10,8 +10,8 @@ import torch
 from tests.torch.modules import WIDTH, Block, compiled, mlp, same
 from torch import nn
 
-from ftuner.inference import Request
 from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.request import Request
 from ftuner.torch import explain, graphs
 from ftuner.torch.regions import on_gpu
 

@@ -53,11 +53,10 @@ def step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles
 
 def step_cycles_at(rate: MultiplyAddRate, tile: RegisterTile, isa: Isa) -> StepCycles:
     """The same, for many tiles."""
-    parts = tile.parts / rate.k_steps
     return StepCycles(
-        issue=parts * tile.mr * tile.vectors / rate.per_cycle,
-        latency=parts * rate.latency_cycles / tile.chains,
-        load=parts * (tile.mr + tile.vectors) / isa.load_per_cycle,
+        issue=tile.parts * tile.mr * tile.vectors / rate.per_cycle,
+        latency=tile.parts * rate.latency_cycles / tile.chains,
+        load=tile.parts * (tile.mr + tile.vectors) / isa.load_per_cycle,
     )
 
 

@@ -40,13 +40,13 @@ class Calling:
     arguments: pytree.TreeSpec
     """A dict of arguments by name."""
     leaves: tuple[Any, ...]
-    """Of the arguments: an `Input`, or a constant that the program was traced with."""
+    """Each leaf of the arguments: an `Input`, or a constant that the program was traced with."""
     states: Mapping[str, torch.Tensor]
     """Buffers that the module writes, which are inputs."""
     written: tuple[str, ...]
     """The inputs that the first outputs are written to."""
     results: tuple[Any, ...]
-    """Of the result, its leaves: an `Output`, a dim or a constant."""
+    """Each leaf of the result: an `Output`, a dim or a constant."""
     result: pytree.TreeSpec
     bound: Graph
     """The inputs and constraints, which give dims their values."""
@@ -99,7 +99,7 @@ class Calling:
         return feeds
 
     def returned(self, outputs: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
-        """What the module returns."""
+        """Return the result of the module, in its structure, from the outputs of the graph."""
         for name, found in zip(self.written, outputs, strict=False):
             feeds[name].copy_(found)
         if not feeds:

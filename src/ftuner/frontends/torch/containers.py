@@ -19,7 +19,7 @@ def flattened(tree: Any) -> tuple[list[tuple[Path, Any]], pytree.TreeSpec]:
     of `transformers`, are registered with torch's pytrees if they are not yet.
 
     Raises:
-        ExportError: an object that holds tensors but is no pytree.
+        ExportError: an object of a class that torch's pytrees do not know.
     """
     found, spec = pytree.tree_flatten_with_path(tree)
     unknown = {type(leaf) for _, leaf in found if not _is_leaf(leaf)}

@@ -55,7 +55,7 @@ class Imported:
 
     graph: Graph
     outputs: tuple[Any, ...]
-    """Of each leaf: an `Output`, or a dim or constant that is no tensor."""
+    """For each leaf of the output node: an `Output`, or a dim or constant that is not a tensor."""
 
 
 def dtype_of(dtype: torch.dtype) -> DType:

@@ -55,7 +55,7 @@ def _masked_scatter(x: Value, mask: Value, source: Value) -> Value:
     )
     flat = source.reshape((product(source.shape),))
     at = where(kept.reshape(count), places, 0)
-    # One element more, which is read where there is no mask: a source may have none.
+    # Elements outside the mask read one more element, because the source may be empty.
     more = concat([flat, scalar(0, source.dtype).reshape((1,))], 0)
     at = where(kept.reshape(count), at, flat.shape[0])
     return where(kept, gather(more, at).reshape(shape), x)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import FLOAT32, NARROW_DTYPES, WORDS, DType
+from ftuner.core.dtype import FLOAT32, NARROW_DTYPES, DType
 from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.core.product import WORD_PRODUCTS
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import held_in, of_bfloat16
 from ftuner.graph.ir import Array, TensorType
@@ -82,7 +83,7 @@ def _infer_word_matmul(types: Types, attributes: Attributes, require: Require) -
     """Rows of uint8 or bfloat16 times a matrix (k, n) of int8 or bfloat16, which is given as words
     of several steps of k. The sums, of uint8 in int32, are float32."""
     a, b = types
-    if WORDS.get(a.dtype) != b.dtype:
+    if a.dtype not in WORD_PRODUCTS or b.dtype != WORD_PRODUCTS[a.dtype].b:
         raise GraphError(f"word_matmul of {a} and {b}")
     if a.rank < 2 or b.rank != 2:
         raise ShapeError(f"word_matmul of {a} and {b}: expected two axes or more, and two")

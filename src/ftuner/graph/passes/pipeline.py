@@ -26,7 +26,7 @@ from ftuner.graph.passes.rotary import rotary
 from ftuner.graph.passes.separate_axes import separate_axes
 from ftuner.graph.passes.single_channels import write_single_channels
 from ftuner.graph.passes.whole_indices import whole_indices
-from ftuner.graph.passes.word_products import IN_PRECISION, products_of_levels
+from ftuner.graph.passes.word_products import PRECISIONS, products_of_levels
 from ftuner.graph.rewrite import rules
 from ftuner.graph.rewrite.rule import registered
 from ftuner.graph.verify import expect_bound, free_symbols, verify
@@ -69,7 +69,7 @@ def optimised(
 ) -> Graph:
     """The graph after all passes; it is verified after each that changes it. `halves`: whether the
     device computes half precision; if not, it is computed in float32. `words`: the narrow dtypes
-    of rows that it multiplies. `precision`: one of `IN_PRECISION`, in which products of float32 by
+    of rows that it multiplies. `precision`: one of `PRECISIONS`, in which products of float32 by
     weights are computed."""
     inside = partial(optimised, halves=halves, words=words, precision=precision)
     graph = replace(graph, nodes=tuple(_inside(node, inside) for node in graph.nodes))
@@ -90,7 +90,7 @@ def optimised(
             write_loops_as_nests,
         )  # fmt: skip
     if precision:
-        passes = (*passes, IN_PRECISION[precision])
+        passes = (*passes, PRECISIONS[precision].rule)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     free = free_symbols(graph) if any(node.binds for node in graph.nodes) else None
     for apply in passes:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.dtype import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, WORDS, DType
+from ftuner.core.dtype import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, DType
+from ftuner.core.product import WORD_PRODUCTS
 from ftuner.graph.algebra import apply, equal, rint, where, zero_padded
 from ftuner.graph.arrays import converted
 from ftuner.graph.arrays import words as bits_of
@@ -128,7 +129,7 @@ def _row(numbers: Array) -> Value:
 def _by_words(rows: Value, weight: Array, window: Mapping[str, Any] | None = None) -> Value:
     """The product of rows and of a weight (..., k, n) as memory has it, both filled up to words
     with zeros."""
-    dtype = WORDS[rows.dtype]
+    dtype = WORD_PRODUCTS[rows.dtype].b
     missing = -weight.shape[-2] % dtype.numbers
     if missing:
         last = (0,) * (rows.rank - 1)
@@ -160,10 +161,19 @@ def in_int8(node: Node) -> Value | None:
     return None if weight is None else _by_levels(node.inputs[0], weight)
 
 
-IN_PRECISION: Mapping[str, Rule] = {"bfloat16": in_bfloat16, "int8-dynamic": in_int8}
-"""How float32 is multiplied in other precisions, by their names."""
-PRECISIONS: Mapping[str, DType] = {"bfloat16": BFLOAT16, "int8-dynamic": UINT8}
-"""The dtypes that rows are rounded to then."""
+class Precision(NamedTuple):
+    """How products of float32 by weights are computed in another precision."""
+
+    rule: Rule
+    rows: DType
+    """The dtype that rows are rounded to."""
+
+
+PRECISIONS: Mapping[str, Precision] = {
+    "bfloat16": Precision(in_bfloat16, BFLOAT16),
+    "int8-dynamic": Precision(in_int8, UINT8),
+}
+"""The other precisions, by the names that users give."""
 
 
 def _by_levels(a: Value, weight: Array) -> Value:

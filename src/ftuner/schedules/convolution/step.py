@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, least_value
-from ftuner.core.dtype import WORDS_OF_ROWS, DType, moved_as
+from ftuner.core.dtype import DType, moved_as
 from ftuner.core.expr import operands as operands_of
-from ftuner.core.product import ReadWindow
+from ftuner.core.product import WORD_PRODUCTS, ReadWindow
 from ftuner.graph.buffers import View, contiguous_rows, in_words, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType, Value
@@ -165,7 +165,7 @@ def lower(node: Node, placement: Placement) -> tuple[PendingConvolution] | None:
 
 def _of_words(node: Node, placement: Placement) -> PendingConvolution:
     x, weight = node.inputs
-    words = WORDS_OF_ROWS[x.dtype]
+    words = WORD_PRODUCTS[x.dtype].a
     view = in_words(placement.contiguous_last(x), words)
     if view is None:
         view = in_words(placement.contiguous(x), words)

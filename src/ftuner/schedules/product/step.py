@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ftuner.core.dtype import WORDS_OF_ROWS, DType, moved_as
+from ftuner.core.dtype import DType, moved_as
 from ftuner.core.expr import Expr
-from ftuner.core.product import ReadWindow
+from ftuner.core.product import WORD_PRODUCTS, ReadWindow
 from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, Value
@@ -96,7 +96,7 @@ def lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
 
 def _words(a: Value, placement: Placement) -> View:
     """Rows of narrow numbers as rows of words. They are copied unless each begins with a word."""
-    words = WORDS_OF_ROWS[a.dtype]
+    words = WORD_PRODUCTS[a.dtype].a
     rows = in_words(placement.rows(a, a.dtype), words)
     if rows is None:
         whole = as_rows(placement.contiguous(a, a.dtype))

@@ -107,7 +107,6 @@ class KLoop:
         """`window`: how the tile reads A, if through one."""
         isa, tuning, self._line_bytes = options
         self._builder, self._kernel, self._isa = builder, kernel, isa
-        assert isa.multiply_add(kernel.types).k_steps == 1, "panels hold one k step after the other"
         self._multiply_add = emitter_of(isa, kernel.types)
         self._tuning, self._context = tuning, context
         types = kernel.types
