@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from heapq import heapify, heappop, heappush
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
     )
+    parser.addoption(
+        "--every-combination", action="store_true",
+        help="also run what `each_value` leaves out: combinations without a new pair of values",
+    )  # fmt: skip
 
 
 @pytest.hookimpl(trylast=True)
@@ -64,10 +71,19 @@ class _FailuresAtOnce:
             self.reporter.write_line(f"\n{report.nodeid} ({report.when})\n" + "\n".join(reason))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the import of files without the tests that `-m alone` asks for."""
+    asked = config.getoption("markexpr").split()
+    if collection_path.suffix != ".py" or asked[-1:] != ["alone"] or asked[-2:-1] == ["not"]:
+        return None
+    return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put files marked `long` first, and mark as `full` what takes longest, and the cases of a test
-    marked `each_value` that the core does not need."""
+    marked `each_value` that the core does not need. Leave out those that have no pair of values
+    which no other case has."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     longest = long_tests.listed()
     for item in items:
@@ -77,11 +93,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("each_value"):
             groups[item.parent, item.originalname].append(item)
+    left = set[pytest.Item]()
     for cases in groups.values():
-        kept = each_value([_values(case) for case in cases])
+        values = [_values(case) for case in cases]
+        core = each_value(values)
+        kept = core | pairs_of_values(values)
         for number, case in enumerate(cases):
-            if number not in kept:
+            if number not in core:
                 case.add_marker("full")
+            if number not in kept:
+                left.add(case)
+    if not config.getoption("every_combination"):
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=[*left])
+
+
+def pytest_collection_finish() -> None:
+    """Spare collections of garbage the modules and tests that are there by now: with those of all
+    tests, one would take half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def _values(case: pytest.Function) -> frozenset[object]:
@@ -108,6 +139,25 @@ def each_value(cases: Sequence[frozenset[object]]) -> set[int]:
         )
         chosen.add(best)
         uses.update(cases[best])
+    return chosen
+
+
+def pairs_of_values(cases: Sequence[frozenset[object]]) -> set[int]:
+    """Returns the indexes of few cases that together have every pair of values of `cases`; of all
+    that are left, each has the most pairs that no earlier one has."""
+    left = [{frozenset(pair) for pair in combinations(values, 2)} for values in cases]
+    queue = [(-len(pairs), number) for number, pairs in enumerate(left)]
+    heapify(queue)
+    found, chosen = set[object](), set[int]()
+    while queue:
+        _, number = heappop(queue)
+        left[number] -= found
+        entry = (-len(left[number]), number)
+        if queue and entry > queue[0]:
+            heappush(queue, entry)
+        elif left[number]:
+            chosen.add(number)
+            found |= left[number]
     return chosen
 
 

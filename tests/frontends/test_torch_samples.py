@@ -38,11 +38,13 @@ REFUSED = (
 
 
 def _outcomes(op: str, dtypes: tuple[torch.dtype, ...], most: int) -> Iterator[tuple[str, str]]:
-    for dtype in dtypes:
+    """The first sample of a first dtype is traced whole and decomposed, the others in turns."""
+    for place, dtype in enumerate(dtypes):
         if dtype not in OPERATORS[op].dtypes:
             continue
         for number, sample in enumerate(aten_samples.samples(OPERATORS[op], dtype, most)):
-            for whole in (True, False):
+            turn = (place + number) % 2 == 1
+            for whole in {turn, not place and not number}:
                 kind = "whole" if whole else "decomposed"
                 yield f"{dtype} {number} {kind}", aten_samples.outcome(sample, whole)
 

@@ -29,10 +29,7 @@ from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.model import Model
 
 # An interrupt within a finaliser is reported, and goes no further.
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 RANDOM = np.random.default_rng(0)
 A, B = (RANDOM.random(shape, np.float32) for shape in ((300, 96), (96, 260)))
 PRODUCT = A @ B
