@@ -22,6 +22,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.hardware.system import isas_of, read_system
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
+from ftuner.runtime.cpu import compilation
 from ftuner.runtime.cpu.backend import CpuBackend
 
 HOST_ISAS = tuple(isas_of(read_system()))
@@ -54,7 +55,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell of each failure when it happens: a run that is stopped has no summary."""
+    """Tell of each failure when it happens: a run that is stopped has no summary. Where tests have
+    a process for each core, they compile in these: starting others takes a second each."""
+    if hasattr(config, "workerinput"):
+        compilation.worthwhile_processes = lambda *_: 1
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         config.pluginmanager.register(_FailuresAtOnce(reporter))
@@ -113,6 +117,11 @@ def pytest_collection_finish() -> None:
     tests, one would take half a second."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Libraries report what is left of them when the process ends."""
+    gc.unfreeze()
 
 
 def _values(case: pytest.Function) -> frozenset[object]:
