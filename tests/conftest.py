@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from heapq import heapify, heappop, heappush
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.hardware.system import isas_of, read_system
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
+from ftuner.runtime.cpu import compilation
 from ftuner.runtime.cpu.backend import CpuBackend
 
 HOST_ISAS = tuple(isas_of(read_system()))
@@ -43,11 +47,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
     )
+    parser.addoption(
+        "--every-combination", action="store_true",
+        help="also run what `each_value` leaves out: combinations without a new pair of values",
+    )  # fmt: skip
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell of each failure when it happens: a run that is stopped has no summary."""
+    """Tell of each failure when it happens: a run that is stopped has no summary. Where tests have
+    a process for each core, they compile in these: starting others takes a second each."""
+    if hasattr(config, "workerinput"):
+        compilation.worthwhile_processes = lambda *_: 1
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         config.pluginmanager.register(_FailuresAtOnce(reporter))
@@ -64,10 +75,19 @@ class _FailuresAtOnce:
             self.reporter.write_line(f"\n{report.nodeid} ({report.when})\n" + "\n".join(reason))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip the import of files without the tests that `-m alone` asks for."""
+    asked = config.getoption("markexpr").split()
+    if collection_path.suffix != ".py" or asked[-1:] != ["alone"] or asked[-2:-1] == ["not"]:
+        return None
+    return "mark.alone" not in collection_path.read_text(encoding="utf-8") or None
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put files marked `long` first, and mark as `full` what takes longest, and the cases of a test
-    marked `each_value` that the core does not need."""
+    marked `each_value` that the core does not need. Leave out those that have no pair of values
+    which no other case has."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     longest = long_tests.listed()
     for item in items:
@@ -77,11 +97,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("each_value"):
             groups[item.parent, item.originalname].append(item)
+    left = set[pytest.Item]()
     for cases in groups.values():
-        kept = each_value([_values(case) for case in cases])
+        values = [_values(case) for case in cases]
+        core = each_value(values)
+        kept = core | pairs_of_values(values)
         for number, case in enumerate(cases):
-            if number not in kept:
+            if number not in core:
                 case.add_marker("full")
+            if number not in kept:
+                left.add(case)
+    if not config.getoption("every_combination"):
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=[*left])
+
+
+def pytest_collection_finish() -> None:
+    """Spare collections of garbage the modules and tests that are there by now: with those of all
+    tests, one would take half a second."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Libraries report what is left of them when the process ends."""
+    gc.unfreeze()
 
 
 def _values(case: pytest.Function) -> frozenset[object]:
@@ -108,6 +148,25 @@ def each_value(cases: Sequence[frozenset[object]]) -> set[int]:
         )
         chosen.add(best)
         uses.update(cases[best])
+    return chosen
+
+
+def pairs_of_values(cases: Sequence[frozenset[object]]) -> set[int]:
+    """Returns the indexes of few cases that together have every pair of values of `cases`; of all
+    that are left, each has the most pairs that no earlier one has."""
+    left = [{frozenset(pair) for pair in combinations(values, 2)} for values in cases]
+    queue = [(-len(pairs), number) for number, pairs in enumerate(left)]
+    heapify(queue)
+    found, chosen = set[object](), set[int]()
+    while queue:
+        _, number = heappop(queue)
+        left[number] -= found
+        entry = (-len(left[number]), number)
+        if queue and entry > queue[0]:
+            heappush(queue, entry)
+        elif left[number]:
+            chosen.add(number)
+            found |= left[number]
     return chosen
 
 

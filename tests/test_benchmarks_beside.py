@@ -28,7 +28,6 @@ def _compute_the_same(note: Note) -> None:
     calls[MULTIPLY_ADDS][0]()
 
 
-@pytest.mark.alone
 def test_ways_compute_the_same_product() -> None:
     """In a process of its own, because a process has one global thread pool of ONNX Runtime."""
     pytest.importorskip("onnxruntime")

@@ -64,7 +64,6 @@ def test_the_hook_names_what_is_imported_by_name() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.alone
 def test_a_frozen_program(tmp_path: Path) -> None:
     hooks = Path(ftuner.__file__).parent / "__pyinstaller"
     command = [

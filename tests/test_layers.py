@@ -228,7 +228,6 @@ def test_names_are_imported_when_they_are_asked_for() -> None:
     assert done.stdout.split() == ["False", "False", "True", "True", "True"]
 
 
-@pytest.mark.alone
 def test_import_loads_what_operators_need_alone() -> None:
     """Reports, models and GPUs are loaded on first use."""
     script = "import sys, ftuner; print(*(m for m in sys.modules if m.startswith('ftuner.')))"

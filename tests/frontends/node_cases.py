@@ -104,17 +104,19 @@ def cases() -> tuple[Case, ...]:
     )
 
 
-def parameters() -> list[Any]:
-    """Returns all cases as parameters of a test. The core has the first case of each operator and
-    every `CORE_SHARE`th after it; the others are `full`."""
+def parameters(every: int = 1) -> list[Any]:
+    """Returns cases as parameters of a test: the first one of each operator, and every `every`th
+    after it. The core has every `CORE_SHARE`th of these; the others are `full`."""
     earlier: Counter[str] = Counter()
     found = []
     for case in cases():
         # Expanded cases are of the operator that their name begins with.
         subject = case.operator if len(case.model.graph.node) == 1 else case.name.split("_")[1]
-        full = earlier[subject] % CORE_SHARE > 0
+        chosen, skipped = divmod(earlier[subject], every)
         earlier[subject] += 1
-        found.append(pytest.param(case, id=case.name, marks=[pytest.mark.full] if full else []))
+        if not skipped:
+            marks = [pytest.mark.full] if chosen % CORE_SHARE else []
+            found.append(pytest.param(case, id=case.name, marks=marks))
     return found
 
 

@@ -86,6 +86,7 @@ def assert_both_ways(backend: CpuBackend, inputs: dict[str, Any], **attributes: 
             np.testing.assert_allclose(model.run(inputs)[0], expected, 1e-4, 1e-5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize(("heads", "shared"), [(3, 3), (6, 2), (4, 1)])

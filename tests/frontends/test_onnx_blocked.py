@@ -43,6 +43,7 @@ def assert_agrees(file: Any, x: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("inputs", [3, 16])
 @pytest.mark.parametrize("channels", [32, 20])
 @pytest.mark.parametrize("last", [False, True])

@@ -22,7 +22,6 @@ from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.splitting import split
 
-pytestmark = pytest.mark.alone
 SECONDS = 1.0
 """Of a core, for a bomb: without imports, and without compiling, which is linear in kernels."""
 GROWN_BYTES = 200 << 20
@@ -55,6 +54,7 @@ def workers() -> Iterator[Workers]:
         yield found
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_compiled_or_refused(workers: Workers, name: str) -> None:
     ((_, result),) = workers.run([name])

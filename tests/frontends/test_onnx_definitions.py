@@ -43,6 +43,7 @@ def test_versions() -> None:
     assert not is_defined("", "Loop", 21)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("opset", [12, 13, 22])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 3, 4), (1, 7, 2, 3), (1, 2)])

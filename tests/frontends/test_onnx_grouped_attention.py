@@ -59,6 +59,7 @@ def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("rank", [3, 4])
 @pytest.mark.parametrize("width", [0, 4])

@@ -60,6 +60,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
         np.testing.assert_array_equal(y, wanted)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("ordered", [1, 0])
 @pytest.mark.parametrize("axis", AXES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int8"])

@@ -327,6 +327,7 @@ def test_positions_of_the_largest(rank: int, order: int) -> None:
         np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("symbolic", [True, False])
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize(
@@ -390,6 +391,7 @@ def test_blurs_of_one_channel(strides: list[int]) -> None:
         np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("corners", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])

@@ -103,6 +103,7 @@ BOUNDS = np.array(
 )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("trips", [None, 9])
 @pytest.mark.parametrize("step", [1, 3, -1, -2])
 @pytest.mark.parametrize("given", [("starts", "ends"), ("starts",), ("ends",)])

@@ -178,6 +178,7 @@ def test_quantised_embedding() -> None:
     agrees("QEmbedLayerNormalization", inputs, fixed, 2, epsilon=1e-5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("width", "block"), [(64, 16), (48, 32), (20, 64)])
 @pytest.mark.parametrize("zeros", [False, True])
@@ -224,6 +225,7 @@ def test_rows_by_blocks_of_a_table_that_comes_at_run_time() -> None:
 # Products.
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize(("depth", "block"), [(64, 16), (50, 32), (33, 64)])
 @pytest.mark.parametrize("zeros", ["none", "packed", "floats"])

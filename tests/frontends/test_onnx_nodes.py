@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from onnx import TensorProto
 from tests.frontends.node_cases import (
@@ -79,22 +77,6 @@ def _expect_reason(case: Case, kind: str) -> None:
         assert not set(used) <= set(known)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_as_it_is(case: Case) -> None:
-    outcome = run(case)
-    _expect_right(case, outcome)
-    assert outcome.kind != UNSUPPORTED_SHAPE, outcome.why
-    _expect_reason(case, outcome.kind)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_with_symbols(case: Case) -> None:
-    outcome = run(symbolic(case))
-    _expect_right(case, outcome)
-    if outcome.kind == UNSUPPORTED_SHAPE:
-        assert case.name.startswith(tuple(SHAPES_OF_DATA))
-
-
 AS_IT_COMES = {
     "test_causal_conv_with_state_": "ONNX defines it for extents that are known only",
 }
@@ -102,26 +84,21 @@ AS_IT_COMES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("change", [lambda case: case, symbolic], ids=["extents", "symbols"])
-def test_as_it_comes(case: Case, change: Callable[[Case], Case]) -> None:
-    """All inputs stay inputs: numbers that decide shapes or axes come with them."""
-    outcome = run(change(case), run_reference, True)
-    _expect_right(case, outcome)
-    _expect_reason(case, outcome.kind)
-    if outcome.kind == UNSUPPORTED_SHAPE:
-        assert case.name.startswith(tuple(AS_IT_COMES))
+def test_by_references(case: Case) -> None:
+    """With known extents and with symbols. Numbers that decide shapes or axes are constants, and
+    come with the other inputs."""
+    for changed, refused in ((case, {}), (symbolic(case), SHAPES_OF_DATA)):
+        for as_it_comes in (False, True):
+            outcome = run(changed, run_reference, as_it_comes)
+            _expect_right(case, outcome)
+            _expect_reason(case, outcome.kind)
+            if outcome.kind == UNSUPPORTED_SHAPE:
+                known = AS_IT_COMES if as_it_comes else refused
+                assert case.name.startswith(tuple(known)), outcome.why
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", CASES)
-def test_as_it_comes_compiled(case: Case) -> None:
-    if run(symbolic(case), run_reference, True).kind == PASSED:
-        outcome = run(symbolic(case), compiled, True)
-        assert outcome.kind == PASSED, outcome.why
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", parameters(every=2))
 def test_compiled(case: Case) -> None:
     """Compiled code gives what the references give, where these are right."""
     if run(case).kind == PASSED:
@@ -131,9 +108,14 @@ def test_compiled(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_compiled_with_symbols(case: Case) -> None:
-    if run(symbolic(case)).kind == PASSED:
-        outcome = run(symbolic(case), compiled)
-        assert outcome.kind == PASSED, outcome.why
+    """As it comes, a case is the same graph if none of its inputs has to be a constant."""
+    changed = symbolic(case)
+    first = run(changed)
+    ways = (False,) if first.kind == PASSED and not first.fixed else (False, True)
+    for as_it_comes in ways:
+        if run(changed, run_reference, as_it_comes).kind == PASSED:
+            outcome = run(changed, compiled, as_it_comes)
+            assert outcome.kind == PASSED, outcome.why
 
 
 def test_all_operators_have_cases() -> None:

@@ -64,6 +64,7 @@ def assert_right(model: Any, x: Any) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("zero", [False, True])
 @pytest.mark.parametrize(

@@ -290,6 +290,7 @@ def test_a_network_between_quantisation_and_dequantisation() -> None:
             assert np.mean(off > 0.5) <= 5 * MAX_TIES
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("w_dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("per_column", [False, True])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])

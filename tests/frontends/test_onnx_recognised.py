@@ -176,6 +176,7 @@ def test_rotary_positions(parts: Sequence[onnx.NodeProto]) -> None:
     assert steps_of(nodes, inputs, constants) == ["rotary"]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("rank", [3, 4])
 @pytest.mark.parametrize("placed", [False, True])

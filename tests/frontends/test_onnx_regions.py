@@ -41,6 +41,7 @@ def run(op: str, inputs: list[Any], opset: int = 16, **attributes: Any) -> tuple
     return expected, [run_reference(graph, inputs)[0], compiled(optimised(graph), inputs)[0]]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
 @pytest.mark.parametrize("bins", [(1, 1), (2, 3), (7, 7)])
 @pytest.mark.parametrize("scale", [1.0, 0.5])

@@ -182,6 +182,7 @@ def appending(nodes: Sequence[Any]) -> Any:
 SUM = NODE("Add", ["x", "f"], ["sum"])
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("known", [None, 4, 20])
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize(("axis", "new_axis"), [(0, 0), (1, 0), (-1, 0), (0, 1), (2, 1)])

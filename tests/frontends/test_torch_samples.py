@@ -27,7 +27,7 @@ CORE = (
 )  # fmt: skip
 DTYPES = (torch.float32, torch.int64, torch.bool)
 MOST = 2
-"""Samples of an operator and a dtype."""
+"""Samples of an operator in the first dtype."""
 REFUSED = (
     "dropout", "feature_", "training", "while training", "rrelu", "booleans", "of int", "of uint8",
     "of bool", "complex", "into bool", "bool[", "statistics", "element of a tensor",
@@ -38,11 +38,15 @@ REFUSED = (
 
 
 def _outcomes(op: str, dtypes: tuple[torch.dtype, ...], most: int) -> Iterator[tuple[str, str]]:
-    for dtype in dtypes:
+    """Of `most` samples of the first dtype the first is traced whole and decomposed, the others and
+    one of each other dtype in turns."""
+    for place, dtype in enumerate(dtypes):
         if dtype not in OPERATORS[op].dtypes:
             continue
-        for number, sample in enumerate(aten_samples.samples(OPERATORS[op], dtype, most)):
-            for whole in (True, False):
+        samples = aten_samples.samples(OPERATORS[op], dtype, 1 if place else most)
+        for number, sample in enumerate(samples):
+            turn = (place + number) % 2 == 1
+            for whole in {turn, not place and not number}:
                 kind = "whole" if whole else "decomposed"
                 yield f"{dtype} {number} {kind}", aten_samples.outcome(sample, whole)
 

@@ -16,9 +16,9 @@ from ftuner.graph.folding import (
     MOST_GROWTH,
     PROPORTION,
 )  # fmt: skip
-from ftuner.graph.ir import MAX_RANK, Graph, TensorType, Value
+from ftuner.graph.ir import MAX_RANK, Graph, Node, TensorType, Value
 from ftuner.graph.passes.constants import fold_constants
-from ftuner.graph.rewrite.surroundings import constant, made
+from ftuner.graph.rewrite.surroundings import constant
 
 MEGABYTE = 1 << 20
 
@@ -90,9 +90,15 @@ def test_a_pass_names_indices_out_of_range() -> None:
     """Of a table that the builder left to the passes, because a product might have read it."""
     table = constant("table", INT8, np.ones((4, 4)))
     at = constant("at", INT64, np.array([7]))
-    wide = made("cast", [table], TensorType(FLOAT32, (4, 4)), "wide", to=FLOAT32)
-    rows = made("gather", [wide.output, at], TensorType(FLOAT32, (1, 4)), "rows", axis=0)
-    graph = Graph((), (("y", rows.output),), (wide, rows))
+    wide, rows = (
+        Value("wide", TensorType(FLOAT32, (4, 4))),
+        Value("rows", TensorType(FLOAT32, (1, 4))),
+    )
+    nodes = (
+        Node("cast", (table,), (wide,), {"to": FLOAT32}),
+        Node("gather", (wide, at), (rows,), {"axis": 0}),
+    )
+    graph = Graph((), (("y", rows),), nodes)
     with pytest.raises(IndexRangeError):
         fold_constants(graph)
 

@@ -21,12 +21,11 @@ from tests.graph.graphs import (
     ops,
 )
 
-from ftuner.graph.ir import Graph, Value
+from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.pipeline import PASSES, optimised
 from ftuner.graph.rewrite import rules
-from ftuner.graph.rewrite.surroundings import made, rewritten
 from ftuner.graph.verify import verify
 
 # Gelu.
@@ -328,11 +327,6 @@ def test_outputs_that_are_inputs_or_constants(apply: Pass) -> None:
 def test_nodes_that_nothing_reads_go() -> None:
     live = graph_of(lambda g: g.add("exp", g.given("x", B, S)))
     (exp,) = live.nodes
-    unread = made("negative", exp.outputs, exp.output.type, "unread")
+    unread = Node("negative", exp.outputs, (Value("unread", exp.output.type),))
     given = replace(live, nodes=(*live.nodes, unread))
     assert optimised(given) == live
-
-
-def test_a_graph_of_which_nothing_is_replaced_is_the_same() -> None:
-    graph = layer()
-    assert rewritten(graph, {}, {}) is graph

@@ -14,7 +14,7 @@ from tests.random_graphs.reports import crashed_in_peer
 
 GRAPHS = 4
 """Of a test."""
-CORE_TESTS, TESTS = 10, 40
+CORE_TESTS, TESTS = 10, 25
 SEEDS = [
     pytest.param(GRAPHS * n, marks=[pytest.mark.full] if n >= CORE_TESTS else [])
     for n in range(TESTS)

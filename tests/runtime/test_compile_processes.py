@@ -29,7 +29,6 @@ from ftuner.runtime.cpu.compilation import compile_missing
 
 ROOT = Path(__file__).parents[2]
 ANSWERING = "tests.runtime.answering"
-pytestmark = pytest.mark.alone
 SECONDS = 30.0
 
 
@@ -202,12 +201,15 @@ def test_a_measuring_process_may_compile(monkeypatch: pytest.MonkeyPatch) -> Non
     assert child.environment[VARIABLE].split() == ["measure", "compile"]
 
 
-@pytest.mark.parametrize("options", [[], ["-I"], ["-E", "-s"], ["-S"], ["-P"]], ids=" ".join)
-@pytest.mark.parametrize("is_folder_there", [True, False])
+@pytest.mark.parametrize(
+    ("options", "is_folder_there"),
+    [([], True), (["-I"], False), (["-E", "-s"], True), (["-S"], True), (["-P"], False)],
+)
 def test_options_of_the_interpreter(
     tmp_path: Path, options: list[str], is_folder_there: bool
 ) -> None:
-    """Processes find what the one that asked finds, wherever it was told to look."""
+    """Processes find what the one that asked finds, wherever it was told to look, and whether or
+    not the folder that it works in is there."""
     if options == ["-P"] and sys.version_info < (3, 11):
         pytest.skip("no such option")
     folder = tmp_path / "folder"

@@ -21,7 +21,6 @@ LIBRARY = Path(sysconfig.get_config_var("LIBDIR") or "") / (
 HEADERS = Path(sysconfig.get_path("include"))
 pytestmark = [
     pytest.mark.full,
-    pytest.mark.alone,
     pytest.mark.skipif(
         COMPILER is None or ".so" not in LIBRARY.name or not LIBRARY.is_file()
         or not (HEADERS / "Python.h").is_file(),

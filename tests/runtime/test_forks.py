@@ -21,7 +21,6 @@ from ftuner.runtime.cache import CACHE_VARIABLE
 
 pytest.importorskip("onnx")
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]

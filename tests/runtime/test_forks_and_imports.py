@@ -14,7 +14,6 @@ import pytest
 from ftuner.runtime.cache import CACHE_VARIABLE
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
 ]
 ROOT = Path(__file__).parents[2]
@@ -133,7 +132,7 @@ OTHERS = [name for name in ("onnxruntime", "openvino", "torch") if find_spec(nam
         *(
             pytest.param(order, marks=pytest.mark.full)
             for name in OTHERS
-            for order in (["ftuner", name], [name, "ftuner"], ["ftuner", name, "ftuner.ort"])
+            for order in ([name, "ftuner"], ["ftuner", name, "ftuner.ort"])
         ),
     ],
     ids=" ".join,

@@ -21,7 +21,8 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.graph.builder import Builder
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.cpu import memory
+from ftuner.runtime.compile_processes import worthwhile_processes
+from ftuner.runtime.cpu import compilation, memory
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.compilation import compile_missing, load
 from ftuner.runtime.cpu.dense import Dense
@@ -29,10 +30,7 @@ from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.model import Model
 
 # An interrupt within a finaliser is reported, and goes no further.
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 RANDOM = np.random.default_rng(0)
 A, B = (RANDOM.random(shape, np.float32) for shape in ((300, 96), (96, 260)))
 PRODUCT = A @ B
@@ -147,7 +145,9 @@ def test_tuning(two: CpuBackend, cache_folder: Path) -> None:
     interrupt_everywhere(two, work, 40)
 
 
-def test_compiling(two: CpuBackend, tmp_path: Path) -> None:
+def test_compiling(two: CpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes."""
+    monkeypatch.setattr(compilation, "worthwhile_processes", worthwhile_processes)
     target, folders = host_target(HOST_ISAS[0]), iter(range(10_000))
 
     def work() -> None:

@@ -25,6 +25,7 @@ def clipped(value: Any) -> Any:
     return value * 2.0 + 1.0
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(64, 32), (77, 5), (1, 1), (200, 300), (0, 4), (5, 0)])
 @pytest.mark.parametrize(

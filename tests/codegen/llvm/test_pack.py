@@ -32,6 +32,7 @@ def pack(backend: CpuBackend, dtype: DType, source: Array, padded: int) -> None:
     assert np.all(memory[lanes + k * padded + room :] == GUARD)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_width(backend: CpuBackend, dtype: DType, layout: str) -> None:

@@ -58,6 +58,7 @@ def test_rows_reach_leaves_as_by_definition(depth: int, missing: bool) -> None:
     assert np.array_equal(found, by_definition(x, splits, nodes, 9))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize(("trees", "depth"), [(0, 0), (1, 0), (1, 3), (5, 4), (13, 9), (30, 14)])

@@ -35,7 +35,7 @@ def test_rows_of_windows_become_whole_vectors(
 ) -> None:
     """But for those that have whole vectors, and for those that would take more steps."""
     graph = layer(channels, kernel)
-    found = pad_channels(graph, dict.fromkeys((n.output for n in graph.nodes), dtype))
+    found = pad_channels(dict.fromkeys((n.output for n in graph.nodes), dtype))(graph)
     verify(found)
     *_, node = found.nodes
     assert node.inputs[0].shape[-1] == node.inputs[1].shape[-2] == expected
@@ -45,4 +45,4 @@ def test_rows_of_windows_become_whole_vectors(
 
 def test_what_is_padded_with_something_else_or_read_twice_stays() -> None:
     for graph in (layer(3, 3, fill=1.0), layer(3, 3, reads=2)):
-        assert pad_channels(graph, {}).nodes == graph.nodes
+        assert pad_channels({})(graph).nodes == graph.nodes

@@ -28,6 +28,7 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [FLOAT32, INT64], ids=str)
 @pytest.mark.parametrize(
     ("x", "y"),

@@ -266,6 +266,7 @@ def test_x_that_broadcasts_along_its_angles() -> None:
     assert_left_alone(rotary, rotated(by_elements, (B, S, D), HALVES, (S, D)))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("interleaved", [HALVES, NEIGHBOURS])
 @pytest.mark.parametrize("write", [by_elements, by_pairs])
 def test_rotary_runs(write: Callable[..., Value], interleaved: bool, backend: CpuBackend) -> None:

@@ -21,6 +21,7 @@ def _on_widest(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", KINDS)

@@ -37,6 +37,7 @@ LIMITED = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("m", [1, 2, 5, 23])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)

@@ -51,6 +51,7 @@ class Experts:
         return self.model.run({"x": x, "index": index})[0]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])

@@ -111,6 +111,7 @@ HUGE = [
 ]  # fmt: skip
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("m", "n", "k"), HUGE)
 def test_long_extents(
@@ -123,6 +124,7 @@ def test_long_extents(
     assert_product(matmul(a, transposed), a, b)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape_a", "shape_b"),
@@ -146,6 +148,7 @@ def test_zero_extents(
     assert np.all(kept == 7.0)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("shape_a", "shape_b"),
@@ -237,6 +240,7 @@ def test_misaligned(matmul: Matmul, dtype: str) -> None:
     assert_product(out, 2 * a, b)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["plain", "transposed", "every second column"])
 def test_nan_and_inf_go_where_they_belong(matmul: Matmul, dtype: str, layout: str) -> None:

@@ -121,6 +121,7 @@ def test_experts_do_not_plan_each_length(
     assert planned.lengths
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("extents", [(1, 1, 1), (2, 3, 1), (3, 1, 1), (2, 2, 5)])
 @pytest.mark.parametrize("causal", [None, T - S, P])

@@ -68,6 +68,7 @@ class _WatchedProducts(Products):
         return all(np.all(part == 0xA5) for part in self._workspaces.parts)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(37, 53, 300), (2, 120, 260), (130, 9, 70), (5, 3, 520), (37, 53, 0)]

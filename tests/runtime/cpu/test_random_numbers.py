@@ -58,6 +58,7 @@ def zeros(*shape: int, dtype: str = "float32") -> Any:
     return np.zeros(shape, dtype)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
 @pytest.mark.parametrize("op", ["random_uniform", "random_normal"])
@@ -180,7 +181,6 @@ def test_measured_and_explained(widest: CpuBackend) -> None:
         np.testing.assert_array_equal(model(x=x)["first"], again(x=x)["first"])
 
 
-@pytest.mark.alone
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("seed", [None, 8])

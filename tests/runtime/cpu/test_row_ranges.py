@@ -27,6 +27,7 @@ def dense(k: int, n: int) -> Graph:
     return graph_of(body)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(("k", "n"), WIDTHS)
 def test_all_rows(backend: CpuBackend, k: int, n: int, threads: int) -> None:

@@ -257,6 +257,7 @@ GRAPHS = {
 """Graphs with extents; sums over many steps of k are cut."""
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("threads", [2, 3])
 def test_models(several: CpuBackend, name: str, threads: int) -> None:

@@ -24,7 +24,6 @@ from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.threads import MAX_THREADS, checked_threads, usable_threads
 
-pytestmark = pytest.mark.alone
 SHAPES = [(64, 96, 128), (7, 200, 33), (130, 65, 70), (1, 500, 300)]
 
 

@@ -12,12 +12,9 @@ import pytest
 
 from ftuner.runtime.cache import CACHE_VARIABLE
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(
-        not sys.platform.startswith("linux"), reason="LLVM loads objects other than ELF"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="LLVM loads objects other than ELF"
+)
 PRODUCT = """
 import numpy as np, ftuner
 x = np.ones((3, 40), np.float32)

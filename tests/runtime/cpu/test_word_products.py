@@ -61,6 +61,7 @@ def operators(graph: Graph) -> list[str]:
     return [node.op for node in graph.nodes]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize(("k", "n"), SHAPES)
 @pytest.mark.parametrize("dtype", [UINT8, INT8])
@@ -104,6 +105,7 @@ WINDOWS = (
 """Kernels, strides, dilations and padding."""
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("kernel", WINDOWS, ids=str)
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def multiply(
     backend.products.run(*(given(*shape, dtype=dtype) for shape in shapes))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("extents", PRODUCTS, ids=str)
 def test_products(

@@ -103,6 +103,7 @@ def random(seed: int, shape: tuple[int, ...], dtype: str) -> Array:
     return found
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("largest", [False, True])
 def test_of_equal_ones_the_first(top_k: TopK, dtype: str, largest: bool) -> None:
@@ -119,6 +120,7 @@ def test_of_equal_ones_the_first(top_k: TopK, dtype: str, largest: bool) -> None
             assert np.array_equal(positions, where), (shape, axis, k)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("largest", [False, True])
 def test_nan_is_larger_than_all_numbers(top_k: TopK, dtype: str, largest: bool) -> None:

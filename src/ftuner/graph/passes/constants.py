@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.graph.folding import Folding
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.rewrite.surroundings import rewritten
+from ftuner.graph.rewrite.rewriting import Rewriting
 
 
 def _rounds(node: Node) -> bool:
@@ -25,15 +25,13 @@ def fold_constants(graph: Graph) -> Graph:
     for value in {v for node in graph.nodes for v in node.inputs}:
         if value.constant is not None:
             folding.allow(value.constant.nbytes)
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
+    new = Rewriting(graph)
     # What has no operands is small to store and may be large to fold.
     for node in (node for node in graph.nodes if node.inputs and not _rounds(node)):
-        known = [same.get(v, v) for v in node.inputs]
+        known = [new.same.get(v, v) for v in node.inputs]
         types = [v.type for v in node.outputs]
         results = folding.folded(node.op, known, node.attributes, types)
         if results is not None:
-            places[node] = []
             for value, result in zip(node.outputs, results, strict=True):
-                same[value] = Value(value.name, value.type, result)
-    return rewritten(graph, places, same)
+                new.same[value] = Value(value.name, value.type, result)
+    return new.rewritten()

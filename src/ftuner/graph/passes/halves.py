@@ -7,62 +7,50 @@ round, so results are at least as exact as the file asks for.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
-from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.rewrite.surroundings import constant, made
+from ftuner.graph.algebra import apply
+from ftuner.graph.ir import Graph, Value, writing_to
+from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.surroundings import constant
 
 
 def halves_in_float32(graph: Graph) -> Graph:
     """The graph with float32 in the place of half precision, but for its inputs and outputs."""
-    wide: dict[Value, Value] = {}
-    nodes: list[Node] = []
+    new = Rewriting(graph)
 
     def widened(value: Value) -> Value:
         """The value that nodes read in the place of one."""
-        if value not in wide:
-            if not _is_half(value):
-                return value
-            if value.constant is not None:
-                wide[value] = constant(value.name, FLOAT32, value.constant)
-            else:
-                type_ = replace(value.type, dtype=FLOAT32)
-                nodes.append(made("cast", [value], type_, f"{value.name}_wide", to=FLOAT32))
-                wide[value] = nodes[-1].output
-        return wide[value]
+        if value.constant is not None and _is_half(value) and value not in new.same:
+            new.same[value] = constant(value.name, FLOAT32, value.constant)
+        found = new.same.get(value, value)
+        return found.cast(FLOAT32) if _is_half(found) else found
 
     def rounded(value: Value) -> Value:
         """The value in the dtype that the file gives it."""
-        found = widened(value)
-        if not _is_half(value):
-            return found
-        nodes.append(made("cast", [found], value.type, f"{value.name}_rounded", to=value.dtype))
-        return nodes[-1].output
+        return widened(value).cast(value.dtype)
 
-    for node in graph.nodes:
-        within = any(isinstance(x, Graph) for x in node.attributes.values())
-        if within or node.op == "bit_cast":
+    with writing_to(new):
+        for node in graph.nodes:
+            new.name = node.outputs[0].name
             # The inputs and outputs of graphs, and bits, are those of the dtypes of the file.
-            nodes.append(replace(node, inputs=tuple(map(rounded, node.inputs))))
-            continue
-        inputs = tuple(map(widened, node.inputs))
-        for value in filter(_is_half, node.outputs):
-            wide[value] = replace(value, type=replace(value.type, dtype=FLOAT32))
-        results = tuple(wide.get(v, v) for v in node.outputs)
-        if node.op == "cast" and inputs[0].dtype == results[0].dtype:
-            # It rounds to half precision, or widens what is wide.
-            if node.attributes.get("explicit"):
-                name = f"{node.output.name}_rounded"
-                nodes.append(made(f"round_{node.output.dtype}", inputs, results[0].type, name))
-                inputs = nodes[-1].outputs
-            wide[node.output] = inputs[0]
-            continue
-        attributes = {n: _wide_attribute(x) for n, x in node.attributes.items()}
-        nodes.append(replace(node, inputs=inputs, outputs=results, attributes=attributes))
-    outputs = tuple((name, rounded(value)) for name, value in graph.outputs)
-    return Graph(graph.inputs, outputs, tuple(nodes), graph.constraints)
+            within = any(isinstance(x, Graph) for x in node.attributes.values())
+            as_given = within or node.op == "bit_cast"
+            inputs = tuple(map(rounded if as_given else widened, node.inputs))
+            attributes = node.attributes
+            if not as_given:
+                attributes = {n: _wide_attribute(x) for n, x in attributes.items()}
+            if node.op == "cast" and inputs[0].dtype == attributes["to"]:
+                # It rounds to half precision, or widens what is wide.
+                if attributes.get("explicit"):
+                    inputs = (apply(f"round_{node.output.dtype}", *inputs),)
+                new.same[node.output] = inputs[0]
+            elif any(map(_is_half, (*node.inputs, *node.outputs))):
+                results = new.add_many(node.op, *inputs, **attributes)
+                new.same.update(zip(node.outputs, results, strict=True))
+        new.outputs = tuple((name, rounded(value)) for name, value in graph.outputs)
+    return new.rewritten()
 
 
 def _wide_attribute(attribute: Any) -> Any:

@@ -13,11 +13,13 @@ from ftuner.core.dim import Dim, symbol, symbols_of
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
+from ftuner.graph.algebra import apply
 from ftuner.graph.fused_nest import MAX_INLINED_STEPS
-from ftuner.graph.ir import Graph, Node, Value, producers
+from ftuner.graph.ir import Graph, Node, Value, producers, writing_to
 from ftuner.graph.operator import contiguous, definition
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.rewrite.surroundings import Surroundings, made, rewritten, scalar
+from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.surroundings import Surroundings, scalar
 
 
 class _NoNestError(Exception):
@@ -26,19 +28,17 @@ class _NoNestError(Exception):
 
 def write_loops_as_nests(graph: Graph) -> Graph:
     """Replace each stacked result of such loops by a node of its own, `independent_loop`."""
-    around = Surroundings(graph)
-    places: dict[Node, list[Node]] = {}
-    same: dict[Value, Value] = {}
-    for node in graph.nodes:
-        if node.op == "loop" and _is_independent(node, around):
-            try:
-                nodes = [_written(node, value) for value in node.outputs[_carried(node) :]]
-            except (_NoNestError, RecursionError):
-                # Dims, and chains of nodes, may be nested deeper than calls of Python.
-                continue
-            places[node] = nodes
-            same.update(zip(node.outputs[_carried(node) :], (n.output for n in nodes), strict=True))
-    return rewritten(graph, places, same)
+    around, new = Surroundings(graph), Rewriting(graph)
+    with writing_to(new):
+        for node in graph.nodes:
+            if node.op == "loop" and _is_independent(node, around):
+                stacked, new.name = node.outputs[_carried(node) :], node.outputs[-1].name
+                try:
+                    new.same |= {value: _written(node, value) for value in stacked}
+                except (_NoNestError, RecursionError):
+                    # Dims, and chains of nodes, may be nested deeper than calls of Python.
+                    continue
+    return new.rewritten()
 
 
 def _carried(node: Node) -> int:
@@ -66,8 +66,8 @@ def _counts(body: Graph) -> bool:
     return sorted(scalar(v) == 1 for v in step.inputs if v is not body.inputs[0]) == [True]
 
 
-def _written(node: Node, result: Value) -> Node:
-    """The node that computes a stacked result of a loop.
+def _written(node: Node, result: Value) -> Value:
+    """A stacked result of a loop, computed by a node of its own.
 
     Raises:
         _NoNestError: no nest computes it.
@@ -83,8 +83,8 @@ def _written(node: Node, result: Value) -> Node:
     inputs = (*node.inputs[: len(node.inputs) - stacked], node.inputs[empty])
     writer = _Iterations(replace(node, inputs=inputs), attributes["body"])
     nest = writer.nest(outputs[-1][1], result)
-    return made("independent_loop", writer.operands, result.type, f"{result.name}_nest",
-                **attributes, nest=nest, constants=len(writer.operands) - len(inputs))  # fmt: skip
+    constants = len(writer.operands) - len(inputs)
+    return apply("independent_loop", *writer.operands, **attributes, nest=nest, constants=constants)
 
 
 class _Iterations:

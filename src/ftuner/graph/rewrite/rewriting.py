@@ -19,6 +19,7 @@ class Rewriting:
 
     Attributes:
         same: the value that replaces a value. It may not depend on the latter.
+        outputs: those of the graph that is written, which may be others.
         name: what new names begin with.
     """
 
@@ -26,18 +27,26 @@ class Rewriting:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.outputs = graph.outputs
         self.same: dict[Value, Value] = {}
         self.name = ""
-        self._made: dict[object, Value] = {}
+        self._made: dict[object, tuple[Value, ...]] = {}
         self._nodes: dict[Value, Node] = {}
         self._scalars: dict[object, Value] = {}
 
     def add(self, op: str, /, *inputs: Value, **attributes: Any) -> Value:
+        (value,) = self.add_many(op, *inputs, **attributes)
+        return value
+
+    def add_many(self, op: str, /, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
+        """The results of an operator that may have several."""
         key = (op, inputs, tuple(sorted(attributes.items())))
         if key not in self._made:
-            (type_,) = OPERATORS[op].infer([v.type for v in inputs], attributes, agreed)
-            value = self._made[key] = Value(f"{self.name}_{len(self._made)}", type_)
-            self._nodes[value] = Node(op, inputs, (value,), attributes)
+            types = OPERATORS[op].infer([v.type for v in inputs], attributes, agreed)
+            first = len(self._nodes)
+            values = tuple(Value(f"{self.name}_{n}", t) for n, t in enumerate(types, first))
+            self._nodes |= dict.fromkeys(values, Node(op, inputs, values, attributes))
+            self._made[key] = values
         return self._made[key]
 
     def scalar(self, value: float, dtype: DType, /) -> Value:
@@ -59,7 +68,7 @@ class Rewriting:
     def rewritten(self) -> Graph:
         """The graph with values replaced; the graph itself if there are none. New nodes come where
         the first value that needs them was."""
-        if not self.same:
+        if not self.same and self.outputs == self.graph.outputs:
             return self.graph
         graph, same, left = self.graph, self.same, dict(self._nodes)
         nodes: list[Node] = []
@@ -69,6 +78,12 @@ class Rewriting:
                 value = same[value]
             return value
 
+        def taken(value: Value) -> Node:
+            node = left[value]
+            for result in node.outputs:
+                del left[result]
+            return node
+
         def place(node: Node) -> None:
             stack = [node]
             while stack:
@@ -76,16 +91,20 @@ class Rewriting:
                 inputs = tuple(final(v) for v in node.inputs)
                 before = next((v for v in inputs if v in left), None)
                 if before is not None:
-                    stack.append(left.pop(before))
+                    stack.append(taken(before))
                     continue
                 stack.pop()
                 nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
 
         for node in graph.nodes:
-            if node.outputs[0] not in same:
+            if any(value not in same for value in node.outputs):
                 place(node)
-            elif (value := final(node.outputs[0])) in left:
-                place(left.pop(value))
-        outputs = tuple((name, final(value)) for name, value in graph.outputs)
+            for value in map(final, node.outputs):
+                if value in left:
+                    place(taken(value))
+        outputs = tuple((name, final(value)) for name, value in self.outputs)
+        for _, value in outputs:
+            if value in left:
+                place(taken(value))
         live = live_nodes(nodes, [value for _, value in outputs])
         return Graph(graph.inputs, outputs, live, graph.constraints)

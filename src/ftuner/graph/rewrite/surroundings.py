@@ -1,25 +1,15 @@
-"""Helpers of passes: find the neighbours of a node, and replace nodes by others."""
+"""Helpers of passes: find the neighbours of a node, and what its values are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
 
 from ftuner.core.dim import Dim, Shape, maximum, product
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.graph.arrays import converted
-from ftuner.graph.ir import (
-    Array,
-    Graph,
-    Node,
-    TensorType,
-    Value,
-    consumers,
-    live_nodes,
-    producers,
-)
+from ftuner.graph.ir import Array, Graph, Node, TensorType, Value, consumers, producers
 
 T = TypeVar("T")
 ROUNDINGS = 4
@@ -143,36 +133,3 @@ def constant(name: str, dtype: DType, array: Array) -> Value:
     """A constant, in row-major order."""
     array = converted(array, dtype)
     return Value(name, TensorType(dtype, array.shape), array)
-
-
-def made(op: str, inputs: Sequence[Value], type_: TensorType, name: str, **attributes: Any) -> Node:
-    """A node with one result of a known type."""
-    return Node(op, tuple(inputs), (Value(name, type_),), attributes)
-
-
-def rewritten(
-    graph: Graph, places: Mapping[Node, Iterable[Node]], same: Mapping[Value, Value]
-) -> Graph:
-    """The graph with some nodes and values replaced; the graph itself if there are none.
-
-    Args:
-        places: the nodes that replace a node, which may be among them.
-        same: the value that replaces a value.
-    """
-    if not places and not same:
-        return graph
-
-    def final(value: Value) -> Value:
-        while value in same:
-            value = same[value]
-        return value
-
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        for other in places.get(node, (node,)):
-            inputs = tuple(final(v) for v in other.inputs)
-            nodes.append(other if inputs == other.inputs else replace(other, inputs=inputs))
-    outputs = tuple((name, final(value)) for name, value in graph.outputs)
-    return Graph(
-        graph.inputs, outputs, live_nodes(nodes, [v for _, v in outputs]), graph.constraints
-    )

@@ -74,7 +74,7 @@ class CompiledGraph(Executable):
         self._session = session
         self._tf32 = allows_tf32()
         self._binding = Binding(graph)
-        graph = pad_channels(graph, held_types(graph, options.held))
+        graph = pad_channels(held_types(graph, options.held))(graph)
         lowered = lower(graph, held_types(graph, options.held), runs)
         steps = tuple(kind_of(step).arranged(step) for step in lowered.steps)
         self.lowered = replace(lowered, steps=steps)
