@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.torch.modules import WIDTH, Block, compiled, convolutions, mlp, same
 from torch import nn
+from torch._dynamo.symbolic_convert import TensorifyState
 
 from ftuner.errors import FTunerError, MismatchError, UnsupportedOperatorError
 from ftuner.frontends.torch.registry import ATEN
@@ -221,6 +222,36 @@ def test_numbers_as_arguments() -> None:
         run = compiled(lambda x, n: (x.sigmoid() + x.exp()) * n - x + n)
         for n in (3, -2, 0, 1):
             same(run(x, n), (x.sigmoid() + x.exp()) * n - x + n)
+
+
+def test_constant_floats_do_not_trace_twice() -> None:
+    """torch guards the scale of an attention, and passes the addend."""
+
+    class Scaled(nn.Module):
+        scale, addend = 0.25, 0.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(x, x, x, scale=self.scale) + (
+                self.addend
+            )
+
+    given = []
+
+    def noted(graph: Any, inputs: Any) -> Any:
+        given.append(graph)
+        return backend(graph, inputs)
+
+    module = Scaled()
+    run = torch.compile(module, backend=noted, dynamic=True)
+    before = set(TensorifyState.force_specializations)
+    with torch.no_grad():
+        for graphs, addend, scale in ((1, 0.5, 0.25), (1, 1.5, 0.25), (2, 1.5, 4.0)):
+            module.addend, module.scale = addend, scale
+            for n in (5, 3):
+                x = torch.randn(2, 2, n, 4)
+                same(run(x), module(x))
+            assert len(given) == graphs
+    assert before == TensorifyState.force_specializations
 
 
 @pytest.mark.full

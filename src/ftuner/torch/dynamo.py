@@ -10,6 +10,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.symbolic_convert import TensorifyState
 from torch._guards import TracingContext
 
 from ftuner.errors import ConfigurationError
@@ -48,6 +49,7 @@ def backend(
     if mode is not None:
         raise ConfigurationError(f"mode is {mode!r}; ftuner has options alone, and no modes")
     checked = options_of(options)
+    constant = _floats_as_constants(module.graph)
     known = earlier(module, checked)
     if known is not None:
         return known
@@ -62,11 +64,30 @@ def backend(
         fw_compiler=_training, bw_compiler=_left, inference_compiler=inference,
         decompositions=FAST_PATHS | decompositions(),
     )  # fmt: skip
-    compiled: Callable[..., Any] = compile_graph(module, example_inputs)
+    added = constant - TensorifyState.force_specializations
+    TensorifyState.force_specializations |= added
+    try:
+        compiled: Callable[..., Any] = compile_graph(module, example_inputs)
+    finally:
+        TensorifyState.force_specializations -= added
     # torch keeps itself from tracing what a back end returns; once is enough, and takes 5 us.
     compiled = getattr(compiled, "_torchdynamo_orig_callable", compiled)
     # Whether inputs that a graph changes share memory is decided when it is compiled.
     return Traced(module, compiled, checked) if pure == [True] else compiled
+
+
+def _floats_as_constants(graph: fx.Graph) -> set[str]:
+    """Replace the floats that torch has guarded to have one value by their values, and return the
+    names of their symbols. AOTAutograd would have the whole graph traced again without them as
+    inputs, which takes as long as the first time."""
+    found = set()
+    for node in [n for n in graph.nodes if n.target == "item"]:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.SymFloat) and value.node.expr.is_number:
+            found.add(str(value.node._expr))
+            node.replace_all_uses_with(float(value.node.expr))
+            graph.erase_node(node)
+    return found
 
 
 def _constants(graph: fx.GraphModule) -> tuple[set[int], set[int]]:
