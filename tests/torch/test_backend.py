@@ -225,15 +225,20 @@ def test_numbers_as_arguments() -> None:
 
 
 def test_constant_floats_do_not_trace_twice() -> None:
-    """torch guards the scale of an attention, and passes the addend."""
+    """torch guards the scale of an attention, an embedding does not read its `norm_type`, and the
+    addend is passed."""
 
     class Scaled(nn.Module):
         scale, addend = 0.25, 0.5
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.scaled_dot_product_attention(x, x, x, scale=self.scale) + (
-                self.addend
-            )
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 4)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.table(ids)
+            mixed = nn.functional.scaled_dot_product_attention(x, x, x, scale=self.scale)
+            return mixed + self.addend
 
     given = []
 
@@ -248,8 +253,8 @@ def test_constant_floats_do_not_trace_twice() -> None:
         for graphs, addend, scale in ((1, 0.5, 0.25), (1, 1.5, 0.25), (2, 1.5, 4.0)):
             module.addend, module.scale = addend, scale
             for n in (5, 3):
-                x = torch.randn(2, 2, n, 4)
-                same(run(x), module(x))
+                ids = torch.randint(9, (2, 2, n))
+                same(run(ids), module(ids))
             assert len(given) == graphs
     assert before == TensorifyState.force_specializations
 

@@ -12,6 +12,9 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._guards import TracingContext
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.decompositions import decompositions
@@ -25,6 +28,9 @@ _TRAINING = (
     "a graph computes gradients, and is left to PyTorch as a whole; call the module within "
     "torch.no_grad() or torch.inference_mode() to run it by ftuner"
 )
+_ARITHMETIC = ["add", "sub", "mul", "div", "truediv", "gt", "lt", "ge", "le", "eq", "ne"]
+"""Names of functions and methods; with an i before them they work in place."""
+_SYMBOLIC = torch.SymInt, torch.SymFloat, torch.SymBool
 _told: set[str] = set()
 
 
@@ -77,17 +83,31 @@ def backend(
 
 
 def _floats_as_constants(graph: fx.Graph) -> set[str]:
-    """Replace the floats that torch has guarded to have one value by their values, and return the
-    names of their symbols. AOTAutograd would have the whole graph traced again without them as
-    inputs, which takes as long as the first time."""
-    found = set()
+    """Replace the floats by their values that torch has guarded, or that are arguments of
+    functions, and return the names of the symbols of floats that the graph does not read.
+    AOTAutograd would have the graph traced again without these as inputs, which takes as long as
+    the first time."""
     for node in [n for n in graph.nodes if n.target == "item"]:
         value = node.meta.get("example_value")
-        if isinstance(value, torch.SymFloat) and value.node.expr.is_number:
-            found.add(str(value.node._expr))
-            node.replace_all_uses_with(float(value.node.expr))
+        if isinstance(value, torch.SymFloat) and (
+            value.node.expr.is_number or not all(map(_is_arithmetic, node.users))
+        ):
+            # Guards it, if it is not yet.
+            node.replace_all_uses_with(float(value))
             graph.erase_node(node)
-    return found
+    context = TracingContext.try_get()
+    env = context.fake_mode.shape_env if context is not None and context.fake_mode else None
+    # Older versions of torch have it under another name: there the graph is traced twice.
+    known = getattr(env, "backed_var_to_val", {})
+    leaves = pytree.tree_leaves([n.meta.get("example_value") for n in graph.nodes])
+    read = free_symbols([x for x in leaves if isinstance(x, (torch.Tensor, *_SYMBOLIC))])
+    return {str(s) for s in known if symbol_is_type(s, SymT.FLOAT) and s not in read}
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    """Whether AOTAutograd can pass a float operand of a node as a tensor."""
+    name = str(getattr(node.target, "__name__", node.target)).strip("_")
+    return name in _ARITHMETIC or name.removeprefix("i") in _ARITHMETIC
 
 
 def _constants(graph: fx.GraphModule) -> tuple[set[int], set[int]]:
