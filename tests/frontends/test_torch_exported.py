@@ -50,6 +50,15 @@ class Updating(nn.Module):  # type: ignore[name-defined, misc]
         return x + 1, total * 2
 
 
+class Decoder(nn.Module):  # type: ignore[name-defined, misc]
+    """Attends to the rows of all calls so far."""
+
+    def forward(self, x: Any, past: dict[str, Any]) -> Any:
+        past = {name: torch.cat((rows, x * 2), dim=2) for name, rows in past.items()}
+        y = nn.functional.scaled_dot_product_attention(x, past["keys"], past["values"])
+        return {"y": y, "past": past}
+
+
 class Branching(nn.Module):  # type: ignore[name-defined, misc]
     def forward(self, x: Any) -> Any:
         return x + 1 if x.sum() > 0 else x - 1
@@ -177,6 +186,28 @@ def test_arguments_that_are_updated() -> None:
     assert close(found, x + 1)
     assert close(total, wanted)
     assert close(doubled, 2 * wanted)
+
+
+def test_a_decoder_appends_in_place() -> None:
+    """From nothing, several rows and then one at a time; results have the names of arguments."""
+    module, rows = Decoder(), torch.randn(2, 3, 4, 8)
+    model = ftuner.compile(
+        module, {"x": rows, "past": {"keys": rows, "values": rows}}, append_in_place=True
+    )
+    names = [spec.name for spec in model.inputs[1:]]
+    assert model.appended == {name: name for name in ("past.keys", "past.values")}
+    past = {name: np.zeros((2, 3, 0, 8), np.float32) for name in names}
+    wanted = {"past": {name: torch.zeros(2, 3, 0, 8) for name in ("keys", "values")}}
+    for count in (3, 1, 1):
+        x = torch.randn(2, 3, count, 8)
+        before = past
+        y, *grown = model.run({"x": x.numpy(), **past})
+        past = dict(zip(names, grown, strict=True))
+        wanted = module(x, wanted["past"])
+        assert close(torch.from_numpy(y), wanted["y"])
+        for name in names:
+            assert close(torch.tensor(past[name]), wanted["past"][name.removeprefix("past.")])
+            assert np.shares_memory(past[name], before[name]) == (count == 1)
 
 
 def test_exported_programs(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.torch.modules import WIDTH, Block, compiled, convolutions, mlp, same
 from torch import nn
+from torch._dynamo.symbolic_convert import TensorifyState
 
 from ftuner.errors import FTunerError, MismatchError, UnsupportedOperatorError
 from ftuner.frontends.torch.registry import ATEN
@@ -221,6 +222,41 @@ def test_numbers_as_arguments() -> None:
         run = compiled(lambda x, n: (x.sigmoid() + x.exp()) * n - x + n)
         for n in (3, -2, 0, 1):
             same(run(x, n), (x.sigmoid() + x.exp()) * n - x + n)
+
+
+def test_constant_floats_do_not_trace_twice() -> None:
+    """torch guards the scale of an attention, an embedding does not read its `norm_type`, and the
+    addend is passed."""
+
+    class Scaled(nn.Module):
+        scale, addend = 0.25, 0.5
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 4)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.table(ids)
+            mixed = nn.functional.scaled_dot_product_attention(x, x, x, scale=self.scale)
+            return mixed + self.addend
+
+    given = []
+
+    def noted(graph: Any, inputs: Any) -> Any:
+        given.append(graph)
+        return backend(graph, inputs)
+
+    module = Scaled()
+    run = torch.compile(module, backend=noted, dynamic=True)
+    before = set(TensorifyState.force_specializations)
+    with torch.no_grad():
+        for graphs, addend, scale in ((1, 0.5, 0.25), (1, 1.5, 0.25), (2, 1.5, 4.0)):
+            module.addend, module.scale = addend, scale
+            for n in (5, 3):
+                ids = torch.randint(9, (2, 2, n))
+                same(run(ids), module(ids))
+            assert len(given) == graphs
+    assert before == TensorifyState.force_specializations
 
 
 @pytest.mark.full

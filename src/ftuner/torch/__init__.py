@@ -10,8 +10,6 @@ to PyTorch. What torch makes of shapes is for the caller to say:
   extents. Extents that are equal in the first call are one symbol;
   `torch.fx.experimental._config.use_duck_shape = False` makes them two.
 - `torch._dynamo.config.allow_rnn = True` has torch trace LSTMs, which it otherwise leaves out.
-- `torch._dynamo.config.specialize_float = True` spares torch from tracing a module twice that has
-  floats as attributes.
 
 Parameters are packed once for all graphs, and again when their version or address changes. A write
 that torch does not count as one, through NumPy or `parameter.data`, is not seen: call

@@ -10,7 +10,11 @@ import torch
 from functorch.compile import make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.symbolic_convert import TensorifyState
 from torch._guards import TracingContext
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.decompositions import decompositions
@@ -24,6 +28,9 @@ _TRAINING = (
     "a graph computes gradients, and is left to PyTorch as a whole; call the module within "
     "torch.no_grad() or torch.inference_mode() to run it by ftuner"
 )
+_ARITHMETIC = ["add", "sub", "mul", "div", "truediv", "gt", "lt", "ge", "le", "eq", "ne"]
+"""Names of functions and methods; with an i before them they work in place."""
+_SYMBOLIC = torch.SymInt, torch.SymFloat, torch.SymBool
 _told: set[str] = set()
 
 
@@ -48,6 +55,7 @@ def backend(
     if mode is not None:
         raise ConfigurationError(f"mode is {mode!r}; ftuner has options alone, and no modes")
     checked = options_of(options)
+    constant = _floats_as_constants(module.graph)
     known = earlier(module, checked)
     if known is not None:
         return known
@@ -62,11 +70,44 @@ def backend(
         fw_compiler=_training, bw_compiler=_left, inference_compiler=inference,
         decompositions=FAST_PATHS | decompositions(),
     )  # fmt: skip
-    compiled: Callable[..., Any] = compile_graph(module, example_inputs)
+    added = constant - TensorifyState.force_specializations
+    TensorifyState.force_specializations |= added
+    try:
+        compiled: Callable[..., Any] = compile_graph(module, example_inputs)
+    finally:
+        TensorifyState.force_specializations -= added
     # torch keeps itself from tracing what a back end returns; once is enough, and takes 5 us.
     compiled = getattr(compiled, "_torchdynamo_orig_callable", compiled)
     # Whether inputs that a graph changes share memory is decided when it is compiled.
     return Traced(module, compiled, checked) if pure == [True] else compiled
+
+
+def _floats_as_constants(graph: fx.Graph) -> set[str]:
+    """Replace the floats by their values that torch has guarded, or that are arguments of
+    functions, and return the names of the symbols of floats that the graph does not read.
+    AOTAutograd would have the graph traced again without these as inputs, which takes as long as
+    the first time."""
+    for node in [n for n in graph.nodes if n.target == "item"]:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.SymFloat) and (
+            value.node.expr.is_number or not all(map(_is_arithmetic, node.users))
+        ):
+            # Guards it, if it is not yet.
+            node.replace_all_uses_with(float(value))
+            graph.erase_node(node)
+    context = TracingContext.try_get()
+    env = context.fake_mode.shape_env if context is not None and context.fake_mode else None
+    # Older versions of torch have it under another name: there the graph is traced twice.
+    known = getattr(env, "backed_var_to_val", {})
+    leaves = pytree.tree_leaves([n.meta.get("example_value") for n in graph.nodes])
+    read = free_symbols([x for x in leaves if isinstance(x, (torch.Tensor, *_SYMBOLIC))])
+    return {str(s) for s in known if symbol_is_type(s, SymT.FLOAT) and s not in read}
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    """Whether AOTAutograd can pass a float operand of a node as a tensor."""
+    name = str(getattr(node.target, "__name__", node.target)).strip("_")
+    return name in _ARITHMETIC or name.removeprefix("i") in _ARITHMETIC
 
 
 def _constants(graph: fx.GraphModule) -> tuple[set[int], set[int]]:

@@ -177,10 +177,11 @@ class CompiledGraph:
 
 
 def _is_number(node: fx.Node) -> bool:
-    """Whether an input is a float of the module, which torch passes as a tensor."""
+    """Whether an input is a float that the graph reads, which torch passes as a tensor."""
     given = node.meta["val"]
     return (
-        isinstance(given, torch.Tensor)
+        bool(node.users)
+        and isinstance(given, torch.Tensor)
         and (given.dtype, given.dim(), given.device.type) == (torch.float64, 0, "cpu")
     )  # fmt: skip
 
