@@ -159,7 +159,7 @@ class Planner:
         n, k = problem.n, max(problem.k, 1)
         widths = (problem.width,) if problem.in_panels else self.library.widths
         reads, types = self.library.b_reads(problem.a_layout, problem.b_source), self.library.types
-        split_k_steps = self.library.hardware.tuning.split_k_steps
+        split_k_steps = -(-self.library.hardware.tuning.split_k_steps // types.steps)
         of_panels = [read for read in reads if read.layout != DOT]
         for vectors in widths:
             nr = vectors * self._lanes

@@ -12,6 +12,7 @@ Accumulators are SSA values from the first multiply-add to the last store.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -34,7 +35,9 @@ from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
+from ftuner.codegen.llvm.kernels.block_loop import BlockLoop
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
+from ftuner.codegen.llvm.kernels.widen import WORD_BYTES
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.common_epilogue import stages
@@ -59,6 +62,11 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
     for pointer in (context, a, b, c):
         pointer.add_attribute("noalias")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
+    steps, of_levels = kernel.types.steps, kernel.types.a.kind == "block" and kernel.types.widens
+    if steps > 1 and not of_levels:
+        kernel, k = replace(kernel, types=kernel.types.multiplied), builder.mul(k, const(steps))
+    # Words of blocks are side by side.
+    b_bytes = WORD_BYTES if of_levels else kernel.types.b.itemsize
     dtype = kernel.types.c
     size = dtype.itemsize
     c_stride = slot(builder, context, Context.C_ROW_STRIDE)
@@ -75,7 +83,7 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
         first_row = builder.mul(tile, const(kernel.mr))
         first_column = builder.mul(part, const(kernel.tile.vectors * kernel.lanes))
         a_tile = at(builder, a, builder.mul(tile, tile_step))
-        b_part = at(builder, b, builder.mul(first_column, const(kernel.types.b.itemsize)))
+        b_part = at(builder, b, builder.mul(first_column, const(b_bytes)))
         c_tile = at(builder, c, builder.mul(first_row, c_stride))
         c_tile = at(builder, c_tile, builder.mul(first_column, const(size)))
         c_rows = Rows(c_tile, c_stride)
@@ -83,8 +91,11 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
         _prefetch_rows(builder, kernel, c_rows, options.line_bytes)
         if window is not None:
             window.enter_tile()
-        loop = KLoop(builder, kernel, options, context, window)
-        sums = loop.sums(number, a_tile, b_part, k)
+        if of_levels:
+            sums = BlockLoop(builder, kernel, options, context).sums(a_tile, b_part, k)
+        else:
+            loop = KLoop(builder, kernel, options, context, window, steps)
+            sums = loop.sums(number, a_tile, b_part, k)
         if dtype != kernel.types.accumulator:
             floats = ir.VectorType(scalar_type(dtype), kernel.lanes)
             sums = [[builder.sitofp(x, floats) for x in row_sums] for row_sums in sums]
