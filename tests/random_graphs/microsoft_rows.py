@@ -16,6 +16,8 @@ from tests.random_graphs.table import row
 from tests.random_graphs.tensors import MICROSOFT, TAME, Fill, Tensor
 from tests.random_graphs.window_rows import spend
 
+from ftuner.graph.passes.block_products import LEAST_ELEMENTS
+
 # Attention.
 
 MASKS = ("none", "keys", "lengths", "pairs", "ends and begins")
@@ -323,6 +325,9 @@ def _few_bits(maker: Maker) -> None:
     )
     depth, columns = a.shape[-1].at[0], draws.pick((16, 7, 1, 8, 33))
     bits, block = draws.pick((4, 8, 2)), draws.pick((16, 32, 64))
+    if draws.chance(0.2):
+        # Enough elements to stay packed.
+        columns = -(-LEAST_ELEMENTS // depth)
     blocks = -(-depth // block)
     shape = (*a.shape[:-1], static(columns))
     if any(0 in e.at for e in shape):

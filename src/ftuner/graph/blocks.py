@@ -1,7 +1,7 @@
 """Weights of few bits: matrices (k, n) as blocks of levels along k, each with a scale.
 
-An element of an array of blocks is a block of one column (`core.dtype.block_of_levels`); NumPy holds
-it as bytes. The last block of a column is filled up with levels that are multiplied by zeros.
+An element of an array of blocks is a block of one column (`core.dtype.block_of_levels`); NumPy
+holds it as bytes. The last block of a column is filled up with levels that are multiplied by zeros.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from ftuner.graph.ir import Array
 WORD = np.dtype("<u4")
 
 
-def blocks_of(
-    levels: Array, bits: int, scales: Array, zeros: Array | None
-) -> tuple[Array, DType]:
+def blocks_of(levels: Array, bits: int, scales: Array, zeros: Array | None) -> tuple[Array, DType]:
     """Blocks (blocks, n), and their dtype, of levels (n, blocks, bytes), the lowest bits first, and
     of scales and zero points (n, blocks). `zeros`: None if all are half of the range."""
     n, count, size = levels.shape
@@ -68,7 +66,7 @@ def rounded(weight: Array, bits: int, numbers: int) -> tuple[Array, DType]:
     The zero points are half of the range, so that the number of largest magnitude is exact, or such
     that the least and the largest number are: what leaves the smaller sum of squared errors."""
     k, n = weight.shape
-    whole = np.pad(weight, ((0, -k % numbers), (0, 0))).T.reshape(n, -1, numbers)
+    whole = np.pad(weight, ((0, -k % numbers), (0, 0)), mode="edge").T.reshape(n, -1, numbers)
     most = (1 << bits) - 1
     half = np.float32(1 << (bits - 1))
     low, high = whole.min(-1, keepdims=True), whole.max(-1, keepdims=True)

@@ -109,8 +109,10 @@ def _word_matmul(a: Any, b: Any) -> Any:
     return np.matmul(a.astype(np.float64), weight.astype(np.float64)).astype(np.float32)
 
 
-def _infer_block_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """Rows of float32 times a matrix (k, n), which is given as blocks of levels (k / numbers, n)."""
+def _infer_block_matmul(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType]:
+    """Rows of float32 times a matrix (k, n), given as blocks of levels (k / numbers, n)."""
     a, b = types
     if a.dtype != FLOAT32 or b.dtype.kind != "block" or b.dtype != attributes["block"]:
         raise GraphError(f"block_matmul of {a} and {b}")

@@ -111,9 +111,9 @@ def _pack_to(products: Products, weight: Array, width: int, packed: Array) -> No
         panel = packed[column * k : (column + padded) * k]
         if types.b.kind == "block":
             # Rows of words: those of a block are apart by a row.
-            rows = panel.view(np.uint32).reshape(k, -1, padded)
-            rows[..., :stored] = _words_of_blocks(columns.T).transpose(0, 2, 1)
-            rows[..., stored:] = 0
+            block = panel.view(np.uint32).reshape(k, -1, padded)
+            block[..., :stored] = _words_of_blocks(columns.T).transpose(0, 2, 1)
+            block[..., stored:] = 0
         elif native is None:
             rows = panel.reshape(k, padded)
             rows[:, :stored] = columns.T

@@ -1,5 +1,5 @@
-"""The k loop of a uKernel by blocks of few bits, in LLVM IR: each level becomes a float in a register,
-is multiplied by all rows of the tile, and the sums of a block are scaled once.
+"""The k loop of a uKernel by blocks of few bits, in LLVM IR: each level becomes a float in a
+register, is multiplied by all rows of the tile, and the sums of a block are scaled once.
 
 A panel's k step is a block of each of its columns: their first words side by side, then the next
 ones, at last the scales, and the zero points if there are some. So k steps of the scales and levels

@@ -66,9 +66,7 @@ ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
 """`void call(plan, pool, workspace, &a, &b, &c, operands)`."""
 
 
-def emit_driver(
-    module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning
-) -> None:
+def emit_driver(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning) -> None:
     """Add the driver of a dtype: packing, the worker's job, and the entry for Python."""
     pack = emit_pack(module, dtype, lanes, tuning)
     walk = _emit_walk(module, dtype, pack, emit_covered(module, dtype))

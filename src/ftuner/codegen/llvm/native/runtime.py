@@ -69,9 +69,7 @@ def _emit_take(module: ir.Module, give: ir.Function) -> None:
     builder.ret(_NONE)
 
 
-def emit(
-    module: ir.Module, vector_bytes: int, header_bytes: int, tuning: NativeTuning
-) -> None:
+def emit(module: ir.Module, vector_bytes: int, header_bytes: int, tuning: NativeTuning) -> None:
     """Add all of them to a module. `header_bytes`: the size of the header of a Python object."""
     emit_pool(module, tuning)
     emit_chunks(module)
