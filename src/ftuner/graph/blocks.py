@@ -73,10 +73,10 @@ def rounded(weight: Array, bits: int, numbers: int) -> tuple[Array, DType]:
     extreme = np.where(-low > high, low, high)
     candidates = ((extreme / -half, half), ((high - low) / np.float32(most), None))
     found: list[tuple[float, Array, Array, Array | None]] = []
-    for scale, middle in candidates:
-        divisor = np.where(scale == 0, np.float32(1), scale)
-        zero = -low / divisor if middle is None else middle
-        levels = np.clip(np.rint(whole / divisor + zero), 0, most)
+    for step, middle in candidates:
+        scale = np.where(step == 0, np.float32(1), step)
+        zero = -low / scale if middle is None else middle
+        levels = np.clip(np.rint(whole / scale + zero), 0, most)
         lost = float(np.square((levels - zero) * scale - whole, dtype=np.float64).sum())
         found.append((lost, levels, scale, zero if middle is None else None))
     _, levels, scales, zeros = min(found, key=lambda each: each[0])
