@@ -96,15 +96,18 @@ class PlannerTables:
             self._covers[key] = found
         return found
 
-    def blocks_of_k(self, k: int, nr: int, window: ReadWindow | None) -> tuple[int, ...]:
+    def blocks_of_k(
+        self, k: int, nr: int, window: ReadWindow | None, b_itemsize: int
+    ) -> tuple[int, ...]:
         """Candidates for the k steps of a block, longest first: all steps unless a panel then fills
         its share of L2, and for an A that is blocked, as few as let L2 hold `block_rows` rows.
-        Sums of integers stay in registers, because C holds floats."""
+        Sums of integers stay in registers, because C holds floats. `b_itemsize`: of the elements
+        that uKernels read."""
         if self.whole_sums:
             return (k,)
         tuning, machine = self.tuning, self.machine
         panel_bytes = min(tuning.panel_share_of_l2 * machine.l2_bytes, tuning.panel_bytes)
-        by_panel = panel_bytes / (nr * self.b_widened.itemsize)
+        by_panel = panel_bytes / (nr * b_itemsize)
         unit = K_ALIGNMENT if window is None else window.run
         long = _even_blocks(k, int(by_panel), unit)
         short = _even_blocks(k, int(min(by_panel, self.steps_of_block)), unit)

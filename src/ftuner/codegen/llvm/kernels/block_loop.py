@@ -90,6 +90,10 @@ class BlockLoop:
         first = [const(0), a, *[zero] * (size * chains)]
         count = const(block.numbers * bits // (8 * WORD_BYTES))
         _, a, *parts = carried_loop(builder, count, first, words, some=True)
+        after = at(builder, b, count.constant * self._row_bytes.constant)
+        for _ in range(block.itemsize // WORD_BYTES - count.constant):
+            self._ask(at(builder, after, self._ahead))
+            after = at(builder, after, self._row_bytes)
         scales = [levels.scale() for levels in columns]
         total = add_chains(builder, parts, size)
         return [a, *(
