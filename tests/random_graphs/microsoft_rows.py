@@ -16,6 +16,8 @@ from tests.random_graphs.table import row
 from tests.random_graphs.tensors import MICROSOFT, TAME, Fill, Tensor
 from tests.random_graphs.window_rows import spend
 
+from ftuner.graph.passes.block_products import LEAST_ELEMENTS
+
 # Attention.
 
 MASKS = ("none", "keys", "lengths", "pairs", "ends and begins")
@@ -318,11 +320,17 @@ def _four_bit_levels(maker: Maker) -> None:
 @row("MatMulNBits", 0.4, MICROSOFT)
 def _few_bits(maker: Maker) -> None:
     draws = maker.draws
-    a = maker.operand(
-        ("float32",), (2, 3), lambda x: x.shape[-1].static and x.shape[-1].at[0] > 0, PRODUCT_SIZE
-    )
-    depth, columns = a.shape[-1].at[0], draws.pick((16, 7, 1, 8, 33))
-    bits, block = draws.pick((4, 8, 2)), draws.pick((16, 32, 64))
+    if draws.chance(0.4):
+        # Enough elements to stay packed.
+        a = maker.shaped((length(maker), static(draws.pick((128, 97)))), "float32", PRODUCT_SIZE)
+        columns = -(-LEAST_ELEMENTS // a.shape[-1].at[0])
+    else:
+        a = maker.operand(
+            ("float32",), (2, 3), lambda x: x.shape[-1].static and x.shape[-1].at[0] > 0,
+            PRODUCT_SIZE,
+        )  # fmt: skip
+        columns = draws.pick((16, 7, 1, 8, 33))
+    depth, bits, block = a.shape[-1].at[0], draws.pick((4, 8, 2)), draws.pick((16, 32, 64))
     blocks = -(-depth // block)
     shape = (*a.shape[:-1], static(columns))
     if any(0 in e.at for e in shape):

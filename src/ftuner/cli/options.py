@@ -60,7 +60,8 @@ HeldOption = Annotated[
 PrecisionOption = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="On a CPU: bfloat16 or int8-dynamic, to multiply float32 in."
+        metavar="NAME",
+        help="On a CPU: bfloat16, int8-dynamic or int4-weights, to multiply float32 in.",
     ),
 ]
 AppendOption = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class DType:
     """Of a floating type: bits of the significand, the hidden one included;
     `2 ** -significand_bits` is the unit roundoff."""
     kind: str = "float"
-    """`float`, `int`, `uint`, `bool`, `string`, `map` or `word`."""
+    """`float`, `int`, `uint`, `bool`, `string`, `map`, `word` or `block`."""
     numbers: int = 1
     """Side by side in an element."""
 
@@ -72,7 +73,34 @@ by references alone."""
 
 def moved_as(dtype: DType) -> DType:
     """The dtype as which elements are copied, and whose drivers run products of them."""
-    return FLOAT32 if dtype.kind == "word" else dtype
+    return FLOAT32 if dtype.kind in ("word", "block") else dtype
+
+
+LEVEL_BITS = (2, 4, 8)
+"""Bits of the levels that blocks hold."""
+
+
+@lru_cache(maxsize=64)
+def block_of_levels(bits: int, numbers: int, zeros: bool) -> DType:
+    """`numbers` consecutive steps of k of one column of a weight: unsigned levels of `bits` bits,
+    the lowest bits first, in words of 32 bits; then the scale in float32; with `zeros` also the
+    zero point, which is otherwise half of the range. An element of the weight is
+    `(level - zero) * scale`."""
+    words = numbers * bits // 32 + 1 + int(zeros)
+    return DType(f"{'uint' if zeros else 'int'}{bits}x{numbers}", 4 * words, 0, "block", numbers)
+
+
+@lru_cache(maxsize=64)
+def block_of_floats(numbers: int) -> DType:
+    """`numbers` consecutive steps of k in float32."""
+    return DType(f"float32x{numbers}", 4 * numbers, 24, "block", numbers)
+
+
+def levels_of(block: DType) -> tuple[int, bool]:
+    """The bits and `zeros` of a block of levels."""
+    zeros = block.name.startswith("u")
+    words = block.itemsize // 4 - 1 - int(zeros)
+    return 32 * words // block.numbers, zeros
 
 
 def converted_through(target: DType) -> DType:

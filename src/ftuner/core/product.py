@@ -29,9 +29,21 @@ class ProductTypes:
         return self.b.itemsize < self.a.itemsize
 
     @property
-    def multiplied(self) -> ProductTypes:
-        """The types once B is widened: what multiply-adds read."""
+    def widened(self) -> ProductTypes:
+        """The types once B is widened."""
         return replace(self, b=self.a) if self.widens else self
+
+    @property
+    def multiplied(self) -> ProductTypes:
+        """What multiply-adds read: the types once B is widened, of blocks their numbers."""
+        if self.a.kind == "block":
+            return ProductTypes(self.accumulator, self.accumulator, self.accumulator, self.c)
+        return self.widened
+
+    @property
+    def steps(self) -> int:
+        """Multiply-adds in turn for an element of A, which is one step of k."""
+        return self.a.numbers if self.a.kind == "block" else 1
 
     def __str__(self) -> str:
         names = [str(t) for t in (self.a, self.b, self.accumulator, self.c)]
@@ -49,7 +61,9 @@ Sums of integers are exact, and become float32 when they are complete."""
 @lru_cache(maxsize=64)
 def product_types(dtype: DType, b: DType | None = None) -> ProductTypes:
     """The types of a product whose A, accumulators and C are of one dtype; B too, unless `b` is
-    given. Those of words are in `WORD_PRODUCTS`."""
+    given. Those of words are in `WORD_PRODUCTS`; blocks are added up in float32."""
+    if dtype.kind == "block":
+        return ProductTypes(dtype, b or dtype, FLOAT32, FLOAT32)
     of_words = (types for types in WORD_PRODUCTS.values() if types.a == dtype)
     return next(of_words, None) or ProductTypes(dtype, b or dtype, dtype, dtype)
 

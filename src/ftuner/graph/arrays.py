@@ -30,6 +30,8 @@ def held_in(dtype: DType) -> np.dtype[Any]:
         return np.dtype(object)
     if dtype.kind == "word":
         return np.dtype(f"uint{dtype.bits}")
+    if dtype.kind == "block":
+        return np.dtype(f"V{dtype.itemsize}")
     return np.dtype("float32" if dtype == BFLOAT16 else dtype.name)
 
 

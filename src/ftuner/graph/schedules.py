@@ -45,7 +45,7 @@ class Schedule(NamedTuple):
 
 SCHEDULES = (
     Schedule("nest"),
-    Schedule("product", ("matmul", "narrow_matmul", "word_matmul")),
+    Schedule("product", ("matmul", "narrow_matmul", "word_matmul", "block_matmul")),
     Schedule("attention", ("attention",)),
     Schedule("depthwise", ("convolution", "window_reduce")),
     Schedule("grouped_convolution", ("convolution",)),

@@ -239,8 +239,8 @@ class Backend(ABC):
 
     @property
     def narrow_dtypes(self) -> Collection[DType]:
-        """The dtypes of rows, narrower than float32, whose products have an instruction of their
-        own that pays."""
+        """The dtypes of rows whose products by narrower weights have code of their own: narrow ones
+        whose instruction pays, and float32 by blocks of few bits."""
         return ()
 
     @property

@@ -202,7 +202,7 @@ def test_keys_depend_on_the_tuning_of_their_code() -> None:
     kernel = UKernel(RegisterTile(1, 1, 1), product_types(FLOAT32), HOST_ISAS[0], 4)
     bundles: list[Callable[[CpuTuning], Bundle]] = [
         lambda t: family_bundle((kernel,), row, part_of(t, KLoopTuning), 64),
-        lambda t: runtime_bundle(16, False, 16, part_of(t, NativeTuning)),
+        lambda t: runtime_bundle(16, 16, part_of(t, NativeTuning)),
         lambda t: reduce_bundle(kernel, False),
     ]
     parts: list[set[str]] = [{*constants(KLoopTuning)}, {*constants(NativeTuning)}, set()]

@@ -187,7 +187,7 @@ class ProductCost:
         self._window_s_per_tile = elements_of_tiles * tuning.window_element_cycles * period_s
 
         # Each block of rows widens panels again.
-        vectors = elements * columns * k_steps / lanes
+        vectors = elements * columns * k_steps * types.steps / lanes
         self._widen_s = 0.0
         if share.widen:
             widening_s = vectors * tuning.widen_cycles_per_vector * period_s

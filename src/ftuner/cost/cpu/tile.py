@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import RegisterTile
-from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType
+from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType, levels_of
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.intake_tuning import Intake, IntakeTuning
 from ftuner.hardware.isa import instruction_set
@@ -29,6 +29,8 @@ from ftuner.hardware.tuning import CpuTuning
 WIDEN_OPERATIONS: Mapping[DType, int] = {INT8: 2, FLOAT16: 1, BFLOAT16: 2}
 """Operations of a uKernel on a vector of narrow elements besides loading it, on the ports of
 multiply-adds. Derived from its code: extend, convert; convert; extend, shift."""
+LEVEL_OPERATIONS = 2
+"""Of levels of few bits: mask, subtract. A zero point is another one to subtract."""
 FLOAT16_OPERATIONS = 10
 """Where there is no instruction that converts them."""
 
@@ -76,7 +78,10 @@ def _matrix_step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> St
 
 def widen_cycles(tile: RegisterTile, isa: Isa, dtype: DType) -> float:
     """Cycles of a k step that a tile takes longer where its B is narrower than A."""
-    operations = WIDEN_OPERATIONS[dtype]
+    if dtype.kind == "block":
+        operations = LEVEL_OPERATIONS + int(levels_of(dtype)[1])
+    else:
+        operations = WIDEN_OPERATIONS[dtype]
     if dtype == FLOAT16 and not instruction_set(isa.name).converts_float16:
         operations = FLOAT16_OPERATIONS
     return operations * tile.width / isa.fma_per_cycle

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ftuner.core.dtype import HALF_DTYPES, INT32, UINT8
+from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, INT32, UINT8
 from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, constant, gather, scalar
+from ftuner.graph.blocks import blocks_of, of_blocks, unpacked
 from ftuner.graph.checks import fitting, malformed, unsupported
 from ftuner.graph.ir import Array, Value
+from ftuner.graph.passes.block_products import LEAST_ELEMENTS, by_blocks
 
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16
-
-
-def _unpacked(words: Array, bits: int, count: int) -> Array:
-    """The first `count` numbers along the last axis of bytes, which hold the lowest bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    apart: Array = (words[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    apart = apart.reshape(*words.shape[:-1], -1)
-    return apart[..., :count]
 
 
 def _blocks_of(context: Context, blocks: Value, shape: tuple[int, int], what: str) -> Array:
@@ -66,19 +60,27 @@ def _matmul_n_bits(
             f"the weight is {b.type}; expected [{N}, {blocks}, {size}] for N {N}, "
             f"K {K} and blocks of {block_size}"
         )
-    levels = _unpacked(packed.reshape(N, blocks, size), bits, block_size).astype(np.float32)
     shape = (N, blocks)
-    levels -= _zero_points(context, zero, bits, shape)[..., None]
-    array = _blocks_of(context, scales, shape, "the scales").astype(np.float32)
-    result = _product(context, a, (levels * array[..., None]).reshape(N, -1)[:, :K], scales)
+    factors = _blocks_of(context, scales, shape, "the scales").astype(np.float32)
+    zeros = _zero_points(context, zero, bits, shape)
+    weight, dtype = blocks_of(packed.reshape(N, blocks, size), bits, factors, zeros)
+    if K * N < LEAST_ELEMENTS or a.dtype == FLOAT64:
+        result = _product(context, a, of_blocks(weight, dtype)[:K].T, scales)
+    else:
+        _expect_dtype(a, scales)
+        result = by_blocks(a.cast(FLOAT32), weight, dtype).cast(a.dtype)
     return result if bias is None else result + fitting(bias, result, "the bias")
+
+
+def _expect_dtype(a: Value, scales: Value) -> None:
+    if scales.dtype != a.dtype:
+        raise malformed(f"A is {a.type}, the scales are {scales.type}")
 
 
 def _product(context: Context, a: Value, weight: Array, scales: Value) -> Value:
     """`a @ weight.T`, in the dtype of the scales of the weight."""
     dtype = scales.dtype
-    if dtype != a.dtype:
-        raise malformed(f"A is {a.type}, the scales are {scales.type}")
+    _expect_dtype(a, scales)
     wide = np.ascontiguousarray(weight.T, np.float32)
     if dtype.name not in HALF_DTYPES:
         wide = wide.astype(dtype.name)
@@ -121,18 +123,21 @@ def _matmul_bnb4(
     return _product(context, a, weight.reshape(N, K), scales)
 
 
-def _zero_points(context: Context, zero: Value | None, bits: int, shape: tuple[int, int]) -> Array:
-    """The zero point of each block: packed as the weight is, or floats; half of the range if none
-    are given."""
+def _zero_points(
+    context: Context, zero: Value | None, bits: int, shape: tuple[int, int]
+) -> Array | None:
+    """The zero point of each block: packed as the weight is, or floats; None if all are half of the
+    range."""
     if zero is None:
-        return np.full(shape, 1 << (bits - 1), np.float32)
+        return None
     if zero.dtype.kind == "float":
         return _blocks_of(context, zero, shape, "the zero points").astype(np.float32)
     words = -(-shape[1] * bits // 8)
     if zero.dtype != UINT8:
         raise malformed(f"zero points {zero.type}; expected uint8 or floats")
     packed = _blocks_of(context, zero, (shape[0], words), "the zero points")
-    return _unpacked(packed, bits, shape[1]).astype(np.float32)
+    found = unpacked(packed, bits)[:, : shape[1]]
+    return None if np.all(found == 1 << (bits - 1)) else found.astype(np.float32)
 
 
 @onnx("GatherBlockQuantized", domain=MICROSOFT)
@@ -173,7 +178,7 @@ def _gather(
         words = (*blocks[:-1], -(-blocks[-1] * bits // 8))
         if zero.dtype != UINT8 or zero.shape != words:
             raise malformed(f"zero points {zero.type}; expected uint8 {list(words)}")
-        array = _unpacked(context.array_of(zero, "the zero points"), bits, blocks[-1])
+        array = unpacked(context.array_of(zero, "the zero points"), bits)[..., : blocks[-1]]
         middle = of_elements(constant(array)).cast(INT32)
     return (levels - middle).cast(scales.dtype) * of_elements(scales)
 

@@ -12,6 +12,7 @@ from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.core.product import WORD_PRODUCTS
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import held_in, of_bfloat16
+from ftuner.graph.blocks import of_blocks
 from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import (
     Attributes,
@@ -108,11 +109,30 @@ def _word_matmul(a: Any, b: Any) -> Any:
     return np.matmul(a.astype(np.float64), weight.astype(np.float64)).astype(np.float32)
 
 
+def _infer_block_matmul(
+    types: Types, attributes: Attributes, require: Require
+) -> tuple[TensorType]:
+    """Rows of float32 times a matrix (k, n), given as blocks of levels (k / numbers, n)."""
+    a, b = types
+    if a.dtype != FLOAT32 or b.dtype.kind != "block" or b.dtype != attributes["block"]:
+        raise GraphError(f"block_matmul of {a} and {b}")
+    if a.rank < 2 or b.rank != 2:
+        raise ShapeError(f"block_matmul of {a} and {b}: expected two axes or more, and two")
+    require(a.shape[-1], b.shape[0] * b.dtype.numbers, f"block_matmul of {a} and {b}")
+    return (TensorType(FLOAT32, (*a.shape[:-1], b.shape[1])),)
+
+
+def _block_matmul(a: Any, b: Any, block: DType) -> Any:
+    return np.matmul(a, of_blocks(b, block))
+
+
 CONTRACTIONS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul,
              work=_work, numerics=Numerics.PRODUCT),
     Operator("narrow_matmul", _infer_narrow_matmul, _narrow_matmul,
              work=_work, numerics=Numerics.PRODUCT, widened=1),
     Operator("word_matmul", _infer_word_matmul, _word_matmul,
+             work=_work, numerics=Numerics.PRODUCT),
+    Operator("block_matmul", _infer_block_matmul, _block_matmul,
              work=_work, numerics=Numerics.PRODUCT),
 )  # fmt: skip

@@ -107,7 +107,7 @@ def _arrays(members: Sequence[_Member]) -> list[list[Array]]:
 
 
 def _has_weight(node: Node) -> bool:
-    if node.op == "narrow_matmul":
+    if node.op in ("narrow_matmul", "block_matmul"):
         return True
     if node.op != "matmul":
         return False
@@ -162,7 +162,7 @@ def _merged(x: Value, members: Sequence[_Member], joined: _Joined) -> Value:
     weights, scales, biases = _arrays(members)
     name, dtype = first.output.name, first.output.dtype
     weight = joined.value(f"{name}_weights", first.inputs[1].dtype, weights)
-    result = apply(first.op, x, weight)
+    result = apply(first.op, x, weight, **first.attributes)
     if scales:
         result = result * joined.value(f"{name}_scales", dtype, scales)
     return result + joined.value(f"{name}_biases", dtype, biases) if biases else result

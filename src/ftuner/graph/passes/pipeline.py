@@ -10,6 +10,7 @@ from ftuner.core.dtype import UINT8, DType
 from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
+from ftuner.graph.passes.block_products import widened_blocks
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
 from ftuner.graph.passes.choices import choice
 from ftuner.graph.passes.constants import fold_constants
@@ -76,7 +77,10 @@ def optimised(
     typed: set[Node] = set()
     verify(graph, typed)
     passes = (products_of_levels, *PASSES) if UINT8 in words else PASSES
-    if not halves:
+    if halves:
+        # A GPU has no uKernels of blocks.
+        passes = (widened_blocks, *passes)
+    else:
         if kept := half_dtypes(graph):
             # Once constants are folded, before other constants are merged into weights.
             at = passes.index(fold_constants) + 1

@@ -24,6 +24,7 @@ from ftuner.graph.arrays import converted
 from ftuner.graph.arrays import words as bits_of
 from ftuner.graph.ir import Array, Node, Value, building
 from ftuner.graph.ops.contraction import words_of
+from ftuner.graph.passes.block_products import in_int4
 from ftuner.graph.passes.int8 import weight_levels
 from ftuner.graph.rewrite.rule import Rule, rule, together
 from ftuner.graph.rewrite.surroundings import Surroundings, scalar
@@ -172,6 +173,7 @@ class Precision(NamedTuple):
 PRECISIONS: Mapping[str, Precision] = {
     "bfloat16": Precision(in_bfloat16, BFLOAT16),
     "int8-dynamic": Precision(in_int8, UINT8),
+    "int4-weights": Precision(in_int4, FLOAT32),
 }
 """The other precisions, by the names that users give."""
 

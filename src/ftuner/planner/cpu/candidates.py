@@ -47,14 +47,16 @@ class PlannerTables:
         hardware = library.hardware
         self.machine = machine = ProductMachine(hardware, library.types, library.lanes)
         self.machine_features = machine_features(hardware, library.isa, library.types)
-        self._correction = None if learned is None else Correction(learned)
+        blocks = library.types.steps > 1
+        # Nothing is learned of blocks.
+        self._correction = None if learned is None or blocks else Correction(learned)
         self.tuning = tuning = machine.tuning
         self.a_block_bytes = tuning.block_share_of_l2 * machine.l2_bytes
         """Size of a block of A in L2."""
         self.a_itemsize = library.types.a.itemsize
-        self.b_widened = library.types.multiplied.b
-        self.whole_sums = library.types.accumulator != library.types.c
+        self.b_widened = library.types.widened.b
         """The dtype of B once it is widened; its own if it is not."""
+        self.whole_sums = library.types.accumulator != library.types.c
         self.steps_of_block = self.a_block_bytes / (tuning.block_rows * self.a_itemsize)
         self._covers: dict[tuple[str, int, bool, Far | None, int, bool], CoverTable] = {}
 
@@ -94,15 +96,18 @@ class PlannerTables:
             self._covers[key] = found
         return found
 
-    def blocks_of_k(self, k: int, nr: int, window: ReadWindow | None) -> tuple[int, ...]:
+    def blocks_of_k(
+        self, k: int, nr: int, window: ReadWindow | None, b_itemsize: int
+    ) -> tuple[int, ...]:
         """Candidates for the k steps of a block, longest first: all steps unless a panel then fills
         its share of L2, and for an A that is blocked, as few as let L2 hold `block_rows` rows.
-        Sums of integers stay in registers, because C holds floats."""
+        Sums of integers stay in registers, because C holds floats. `b_itemsize`: of the elements
+        that uKernels read."""
         if self.whole_sums:
             return (k,)
         tuning, machine = self.tuning, self.machine
         panel_bytes = min(tuning.panel_share_of_l2 * machine.l2_bytes, tuning.panel_bytes)
-        by_panel = panel_bytes / (nr * self.b_widened.itemsize)
+        by_panel = panel_bytes / (nr * b_itemsize)
         unit = K_ALIGNMENT if window is None else window.run
         long = _even_blocks(k, int(by_panel), unit)
         short = _even_blocks(k, int(min(by_panel, self.steps_of_block)), unit)
@@ -114,7 +119,7 @@ class PlannerTables:
         tuning, machine = self.tuning, self.machine
         block_bytes = self.a_block_bytes
         unblocked_bytes = tuning.a_share_of_last_cache * machine.last_cache_bytes
-        if self.steps_of_block >= tuning.long_block_steps:
+        if self.steps_of_block * self.library.types.steps >= tuning.long_block_steps:
             unblocked_bytes = min(unblocked_bytes, workers_m * self.a_block_bytes)
             block_bytes = tuning.block_share_of_large_l2 * machine.l2_bytes
         step_bytes = self.a_itemsize * kc / reuse

@@ -91,11 +91,12 @@ class CoverTable:
                 terms = step_cycles(kernel.tile, isa, kernel.types)
                 fixed = tile_cycles(kernel.tile, tuning, scratch)
             widen = widen_cycles(kernel.tile, isa, kernel.types.b) if kernel.types.widens else 0.0
-            cycles = max(terms.cycles, terms.issue + widen)
+            each = kernel.types.steps
+            cycles = each * max(terms.cycles, terms.issue + widen)
             cycles = overlapped(cycles, row_of_b_cycles, tuning.l2_overlap)
             if 0 < ways < kernel.mr:
-                cycles += tuning.crowded_row_cycles * kernel.mr * kernel.tile.parts
-            self._tiles[kernel.mr] = TileCycles(cycles, terms.issue, fixed)
+                cycles += each * tuning.crowded_row_cycles * kernel.mr * kernel.tile.parts
+            self._tiles[kernel.mr] = TileCycles(cycles, each * terms.issue, fixed)
         cost = {mr: steps * tile.step + tile.fixed for mr, tile in self._tiles.items()}
         # Parts pass B once for more rows than a tile has. After another tile, or before one, that
         # saves nothing: B is in L2 by then.

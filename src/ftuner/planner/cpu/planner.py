@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 from ftuner.core.caching import RecentlyUsed
@@ -159,15 +158,16 @@ class Planner:
         n, k = problem.n, max(problem.k, 1)
         widths = (problem.width,) if problem.in_panels else self.library.widths
         reads, types = self.library.b_reads(problem.a_layout, problem.b_source), self.library.types
-        split_k_steps = self.library.hardware.tuning.split_k_steps
+        split_k_steps = -(-self.library.hardware.tuning.split_k_steps // types.steps)
         of_panels = [read for read in reads if read.layout != DOT]
         for vectors in widths:
             nr = vectors * self._lanes
             window = problem.window
-            lengths = self._tables.blocks_of_k(k, nr, window)
+            blocks_of_k = self._tables.blocks_of_k
+            by_read = [(r, blocks_of_k(k, nr, window, r.dtype.itemsize)) for r in of_panels]
             parts_k = 1 if window is not None or self._tables.whole_sums else k // split_k_steps
             for grid in grids(problem.workers, problem.batch, -(-n // nr), parts_k):
-                for read, kc in product(of_panels, lengths):
+                for read, kc, lengths in ((r, kc, some) for r, some in by_read for kc in some):
                     pack_b = read.layout == PACKED and not problem.in_panels
                     widen = read.dtype != types.b
                     shared = pack_b and grid.m > 1 and problem.batch == 1 and grid.k == 1
@@ -186,7 +186,10 @@ class Planner:
         nr = choice.vectors * self._lanes
         lengths: tuple[int, ...] = ()
         if not choice.dot:
-            lengths = self._tables.blocks_of_k(max(problem.k, 1), nr, problem.window)
+            types = self.library.types
+            read = types.widened.b if choice.widen else types.b
+            k = max(problem.k, 1)
+            lengths = self._tables.blocks_of_k(k, nr, problem.window, read.itemsize)
         return Candidate(self._tables, problem, choice, lengths)
 
     def estimate_covered(self, candidate: Candidate, m: int, segments: Segments) -> Estimate:

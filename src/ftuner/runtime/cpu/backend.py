@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ftuner.core.cpu.common_epilogue import shared
-from ftuner.core.dtype import DTYPES, DType
+from ftuner.core.dtype import DTYPES, FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
@@ -52,7 +52,7 @@ class CpuBackend(CpuSession, Backend):
 
     @property
     def narrow_dtypes(self) -> Collection[DType]:
-        return self.kernels.isa.narrow_dtypes
+        return {FLOAT32, *self.kernels.isa.narrow_dtypes}
 
     def probe(self) -> CpuHardware:
         return known_hardware(self.cache, again=True)

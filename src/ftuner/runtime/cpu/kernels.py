@@ -17,8 +17,15 @@ from ftuner.codegen.llvm.native.symbols import (
     call_symbol,
     pack_symbol,
     reduce_symbol,
+    widen_symbol,
 )
-from ftuner.codegen.llvm.objects.bundle import Bundle, family_bundle, reduce_bundle, runtime_bundle
+from ftuner.codegen.llvm.objects.bundle import (
+    Bundle,
+    family_bundle,
+    reduce_bundle,
+    runtime_bundle,
+    widen_bundle,
+)
 from ftuner.codegen.llvm.objects.elf import parse
 from ftuner.codegen.llvm.objects.jit import Target, compiler_build, compiler_version, host_target
 from ftuner.codegen.llvm.objects.keys import generator_digest
@@ -92,11 +99,15 @@ log = logging.getLogger(__name__)
 class CompiledLibrary:
     """A library with the addresses of its loaded families, which are those requested so far."""
 
-    def __init__(self, library: Library, loaded: LoadedObject, reduce_address: int) -> None:
+    def __init__(
+        self, library: Library, loaded: LoadedObject, reduce_address: int, widen_address: int = 0
+    ) -> None:
         self.library = library
         self.kernels: dict[str, tuple[int, ...]] = {}
         """Addresses by family name; the function of height `mr` is at `mr - 1`."""
         self.reduce_address = reduce_address
+        self.widen_address = widen_address
+        """Of the function that widens panels of B; 0 where B is as wide as A."""
         self._loaded = [loaded]
 
     def add(self, families: Iterable[Family], loaded: LoadedObject) -> None:
@@ -264,11 +275,12 @@ class Kernels:
         bundles = [family_bundle(f.kernels, row, self._k_loop, line_bytes) for f in families]
         if reduces or library not in self._compiled:
             bundles.append(reduce_bundle(_any_kernel(library), row.fused))
+            if library.types.widens:
+                bundles.append(widen_bundle(library.types, library.lanes, row))
         return bundles
 
     def _runtime_bundle(self) -> Bundle:
-        converts = instruction_set(self.isa.name).converts_float16
-        return runtime_bundle(self.isa.vector_bytes, converts, DATA_WORD, self._native)
+        return runtime_bundle(self.isa.vector_bytes, DATA_WORD, self._native)
 
     def variants(
         self, kernels: Sequence[Sequence[UKernel]], tunings: Sequence[KLoopTuning]
@@ -297,8 +309,10 @@ class Kernels:
         log.info("library %s ready in %.3f s", library.types, time.perf_counter() - began)
         found = self._compiled.get(library)
         if found is None:
-            reduce_address = loaded.addresses[reduce_symbol(_any_kernel(library))]
-            found = CompiledLibrary(library, loaded, reduce_address)
+            addresses = [loaded.addresses[reduce_symbol(_any_kernel(library))]]
+            if library.types.widens:
+                addresses.append(loaded.addresses[widen_symbol(library.types)])
+            found = CompiledLibrary(library, loaded, *addresses)
         found.add(families, loaded)
         self._compiled[library] = found
 

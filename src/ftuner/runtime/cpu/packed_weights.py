@@ -53,8 +53,13 @@ def unpacked(panels: Panels, lanes: int) -> Array:
     for column in range(0, n, nr):
         stored = min(nr, n - column)
         padded = -(-stored // lanes) * lanes
-        panel = packed[column * k : (column + padded) * k].reshape(k, padded)
-        found[column : column + stored] = panel[:, :stored].T
+        panel = packed[column * k : (column + padded) * k]
+        if packed.dtype.kind == "V":
+            words = panel.view(np.uint32).reshape(k, -1, padded)[..., :stored]
+            blocks = np.ascontiguousarray(words.transpose(2, 0, 1)).view(packed.dtype)
+            found[column : column + stored] = blocks[..., 0]
+        else:
+            found[column : column + stored] = panel.reshape(k, padded)[:, :stored].T
     return found
 
 
@@ -104,7 +109,12 @@ def _pack_to(products: Products, weight: Array, width: int, packed: Array) -> No
         stored = len(columns)
         padded = -(-stored // lanes) * lanes
         panel = packed[column * k : (column + padded) * k]
-        if native is None:
+        if types.b.kind == "block":
+            # Rows of words: those of a block are apart by a row.
+            block = panel.view(np.uint32).reshape(k, -1, padded)
+            block[..., :stored] = _words_of_blocks(columns.T).transpose(0, 2, 1)
+            block[..., stored:] = 0
+        elif native is None:
             rows = panel.reshape(k, padded)
             rows[:, :stored] = columns.T
             rows[:, stored:] = 0
@@ -112,6 +122,11 @@ def _pack_to(products: Products, weight: Array, width: int, packed: Array) -> No
             column_stride, k_stride = columns.strides
             source, target = columns.ctypes.data, panel.ctypes.data
             native(source, k_stride, column_stride, target, k, stored, padded)
+
+
+def _words_of_blocks(blocks: Array) -> Array:
+    """The words of blocks (k, n), as (k, n, words)."""
+    return np.ascontiguousarray(blocks).view(np.uint32).reshape(*blocks.shape, -1)
 
 
 UsedCovers = dict[tuple[LibraryName, CoverKey], "array[int]"]

@@ -12,7 +12,6 @@ from ftuner.codegen.llvm.native.records import (
     ALIGNMENT_BYTES,
     SLACK_BYTES,
     SLOT_BYTES,
-    WIDENED_KINDS,
     AllCovers,
     Segment,
 )
@@ -89,18 +88,20 @@ class PlanWriter:
         types: ProductTypes,
         kernels: Mapping[str, Sequence[int]],
         reduce_address: int,
+        widen_address: int,
         fetched_bytes: int,
     ) -> None:
         """`kernels`: addresses of compiled uKernels by family name; that of height `mr` is at
-        `mr - 1`. `fetched_bytes`: A and B of a batch element are prefetched during the previous
-        one if neither is larger."""
+        `mr - 1`. `widen_address`: of the function that widens panels; 0 if none is narrower than A.
+        `fetched_bytes`: A and B of a batch element are prefetched during the previous one if
+        neither is larger."""
         problem, choice, shares = plan.problem, plan.choice, plan.shares
         self._chunked = plan.chunks > 0
         if self._chunked:
             shares = (plan.whole(),)
         k, parts = problem.k, choice.grid.k
         self._types = types
-        b_itemsize = types.multiplied.b.itemsize
+        b_itemsize = types.widened.b.itemsize
         """Bytes of an element of B in a workspace."""
         self._parts = parts
         self._kc = choice.kc
@@ -145,7 +146,8 @@ class PlanWriter:
             for band in share.bands:
                 self._bands.append((axes_at + len(body), kernels[band.family.name]))
                 number = numbers[band.column]
-                body += _band_record(plan, share, band, strides, types.b, offsets, number)
+                widens = widen_address if choice.widen else 0
+                body += _band_record(plan, share, band, strides, types.b, offsets, number, widens)
             workers += (
                 share.batch[0],
                 share.batch[1],
@@ -333,8 +335,10 @@ def _band_record(
     b_dtype: DType,
     offsets: Mapping[int, int],
     number: int,
+    widens: int,
 ) -> list[int]:
-    """A band without its rows; `number`: of its first panel within the share."""
+    """A band without its rows; `number`: of its first panel within the share; `widens`: as in the
+    record."""
     problem, choice, family = plan.problem, plan.choice, band.family
     nr, k, column = family.nr, problem.k, band.column
     b_itemsize = b_dtype.itemsize
@@ -357,7 +361,7 @@ def _band_record(
         record[BandSlot.B_PANEL_STRIDE] = nr * strides.b_column
         record[BandSlot.B_K_STRIDE] = strides.b_column if choice.dot else strides.b_k
     record[BandSlot.B_ITEMSIZE] = b_itemsize
-    record[BandSlot.WIDENS] = WIDENED_KINDS[b_dtype] if choice.widen else 0
+    record[BandSlot.WIDENS] = widens
     record[BandSlot.K_BEGIN], record[BandSlot.K_END] = share.k
     record[BandSlot.KC] = choice.kc
     record[BandSlot.PACK_A] = int(choice.pack_a)

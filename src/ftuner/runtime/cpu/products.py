@@ -134,6 +134,7 @@ class Products:
                 compiled.library.types,
                 compiled.kernels,
                 compiled.reduce_address,
+                compiled.widen_address,
                 compiled.library.hardware.tuning.fetched_element_bytes,
             )
             self._writers.add(key, writer)

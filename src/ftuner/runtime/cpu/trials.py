@@ -134,7 +134,8 @@ class Bed:
             return self.products.encode(plan, strides)
         fetched_bytes = compiled.library.hardware.tuning.fetched_element_bytes
         types = compiled.library.types
-        writer = PlanWriter(plan, strides, types, kernels, compiled.reduce_address, fetched_bytes)
+        addresses = compiled.reduce_address, compiled.widen_address
+        writer = PlanWriter(plan, strides, types, kernels, *addresses, fetched_bytes)
         return writer.write(plan)
 
 

@@ -36,6 +36,8 @@ _SCALARS = (str, bool, int, float, type(None))
 MEANING = 1
 """Changes when the steps or the packed weights of files mean something else, though the fields of
 their classes are the same."""
+KINDS = "biufV"
+"""NumPy's, of arrays that are stored as they are; `V` are blocks."""
 MOST_BYTES = 1 << 48
 """Of an array."""
 
@@ -144,7 +146,7 @@ def _taken_apart(value: Any) -> tuple[str, Sequence[Any]]:
     if cls is np.ndarray:
         if value.dtype.kind == "O":
             return "objects", (tuple(value.shape), *value.flat)
-        if value.dtype.kind in "biuf":
+        if value.dtype.kind in KINDS:
             empty = value.size and not any(value.strides) and not value.flat[0]
             return "hollow" if empty else "array", (value.dtype.str, tuple(value.shape))
     name = f"{cls.__module__.removeprefix('ftuner.')}.{cls.__qualname__}"
@@ -170,7 +172,7 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
             if type(extent) is not int or extent < 0:
                 raise ValueError(f"an extent is {extent!r:.40}")
             size *= max(extent, 1)
-        if dtype.kind not in "biuf" or size > MOST_BYTES or len(shape) > MAX_RANK:
+        if dtype.kind not in KINDS or size > MOST_BYTES or len(shape) > MAX_RANK:
             raise ValueError(f"an array of {shape} elements of {dtype}")
         return dtype, shape
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ftuner.core.dtype import DType, moved_as
+from ftuner.core.dtype import DType, block_of_floats, moved_as
 from ftuner.core.expr import Expr
 from ftuner.core.product import WORD_PRODUCTS, ReadWindow
 from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words
@@ -75,11 +75,11 @@ class PendingProduct(PendingRows):
 
 def lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
     a, b = node.inputs
-    if node.op == "word_matmul":
-        right = placement.view(b, b.dtype)
-        return (
-            PendingProduct(node.output, True, NO_EPILOGUE, node.op, _words(a, placement), right),
-        )
+    if node.op in ("word_matmul", "block_matmul"):
+        of_blocks = b.dtype.kind == "block"
+        words = block_of_floats(b.dtype.numbers) if of_blocks else WORD_PRODUCTS[a.dtype].a
+        left, right = _words(a, words, placement), placement.view(b, b.dtype)
+        return (PendingProduct(node.output, True, NO_EPILOGUE, node.op, left, right),)
     if a.dtype.kind != "float":
         return None
     dtype = placement.type_of(node.output).dtype
@@ -94,9 +94,8 @@ def lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
     return (PendingProduct(node.output, flat, NO_EPILOGUE, node.op, left, right),)
 
 
-def _words(a: Value, placement: Placement) -> View:
-    """Rows of narrow numbers as rows of words. They are copied unless each begins with a word."""
-    words = WORD_PRODUCTS[a.dtype].a
+def _words(a: Value, words: DType, placement: Placement) -> View:
+    """Rows of numbers as rows of words. They are copied unless each begins with a word."""
     rows = in_words(placement.rows(a, a.dtype), words)
     if rows is None:
         whole = as_rows(placement.contiguous(a, a.dtype))

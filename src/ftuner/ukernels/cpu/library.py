@@ -174,7 +174,7 @@ class Library:
         types = self.types
         if b_source == "panels":
             # A panel of narrower elements is widened as it is read, or once before.
-            return tuple(BRead(PACKED, t) for t in dict.fromkeys((types.b, types.multiplied.b)))
+            return tuple(BRead(PACKED, t) for t in dict.fromkeys((types.b, types.widened.b)))
         assert not types.widens, "only packed weights are narrower than A"
         layouts: tuple[str, ...] = (PACKED,)
         if b_source == "rows":

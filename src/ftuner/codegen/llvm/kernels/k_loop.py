@@ -67,7 +67,7 @@ class Stream:
     step: ir.Value
 
 
-class _Multiples:
+class Multiples:
     """Multiples of a run-time distance. The odd ones are computed once; an address adds one of
     them, times a power of two."""
 
@@ -102,9 +102,10 @@ def _power_of_two(number: int) -> int:
 class KLoop:
     def __init__(
         self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value,
-        window: WindowRows | None = None,
+        window: WindowRows | None = None, of_block: int = 1,
     ) -> None:  # fmt: skip
-        """`window`: how the tile reads A, if through one."""
+        """`window`: how the tile reads A, if through one. `of_block`: steps of each step that the
+        driver counts."""
         isa, tuning, self._line_bytes = options
         self._builder, self._kernel, self._isa = builder, kernel, isa
         self._multiply_add = emitter_of(isa, kernel.types)
@@ -117,14 +118,14 @@ class KLoop:
         a_stride = slot(builder, context, Context.A_STRIDE)
         in_columns = kernel.a_layout == COLUMN
         a_row, a_k = (const(size), a_stride) if in_columns else (a_stride, const(size))
-        self._window = window
-        self._a_rows = window or _Multiples(builder, a_row, kernel.mr)
-        self._a_steps = _Multiples(builder, a_k, self._steps + 1)
+        self._window, self._of_block = window, of_block
+        self._a_rows = window or Multiples(builder, a_row, kernel.mr)
+        self._a_steps = Multiples(builder, a_k, self._steps + 1)
         self._row_of_b_bytes = kernel.nr * types.b.itemsize
         self._read_bytes = kernel.tile.vectors * kernel.lanes * types.b.itemsize
         in_place = kernel.b_layout == STRIDED
         b_k = slot(builder, context, Context.B_K_STRIDE) if in_place else None
-        self._b_steps = _Multiples(builder, b_k or const(self._row_of_b_bytes), self._steps + 1)
+        self._b_steps = Multiples(builder, b_k or const(self._row_of_b_bytes), self._steps + 1)
         self._ahead = const(tuning.tail_prefetch_bytes)
         if b_k is not None:
             self._ahead = builder.mul(b_k, const(tuning.prefetch_steps))
@@ -133,7 +134,8 @@ class KLoop:
         """B and A that the tile fetches for later."""
         builder, kernel, context = self._builder, self._kernel, self._context
         step = slot(builder, context, Context.NEXT_B_STEP)
-        step = builder.udiv(step, const(kernel.tile.parts))
+        # Of a panel of blocks that were widened, the driver counts the blocks.
+        step = builder.udiv(step, const(kernel.tile.parts * self._of_block))
         first = pointer_slot(builder, context, Context.NEXT_B)
         found = [Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
         if kernel.a_layout == ROW:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -35,8 +36,10 @@ from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
+from ftuner.codegen.llvm.kernels.block_loop import BlockLoop
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
 from ftuner.codegen.llvm.kernels.matrix_tile import MatrixTile
+from ftuner.codegen.llvm.kernels.widen import WORD_BYTES
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.common_epilogue import stages
@@ -61,6 +64,11 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
     for pointer in (context, a, b, c):
         pointer.add_attribute("noalias")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
+    steps, of_levels = kernel.types.steps, kernel.types.a.kind == "block" and kernel.types.widens
+    if steps > 1 and not of_levels:
+        kernel, k = replace(kernel, types=kernel.types.multiplied), builder.mul(k, const(steps))
+    # Words of blocks are side by side.
+    b_bytes = WORD_BYTES if of_levels else kernel.types.b.itemsize
     dtype = kernel.types.c
     size = dtype.itemsize
     c_stride = slot(builder, context, Context.C_ROW_STRIDE)
@@ -80,7 +88,7 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
         first_row = builder.mul(tile, const(kernel.mr))
         first_column = builder.mul(part, const(kernel.tile.vectors * kernel.lanes))
         a_tile = at(builder, a, builder.mul(tile, tile_step))
-        b_part = at(builder, b, builder.mul(first_column, const(kernel.types.b.itemsize)))
+        b_part = at(builder, b, builder.mul(first_column, const(b_bytes)))
         c_tile = at(builder, c, builder.mul(first_row, c_stride))
         c_tile = at(builder, c_tile, builder.mul(first_column, const(size)))
         c_rows = Rows(c_tile, c_stride)
@@ -97,7 +105,11 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 sums = _as_stored(builder, kernel, sums)
                 finish(matrix.rows, sums=sums, c=rows, corner=place, valid=valid, masked=True)
         else:
-            sums = KLoop(builder, kernel, options, context, window).sums(number, a_tile, b_part, k)
+            if of_levels:
+                sums = BlockLoop(builder, kernel, options, context).sums(a_tile, b_part, k)
+            else:
+                loop = KLoop(builder, kernel, options, context, window, steps)
+                sums = loop.sums(number, a_tile, b_part, k)
             sums = _as_stored(builder, kernel, sums)
             valid = _valid_columns(builder, kernel, context)
             with _rows_of_c(builder, kernel, context, c_rows, scratch, valid) as rows:

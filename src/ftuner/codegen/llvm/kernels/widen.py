@@ -1,11 +1,11 @@
-"""Widening 8-bit integers and half precision to floats: a vector in a uKernel, or a panel before
-its uKernels.
+"""Widening 8-bit integers, half precision and levels of few bits to floats: a vector in a uKernel,
+or a panel before its uKernels.
 
 Signature of the compiled function::
 
-    void widen(source, target, count)
+    void widen(source, target, steps, width)
 
-where `count` is a multiple of the lanes.
+where `width`, the columns of the panel, is a multiple of the lanes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import I32, I64, PTR, VOID, at, const, scalar_type
 from ftuner.codegen.llvm.ir.half_precision import WIDENED
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType
+from ftuner.codegen.llvm.ir.vector_arithmetic import splat
+from ftuner.codegen.llvm.native.symbols import widen_symbol
+from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType, levels_of
+from ftuner.core.product import product_types
+from ftuner.hardware.isa import InstructionSet
 
+WORD_BYTES = 4
+"""Blocks are of words."""
+SIGNIFICAND, EXPONENT_BIAS = 23, 127
+"""Of float32: stored bits of the significand, and the exponent field of 1."""
 Conversion = Callable[[ir.IRBuilder, ir.Value, ir.VectorType], ir.Value]
-WIDEN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64])
+WIDEN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
 
 
 def _from_int8(builder: ir.IRBuilder, narrow: ir.Value, vector: ir.VectorType) -> ir.Value:
@@ -64,21 +72,102 @@ def widened(
     return conversions[dtype](builder, narrow, vector)
 
 
-def emit_widen(
-    module: ir.Module, narrow: DType, dtype: DType, lanes: int, converts_float16: bool
-) -> ir.Function:
-    """Add the function that widens elements of `narrow` to `dtype` to a module."""
-    function = ir.Function(module, WIDEN_TYPE, f"ftuner_widen_{narrow}_to_{dtype}")
-    function.linkage = "internal"
-    source, target, count = function.args
+def emit(module: ir.Module, wide: DType, narrow: DType, lanes: int, isa: InstructionSet) -> None:
+    """Add the function that widens elements of `narrow` to `wide` to a module."""
+    types = product_types(wide, narrow)
+    function = ir.Function(module, WIDEN_TYPE, widen_symbol(types))
+    source, target, steps, width = function.args
     source.add_attribute("noalias")
     target.add_attribute("noalias")
     builder = ir.IRBuilder(function.append_basic_block("entry"))
+    dtype = types.accumulator
     vector = ir.VectorType(scalar_type(dtype), lanes)
-    with counted_loop(builder, const(0), count, lanes) as first:
-        given = at(builder, source, builder.mul(first, const(narrow.itemsize)))
-        value = widened(builder, given, narrow, vector, converts_float16)
-        place = at(builder, target, builder.mul(first, const(dtype.itemsize)))
-        builder.store(value, place, align=dtype.itemsize)
+    if narrow.kind == "block":
+        _widen_blocks(builder, narrow, vector, source, target, steps, width)
+    else:
+        with counted_loop(builder, const(0), builder.mul(steps, width), lanes) as first:
+            given = at(builder, source, builder.mul(first, const(narrow.itemsize)))
+            value = widened(builder, given, narrow, vector, isa.converts_float16)
+            place = at(builder, target, builder.mul(first, const(dtype.itemsize)))
+            builder.store(value, place, align=dtype.itemsize)
     builder.ret_void()
-    return function
+
+
+def _widen_blocks(
+    builder: ir.IRBuilder, narrow: DType, vector: ir.VectorType, source: ir.Value,
+    target: ir.Value, steps: ir.Value, width: ir.Value,
+) -> None:  # fmt: skip
+    """Write each block's elements, one k step after the other."""
+    row_bytes = builder.mul(width, const(WORD_BYTES))
+    with (
+        counted_loop(builder, const(0), steps) as step,
+        counted_loop(builder, const(0), width, vector.count) as column,
+    ):
+        offset = builder.mul(column, const(WORD_BYTES))
+        block = builder.mul(builder.mul(step, width), const(narrow.itemsize))
+        levels = Levels(builder, at(builder, source, builder.add(block, offset)), row_bytes, narrow,
+                        vector)  # fmt: skip
+        scale = levels.scale()
+        wide = builder.mul(builder.mul(step, row_bytes), const(narrow.numbers))
+        first = at(builder, target, builder.add(wide, offset))
+        rows = const(levels.of_word)
+        with counted_loop(builder, const(0), const(levels.words)) as word:
+            bits = levels.word(word)
+            place = at(builder, first, builder.mul(builder.mul(word, rows), row_bytes))
+            for number in range(levels.of_word):
+                value = builder.fmul(levels.number(bits, number), scale)
+                builder.store(value, at(builder, place, builder.mul(row_bytes, const(number))),
+                              align=WORD_BYTES)  # fmt: skip
+
+
+class Levels:
+    """A vector of blocks, which are side by side: `place` is that of the first words, and the next
+    ones are `row_bytes` after them."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, place: ir.Value, row_bytes: ir.Value, block: DType,
+        vector: ir.VectorType,
+    ) -> None:  # fmt: skip
+        self._builder, self._place, self._row_bytes = builder, place, row_bytes
+        self._bits, zeros = levels_of(block)
+        self._vector, self._integers = vector, ir.VectorType(I32, vector.count)
+        self.of_word = 8 * WORD_BYTES // self._bits
+        """Levels of a word."""
+        self.words = block.numbers // self.of_word
+        """Words of levels."""
+        self._zero = self._row(const(self.words + 1), vector) if zeros else None
+
+    def _row(self, number: ir.Value, kind: ir.VectorType) -> ir.Value:
+        builder = self._builder
+        place = at(builder, self._place, builder.mul(number, self._row_bytes))
+        return builder.load(place, typ=kind, align=WORD_BYTES)
+
+    def scale(self) -> ir.Value:
+        """The scales of the blocks."""
+        return self._row(const(self.words), self._vector)
+
+    def word(self, number: ir.Value) -> ir.Value:
+        """A word of each block's levels."""
+        return self._row(number, self._integers)
+
+    def number(self, words: ir.Value, number: int) -> ir.Value:
+        """A level of each of some words minus the zero point, exact in float32.
+
+        The level's bits become low bits of the significand of a power of two, which is subtracted
+        again with the zero point: three operations at most, and no conversion."""
+        builder, first = self._builder, number * self._bits
+        if first + self._bits > SIGNIFICAND:
+            # One shift serves all levels of the upper half.
+            words = builder.lshr(words, self._all(8 * WORD_BYTES // 2))
+            first -= 8 * WORD_BYTES // 2
+        level = builder.and_(words, self._all(((1 << self._bits) - 1) << first))
+        power = 2.0 ** (SIGNIFICAND - first)
+        exponent = SIGNIFICAND - first + EXPONENT_BIAS
+        level = builder.or_(level, self._all(exponent << SIGNIFICAND))
+        level = builder.bitcast(level, self._vector)
+        if self._zero is None:
+            return builder.fsub(level, splat(self._vector, power + (1 << (self._bits - 1))))
+        return builder.fsub(builder.fsub(level, splat(self._vector, power)), self._zero)
+
+    def _all(self, bits: int) -> ir.Constant:
+        return splat(self._integers, bits)

@@ -6,13 +6,14 @@ It also decides what the tiles prefetch. `records` has the layouts that it reads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
     I64,
+    PTR,
     at,
     call_address,
     const,
@@ -26,9 +27,9 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
+from ftuner.codegen.llvm.kernels.widen import WIDEN_TYPE
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,
-    WIDENED_KINDS,
     Band,
     Context,
     Plan,
@@ -51,15 +52,6 @@ class Operands:
     """Bytes to the A of the next batch element; 0 if it is not prefetched. `next_b` has the same
     meaning for B."""
     next_b: ir.Value
-
-
-@dataclass(frozen=True)
-class Helpers:
-    """Functions that bands call besides uKernels."""
-
-    pack: ir.Function
-    widen: Mapping[DType, ir.Function]
-    """By the dtype that is widened."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ def emit_band(
     builder: ir.IRBuilder,
     dtype: DType,
     plan: ir.Value,
-    helpers: Helpers,
+    pack: ir.Function,
     context: ir.Value,
     band: ir.Value,
     operands: Operands,
@@ -103,7 +95,7 @@ def emit_band(
 ) -> None:
     """Emit the loops over blocks of rows and of k. A block of A, `mc x kc`, stays in L2 while the
     panels of the band stream by."""
-    _Band(builder, dtype, plan, helpers, context, band, operands, panels).walk()
+    _Band(builder, dtype, plan, pack, context, band, operands, panels).walk()
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,7 @@ class _Band:
     builder: ir.IRBuilder
     dtype: DType
     plan: ir.Value
-    helpers: Helpers
+    pack: ir.Function
     context: ir.Value
     band: ir.Value
     operands: Operands
@@ -235,7 +227,7 @@ class _Band:
                     share.mr,
                     share.mr,
                 ]
-                builder.call(self.helpers.pack, arguments)
+                builder.call(self.pack, arguments)
 
         with builder.if_then(packs_a):
             self._segments(block, pack_segment)
@@ -275,8 +267,8 @@ class _Band:
 
         # The workspace begins with the chunk's first panel.
         skipped = builder.select(b_in_workspace, panels.begin, const(0))
-        kind = slot(builder, band, Band.WIDENS)
-        widens = builder.icmp_signed("!=", kind, const(0))
+        widen = pointer_slot(builder, band, Band.WIDENS)
+        widens = builder.icmp_unsigned("!=", widen, ir.Constant(PTR, None))
         just_written = builder.or_(b_in_workspace, widens)
         with counted_loop(builder, panels.begin, panels.end) as panel:
             place_of_panel = builder.mul(builder.sub(panel, skipped), panel_stride)
@@ -297,11 +289,8 @@ class _Band:
             self._set(Context.NEXT_A_DISTANCE, distance)
 
             with builder.if_then(widens):
-                count = builder.mul(block.steps, panel_width)
-                for dtype, function in self.helpers.widen.items():
-                    its = builder.icmp_signed("==", kind, const(WIDENED_KINDS[dtype]))
-                    with builder.if_then(its):
-                        builder.call(function, [b_panel, operands.packed, count])
+                given = [b_panel, operands.packed, block.steps, panel_width]
+                call_address(builder, WIDEN_TYPE, widen, given)
             b_read = builder.select(widens, operands.packed, b_panel)
 
             def run_segment(

@@ -31,12 +31,10 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import emit_pack
-from ftuner.codegen.llvm.kernels.widen import emit_widen
-from ftuner.codegen.llvm.native.band import Helpers, Operands, Panels, emit_band
+from ftuner.codegen.llvm.native.band import Operands, Panels, emit_band
 from ftuner.codegen.llvm.native.covered import emit_covered
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,
-    WIDENED_KINDS,
     Band,
     Call,
     Context,
@@ -68,16 +66,10 @@ ENTRY_TYPE = ir.FunctionType(VOID, [PTR] * 7)
 """`void call(plan, pool, workspace, &a, &b, &c, operands)`."""
 
 
-def emit_driver(
-    module: ir.Module, dtype: DType, lanes: int, converts_float16: bool, tuning: NativeTuning
-) -> None:
+def emit_driver(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning) -> None:
     """Add the driver of a dtype: packing, the worker's job, and the entry for Python."""
-    widen = {
-        narrow: emit_widen(module, narrow, dtype, lanes, converts_float16)
-        for narrow in WIDENED_KINDS
-    }
-    helpers = Helpers(emit_pack(module, dtype, lanes, tuning), widen)
-    walk = _emit_walk(module, dtype, helpers, emit_covered(module, dtype))
+    pack = emit_pack(module, dtype, lanes, tuning)
+    walk = _emit_walk(module, dtype, pack, emit_covered(module, dtype))
     chunk = _emit_chunk(module, dtype, walk)
     job = _emit_job(module, dtype, chunk)
     alone = _emit_alone(module, dtype, chunk, walk)
@@ -251,7 +243,7 @@ def _clip(
 
 
 def _emit_walk(
-    module: ir.Module, dtype: DType, helpers: Helpers, covered: ir.Function
+    module: ir.Module, dtype: DType, pack: ir.Function, covered: ir.Function
 ) -> ir.Function:
     """`void walk(call, record, worker, batch_begin, batch_end, panel_begin, panel_end, does)`:
     `does` is `PACKS`, `BANDS` or both."""
@@ -298,7 +290,7 @@ def _emit_walk(
         next_a, next_b = element.go_on(share, batch)
         operands = Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
         with each(Pack, Worker.PACKS, Worker.PACK_COUNT, PACKS) as (record, panels):
-            _pack_b(builder, dtype, plan, helpers.pack, record, operands, panels)
+            _pack_b(builder, dtype, plan, pack, record, operands, panels)
         with builder.if_then(waits):
             wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
         with (
@@ -306,7 +298,7 @@ def _emit_walk(
             builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)),
         ):
             band = builder.call(covered, [record, rows, memory])
-            emit_band(builder, dtype, plan, helpers, context, band, operands, panels)
+            emit_band(builder, dtype, plan, pack, context, band, operands, panels)
     builder.ret_void()
     return function
 

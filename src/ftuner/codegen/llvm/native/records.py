@@ -9,7 +9,7 @@ plan is immutable once written. What changes from call to call (addresses of arr
 from __future__ import annotations
 
 from ftuner.core.cpu.tile import MAX_OPERANDS, MAX_SEGMENTS
-from ftuner.core.dtype import DTYPES, NARROW_DTYPES
+from ftuner.core.dtype import DTYPES
 from ftuner.core.recurrence import MAX_TEAM
 
 SLOT_BYTES = 8
@@ -45,10 +45,6 @@ class FreeWorkspaces:
     workspace holds its size in bytes."""
 
     SLOTS = 64
-
-
-WIDENED_KINDS = {dtype: number for number, dtype in enumerate(NARROW_DTYPES, 1)}
-"""The dtypes that are widened, by number."""
 
 
 class TeamState:
@@ -170,8 +166,8 @@ class Band:
     B_ITEMSIZE = 17
     """Bytes of an element of B as stored, before it is widened."""
     WIDENS = 18
-    """The number in `WIDENED_KINDS` of panels that are widened once, before their uKernels, into
-    the workspace where packed panels would be; 0 of others."""
+    """Of panels that are widened once, before their uKernels, into the workspace where packed
+    panels would be: the address of the function that does so; 0 of others."""
     K_STREAMS = 19
     """As `Context.K_STREAMS`, and the next slot as `Context.AHEAD`."""
     AHEAD = 20

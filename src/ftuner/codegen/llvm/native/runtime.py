@@ -69,15 +69,12 @@ def _emit_take(module: ir.Module, give: ir.Function) -> None:
     builder.ret(_NONE)
 
 
-def emit(
-    module: ir.Module, vector_bytes: int, converts_float16: bool, header_bytes: int,
-    tuning: NativeTuning,
-) -> None:  # fmt: skip
+def emit(module: ir.Module, vector_bytes: int, header_bytes: int, tuning: NativeTuning) -> None:
     """Add all of them to a module. `header_bytes`: the size of the header of a Python object."""
     emit_pool(module, tuning)
     emit_chunks(module)
     for dtype in DTYPES.values():
-        emit_driver(module, dtype, vector_bytes // dtype.itemsize, converts_float16, tuning)
+        emit_driver(module, dtype, vector_bytes // dtype.itemsize, tuning)
     emit_program(module, header_bytes, tuning)
     emit_binding(module)
     emit_workspaces(module)

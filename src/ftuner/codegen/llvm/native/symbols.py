@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ftuner.core.cpu.tile import UKernel, epilogue_digest
 from ftuner.core.dtype import DType
+from ftuner.core.product import ProductTypes
 
 POOL_WORKER_SYMBOL = "ftuner_pool_worker"
 POOL_RUN_SYMBOL = "ftuner_pool_run"
@@ -46,6 +47,11 @@ def chunk_symbol(dtype: DType) -> str:
 
 def pack_symbol(dtype: DType) -> str:
     return f"ftuner_pack_{dtype}"
+
+
+def widen_symbol(types: ProductTypes) -> str:
+    """The symbol of the function that widens panels of B to the elements of A."""
+    return f"ftuner_widen_{types.b}_to_{types.a}"
 
 
 def reduce_symbol(like: UKernel) -> str:

@@ -19,10 +19,12 @@ from ftuner.codegen.llvm.native.symbols import (
     known_call_symbol,
     pack_symbol,
     reduce_symbol,
+    widen_symbol,
 )
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.dtype import DTYPES
 from ftuner.core.functions import ScalarFunction, registered_in
+from ftuner.core.product import ProductTypes
 from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
@@ -107,9 +109,18 @@ def reduce_bundle(like: UKernel, fused: bool) -> Bundle:
     )
 
 
-def runtime_bundle(
-    vector_bytes: int, converts_float16: bool, header_bytes: int, tuning: NativeTuning
-) -> Bundle:
+def widen_bundle(types: ProductTypes, lanes: int, isa: InstructionSet) -> Bundle:
+    """The function that widens panels of a product's B to the elements of A."""
+    return Bundle(
+        "ftuner.codegen.llvm.kernels.widen",
+        (types.a, types.b, lanes, isa),
+        (widen_symbol(types),),
+        inlines=False,
+        size=lanes,
+    )
+
+
+def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -> Bundle:
     """The thread pool, the drivers of all dtypes, and the functions that Python calls.
     `header_bytes`: the size of the header of a Python object."""
     entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
@@ -117,5 +128,5 @@ def runtime_bundle(
     workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
     programs = PROGRAM_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL
     symbols = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, *programs, *workspaces, *entries, *calls
-    arguments = (vector_bytes, converts_float16, header_bytes, tuning)
+    arguments = (vector_bytes, header_bytes, tuning)
     return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols)

@@ -1,0 +1,108 @@
+"""The k loop of a uKernel by blocks of few bits, in LLVM IR: each level becomes a float in a
+register, is multiplied by all rows of the tile, and the sums of a block are scaled once.
+
+A panel's k step is a block of each of its columns: their first words side by side, then the next
+ones, at last the scales, and the zero points if there are some. So k steps of the scales and levels
+are read in one stream, and no kernel depends on their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import add_chains, at, const, scalar_type, slot, splat
+from ftuner.codegen.llvm.ir.instructions import L1, emitter_of, prefetch
+from ftuner.codegen.llvm.ir.loops import carried_loop
+from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, Multiples
+from ftuner.codegen.llvm.kernels.widen import WORD_BYTES, Levels
+from ftuner.codegen.llvm.native.records import Context
+from ftuner.core.cpu.tile import UKernel
+from ftuner.core.dtype import levels_of
+
+MOST_CHAINS = 2
+"""Sets of sums that take the steps in turns. Derived: widening a vector takes as long as one
+multiply-add or longer, which hides half of their latency."""
+
+
+class BlockLoop:
+    def __init__(
+        self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value
+    ) -> None:
+        self._builder, self._kernel, self._options = builder, kernel, options
+        self._multiply_add = emitter_of(options.isa, kernel.types)
+        self._vector = ir.VectorType(scalar_type(kernel.types.accumulator), kernel.lanes)
+        self._row_bytes = const(kernel.nr * WORD_BYTES)
+        rows = slot(builder, context, Context.A_STRIDE)
+        self._a_rows = Multiples(builder, rows, kernel.mr)
+        self._ahead = const(options.tuning.tail_prefetch_bytes)
+        if not kernel.tail:
+            self._ahead = slot(builder, context, Context.AHEAD)
+
+    def sums(self, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
+        """The sums of a tile, `[row][vector]`, after `k` blocks. `a`: its first row; `b`: where its
+        columns begin in the panel."""
+        shape, block = self._kernel.tile, self._kernel.types.b
+        zeros = [ir.Constant(self._vector, None)] * (shape.mr * shape.vectors)
+        of_block = const(self._kernel.nr * block.itemsize)
+
+        def step(given: list[ir.Value]) -> list[ir.Value]:
+            a, b, *sums = given
+            a, *sums = self._block(a, b, sums)
+            return [a, at(self._builder, b, of_block), *sums]
+
+        _, _, *sums = carried_loop(self._builder, k, [a, b, *zeros], step)
+        return [sums[i * shape.vectors : (i + 1) * shape.vectors] for i in range(shape.mr)]
+
+    def _block(self, a: ir.Value, b: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
+        """The end of the block's elements of A, and `sums` with its products."""
+        builder, kernel = self._builder, self._kernel
+        vectors, block = range(kernel.tile.vectors), kernel.types.b
+        columns = [
+            Levels(builder, at(builder, b, v * kernel.lanes * WORD_BYTES), self._row_bytes, block,
+                   self._vector)
+            for v in vectors
+        ]  # fmt: skip
+        chains = min(kernel.tile.chains, MOST_CHAINS)
+        zero, size = ir.Constant(self._vector, None), len(sums)
+        bits, _ = levels_of(block)
+        of_word = columns[0].of_word
+
+        def words(given: list[ir.Value]) -> list[ir.Value]:
+            number, a, *parts = given
+            row = at(builder, b, builder.mul(number, self._row_bytes))
+            self._ask(at(builder, row, self._ahead))
+            packed = [levels.word(number) for levels in columns]
+            for step in range(of_word):
+                row_of_b = [x.number(p, step) for x, p in zip(columns, packed, strict=True)]
+                first = step % chains * size
+                for i in range(kernel.mr):
+                    place = at(builder, at(builder, a, self._a_rows[i]), step * WORD_BYTES)
+                    element = builder.load(place, typ=self._vector.element, align=WORD_BYTES)
+                    value = splat(builder, element, kernel.lanes)
+                    for v in vectors:
+                        here = first + i * len(vectors) + v
+                        parts[here] = self._multiply_add(builder, value, row_of_b[v], parts[here])
+            after = builder.add(number, const(1))
+            return [after, at(builder, a, of_word * WORD_BYTES), *parts]
+
+        first = [const(0), a, *[zero] * (size * chains)]
+        count = const(block.numbers * bits // (8 * WORD_BYTES))
+        _, a, *parts = carried_loop(builder, count, first, words, some=True)
+        after = at(builder, b, count.constant * self._row_bytes.constant)
+        for _ in range(block.itemsize // WORD_BYTES - count.constant):
+            self._ask(at(builder, after, self._ahead))
+            after = at(builder, after, self._row_bytes)
+        scales = [levels.scale() for levels in columns]
+        total = add_chains(builder, parts, size)
+        return [a, *(
+            self._multiply_add(builder, part, scales[n % len(scales)], old)
+            for n, (part, old) in enumerate(zip(total, sums, strict=True))
+        )]  # fmt: skip
+
+    def _ask(self, row: ir.Value) -> None:
+        """Prefetch the tile's part of a row of words."""
+        tile = self._kernel.tile.vectors * self._kernel.lanes * WORD_BYTES
+        for line in range(0, tile, self._options.line_bytes):
+            prefetch(self._builder, at(self._builder, row, line), L1)
