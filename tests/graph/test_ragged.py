@@ -115,6 +115,8 @@ def test_what_passes_between_programs_is_shared_or_kept() -> None:
     assert all(found.rows.width(buffer) for buffer in division.shared)
     assert not set(division.shared) & set(division.kept)
     lifetimes = division.by_rows.lifetimes()
+    begins = [first for first, _ in lifetimes.values()]
+    assert begins == sorted(begins), "memory is given in the order of the first access"
     for number, buffers in division.by_rows.between:
         for buffer in buffers & set(division.shared):
             first, last = lifetimes[buffer]

@@ -141,7 +141,8 @@ class RowSteps(Lowered):
             for buffer in buffers & found.keys():
                 first, end = found[buffer]
                 found[buffer] = min(first, max(number - 1, 0)), max(end, min(number, last))
-        return found
+        # Memory is given in the order of the first access.
+        return dict(sorted(found.items(), key=lambda entry: entry[1]))
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, S, graph_of, inputs_of, layer
+from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of, layer
+from tests.runtime.cpu.small_models import compiled as part_of
 from tests.runtime.cpu.small_models import small
 
 from ftuner.core.dtype import INT64
+from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError, IndexRangeError, InputError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
@@ -18,12 +21,14 @@ from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu import ragged
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.cpu.run_states import RunState
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved.models import read, save
 
 LENGTHS = ([5, 9, 30, 5, 4], [1, 2, 3, 33, 7, 1], [64] * 5, [17], list(range(4, 60, 3)))
 ENCODER = layer(64, 2, 96)
+ROWS = 64
 
 
 def encoder_of(layers: int, tail: int) -> Graph:
@@ -38,6 +43,32 @@ def encoder_of(layers: int, tail: int) -> Graph:
                 x = g.add("norm", y, g.weight(64), g.weight(64), axis=2, epsilon=1e-5, rms=False)
                 x = g.linear(g.gelu(g.linear(x, 128)), 64) + x
             return x, g.linear(x.mean([1], keep=False), tail), x.reduce("maximum", [2])
+
+    return graph_of(made)
+
+
+def translator() -> Graph:
+    """Two layers of a decoder, whose texts are of another length than those it reads."""
+
+    def made(g: Maker) -> Any:
+        x, at = g.linear(g.given("x", B, S, 64), 64), g.given("at", B, T, dtype=INT64)
+        y = g.add("gather", g.weight(3, 64), at, axis=0)
+        with g.writing():
+            for _ in range(2):
+                for read in (None, x):
+                    norm = g.add("norm", y, g.weight(64), g.weight(64), axis=2, epsilon=1e-5,
+                                 rms=False)  # fmt: skip
+                    other = norm if read is None else read
+                    q, k, v = g.linear(norm, 64), g.linear(other, 64), g.linear(other, 64)
+                    seen = g.attention(
+                        g.heads(q, 2, (0, 2, 1, 3)), g.heads(k, 2, (0, 2, 3, 1)),
+                        g.heads(v, 2, (0, 2, 1, 3)), 0.2, None,
+                    )  # fmt: skip
+                    seen = g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=y.shape)
+                    # Row-wise between attention and what reads its result.
+                    y = g.add("erf", g.linear(y, 64)) + y
+                    y = g.linear(seen, 64) + y
+        return y
 
     return graph_of(made)
 
@@ -62,7 +93,9 @@ def requests(graph: Graph, lengths: Sequence[int], batch: int = 1) -> list[dict[
 
 def assert_same_bits(model: Model, batch: Sequence[dict[str, Any]]) -> None:
     alone = [model.run(feeds) for feeds in batch]
-    for number, (found, wanted) in enumerate(zip(model.run_batch(batch), alone, strict=True)):
+    # Errors within are not hidden by runs one by one.
+    together = model._together(batch) or model.run_batch(batch)
+    for number, (found, wanted) in enumerate(zip(together, alone, strict=True)):
         for x, y in zip(found, wanted, strict=True):
             assert (x.shape, x.dtype) == (y.shape, y.dtype)
             assert x.tobytes() == y.tobytes(), number
@@ -100,6 +133,32 @@ def test_widths_that_fill_no_vector(tail: int, widest: CpuBackend, threads: int)
     graph = graph_of(lambda g: g.linear(g.gelu(g.linear(g.given("x", B, S, 24), 40)), tail))
     model = Model(optimised(graph, halves=False), widest)
     assert_same_bits(model, requests(graph, [*range(1, 40), 3, 100]))
+
+
+def test_texts_of_two_lengths(widest: CpuBackend, threads: int) -> None:
+    model = Model(optimised(translator(), halves=False), widest)
+    pairs = [(9, 18), (33, 16), (64, 24), (25, 12), (1, 40), (12, 10)]
+    bindings = [{"B": 1, "S": s, "T": t} for s, t in pairs]
+    assert_same_bits(model, [inputs_of(translator(), known) for known in bindings])
+    assert_same_bits(model, [inputs_of(translator(), {**known, "B": 3}) for known in bindings])
+
+
+@pytest.mark.parametrize("graph", [translator(), encoder_of(3, 64)], ids=["two texts", "one"])
+def test_what_lives_at_one_time_has_memory_of_its_own(graph: Graph, widest: CpuBackend) -> None:
+    model = Model(optimised(graph, halves=False), widest)
+    found = part_of(model)._batches
+    assert found is not None
+    program = found._bound_rows(RunState(), ROWS, 1)
+    lifetimes = found._division.by_rows.lifetimes()
+    assert lifetimes.keys() == found._row_writer.places.keys()
+    places = []
+    for buffer, lifetime in lifetimes.items():
+        begin = program.buffers[found._row_writer.places[buffer]]
+        size = evaluate(buffer.elements, {"B": 1, "S": ROWS, "T": ROWS}) * buffer.dtype.itemsize
+        places.append((lifetime, begin, begin + size))
+    for ((first, last), begin, end), (other, start, stop) in combinations(places, 2):
+        if first <= other[1] and other[0] <= last:
+            assert end <= start or stop <= begin
 
 
 def test_long_requests_run_together(
