@@ -192,6 +192,22 @@ def test_rows_that_begin_elsewhere_than_blocks(widest: CpuBackend) -> None:
         assert (np.abs(got - sums) <= bound).all()
 
 
+def test_products_of_one_operand_are_merged() -> None:
+    builder, weights, results = Builder(), [], []
+    x = builder.input("x", FLOAT32, (symbol("m"), 64))
+    with builder.writing():
+        for n in (40, 33):
+            blocks, dtype = some_blocks(64, n, 4, 32, False)
+            weights.append(of_blocks(blocks, dtype))
+            results.append(by_blocks(x, blocks, dtype).transpose((1, 0)))
+    graph = builder.graph([x], [(f"y{i}", y) for i, y in enumerate(results)])
+    merged = optimised(graph, halves=False)
+    assert operators(merged).count("block_matmul") == 1
+    given = uniform(4, (5, 64), "float32")
+    for got, weight in zip(run_reference(merged, [given]), weights, strict=True):
+        np.testing.assert_allclose(got.T, given @ weight, rtol=1e-4, atol=1e-4)
+
+
 def test_devices_without_them_multiply_floats() -> None:
     blocks, dtype = some_blocks(64, 40, 4, 32, True)
     graph = graph_of(64, blocks, dtype)

@@ -1,0 +1,36 @@
+"""The code of uKernels by blocks of few bits, on instruction sets that this machine may lack."""
+
+from __future__ import annotations
+
+import re
+
+import llvmlite.ir as ir
+import pytest
+
+from ftuner.codegen.llvm.kernels import family, widen
+from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
+from ftuner.core.cpu.tile import RegisterTile, UKernel
+from ftuner.core.dtype import block_of_floats, block_of_levels
+from ftuner.core.product import product_types
+from ftuner.hardware.isa import instruction_set
+from ftuner.hardware.tuning import KLoopTuning
+
+
+@pytest.mark.parametrize("isa", ["sse2", "avx2", "avx512", "neon"])
+@pytest.mark.parametrize(("bits", "zeros"), [(4, False), (8, True), (2, False)])
+def test_levels_become_floats_without_conversions(isa: str, bits: int, zeros: bool) -> None:
+    arm, row = isa == "neon", instruction_set(isa)
+    triple = "aarch64-unknown-linux-gnu" if arm else "x86_64-unknown-linux-gnu"
+    target = Target(triple, "generic" if arm else "x86-64", row.features)
+    types = product_types(block_of_floats(32), block_of_levels(bits, 32, zeros))
+    kernel = UKernel(RegisterTile(2, 2, 1), types, isa, row.vector_bytes // 4)
+    module = ir.Module()
+    family.emit(module, (kernel,), row, KLoopTuning(), 64)
+    widen.emit(module, types.a, types.b, kernel.lanes, row)
+    assembly = compile_assembly(module, target)
+    instructions = re.findall(r"^\t([a-z]\w*)", assembly, re.MULTILINE)
+    assert not {"callq", "call", "bl"} & set(instructions)
+    assert not [name for name in instructions if "cvt" in name]
+    # One for each level of a word, row and vector.
+    products = [name for name in instructions if re.match("v?fmadd|fmla|mulps", name)]
+    assert len(products) >= 32 // bits * 4
