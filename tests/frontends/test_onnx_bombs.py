@@ -69,7 +69,8 @@ def test_a_bomb_is_compiled_or_refused(workers: Workers, name: str) -> None:
 @pytest.fixture(scope="module")
 def counters() -> Iterator[Workers]:
     """A process of its own, in which nothing is kept of models that other tests made."""
-    with Workers("tests.frontends.test_onnx_bombs:lines_run") as found:
+    limits = Limits(seconds=60 * SECONDS)
+    with Workers("tests.frontends.test_onnx_bombs:lines_run", limits=limits) as found:
         yield found
 
 

@@ -11,11 +11,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
 from tests.frontends import aten_samples  # noqa: E402
+from torch.testing._internal import common_utils  # noqa: E402
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.opinfo import core  # noqa: E402
 
 import ftuner  # noqa: E402
 from ftuner.frontends.torch.importer import import_fx  # noqa: E402
 
+# They look for a test of `unittest` in all frames and their modules, half a second each time.
+common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 OPERATORS = {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in op_db}
 CORE = (
     "add", "div.floor_rounding", "clamp", "where", "sum", "std", "argmax", "cumsum", "index_put",
@@ -27,7 +31,7 @@ CORE = (
 )  # fmt: skip
 DTYPES = (torch.float32, torch.int64, torch.bool)
 MOST = 2
-"""Samples of an operator in the first dtype."""
+"""Samples of an operator and a dtype."""
 REFUSED = (
     "dropout", "feature_", "training", "while training", "rrelu", "booleans", "of int", "of uint8",
     "of bool", "complex", "into bool", "bool[", "statistics", "element of a tensor",
@@ -38,13 +42,11 @@ REFUSED = (
 
 
 def _outcomes(op: str, dtypes: tuple[torch.dtype, ...], most: int) -> Iterator[tuple[str, str]]:
-    """Of `most` samples of the first dtype the first is traced whole and decomposed, the others and
-    one of each other dtype in turns."""
+    """The first sample of the first dtype is traced whole and decomposed, the others in turns."""
     for place, dtype in enumerate(dtypes):
         if dtype not in OPERATORS[op].dtypes:
             continue
-        samples = aten_samples.samples(OPERATORS[op], dtype, 1 if place else most)
-        for number, sample in enumerate(samples):
+        for number, sample in enumerate(aten_samples.samples(OPERATORS[op], dtype, most)):
             turn = (place + number) % 2 == 1
             for whole in {turn, not place and not number}:
                 kind = "whole" if whole else "decomposed"

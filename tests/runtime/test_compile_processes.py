@@ -25,6 +25,7 @@ from ftuner.errors import CompileError
 from ftuner.runtime import compile_processes as processes
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compile_processes import Request, answers
+from ftuner.runtime.cpu import compilation
 from ftuner.runtime.cpu.compilation import compile_missing
 
 ROOT = Path(__file__).parents[2]
@@ -184,6 +185,7 @@ def test_programs_that_are_not_started(
     assert list(answers(ANSWERING, requests(("text", "right")), 2)) == []
     assert not starts.exists()
     # Objects are compiled all the same.
+    monkeypatch.setattr(compilation, "worthwhile_processes", processes.worthwhile_processes)
     bundles, target = small_bundles(), host_target(HOST_ISAS[0])
     found = compile_missing(bundles * 9, target, Cache(starts.parent), None, 1)
     assert found.keys() == set(bundles)
