@@ -87,6 +87,7 @@ class Summary:
     compared: int = 0
     elements: int = 0
     late_runs: int = 0
+    batches: int = 0
     outvoted: int = 0
     seconds: float = 0.0
     refused: Counter[str] = field(default_factory=Counter)
@@ -107,6 +108,7 @@ class Summary:
         self.rows.update(rows)
         self.peers[report.peer or "none"] += 1
         self.late_runs += report.late_runs
+        self.batches += report.batches
         self.outvoted += report.outvoted
         self.apart.update(report.apart)
         if report.refused:
@@ -123,6 +125,7 @@ class Summary:
             f"{self.compared} elements compared, {share:.1%} of all; {self.seconds:.0f} s, "
             f"{self.graphs / max(self.seconds, 1e-9):.2f} graphs a second",
             f"{self.late_runs} runs with constants as inputs",
+            f"{self.batches} graphs of which steps ran once for several inputs",
             f"peers: {dict(self.peers)}; onnxruntime alone on {self.outvoted} runs",
             f"of peers, no findings: {dict(self.apart.most_common())}",
             f"graphs refused by name: {sum(self.refused.values())}",

@@ -146,6 +146,31 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
         return results
 
     _run_all(agreement, report, [*runs, *again], run, hides)
+    if not (report.findings or appended or report.refused):
+        _check_batch(agreement, report, model, given)
+
+
+def _check_batch(
+    agreement: Agreement, report: Report, model: Model, given: Callable[[Array], Array]
+) -> None:
+    """Run all inputs together, each of them twice: they have the bits that they have alone."""
+    numbers = [n for n in range(len(agreement.case.runs)) if agreement.refusal(n) is None]
+    feeds = [
+        {name: given(x) for name, x in agreement.case.runs[n].items()} for n in (*numbers, *numbers)
+    ]
+    if any(isinstance(value, RandomKey) for value in agreement.graph.inputs):
+        return
+    report.batches = any(not why for _, why in model.ragged)
+    try:
+        alone = [model.run(x) for x in feeds]
+        together = model._together(feeds) or model.run_batch(feeds)
+    except Exception as error:
+        report.found("foreign exception", f"as a batch: {text_of(error)}")
+        return
+    for i, (found, wanted) in enumerate(zip(together, alone, strict=True)):
+        if any(x.tobytes() != y.tobytes() for x, y in zip(found, wanted, strict=True)):
+            report.found("not the same again", f"request {i} of a batch")
+            return
 
 
 def _saved(model: Model) -> Model:

@@ -31,6 +31,8 @@ class Report:
     operators: Counter[str] = field(default_factory=Counter)
     late_runs: int = 0
     """Inputs on which it was run with constants as further inputs."""
+    batches: int = 0
+    """Whether its inputs ran as a batch, of which some steps ran once for all."""
     peer: str = ""
     outvoted: int = 0
     """Runs on which onnxruntime is alone."""

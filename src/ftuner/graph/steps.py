@@ -109,7 +109,8 @@ class Lowered:
     """Outputs that are in memory with room for more rows, and begin with an input."""
 
     def lifetimes(self) -> dict[Buffer, tuple[int, int]]:
-        """The first and the last step that access each buffer of the arena."""
+        """The first and the last step that access each buffer of the arena, in the order of the
+        first ones."""
         found: dict[Buffer, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
             for buffer in (*step.writes, *step.reads):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Array, Graph, Node
     from ftuner.graph.ops.control import Iterations
+    from ftuner.graph.ragged import RaggedSteps
     from ftuner.graph.splitting import Compiled, Part
     from ftuner.graph.steps import Lowered
     from ftuner.hardware.constants import Calibration
@@ -100,6 +101,19 @@ class Executable(Keeper):
             AllocationError: the device does not have the memory for them.
             IndexRangeError: an index in the data that is out of range.
         """
+
+    @property
+    def ragged(self) -> RaggedSteps | None:
+        """The steps that run once for all requests of a batch; None if there are none."""
+        return None
+
+    def run_batch(self, batch: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """The outputs of each of several requests, with the bits that `run` gives for it.
+
+        Raises:
+            ShapeError, AllocationError, IndexRangeError: as `run`, of any of them.
+        """
+        return [self.run(arrays) for arrays in batch]
 
     def repeat(
         self, arrays: Sequence[Any], carried: int, conditional: bool, most: int

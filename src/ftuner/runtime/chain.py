@@ -109,10 +109,10 @@ class Chain:
             for _, value in graph.outputs
         ]
         self._constants = places.constants
-        self._alone = None
+        self.alone: Executable | None = None
         """The executable that gives all outputs, if there is one."""
         if len(parts) == 1 and len(made) == len(graph.outputs):
-            self._alone = self._links[0].executable
+            self.alone = self._links[0].executable
         self._in_turn: tuple[Executable, Evaluate] | None = None
         """The executable, and how a host node makes all outputs of its results, if that is all."""
         executable, checks, between = self._links[0]
@@ -158,8 +158,8 @@ class Chain:
         """
         if note is not None:
             return self.through(operands, partial(_noted, note), note)
-        if self._alone is not None:
-            return self._alone.run(operands)
+        if self.alone is not None:
+            return self.alone.run(operands)
         if self._in_turn is not None:
             executable, evaluate = self._in_turn
             return [*evaluate(executable.run(operands), ())]
@@ -174,8 +174,8 @@ class Chain:
             ShapeError, AllocationError, IndexRangeError, IterationLimitError: as `run`.
         """
         found = None
-        if self._alone is not None:
-            found = self._alone.repeat(operands, carried, conditional, most)
+        if self.alone is not None:
+            found = self.alone.repeat(operands, carried, conditional, most)
         return once(self.run, operands, carried, conditional, most) if found is None else found
 
     def through(self, operands: Sequence[Any], apply: Apply, note: Note | None = None) -> list[Any]:

@@ -107,6 +107,14 @@ class ChosenModel(Model):
         model, given = self._chosen(feeds, key, note)
         return model._run(given, key, note)
 
+    def _together(self, batch: Sequence[Feeds]) -> None:
+        """Requests may need different models."""
+
+    @property
+    def ragged(self) -> list[tuple[str, str]]:
+        why = "requests may need different models"
+        return [(step.title, why) for step in self.steps]
+
     def _ready(self, given: Mapping[str, Extents]) -> Prepared:
         return Prepared(0, ("the shapes of all inputs decide which model runs",))
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program, Status
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.units import count
-from ftuner.errors import IndexRangeError, MemoryLimitError, ShapeError
+from ftuner.errors import IndexRangeError, MemoryLimitError, ShapeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.ops.control import Iterations
+from ftuner.graph.ragged import RaggedSteps, ragged_steps
 from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
@@ -25,6 +27,7 @@ from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import Array, items_address
 from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
+from ftuner.runtime.cpu.ragged import RaggedGraph
 from ftuner.runtime.cpu.repeated import Repeated
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
@@ -60,7 +63,7 @@ class CompiledGraph(Executable):
         self.session = session
         given = options.threads
         self._threads = None if given is None else checked_threads(given)
-        self._binding = Binding(graph)
+        self.binding = Binding(graph)
         graph = graph.moved()
         if compiled is None:
             lowered = lower(graph, runs=runs, appended=appended)
@@ -80,7 +83,7 @@ class CompiledGraph(Executable):
         self._kept.add(self)
         self._pool = OutputPool(self._kept)
         self._writer = ProgramWriter(
-            self.lowered, compiled_steps, self._binding, session.hardware, session.kernels.runtime,
+            self.lowered, compiled_steps, self.binding, session.hardware, session.kernels.runtime,
             self._pool.array,
         )  # fmt: skip
         if compiled is None:
@@ -89,6 +92,24 @@ class CompiledGraph(Executable):
             session.kernels.runtime.addresses[PROGRAM_SYMBOL]
         )
         self.states = RunStates(session.cores)
+        self._compiled = compiled_steps
+
+    @cached_property
+    def _batches(self) -> RaggedGraph | None:
+        """What runs the requests of a batch together; None if nothing does."""
+        found = None if self.lowered.appended else ragged_steps(self.lowered)
+        if found is None:
+            return None
+        try:
+            made = RaggedGraph(weakref.proxy(self), self._compiled, found)
+        except UnsupportedKernelError:
+            return None
+        self._kept.add(made)
+        return made
+
+    @property
+    def ragged(self) -> RaggedSteps | None:
+        return None if self._batches is None else self._batches.found
 
     @property
     def threads(self) -> int:
@@ -146,6 +167,10 @@ class CompiledGraph(Executable):
         finally:
             self._give_back(state)
 
+    def run_batch(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        found = self._batches if len(batch) > 1 and self._kept.limit is None else None
+        return super().run_batch(batch) if found is None else found.run(batch)
+
     def repeat(
         self, arrays: Sequence[Array], carried: int, conditional: bool, most: int
     ) -> Iterations | None:
@@ -162,7 +187,7 @@ class CompiledGraph(Executable):
             going, number = True, 0
             while going and number < most:
                 operands.begin(number, most)
-                self._launched(program, workers, operands.objects, self._launch)
+                self.launched(program, workers, operands.objects, self._launch)
                 number += 1
                 going = operands.end()
             return operands.results(number, going)
@@ -178,10 +203,10 @@ class CompiledGraph(Executable):
 
         def launch(program: BoundProgram, objects: int, alone: bool) -> None:
             # Wakes workers that fell asleep since the last run.
-            self._launch_steps(program, 0, 0, objects, alone)
+            self.launch_steps(program, 0, 0, objects, alone)
             for i in range(len(self.lowered.steps)):
                 began = time.perf_counter()
-                self._launch_steps(program, i, 1, objects, alone)
+                self.launch_steps(program, i, 1, objects, alone)
                 seconds.append(time.perf_counter() - began)
 
         state = self.states.take()
@@ -305,9 +330,9 @@ class CompiledGraph(Executable):
         Raises:
             IndexRangeError: an index in the data that is out of range.
         """
-        self._launched(program, workers, items_address(arrays), launch)
+        self.launched(program, workers, items_address(arrays), launch)
 
-    def _launched(
+    def launched(
         self, program: BoundProgram, workers: int, objects: int,
         launch: Callable[[BoundProgram, int, bool], None],
     ) -> None:  # fmt: skip
@@ -325,6 +350,14 @@ class CompiledGraph(Executable):
                 except RuntimeError:
                     # Another thread has the lock.
                     pass
+        self.ended(program)
+
+    def ended(self, program: BoundProgram) -> None:
+        """Note that a run of a program has ended.
+
+        Raises:
+            IndexRangeError: an index in the data that is out of range.
+        """
         records = program.records
         failed = program.checked and [found for found in program.checked if records[found[0]]]
         if failed:
@@ -338,7 +371,7 @@ class CompiledGraph(Executable):
             )
         program.finished()
 
-    def _launch_steps(
+    def launch_steps(
         self, program: BoundProgram, number: int, count: int, objects: int, alone: bool
     ) -> None:
         """Run `count` steps, beginning with the step `number`."""
@@ -355,7 +388,7 @@ class CompiledGraph(Executable):
         key = (shapes, workers)
         found = state.programs.get(key)
         if found is None or found.arena != state.arena.address:
-            symbols = self._binding(shapes)
+            symbols = self.binding(shapes)
             pool = self.session.kernels.runtime.pool.address
             bind = partial(self._writer.bind, symbols, workers, pool)
             found = self._within(state, bind)

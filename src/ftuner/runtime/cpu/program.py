@@ -8,7 +8,7 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, starmap
 from typing import NamedTuple
@@ -86,6 +86,8 @@ class BoundProgram(NamedTuple):
     """The slot of each status, and the texts of status 1, 2 and so on."""
     arena: int
     """The address of the arena when the records were written."""
+    buffers: Words
+    """The addresses of the buffers of `ProgramWriter.places`."""
     groups: Sequence[BoundGroup]
     """With the plans that the records point to."""
     arena_bytes: int
@@ -148,15 +150,17 @@ class ProgramWriter:
         hardware: CpuHardware,
         runtime: NativeRuntime,
         make_large: Make,
+        cuts: Collection[int] = (),
     ) -> None:
         """`compiled`: the steps of `lowered`; `binding`: of the symbols; `make_large`: makes large
-        outputs."""
+        outputs; `cuts`: as of `stages`."""
         self._hardware, self._runtime = hardware, runtime
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
-        numbered = stages(lowered.steps)
+        numbered = stages(lowered.steps, cuts)
         arena = arena_buffers(lowered, numbered)
-        places = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
+        self.places = places = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
+        """The buffers of the arena, numbered."""
         records = RecordLayout(len(compiled), len(lowered.inputs), [*places], binding.equal)
         dims = records.dims
         self._sizes = [(dims.number(b.elements), b.dtype.itemsize) for b in places]
@@ -287,7 +291,7 @@ class ProgramWriter:
         makes = self._forms.makes(forms)
         return BoundProgram(
             records, here, outputs, makes, all(make is np.empty for make in makes), rooms, growths,
-            self._checked, base, groups, arena_bytes, workspace_bytes,
+            self._checked, base, buffers, groups, arena_bytes, workspace_bytes,
             max([group.worker_bytes for group in groups], default=0), results,
         )  # fmt: skip
 
@@ -346,9 +350,10 @@ def _copies(slots: Sequence[int] | Words, words: Sequence[int] | Words) -> Words
     return fills
 
 
-def stages(steps: Sequence[Step]) -> list[int]:
+def stages(steps: Sequence[Step], cuts: Collection[int] = ()) -> list[int]:
     """The stage of each step, numbered by its first step. Steps of one stage do not depend on each
-    other and run concurrently; the next stage begins when all of them have ended."""
+    other and run concurrently; the next stage begins when all of them have ended. A stage begins at
+    each step of `cuts`, where runs may begin and end."""
     found: list[int] = []
     first, works = 0, False
     read: set[Buffer] = set()
@@ -360,7 +365,7 @@ def stages(steps: Sequence[Step]) -> list[int]:
         has_workspace = kind_of(step).has_workspace
         apart = writes if kind_of(step).writes_apart else set()
         clash = writes & read or reads & written or writes & (written - (shared & apart))
-        if clash or (works and has_workspace):
+        if clash or (works and has_workspace) or i in cuts:
             first, works = i, False
             read, written, shared = set(), set(), set()
         read |= reads

@@ -20,6 +20,7 @@ from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.errors import SavedModelError
 from ftuner.graph.buffers import Buffer, View, hollow
 from ftuner.graph.following import static
+from ftuner.graph.ragged import Rows
 from ftuner.graph.splitting import PackedWeight
 from ftuner.graph.steps import KernelStep, Step
 from ftuner.hardware.model import CpuHardware, Isa
@@ -200,6 +201,11 @@ class CompiledStep(ABC):
     def lay_out(self, records: RecordLayout, at: int) -> None:
         """Lay out the record of the step, whose slots begin at slot `at`, and all that it points
         to; say which tasks the step has."""
+
+    def order_of_sums(self, rows: Rows, count: int, workers: int) -> Hashable:
+        """Of a row-wise step of `count` rows: what the bits of a row depend on beside its operands;
+        None if that differs between rows. Reductions of nests have one order."""
+        return ""
 
 
 class StepReport(NamedTuple):

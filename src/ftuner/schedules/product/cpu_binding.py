@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -17,10 +18,11 @@ from ftuner.core.dtype import DType, moved_as
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
+from ftuner.graph.ragged import Rows
 from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.plan import Plan, Problem
-from ftuner.planner.cpu.planner import best_width, planner_for
+from ftuner.planner.cpu.planner import Planner, best_width, planner_for
 from ftuner.runtime.cpu.arrays import numpy_dtype
 from ftuner.runtime.cpu.operands import (
     ProblemOf,
@@ -164,6 +166,14 @@ class CompiledProduct(CompiledStep, Generic[P]):
         if window is not None:
             records.point(call + Call.WINDOW, window)
 
+    def order_of_sums(self, rows: Rows, count: int, workers: int) -> Hashable:
+        each = rows.each(self.step.c.shape[0])
+        one_row = None if self.panels is None else self.one_row(self.panels)
+        if each is None or one_row is None:
+            return None
+        problem = one_row[0]._replace(m=each * count, workers=workers)
+        return _steps_in_order(self.products.planner, problem)
+
     def lay_out_window(self, records: RecordLayout) -> int | None:
         """Lay out the window that A is read through, if there is one; returns its first slot."""
         return None
@@ -193,6 +203,19 @@ class CompiledProduct(CompiledStep, Generic[P]):
         placed = shared_epilogue(self.step).placed(operands)
         strides = Strides(a_row, a.dtype.itemsize, 0, 0, c_row, (), placed, False)
         return panels.problem(1, 1), strides
+
+
+@lru_cache(maxsize=4096)
+def _steps_in_order(planner: Planner, problem: Problem) -> int | None:
+    """The k steps of a block, if all elements of a product with a packed weight are summed up step
+    by step: no worker has a part of k, and no tile sums up chains or streams of steps apart."""
+    plan = planner.plan_of_range(problem)
+    bands = [*plan.bands()]
+    apart = plan.choice.grid.k > 1 or any(
+        band.reading.streams_log2 or band.family.kernels[mr - 1].tile.chains > 1
+        for band in bands for mr, _ in band.segments
+    )  # fmt: skip
+    return None if apart else plan.choice.kc
 
 
 def shared_epilogue(step: ProductStep) -> Shared:

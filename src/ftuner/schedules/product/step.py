@@ -12,6 +12,7 @@ from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, Value
 from ftuner.graph.placement import Placement
+from ftuner.graph.ragged import Rows
 from ftuner.graph.steps import DimText, ViewStep, shape_text
 
 
@@ -44,6 +45,22 @@ class ProductStep(ViewStep):
     def described(self, text: DimText) -> str:
         a, b, c = (shape_text(view.shape, text) for view in (self.a, self.b, self.c))
         return f"{a} @ {b} -> {c}"
+
+    def row_wise(self, rows: Rows) -> str:
+        """As `graph.ragged.RowWise`: the rows of A and C are rows, and B is a weight."""
+        if self.read_window is not None:
+            return "a window reads several rows"
+        if not self.by_weight:
+            return "both matrices belong to the request"
+        shared = [x for x in self.operands if x.buffer.is_constant and _of_all_rows(x)]
+        others = [x for x in self.operands if x not in shared]
+        stays = all(rows.keeps(view, 0) for view in (self.a, self.c, *others))
+        return "" if stays else "its rows are not those of the requests"
+
+
+def _of_all_rows(operand: View) -> bool:
+    """Whether an operand of an epilogue is one row for all of C."""
+    return operand.shape[0] == 1 or operand.layout.strides[0] == 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,123 @@
+"""Which steps compute the rows of requests independently is proven from what they access."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.graph.graphs import B, Maker, S, T, graph_of, layer
+
+from ftuner.core.dtype import INT64
+from ftuner.graph.ir import Graph, Value
+from ftuner.graph.lowering import lower
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.ragged import RaggedSteps, divide, ragged_steps
+
+Body = Callable[[Maker, Value], Value]
+WIDTH = 8
+
+
+def found_in(graph: Graph) -> tuple[list[str], RaggedSteps]:
+    """The titles of the steps that are row-wise, and all that was found."""
+    lowered = lower(optimised(graph, halves=False))
+    found = ragged_steps(lowered)
+    assert found is not None
+    steps = zip(lowered.steps, found.reasons, strict=True)
+    return [step.title for step, why in steps if not why], found
+
+
+def around(body: Body) -> Graph:
+    """A graph in which something is between two products of rows, and in steps of its own."""
+
+    def made(g: Maker) -> Value:
+        x = g.linear(g.given("x", B, S, WIDTH), WIDTH)
+        with g.writing():
+            return g.linear(body(g, x), WIDTH)
+
+    return graph_of(made)
+
+
+def test_only_attention_of_an_encoder_works_within_requests() -> None:
+    titles, found = found_in(layer(32, 2, 64))
+    assert str(found.rows.count) == "B*S"
+    assert [why for why in found.reasons if "attention" in why] == [
+        "attention works within a request"
+    ]
+    assert titles[0].startswith("matmul")
+    assert found.segments()[-1][0]
+
+
+def norm(g: Maker, x: Value) -> Value:
+    return g.add("norm", x, g.weight(WIDTH), g.weight(WIDTH), axis=2, epsilon=1e-5, rms=False)
+
+
+ROW_WISE: dict[str, Body] = {
+    "norm": norm,
+    "softmax of a row": lambda g, x: g.add("softmax", x, axis=2, log=False),
+    "sum of a row, and the row": lambda g, x: g.add("add", x, g.add(
+        "reshape", g.add("reduce", x, kind="sum", axes=(2,)), shape=(B, S, 1))),
+    "elements of a row in another order": lambda g, x: g.add("reshape", g.add("transpose", g.add(
+        "reshape", x, shape=(B, S, 2, WIDTH // 2)), perm=(0, 1, 3, 2)), shape=(B, S, WIDTH)),
+    "rows of a table": lambda g, x: g.add(
+        "gather", g.weight(7, WIDTH), g.given("at", B, S, dtype=INT64), axis=0),
+}  # fmt: skip
+WITHIN: dict[str, Body] = {
+    "softmax of a column": lambda g, x: g.add("softmax", x, axis=1, log=False),
+    "sum of all rows": lambda g, x: g.add("add", x, g.add(
+        "reshape", g.add("reduce", x, kind="sum", axes=(1,)), shape=(B, 1, WIDTH))),
+    "a vector of the request": lambda g, x: g.add("add", x, g.given("v", B, 1, WIDTH)),
+    "a row of all requests that is an input": lambda g, x: g.add("add", x, g.given("v", WIDTH)),
+    "the next row": lambda g, x: g.add("concat", x[:, 1:], x[:, :1], axis=1),
+    "other matrices": lambda g, x: g.add("matmul", x, g.given("w", B, WIDTH, WIDTH)),
+    "another length": lambda g, x: g.add("add", x, g.add(
+        "reduce", g.given("u", B, S, T, WIDTH), kind="sum", axes=(2,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROW_WISE)
+def test_steps_of_rows(name: str) -> None:
+    _, found = found_in(around(ROW_WISE[name]))
+    assert set(found.reasons) == {""}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_steps_within_a_request(name: str) -> None:
+    titles, found = found_in(around(WITHIN[name]))
+    assert set(found.reasons) - {""}
+    assert any(title.startswith("matmul") for title in titles)
+
+
+def test_rows_of_matrices_without_a_batch() -> None:
+    graph = graph_of(lambda g: g.linear(g.gelu(g.linear(g.given("x", S, 8), 16)), 8))
+    _, found = found_in(graph)
+    assert str(found.rows.count) == "S"
+    assert found.segments() == [(True, len(found.reasons))]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        graph_of(lambda g: g.add("exp", g.given("x", B, S))),
+        graph_of(lambda g: g.add("matmul", g.given("x", 3, 8), g.weight(8, 8))),
+        graph_of(lambda g: g.add("matmul", g.given("x", B, S, T), g.given("y", B, T, S))),
+    ],
+    ids=["no product", "fixed extents", "no weight"],
+)
+def test_nothing_is_gained_by_more_rows(graph: Graph) -> None:
+    assert ragged_steps(lower(optimised(graph, halves=False))) is None
+
+
+def test_what_passes_between_programs_is_shared_or_kept() -> None:
+    lowered = lower(optimised(layer(32, 2, 64), halves=False))
+    found = ragged_steps(lowered)
+    assert found is not None
+    division = divide(lowered, found)
+    assert all(found.rows.width(buffer) for buffer in division.shared)
+    assert not set(division.shared) & set(division.kept)
+    lifetimes = division.by_rows.lifetimes()
+    begins = [first for first, _ in lifetimes.values()]
+    assert begins == sorted(begins), "memory is given in the order of the first access"
+    for number, buffers in division.by_rows.between:
+        for buffer in buffers & set(division.shared):
+            first, last = lifetimes[buffer]
+            assert first <= number <= last + 1

@@ -1,0 +1,282 @@
+"""Batches of requests of unequal length: each has the bits that it has alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of, layer
+from tests.runtime.cpu.small_models import compiled as part_of
+from tests.runtime.cpu.small_models import small
+
+from ftuner.core.dtype import INT64
+from ftuner.core.evaluation import evaluate
+from ftuner.errors import FTunerError, IndexRangeError, InputError
+from ftuner.graph.ir import Graph
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.backend import Options
+from ftuner.runtime.cpu import ragged
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.cpu.run_states import RunState
+from ftuner.runtime.kept_memory import KeptMemory
+from ftuner.runtime.model import Model
+from ftuner.runtime.saved.models import read, save
+
+LENGTHS = ([5, 9, 30, 5, 4], [1, 2, 3, 33, 7, 1], [64] * 5, [17], list(range(4, 60, 3)))
+ENCODER = layer(64, 2, 96)
+ROWS = 64
+
+
+def encoder_of(layers: int, tail: int) -> Graph:
+    """Layers after an embedding and its positions; then a vector of each sentence."""
+
+    def made(g: Maker) -> Any:
+        at, mask = g.given("at", B, S, dtype=INT64), g.given("mask", B, S)
+        x = g.add("gather", g.weight(3, 64), at, axis=0)
+        with g.writing():
+            for _ in range(layers):
+                y = g.linear(g.self_attention(x, mask, 2), 64) + x
+                x = g.add("norm", y, g.weight(64), g.weight(64), axis=2, epsilon=1e-5, rms=False)
+                x = g.linear(g.gelu(g.linear(x, 128)), 64) + x
+            return x, g.linear(x.mean([1], keep=False), tail), x.reduce("maximum", [2])
+
+    return graph_of(made)
+
+
+def translator() -> Graph:
+    """Two layers of a decoder, whose texts are of another length than those it reads."""
+
+    def made(g: Maker) -> Any:
+        x, at = g.linear(g.given("x", B, S, 64), 64), g.given("at", B, T, dtype=INT64)
+        y = g.add("gather", g.weight(3, 64), at, axis=0)
+        with g.writing():
+            for _ in range(2):
+                for read in (None, x):
+                    norm = g.add("norm", y, g.weight(64), g.weight(64), axis=2, epsilon=1e-5,
+                                 rms=False)  # fmt: skip
+                    other = norm if read is None else read
+                    q, k, v = g.linear(norm, 64), g.linear(other, 64), g.linear(other, 64)
+                    seen = g.attention(
+                        g.heads(q, 2, (0, 2, 1, 3)), g.heads(k, 2, (0, 2, 3, 1)),
+                        g.heads(v, 2, (0, 2, 1, 3)), 0.2, None,
+                    )  # fmt: skip
+                    seen = g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=y.shape)
+                    # Row-wise between attention and what reads its result.
+                    y = g.add("erf", g.linear(y, 64)) + y
+                    y = g.linear(seen, 64) + y
+        return y
+
+    return graph_of(made)
+
+
+class Alone:
+    """Counts the requests that ran alone."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        run = CompiledGraph.run
+
+        def counted(graph: CompiledGraph, arrays: Sequence[Any]) -> list[Any]:
+            self.count += 1
+            return run(graph, arrays)
+
+        monkeypatch.setattr(CompiledGraph, "run", counted)
+
+
+def requests(graph: Graph, lengths: Sequence[int], batch: int = 1) -> list[dict[str, Any]]:
+    return [inputs_of(graph, {"B": batch, "S": n}, seed) for seed, n in enumerate(lengths)]
+
+
+def assert_same_bits(model: Model, batch: Sequence[dict[str, Any]]) -> None:
+    alone = [model.run(feeds) for feeds in batch]
+    # Errors within are not hidden by runs one by one.
+    together = model._together(batch) or model.run_batch(batch)
+    for number, (found, wanted) in enumerate(zip(together, alone, strict=True)):
+        for x, y in zip(found, wanted, strict=True):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
+            assert x.tobytes() == y.tobytes(), number
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return encoder_of(2, 64)
+
+
+@pytest.fixture(scope="module")
+def model(graph: Graph, widest: CpuBackend) -> Model:
+    return Model(optimised(graph, halves=False), widest)
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest, widest: CpuBackend) -> Iterator[int]:
+    before = widest.threads
+    widest.threads = request.param
+    yield request.param
+    widest.threads = before
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_requests_have_the_bits_that_they_have_alone(
+    lengths: list[int], model: Model, graph: Graph, threads: int
+) -> None:
+    assert_same_bits(model, requests(graph, lengths))
+    assert_same_bits(model, requests(graph, lengths[::-1], batch=2))
+
+
+@pytest.mark.parametrize("tail", [1, 7, 40])
+def test_widths_that_fill_no_vector(tail: int, widest: CpuBackend, threads: int) -> None:
+    """Tiles of few columns sum up in chains: requests that would meet them run alone."""
+    graph = graph_of(lambda g: g.linear(g.gelu(g.linear(g.given("x", B, S, 24), 40)), tail))
+    model = Model(optimised(graph, halves=False), widest)
+    assert_same_bits(model, requests(graph, [*range(1, 40), 3, 100]))
+
+
+def test_texts_of_two_lengths(widest: CpuBackend, threads: int) -> None:
+    model = Model(optimised(translator(), halves=False), widest)
+    pairs = [(9, 18), (33, 16), (64, 24), (25, 12), (1, 40), (12, 10)]
+    bindings = [{"B": 1, "S": s, "T": t} for s, t in pairs]
+    assert_same_bits(model, [inputs_of(translator(), known) for known in bindings])
+    assert_same_bits(model, [inputs_of(translator(), {**known, "B": 3}) for known in bindings])
+
+
+@pytest.mark.parametrize("graph", [translator(), encoder_of(3, 64)], ids=["two texts", "one"])
+def test_what_lives_at_one_time_has_memory_of_its_own(graph: Graph, widest: CpuBackend) -> None:
+    model = Model(optimised(graph, halves=False), widest)
+    found = part_of(model)._batches
+    assert found is not None
+    program = found._bound_rows(RunState(), ROWS, 1)
+    lifetimes = found._division.by_rows.lifetimes()
+    assert lifetimes.keys() == found._row_writer.places.keys()
+    places = []
+    for buffer, lifetime in lifetimes.items():
+        begin = program.buffers[found._row_writer.places[buffer]]
+        size = evaluate(buffer.elements, {"B": 1, "S": ROWS, "T": ROWS}) * buffer.dtype.itemsize
+        places.append((lifetime, begin, begin + size))
+    for ((first, last), begin, end), (other, start, stop) in combinations(places, 2):
+        if first <= other[1] and other[0] <= last:
+            assert end <= start or stop <= begin
+
+
+def test_long_requests_run_together(
+    model: Model, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = requests(graph, [30, 40, 50, 30])
+    alone = Alone(monkeypatch)
+    model.run_batch(batch)
+    assert alone.count == 0
+    assert [why for _, why in model.ragged].count("") > 8
+
+
+def test_rows_are_limited(model: Model, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ragged, "MAX_ROWS", 64)
+    alone = Alone(monkeypatch)
+    assert_same_bits(model, requests(graph, [100, 30, 30, 20, 20, 20, 64]))
+    # Those that are compared with, and the two that are too long.
+    assert alone.count == 7 + 2
+
+
+def test_arenas_grow_and_are_trimmed(model: Model, graph: Graph) -> None:
+    for lengths in ([4, 5], [300, 20, 400], [4, 5, 6]):
+        assert_same_bits(model, requests(graph, lengths))
+    before = model.kept_bytes
+    model.trim()
+    assert model.kept_bytes < before
+    assert_same_bits(model, requests(graph, [4, 300]))
+
+
+def test_many_requests(model: Model, graph: Graph) -> None:
+    batch = requests(graph, [4, 7, 9])
+    alone = [model.run(feeds) for feeds in batch]
+    found = model.run_batch([batch[i % 3] for i in range(10_000)])
+    assert len(found) == 10_000
+    for number in (0, 1, 5000, 9998, 9999):
+        for x, y in zip(found[number], alone[number % 3], strict=True):
+            assert x.tobytes() == y.tobytes()
+
+
+def test_few_requests(model: Model, graph: Graph) -> None:
+    (feeds,) = requests(graph, [9])
+    assert model.run_batch([]) == []
+    assert_same_bits(model, [feeds])
+    assert_same_bits(model, (feeds, feeds))
+
+
+def test_requests_of_no_rows(widest: CpuBackend) -> None:
+    model = Model(optimised(ENCODER, halves=False), widest)
+    assert_same_bits(model, requests(ENCODER, [0, 5, 0, 8]))
+    assert_same_bits(model, requests(ENCODER, [5, 6], batch=0))
+
+
+def wrong(feeds: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {k: v for k, v in {**feeds, **changes}.items() if v is not None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"mask": None}, InputError),
+        ({"other": np.zeros(3)}, InputError),
+        ({"mask": np.zeros((1, 6))}, InputError),
+        ({"mask": np.zeros((1, 7), np.float32)}, FTunerError),
+        ({"at": np.full((1, 6), 3)}, IndexRangeError),
+    ],
+)
+def test_a_bad_request_is_named(
+    changes: dict[str, Any], error: type[Exception], model: Model, graph: Graph
+) -> None:
+    batch = requests(graph, [4, 6, 5, 6])
+    batch[1] = wrong(batch[1], **changes)
+    with pytest.raises(error, match=r"^request 1: "):
+        model.run_batch(batch)
+    del batch[1]
+    assert_same_bits(model, batch)
+
+
+@pytest.mark.parametrize("batch", [{"at": 1}, 3, iter([])])
+def test_a_batch_is_a_sequence(batch: Any, model: Model) -> None:
+    with pytest.raises(InputError, match="expected a sequence"):
+        model.run_batch(batch)
+
+
+def test_feeds_that_are_no_mapping(model: Model, graph: Graph) -> None:
+    feeds = requests(graph, [4])[0]
+    with pytest.raises(InputError, match="request 1"):
+        model.run_batch([feeds, 3])  # type: ignore[list-item]
+
+
+def test_outputs_are_apart(model: Model, graph: Graph) -> None:
+    batch = requests(graph, [8, 12, 10])
+    found = model.run_batch(batch)
+    wanted = [x.copy() for x in found[2]]
+    for x in (*found[0], *found[1]):
+        x.fill(0)
+    for x, y in zip(found[2], wanted, strict=True):
+        assert x.tobytes() == y.tobytes()
+
+
+def test_other_models_run_request_by_request(widest: CpuBackend) -> None:
+    model = Model(small(), widest)
+    assert_same_bits(model, [inputs_of(small(), {"B": 2, "S": n}) for n in (3, 5)])
+    assert all("no product" in why for _, why in model.ragged)
+
+
+def test_a_memory_limit_holds_for_batches(widest: CpuBackend, graph: Graph) -> None:
+    options = Options(kept=KeptMemory(1 << 20))
+    model = Model(optimised(graph, halves=False), widest, options)
+    assert_same_bits(model, requests(graph, [30, 40]))
+    assert model.kept_bytes <= 1 << 20
+
+
+def test_a_saved_model_runs_batches(model: Model, graph: Graph, tmp_path: Any) -> None:
+    save([model], tmp_path / "model.ftuner")
+    found = read(tmp_path / "model.ftuner")
+    loaded = Model(found.graph, found.backend)
+    batch = requests(graph, [5, 30, 12])
+    for one, other in zip(loaded.run_batch(batch), model.run_batch(batch), strict=True):
+        for x, y in zip(one, other, strict=True):
+            assert x.tobytes() == y.tobytes()
+    assert loaded.ragged == model.ragged
