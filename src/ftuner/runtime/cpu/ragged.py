@@ -37,8 +37,6 @@ from ftuner.runtime.kept_memory import Keeper
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.layout import Words
 
-MAX_ROWS = 2048
-"""Rows of requests that run together; a longer request runs alone."""
 KNOWN_ORDERS = 4096
 """Numbers of rows of which the order of sums is kept. Derived: an entry is some 100 bytes."""
 Launch = Callable[[BoundProgram, int, bool], None]
@@ -124,6 +122,11 @@ class RaggedGraph(Keeper):
             KNOWN_ORDERS
         )
 
+    @property
+    def _most(self) -> int:
+        """Rows that run together at most."""
+        return self._graph.session.hardware.tuning.rows_together
+
     def _width(self, buffer: Buffer) -> int:
         width = self._rows.width(buffer)
         assert width is not None
@@ -164,12 +167,12 @@ class RaggedGraph(Keeper):
             symbols = self._graph.binding(shapes)
             (rows,) = self._rows_of(symbols)
             request = _Request(number, arrays, shapes, symbols, rows)
-            order = self._order(rows, workers) if 0 < rows < MAX_ROWS else (None,)
+            order = self._order(rows, workers) if 0 < rows < self._most else (None,)
             if None in order:
                 yield [request]
                 continue
             group = begun.setdefault(order, [])
-            if _rows(group) + rows > MAX_ROWS:
+            if _rows(group) + rows > self._most:
                 yield from self._agreeing(group, order, workers)
                 group = begun[order] = []
             group.append(request)
