@@ -49,7 +49,7 @@ def main() -> None:
 
     generated()
     wanted, rate = timed(generated)
-    print(tokenizer.decode(wanted))
+    print(PROMPT + tokenizer.decode(wanted))
     print(f"PyTorch: {rate:.1f} tokens/s")
 
     began = time.perf_counter()
