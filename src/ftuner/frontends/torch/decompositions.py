@@ -16,13 +16,16 @@ from ftuner.frontends.torch.tracing import extents_kept
 
 
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """A function for each operator that has no importer and that torch decomposes."""
+    """A function for each operator that has no importer and that torch decomposes. Parts of what
+    draws random numbers would draw others than it does."""
     whole = {**decomposition_table, **default_decompositions()}
     known = {*ATEN, *COMPLEX}
     return {
         op: function
         for op, function in whole.items()
-        if isinstance(op, torch._ops.OpOverload) and name_of(op) not in known
+        if isinstance(op, torch._ops.OpOverload)
+        and name_of(op) not in known
+        and torch.Tag.nondeterministic_seeded not in op.tags
     }
 
 
