@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from tests.operator_table import wrapped
 
+from ftuner.frontends.torch.complex_numbers import COMPLEX
 from ftuner.frontends.torch.decompositions import decompositions
 from ftuner.frontends.torch.importer import CHECKS, NUMBERS
 from ftuner.frontends.torch.registry import ATEN, name_of
@@ -17,7 +18,6 @@ PATH = Path(__file__).parent.parent / "docs" / "pytorch-operators.md"
 LEFT_OUT = {
     "training": ("backward",),
     "random numbers: PyTorch draws them from generators of its own": ("rand", "randn", "randperm"),
-    "complex numbers": ("_fft_c2r", "_fft_r2c"),
     "statistics that are updated in place: call `module.eval()`": ("_native_batch_norm_legit",),
     "reads memory without regard to the tensor's axes": ("as_strided",),
     "tells how a tensor is stored": ("sym_is_contiguous", "sym_storage_offset", "sym_stride"),
@@ -56,7 +56,8 @@ def reason(name: str) -> str:
 def table() -> str:
     """The whole page."""
     known = {name_of(op): op for op in core()}
-    own = [n for n in known if n in ATEN or n in CHECKS or n in NUMBERS or n in SHAPES]
+    every = {*ATEN, *COMPLEX, *CHECKS, *NUMBERS, *SHAPES}
+    own = [n for n in known if n in every]
     table = decompositions()
     parts = [n for n, op in known.items() if n not in own and op in table and not _left(n)]
     left = [n for n in known if n not in own and n not in parts]
@@ -64,7 +65,7 @@ def table() -> str:
     for name in left:
         reasons.setdefault(reason(name), []).append(name)
     rows = [f"| {_named(names)} | {why} |" for why, names in sorted(reasons.items())]
-    others = sorted(n for n in ATEN if n not in known and not n.startswith("prims::"))
+    others = sorted(n for n in {*ATEN, *COMPLEX} if n not in known and not n.startswith("prims::"))
     return "\n".join(
         [
             "# PyTorch's operators",

@@ -109,13 +109,13 @@ def outcome(sample: Sample, whole: bool, symbolic: bool = False) -> str:
     except UnsupportedOperatorError as error:
         return f"refused: {error}"
     for one, other in zip(got, expected, strict=True):
-        wrong = _difference(sample, one, other)
+        wrong = difference(sample, one, other)
         if wrong:
             return wrong
     return "right"
 
 
-def _difference(sample: Sample, got: Any, expected: Any) -> str:
+def difference(sample: Sample, got: Any, expected: Any) -> str:
     if not isinstance(expected, torch.Tensor) or sample.name.startswith(UNDEFINED):
         return ""
     if not isinstance(got, torch.Tensor):

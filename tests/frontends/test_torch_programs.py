@@ -196,6 +196,29 @@ def test_an_element_of_a_tensor_is_an_extent() -> None:
         agrees(found, module, [torch.randn(2), torch.tensor(count)])
 
 
+def test_integers_that_were_made_of_extents_are_dims() -> None:
+    """Tensors of such integers, as networks have them, are no data."""
+
+    def function(x: Any, table: Any) -> Any:
+        span = torch.tensor(min(x.size(0), 5)) * 2 - 1
+        rows = torch.div(x.size(1), 4, rounding_mode="trunc")
+        return table[16 - span : 16 + span], x.reshape(x.size(0), rows, 4)
+
+    module, table = Function(function), torch.randn(32, 3)
+    found = imported(module, [torch.randn(3, 8), table], [(0, 1), ()])
+    for extents in ((3, 8), (1, 4), (7, 12)):
+        agrees(found, module, [torch.randn(extents), table])
+
+
+def test_corners_of_numbers() -> None:
+    def function(x: Any, n: Any) -> Any:
+        return torch.searchsorted(x.sort()[0], x), torch.hypot(x, x.flip(0)), n // 3, n // -3
+
+    module, least = Function(function), torch.iinfo(torch.int32).min
+    x, n = torch.tensor([2.0, torch.nan, torch.inf, -1]), torch.tensor([least, -least - 1, -7])
+    agrees(imported(module, [x, n.int()], [(0,), (0,)]), module, [x, n.int()])
+
+
 def test_numbers_are_dims_where_a_tensor_has_them() -> None:
     found = import_fx(_traced(lambda n, x: [x * n, n + 1], 4, torch.randn(4, 3)), {}, {})
     assert len(found.graph.inputs) in (1, 2)
@@ -213,7 +236,7 @@ def test_outputs_that_are_no_tensors() -> None:
     ("function", "operands", "what"),
     [
         (lambda x: torch.lgamma(x) + torch.i0(x), [torch.randn(3)], "i0.default, lgamma.default"),
-        (lambda x: torch.complex(x, x).abs(), [torch.randn(3)], "complex"),
+        (lambda x: x.abs(), [torch.randn(3, dtype=torch.complex64)], "complex"),
         (lambda x: functional.dropout(x, 0.5, True), [torch.randn(3)], "while training"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from tests.frontends.aten_samples import by_reference
 
 from ftuner.frontends.torch.decompositions import decomposed
 from ftuner.frontends.torch.importer import Imported, import_fx
-from ftuner.frontends.torch.tracing import lengths_kept
+from ftuner.frontends.torch.tracing import extents_kept
 
 AUTO = torch.export.Dim.AUTO
 
@@ -33,7 +33,7 @@ def imported(
     shapes: Any = tuple(dict.fromkeys(axes, AUTO) for axes in dynamic)
     if isinstance(module, Function):
         shapes = (shapes,)  # Of its one parameter, `operands`.
-    with torch.no_grad(), lengths_kept():
+    with torch.no_grad(), extents_kept():
         exported = torch.export.export(module.eval(), tuple(operands), dynamic_shapes=shapes)
         program = decomposed(exported)
     stored = {**program.state_dict, **program.constants}

@@ -19,7 +19,7 @@ from ftuner.graph.ir import Value
 from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.runtime.cpu import kernels
 from ftuner.runtime.cpu.backend import default_backend
-from ftuner.torch import backend, explain
+from ftuner.torch import backend, cut, explain
 from ftuner.torch.weights import WEIGHTS
 
 SHAPES = ((2, 5), (1, 5), (3, 1), (1, 1), (4, 7))
@@ -257,6 +257,53 @@ def test_constant_floats_do_not_trace_twice() -> None:
                 same(run(ids), module(ids))
             assert len(given) == graphs
     assert before == TensorifyState.force_specializations
+
+
+def test_regions_add_no_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for numbers that only extents of what PyTorch computes depend on."""
+    original = cut.module_of
+    guards = []
+
+    def noted(region: cut.Region, root: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        values = [n.meta.get("val") for n in root.graph.nodes]
+        known = next(x.node.shape_env for x in values if isinstance(x, torch.SymInt)).guards
+        before = len(known)
+        found = original(region, root)
+        guards.append((len(region.symbols), len(known) - before))
+        return found
+
+    monkeypatch.setattr(cut, "module_of", noted)
+
+    def function(x: torch.Tensor, n: int) -> torch.Tensor:
+        apart = torch.lgamma(x.new_ones(x.shape[0] + n) * 3)
+        return ((apart.sigmoid() + apart.exp()).tanh() - apart)[:, None] @ x[:1]
+
+    run = compiled(function)
+    with torch.no_grad():
+        for rows, n in ((3, 2), (1, 0), (1, 3), (4, 0)):
+            x = torch.randn(rows, 4)
+            same(run(x, n), function(x, n), 1e-4)
+    assert any(symbols for symbols, _ in guards)
+    assert not any(added for _, added in guards)
+
+
+def test_floats_that_modules_have() -> None:
+    """torch traces a number first as a constant, then as a symbol."""
+
+    class Capped(nn.Module):
+        cap = 30.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.sigmoid() / self.cap).tanh() * self.cap + x.new_full((1, 1), self.cap)
+
+    module = Capped()
+    run = compiled(module)
+    with torch.no_grad():
+        for cap in (30.5, 2.5, 7.25):
+            module.cap = cap
+            for rows in (6, 1, 3):
+                x = torch.randn(rows, 4)
+                same(run(x), module(x))
 
 
 @pytest.mark.full

@@ -172,6 +172,14 @@ def test_complex_elements_are_left_to_pytorch(caplog: pytest.LogCaptureFixture) 
     compare(lambda x: (x * x + 1) * (x - 1) + x, torch.randn(3, dtype=torch.complex64), regions=0)
 
 
+def test_complex_tensors_within_a_graph_are_left_to_pytorch() -> None:
+    def function(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        turns = torch.polar(torch.ones_like(angle), angle)
+        return torch.view_as_real(torch.view_as_complex(computed(x)) * turns) + 1
+
+    compare(function, torch.randn(3, 4, 2), torch.randn(3, 4))
+
+
 def test_other_devices_are_left_to_pytorch() -> None:
     with torch.no_grad():
         run = compiled(computed)

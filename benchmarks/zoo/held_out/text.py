@@ -72,7 +72,7 @@ ROWS = (
     Architecture("flaubert", "encoder", "FlaubertModel", "FlaubertConfig", flaubert, TOKENS,
                  ("last_hidden_state",), given={"use_cache": False}),
     Architecture("reformer", "encoder", "ReformerModel", "ReformerConfig", reformer, TOKENS,
-                 ("last_hidden_state",)),
+                 ("last_hidden_state",), given={"use_cache": False}),
     Architecture("perceiver", "encoder", "PerceiverForMaskedLM", "PerceiverConfig", perceiver,
                  {"inputs": IDS, "attention_mask": TOKENS["attention_mask"]}, ("logits",)),
     translator("led", "LED", attention_window=16),

@@ -256,7 +256,9 @@ def module_of(region: Region, root: fx.GraphModule) -> fx.GraphModule:
     for symbol in region.symbols:
         node, axis = sources[symbol]
         extent = node.meta["val"] if axis is None else node.meta["val"].shape[axis]
-        placeholder(f"extent_{symbol}", torch.empty((extent, 0), device="meta"))
+        # That it is none below zero is nothing to guard: torch would make a constant of 0.
+        with extent.node.shape_env.suppress_guards():
+            placeholder(f"extent_{symbol}", torch.empty((extent, 0), device="meta"))
     for node in numbers:
         known[node] = placeholder(node.name, node.meta["val"])
     for node in region.nodes:

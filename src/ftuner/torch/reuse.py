@@ -15,7 +15,7 @@ import sympy
 import torch
 from torch import fx
 
-from ftuner.frontends.torch.dims import expression_of
+from ftuner.frontends.torch.dims import Symbolic, expression_of
 
 _FACTS = ("dtype", "device", "layout", "requires_grad")
 """What tensors must have in common besides extents."""
@@ -142,9 +142,15 @@ class _Matching:
             return len(mine) == len(other) and all(map(self._same_value, mine, other))
         if isinstance(mine, torch.SymInt):
             return isinstance(other, (int, torch.SymInt)) and self._same_extent(mine, other)
+        if isinstance(mine, torch.SymFloat):
+            known = expression_of(mine)
+            if known.is_number:
+                return isinstance(other, (float, torch.SymFloat)) and bool(other == float(known))
+            # To compare symbols of two traces by themselves is an error.
+            return isinstance(other, torch.SymFloat) and self._same_extent(mine, other)
         return type(mine) is type(other) and bool(mine == other)
 
-    def _same_extent(self, mine: int | torch.SymInt, other: int | torch.SymInt) -> bool:
+    def _same_extent(self, mine: int | Symbolic, other: int | Symbolic) -> bool:
         expected, given = expression_of(mine), expression_of(other)
         if isinstance(expected, sympy.Symbol):
             return bool(self.symbols.setdefault(expected, given) == given)

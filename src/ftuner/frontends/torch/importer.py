@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -21,6 +22,7 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
+from ftuner.frontends.torch.complex_numbers import COMPLEX, PARTS, Complex, applied, is_complex
 from ftuner.frontends.torch.dims import Extents
 from ftuner.frontends.torch.promotion import Real
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, name_of
@@ -88,7 +90,7 @@ def _has_importer(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     name = name_of(node.target)
-    return name in ATEN or name in CHECKS or name in NUMBERS
+    return any(name in names for names in (ATEN, COMPLEX, CHECKS, NUMBERS))
 
 
 def called(node: fx.Node) -> str:
@@ -167,7 +169,7 @@ class _Importer:
                 continue
             given = node.meta.get("val")
             if node.name in self.constants:
-                self.values[node] = self._stored(self.constants[node.name])
+                self.values[node] = self._constant(self.constants[node.name])
             elif isinstance(given, torch.Tensor):
                 name = self.names.get(node.name, node.name)
                 shape = [self.extents.bind(n, f"{name}_{i}") for i, n in enumerate(given.shape)]
@@ -216,6 +218,12 @@ class _Importer:
             what = f"{node.name}: a {type(given).__name__} that is an element of a tensor"
             raise UnsupportedOperatorError(what)
 
+    def _constant(self, tensor: torch.Tensor) -> Value | Complex:
+        if tensor.is_complex():
+            whole = tensor.resolve_conj()
+            return Complex(self._stored(whole.real), self._stored(whole.imag))
+        return self._stored(tensor)
+
     def _stored(self, tensor: torch.Tensor) -> Value:
         """A constant; tensors that share memory are stored once."""
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
@@ -231,7 +239,7 @@ class _Importer:
     def _run(self, module: fx.GraphModule) -> Sequence[Any]:
         """The leaves of the outputs of a module whose placeholders have values."""
         for node in module.graph.nodes:
-            if node.op == "call_function":
+            if node.op == "call_function" and not _is_computed_number(node):
                 try:
                     self.values[node] = self._called(module, node)
                 except FTunerError as error:
@@ -242,7 +250,7 @@ class _Importer:
             elif node.op == "get_attr":
                 found = _attribute(module, node.target)
                 if isinstance(found, torch.Tensor):
-                    self.values[node] = self._stored(found)
+                    self.values[node] = self._constant(found)
             elif node.op == "output":
                 given = node.args[0]
                 return [
@@ -261,18 +269,19 @@ class _Importer:
             whole, index = node.args
             return self._argument(whole)[index]
         if called(node) in NUMBERS:
-            self._number(node, self._argument(node.args[0]))
-            return self.values[node]
-        if _is_number(given):
-            return self._number_of(given)
+            if not isinstance(given, torch.SymInt) or not self.extents.knows(given):
+                self._number(node, self._argument(node.args[0]))
+                return self.values[node]
+            return self.extents.dim(given)
         assert isinstance(node.target, torch._ops.OpOverload)
         if called(node) in CHECKS:
             return None
-        row, named = ATEN[called(node)], self._named(node)
+        kept, named = self._kept(node), self._named(node)
+        row = partial(applied, called(node)) if is_complex([given, *kept]) else ATEN[called(node)]
         if isinstance(given, (list, tuple)) and "pieces" in signature(row).parameters:
             named["pieces"] = len(given)
         try:
-            found = row(*self._kept(node), **named)
+            found = row(*kept, **named)
         except (GraphError, ShapeError, IndexRangeError) as error:
             # torch has run the node: what is wrong for us, ftuner cannot compute.
             raise UnsupportedOperatorError(str(error)) from error
@@ -311,6 +320,11 @@ class _Importer:
         Raises:
             GraphError: it has another dtype, or another number of axes.
         """
+        if isinstance(given, torch.Tensor) and given.is_complex():
+            if not isinstance(found, Complex):
+                raise GraphError(f"{self.builder.where}: {found} for {given.dtype}")
+            real, imag = (given.real, found.real), (given.imag, found.imag)
+            return Complex(self._checked(*real), self._checked(*imag), found.is_real)
         if isinstance(given, torch.Tensor) and found is not None:
             if not isinstance(found, Value) or found.rank != given.dim() or (
                 found.dtype != dtype_of(given.dtype)
@@ -337,17 +351,23 @@ class _Importer:
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, fx.Node):
+            if given not in self.values and _is_computed_number(given):
+                self.values[given] = self._number_of(given.meta["val"])
             return self.values[given]
         if isinstance(given, (list, tuple)):
             return [self._argument(x) for x in given]
         if isinstance(given, torch.dtype):
-            return dtype_of(given)
+            return PARTS.get(given) or dtype_of(given)
         return self._number_of(given)
 
     def _output(self, found: Any, outputs: list[tuple[str, Value]]) -> Any:
         if isinstance(found, Value):
             outputs.append((f"output_{len(outputs)}", found))
             return Output(len(outputs) - 1)
+        if isinstance(found, Complex):
+            raise UnsupportedOperatorError(
+                "a complex output: have the module return torch.view_as_real of it"
+            )
         if isinstance(found, Real):
             raise UnsupportedOperatorError("an output that is a float computed from extents")
         return found
@@ -363,6 +383,12 @@ def _is_symbolic(given: Any) -> bool:
 
 def _is_number(given: Any) -> bool:
     return _is_symbolic(given) or isinstance(given, (bool, int, float))
+
+
+def _is_computed_number(node: fx.Node) -> bool:
+    """Whether a node gives a number that follows from extents. It is translated when it is used:
+    torch has some for its assertions alone, which no input has."""
+    return _is_number(node.meta.get("val")) and called(node) not in NUMBERS
 
 
 def _inlined(node: fx.Node) -> fx.GraphModule | None:

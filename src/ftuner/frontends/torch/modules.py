@@ -23,7 +23,7 @@ from ftuner.frontends.torch.containers import flattened
 from ftuner.frontends.torch.containers import name_of as path_name
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.exported import Program, program_of, unique
-from ftuner.frontends.torch.tracing import lengths_kept
+from ftuner.frontends.torch.tracing import extents_kept
 
 _LOG = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def _traced(
         ExportError: it fails, or the module does.
     """
     try:
-        with torch.no_grad(), lengths_kept(), warnings.catch_warnings():
+        with torch.no_grad(), extents_kept(), warnings.catch_warnings():
             # A recurrent layer has its weights in an attribute, too.
             warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
             return torch.export.export(

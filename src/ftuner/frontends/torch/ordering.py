@@ -95,7 +95,7 @@ def search(
     sorted_sequence: Value, x: Operand, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: Value | None = None,
 ) -> Value:  # fmt: skip
-    """How many elements of a sorted row are before each of x."""
+    """How many elements of a sorted row are before each of x: all of them before NaN."""
     if sorter is not None:
         axis = sorted_sequence.rank - 1
         sorted_sequence = apply("gather_elements", sorted_sequence, sorter, axis=axis, node="")
@@ -105,6 +105,8 @@ def search(
         row = row.unsqueeze([row.rank - 1])
     wide = found.unsqueeze([rank])
     before = row <= wide if right or side == "right" else row < wide
+    if wide.dtype.kind == "float":
+        before = before | isnan(wide)
     return before.cast(INT64).reduce("sum", [rank], False).cast(INT32 if out_int32 else INT64)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ftuner.core.dtype import BOOL, DType
+from ftuner.core.dtype import BOOL, INT64, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.frontends.torch.promotion import (
     Number,
@@ -41,7 +41,7 @@ aten("log10")(_logarithm(10))
 aten("rsqrt")(lambda x: 1 / sqrt(floating(x)))
 aten("reciprocal")(lambda x: 1 / floating(x))
 aten("exp2")(lambda x: valued(2, floating(x).dtype) ** floating(x))
-aten("neg")(lambda x: -x)
+aten("neg", "_neg_view")(lambda x: -x)
 aten("abs")(lambda x: x if x.dtype == BOOL else abs(x))
 aten("ceil")(lambda x: ceil(x) if x.dtype.kind == "float" else x)
 aten("floor")(lambda x: floor(x) if x.dtype.kind == "float" else x)
@@ -190,7 +190,9 @@ def floor_quotient(x: Value, y: Value) -> Value:
     """x / y rounded down, as Python has it: of floats the quotient of what is left without the
     remainder, which is near an integer."""
     if x.dtype.kind != "float":
-        return (x - x % y) / y
+        # The difference may be less than the least integer of 32 bits.
+        wide, by = x.cast(INT64), y.cast(INT64)
+        return ((wide - wide % by) / by).cast(x.dtype)
     rest = apply("fmod", x, y)
     quotient = (x - rest) / y
     quotient = where(
@@ -289,12 +291,19 @@ def _atan2(y: Value, x: Value) -> Value:
     return where(isnan(x) | isnan(y), math.nan, found)
 
 
+@aten("angle")
+def _angle(x: Value) -> Value:
+    """Of a real number."""
+    x = floating(x)
+    return where(isnan(x), x, where(x < 0, math.pi, x.like(0)))
+
+
 @aten("hypot")
 def _hypotenuse(x: Value, y: Value) -> Value:
     x, y = map(abs, promoted(x, y))
     high, low = x.at_least(y), x.at_most(y)
     ratio = low / where(equal(high, 0) | isinf(high), 1, high)
-    return where(isinf(high), high, high * sqrt(ratio * ratio + 1))
+    return where(isinf(x) | isinf(y), math.inf, high * sqrt(ratio * ratio + 1))
 
 
 @aten("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other")

@@ -8,7 +8,7 @@ from ftuner.core.dim import Dim, ceil_quotient, least_value, maximum, minimum, p
 from ftuner.core.dtype import INT64
 from ftuner.frontends.torch.promotion import promoted
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import apply, concat, gather, iota, where
+from ftuner.graph.algebra import apply, concat, equal, gather, iota, where, zero_padded
 from ftuner.graph.checks import malformed, require
 from ftuner.graph.compositions.slices import bounds, from_front
 from ftuner.graph.ir import Value
@@ -118,7 +118,8 @@ def _expand_as(x: Value, other: Value) -> Value:
 
 @aten(
     "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "lift_fresh", "positive",
-    "resolve_conj", "resolve_neg", "conj", "_conj", "real", "lift", "detach_",
+    "resolve_conj", "resolve_neg", "conj", "_conj", "conj_physical", "_conj_physical", "real",
+    "lift", "detach_",
 )  # fmt: skip
 def _same(x: Value) -> Value:
     return x
@@ -211,6 +212,21 @@ def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     begin = max(offset, 0) + columns * max(-offset, 0)
     flat = moved.reshape((*moved.shape[:-2], moved.shape[-2] * columns))
     return gather(flat, iota(count) * (columns + 1) + begin, flat.rank - 1)
+
+
+@aten("diagonal_scatter")
+def _diagonal_scatter(x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """x with `src` as the diagonal of its matrices."""
+    first, second = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
+    order = [*(a for a in range(x.rank) if a not in (first, second)), first, second]
+    moved = x.transpose(order)
+    rows, columns = moved.shape[-2:]
+    last = src.rank - 1
+    missing = (rows if offset >= 0 else columns) - src.shape[last]
+    whole = zero_padded(src.cast(x.dtype), (0,) * src.rank, (*[0] * last, missing))
+    whole = whole.unsqueeze([last + 1 if offset >= 0 else last])
+    found = where(equal(iota(columns, 1, 2), iota(rows, 0, 2) + offset), whole, moved)
+    return found.transpose(sorted(range(x.rank), key=order.__getitem__))
 
 
 @aten("select_scatter")
