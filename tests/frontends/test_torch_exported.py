@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 import ftuner
-from ftuner.errors import ExportError, InputError, MissingFileError, UnsupportedOperatorError
+from ftuner.errors import (
+    ExportError,
+    InputError,
+    MissingFileError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -176,6 +182,27 @@ def test_extents_of_ranges_and_of_steps() -> None:
         for shape in ((1, 1, 4), (3, 7, 4)):
             x = torch.randn(shape)
             assert close(model(x), module(x))
+
+
+class OfTwoSides(nn.Module):  # type: ignore[name-defined, misc]
+    """Another computation where the length is a multiple of four, or long."""
+
+    def forward(self, x: Any) -> Any:
+        if x.shape[1] % 4:
+            x = x.cumsum(1)
+        return x if x.shape[1] <= 100 else x * 2
+
+
+def test_branches_on_extents_are_those_of_the_example() -> None:
+    """A call that would take another branch is refused, with the line of it."""
+    module = OfTwoSides()
+    model = ftuner.compile(module, (torch.randn(3, 30, 2),))
+    for length in (1, 5, 99):
+        x = torch.randn(2, length, 2)
+        torch.testing.assert_close(model(x), module(x))
+    for length, line in ((32, r"if x.shape\[1\] % 4:"), (101, "return x if")):
+        with pytest.raises(ShapeError, match=rf"branch on extents, {Path(__file__).name}.*{line}"):
+            model(torch.randn(2, length, 2))
 
 
 def test_arguments_that_are_updated() -> None:

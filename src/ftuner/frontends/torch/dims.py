@@ -56,7 +56,7 @@ class Extents:
         factor = expression.coeff(symbol)
         rest = sympy.expand(expression - factor * symbol)
         if factor.is_Integer and factor != 0 and symbol not in rest.free_symbols:
-            self.known[symbol] = quotient(dim - self._translated(rest), int(factor))
+            self.known[symbol] = quotient(dim - self.translated(rest), int(factor))
 
     def dim(self, extent: int | torch.SymInt) -> Dim:
         """An extent as a dim.
@@ -64,13 +64,14 @@ class Extents:
         Raises:
             UnsupportedOperatorError: dims have no such function, or no input has the symbol.
         """
-        return self._translated(expression_of(extent))
+        return self.translated(expression_of(extent))
 
     def knows(self, extent: int | torch.SymInt) -> bool:
         """Whether all symbols of an extent are known."""
         return all(s in self.known for s in expression_of(extent).free_symbols)
 
-    def _translated(self, e: sympy.Expr) -> Dim:
+    def translated(self, e: sympy.Expr) -> Dim:
+        """An expression of torch's symbols as a dim. Raises as `dim`."""
         if e.is_number and e == int(e):
             return int(e)
         if isinstance(e, sympy.Symbol):
@@ -81,9 +82,9 @@ class Extents:
             return self._scaled(e.args[0])
         if isinstance(e, functions.CeilToInt):
             return self._after_fraction(e.args[0])
-        operands = [] if isinstance(e, sympy.Pow) else [self._translated(x) for x in e.args]
+        operands = [] if isinstance(e, sympy.Pow) else [self.translated(x) for x in e.args]
         if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
-            return product([self._translated(e.base)] * int(e.exp))
+            return product([self.translated(e.base)] * int(e.exp))
         for kinds, function in _FUNCTIONS:
             if isinstance(e, kinds):
                 return function(operands)
@@ -97,7 +98,7 @@ class Extents:
         if not isinstance(rest, functions.ToFloat):
             raise UnsupportedOperatorError(f"extent {e}, rounded: expected an extent plus a number")
         offset: int = math.ceil(number)
-        return self._translated(rest.args[0]) + offset
+        return self.translated(rest.args[0]) + offset
 
     def _scaled(self, e: sympy.Expr) -> Dim:
         """A float times an extent, rounded down."""
@@ -106,7 +107,7 @@ class Extents:
             raise UnsupportedOperatorError(
                 f"extent {e}, rounded: expected a number times an extent"
             )
-        return scaled_extent(self._translated(rest.args[0]), float(factor))
+        return scaled_extent(self.translated(rest.args[0]), float(factor))
 
     def real(self, number: torch.SymFloat) -> Value:
         """A float that is computed from extents, as a scalar of float64.
@@ -122,7 +123,7 @@ class Extents:
         if e in self.reals:
             return self.reals[e]
         if e.is_integer:
-            return building().dims([self._translated(e)], ()).cast(FLOAT64)
+            return building().dims([self.translated(e)], ()).cast(FLOAT64)
         x, *rest = (self._real(a) for a in e.args)
         if isinstance(e, (sympy.Add, sympy.Mul)):
             for y in rest:

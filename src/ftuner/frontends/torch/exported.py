@@ -19,6 +19,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ftuner.errors import ExportError, MissingFileError, UnsupportedOperatorError
+from ftuner.frontends.torch.branches import branches_of
 from ftuner.frontends.torch.calling import Calling, Input
 from ftuner.frontends.torch.decompositions import decomposed
 from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
@@ -70,6 +71,7 @@ def program_of(
 ) -> Program:  # fmt: skip
     """`inputs`, `results`: names of the user's inputs and outputs. `leaves`: of the arguments; by
     default as the program has them."""
+    branches = branches_of(program)
     program = _functional(program)
     signed = program.graph_signature
     names = dict(zip(signed.user_inputs, inputs, strict=True))
@@ -94,7 +96,7 @@ def program_of(
                 constants[spec.arg.name] = tensor.detach().cpu()
         else:
             raise UnsupportedOperatorError(f"input {spec.arg.name} is a {spec.kind.name}")
-    imported = import_fx(program.graph_module, constants, names)
+    imported = import_fx(program.graph_module, constants, names, branches)
     written, outputs = [], []
     by_target = {s.target: names.get(s.arg.name) for s in signed.input_specs if s.target}
     left = iter(results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -22,6 +23,7 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
+from ftuner.frontends.torch.branches import Branch, equality
 from ftuner.frontends.torch.complex_numbers import COMPLEX, PARTS, Complex, applied, is_complex
 from ftuner.frontends.torch.dims import Extents
 from ftuner.frontends.torch.promotion import Real
@@ -101,14 +103,16 @@ def called(node: fx.Node) -> str:
 
 
 def import_fx(
-    module: fx.GraphModule, constants: Mapping[str, torch.Tensor], names: Mapping[str, str]
-) -> Imported:
+    module: fx.GraphModule, constants: Mapping[str, torch.Tensor], names: Mapping[str, str],
+    branches: Sequence[Branch] = (),
+) -> Imported:  # fmt: skip
     """The graph of a module.
 
     Args:
         module: its nodes have `meta["val"]`, as `torch.export` and AOTAutograd write it.
         constants: the placeholders that are parameters or buffers, by name, with their values.
         names: of the other placeholders, what the graph calls them.
+        branches: that the module has been traced along: conditions on extents of inputs.
 
     A placeholder that is an integer is an input only if no tensor has it as an extent: then a
     scalar of int64. One that is a float is a scalar of float64.
@@ -121,7 +125,7 @@ def import_fx(
     missing = sorted({called(n) for n in unsupported(module.graph)})
     if missing:
         raise UnsupportedOperatorError(f"ftuner has no {', '.join(missing)}")
-    return _Importer(module, constants, names).imported()
+    return _Importer(module, constants, names).imported(branches)
 
 
 class NodeError(UnsupportedOperatorError):
@@ -151,13 +155,23 @@ class _Importer:
         self.inputs: list[Value] = []
         self._stored_by_place: dict[object, Value] = {}
 
-    def imported(self) -> Imported:
+    def imported(self, branches: Sequence[Branch]) -> Imported:
         outputs: list[tuple[str, Value]] = []
         with self.builder.writing():
             self._read_placeholders()
+            self._require(branches)
             leaves = self._run(self.module)
             found = tuple(self._output(leaf, outputs) for leaf in leaves)
         return Imported(self.builder.graph(self.inputs, outputs), found)
+
+    def _require(self, branches: Sequence[Branch]) -> None:
+        """Require the conditions on what inputs have as extents, as far as dims can say them."""
+        for condition, what in branches:
+            if condition.free_symbols <= self.extents.known.keys():
+                with suppress(UnsupportedOperatorError):
+                    sides = equality(condition, self.extents.translated)
+                    if sides is not None:
+                        self.builder.require(*sides, what)
 
     # Inputs.
 
