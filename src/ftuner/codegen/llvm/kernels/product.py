@@ -104,6 +104,8 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 valid = _valid_columns(builder, kernel, context)
                 sums = _as_stored(builder, kernel, sums)
                 finish(matrix.rows, sums=sums, c=rows, corner=place, valid=valid, masked=True)
+            if window is not None:
+                window.leave_tile()
         else:
             if of_levels:
                 sums = BlockLoop(builder, kernel, options, context).sums(a_tile, b_part, k)
@@ -111,11 +113,11 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 loop = KLoop(builder, kernel, options, context, window, steps)
                 sums = loop.sums(number, a_tile, b_part, k)
             sums = _as_stored(builder, kernel, sums)
+            if window is not None:
+                window.leave_tile()
             valid = _valid_columns(builder, kernel, context)
             with _rows_of_c(builder, kernel, context, c_rows, scratch, valid) as rows:
                 finish(kernel, sums=sums, c=rows, corner=corner, valid=valid, masked=isa.masked)
-        if window is not None:
-            window.leave_tile()
     if matrix is not None:
         matrix.release()
     builder.ret_void()
