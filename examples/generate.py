@@ -9,6 +9,7 @@ examples/generate.py`, or with `static` behind it for a cache of a fixed length.
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import ftuner
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPT = "Gravity is"
 TOKENS = 32
+PRECISIONS = ("float32", "int4-weights")
 
 
 def main() -> None:
@@ -52,12 +54,14 @@ def main() -> None:
     print(PROMPT + tokenizer.decode(wanted))
     print(f"PyTorch: {rate:.1f} tokens/s")
 
-    began = time.perf_counter()
-    decoder = compiled(model, prompt["input_ids"])
-    text_after(decoder, prompt["input_ids"])
-    print(f"ftuner.compile: first text after {time.perf_counter() - began:.0f} s")
-    tokens, rate = timed(lambda: text_after(decoder, prompt["input_ids"]))
-    print(f"ftuner.compile: {rate:.1f} tokens/s, same text: {tokens == wanted}")
+    for precision in PRECISIONS:
+        began = time.perf_counter()
+        decoder = compiled(model, prompt["input_ids"], precision)
+        text_after(decoder, prompt["input_ids"])
+        seconds = time.perf_counter() - began
+        tokens, rate = timed(partial(text_after, decoder, prompt["input_ids"]))
+        print(f"ftuner.compile, {precision}: first text after {seconds:.0f} s; "
+              f"{rate:.1f} tokens/s, same text: {tokens == wanted}")  # fmt: skip
 
     model.forward = torch.compile(model.forward, backend="ftuner", dynamic=True)
     began = time.perf_counter()
@@ -70,14 +74,16 @@ def main() -> None:
     print(f"torch.compile: {rate:.1f} tokens/s, {graphs} compilations, same text: {same}")
 
 
-def compiled(model: transformers.PreTrainedModel, prompt: torch.Tensor) -> ftuner.Model:
+def compiled(
+    model: transformers.PreTrainedModel, prompt: torch.Tensor, precision: str
+) -> ftuner.Model:
     """The model as one program, for the prompt and for each later token: it takes and returns the
     keys and values of all tokens so far."""
     past = transformers.DynamicCache()
     example = {"input_ids": prompt, "past_key_values": past, "use_cache": True, "logits_to_keep": 1}
     with torch.no_grad():
         model(**example)  # Fills the cache.
-    return ftuner.compile(model, example, append_in_place=True)
+    return ftuner.compile(model, example, append_in_place=True, precision=precision)
 
 
 def text_after(decoder: ftuner.Model, prompt: torch.Tensor) -> list[int]:
