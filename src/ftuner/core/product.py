@@ -35,7 +35,7 @@ class ProductTypes:
 
     @property
     def multiplied(self) -> ProductTypes:
-        """What multiply-adds read: the types once B is widened, of blocks their numbers."""
+        """The types that multiply-adds read: B is widened, and blocks are their numbers."""
         if self.a.kind == "block":
             return ProductTypes(self.accumulator, self.accumulator, self.accumulator, self.c)
         return self.widened

@@ -36,7 +36,7 @@ class Rows:
     count: Symbolic
 
     def each(self, extent: Dim) -> int | None:
-        """How many of `extent` there are for each row; None if that is no fixed number."""
+        """Return how many of `extent` there are for each row; None if requests differ in that."""
         found = quotient(extent, self.count)
         return found if isinstance(found, int) and found * self.count == extent else None
 

@@ -34,8 +34,13 @@ from tests.runtime.saved.files import (
 )
 
 import ftuner
+from ftuner.codegen.llvm.objects.bundle import family_bundle
+from ftuner.core.cpu.tile import RegisterTile, UKernel
+from ftuner.core.dtype import UINT8
+from ftuner.core.product import WORD_PRODUCTS
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.system import read_system
+from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.saved import container, models, values
@@ -240,6 +245,17 @@ def test_another_version(
         ftuner.save(ftuner.load(dense()[0]), path)
     with pytest.raises(ftuner.SavedModelError, match="has the format 2"):
         ftuner.load(path)
+
+
+def test_a_matrix_unit_is_needed_by_its_kernels_alone() -> None:
+    row, types = instruction_set("avx512"), WORD_PRODUCTS[UINT8]
+    facts = replace(read_system(), features=frozenset({*row.flags, "amx_int8", "amx_fp16"}))
+    tile = RegisterTile(16, 4, 1)
+    for matrix in (False, True):
+        kernel = UKernel(replace(tile, matrix=matrix), types, row.name, 16)
+        bundle = family_bundle((kernel,), row, KLoopTuning(), 64)
+        needed = models.needed_flags(row, facts, [bundle])
+        assert [f for f in needed if f.startswith("amx")] == ["amx_bf16", "amx_int8"] * matrix
 
 
 def test_another_machine(

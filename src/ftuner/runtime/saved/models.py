@@ -20,6 +20,7 @@ from ftuner.codegen.llvm.native import records
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.linking import Image
 from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.core.cpu.tile import UKernel
 from ftuner.core.forks import fork_safe_lock
 from ftuner.core.version import VERSION
 from ftuner.errors import (
@@ -50,8 +51,8 @@ from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import Family, LibraryName
 
 _USED_FLAGS = (
-    "abm", "adx", "amx", "avx", "bmi", "cx16", "f16c", "fma", "gfni", "lahf_lm", "movbe", "pni",
-    "popcnt", "sse", "ssse3", "tbm", "vaes", "vpclmul", "xop",
+    "abm", "adx", "avx", "bmi", "cx16", "f16c", "fma", "gfni", "lahf_lm", "movbe", "pni", "popcnt",
+    "sse", "ssse3", "tbm", "vaes", "vpclmul", "xop",
 )  # fmt: skip
 """Prefixes of the flags, as Linux lists them, of x86's instructions that LLVM may choose by itself
 for integers, floats and vectors of them."""
@@ -70,14 +71,25 @@ def interface() -> str:
     return f"{VERSION}-{hashlib.sha256(repr(slots).encode()).hexdigest()[:12]}"
 
 
-def needed_flags(row: InstructionSet, facts: SystemFacts) -> list[str]:
-    """The flags that a machine must list to run what was compiled for an ISA on this one, as far as
-    the system lists any."""
+def needed_flags(
+    row: InstructionSet, facts: SystemFacts, bundles: Iterable[Bundle] = ()
+) -> list[str]:
+    """The flags that a machine must list to run bundles that were compiled for an ISA on this one,
+    as far as the system lists any."""
     if row.architecture != "x86_64":
         # The scheduling model is that of no CPU, which would bring instructions along.
         return sorted(row.flags if row.scheduling_model else facts.features)
     own = {flag for flag in facts.features if flag.startswith(_USED_FLAGS)}
+    # LLVM never uses a matrix unit by itself.
+    if row.matrix is not None and any(map(_multiplies_tiles, bundles)):
+        own |= {multiply_add.flag for multiply_add in row.matrix.multiply_adds}
     return sorted(f for f in own if not f.startswith(row.features_off or ("-",)))
+
+
+def _multiplies_tiles(bundle: Bundle) -> bool:
+    """Whether a bundle has uKernels of a matrix unit."""
+    kernels = (x for xs in bundle.arguments if isinstance(xs, tuple) for x in xs)
+    return any(isinstance(x, UKernel) and x.tile.matrix for x in kernels)
 
 
 def hardware_document(hardware: CpuHardware) -> dict[str, Any]:
@@ -252,12 +264,13 @@ def _body(model: Model, sections: _Sections) -> dict[str, Any]:
     table.add(saved)
     executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
     kernels = executables[0].session.kernels
-    code = kernels.image(list(dict.fromkeys(b for x in executables for b in x.bundles())))
+    bundles = list(dict.fromkeys(b for x in executables for b in x.bundles()))
+    code = kernels.image(bundles)
     row = instruction_set(kernels.isa.name)
     return {
         "isa": row.name,
         "architecture": row.architecture,
-        "flags": needed_flags(row, _facts()),
+        "flags": needed_flags(row, _facts(), bundles),
         "hardware": hardware_document(kernels.hardware),
         "append_in_place": model.append_in_place,
         "code": {**code._asdict(), "data": sections.bytes(code.data)},

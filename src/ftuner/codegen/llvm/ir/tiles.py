@@ -18,14 +18,14 @@ _ROW_BYTES, _ROWS, _CONFIGURATION_BYTES = 16, 48, 64
 
 
 class TileShape(NamedTuple):
-    """Of a register: positive i64 values."""
+    """The shape of a tile in a register, as positive i64 values."""
 
     rows: ir.Value
     row_bytes: ir.Value
 
 
 class Tiles:
-    """What emits their instructions. A thread has one configuration, and other libraries have
+    """Emits the instructions of tiles. A thread has one configuration, and other libraries have
     theirs: code configures the unit before it uses it, and releases it then."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:

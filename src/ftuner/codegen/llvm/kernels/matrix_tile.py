@@ -72,7 +72,7 @@ class MatrixTile:
         self.release = self._tiles.release
         height = next(r for r in range(_MOST_ROWS, 0, -1) if kernel.mr % r == 0)
         self.rows = replace(kernel, tile=RegisterTile(height, vectors, 1))
-        """As a uKernel, those that leave the unit together."""
+        """A uKernel of the rows that leave the unit together."""
 
     @contextmanager
     def sums(

@@ -166,8 +166,8 @@ class Band:
     B_ITEMSIZE = 17
     """Bytes of an element of B as stored, before it is widened."""
     WIDENS = 18
-    """Of panels that are widened once, before their uKernels, into the workspace where packed
-    panels would be: the address of the function that does so; 0 of others."""
+    """The address of the function that widens panels once, before their uKernels, to where packed
+    panels would be; 0 if none does."""
     K_STREAMS = 19
     """As `Context.K_STREAMS`, and the next slot as `Context.AHEAD`."""
     AHEAD = 20
