@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -175,6 +176,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing = [name for name in marker.args if name not in HOST_ISAS]
         if missing:
             pytest.skip(f"this machine lacks {', '.join(missing)}")
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)  # Chance must not fail a test.
 
 
 @pytest.fixture(scope="session")
