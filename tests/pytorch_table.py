@@ -10,7 +10,7 @@ import torch
 from tests.operator_table import wrapped
 
 from ftuner.frontends.torch.complex_numbers import COMPLEX
-from ftuner.frontends.torch.decompositions import decompositions
+from ftuner.frontends.torch.exported import decompositions
 from ftuner.frontends.torch.importer import CHECKS, NUMBERS
 from ftuner.frontends.torch.registry import ATEN, name_of
 

@@ -139,7 +139,7 @@ def test_core_stands_alone(module: str) -> None:
 
 
 def test_the_tools_are_not_imported() -> None:
-    """They import ftuner; `cli/tools.py` looks for them by name."""
+    """They import ftuner; `cli/routing.py` looks for them by name."""
     for module, path in MODULES.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

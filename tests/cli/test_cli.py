@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import ftuner
 from ftuner.cli.cache import cache
 from ftuner.cli.main import EXIT_USAGE, OneLineErrors
-from ftuner.cli.tools import COMMANDS, add_commands, tool
+from ftuner.cli.routing import COMMANDS, add_commands, tool
 from ftuner.hardware.recorded import recorded_names
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner_tools.bench import PEERS
@@ -218,7 +218,7 @@ def test_engines_are_right(name: str, kind: str) -> None:
 
 def test_without_the_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of their commands, and their option, say how to get them; help does not list them."""
-    monkeypatch.setattr("ftuner.cli.tools.find_spec", lambda name: None)
+    monkeypatch.setattr("ftuner.cli.routing.find_spec", lambda name: None)
     app = typer.Typer(cls=OneLineErrors)
     app.command("cache")(cache)
     add_commands(app)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.frontends.torch.decompositions import decompositions
+from ftuner.frontends.torch.exported import decompositions
 from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
 from ftuner.runtime.cpu.arrays import array_of, tensor_of
 from ftuner.runtime.reference import run_reference

@@ -14,7 +14,7 @@ from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import FTunerError, IndexRangeError
 from ftuner.frontends.onnx import import_model
-from ftuner.frontends.onnx.perfect_hash import perfect_hash
+from ftuner.frontends.onnx.categories import perfect_hash
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.inference import load

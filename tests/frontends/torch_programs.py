@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tests.frontends.aten_samples import by_reference
 
-from ftuner.frontends.torch.decompositions import decomposed
+from ftuner.frontends.torch.exported import decomposed
 from ftuner.frontends.torch.importer import Imported, import_fx
 from ftuner.frontends.torch.tracing import extents_kept
 

@@ -14,7 +14,6 @@ from ftuner.core.product import product_types
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.report.arena import ArenaMap, Place
 from ftuner.report.charts import (
     LEFT,
     MOST_TILES,
@@ -26,6 +25,7 @@ from ftuner.report.charts import (
 )
 from ftuner.report.cpu.explain import explain
 from ftuner.report.gpu.explain import BlockExplanation
+from ftuner.report.model import ArenaMap, Place
 from ftuner.report.svg import WIDTH
 from ftuner.ukernels.cpu.library import build_library
 

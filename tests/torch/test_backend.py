@@ -20,7 +20,7 @@ from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.runtime.cpu import kernels
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.torch import backend, cut, explain
-from ftuner.torch.weights import WEIGHTS
+from ftuner.torch.regions import WEIGHTS
 
 SHAPES = ((2, 5), (1, 5), (3, 1), (1, 1), (4, 7))
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.loading import read_specs
 from ftuner.cli.options import JsonOption, ModelArgument, ThreadsOption
-from ftuner.cli.output import console, print_json, shape_text, show_table
+from ftuner.cli.output import console, print_json, read_specs, shape_text, show_table
 from ftuner_tools.contest import contest, mean, measured, ratio_table, ratio_text
 from ftuner_tools.timing import SUBJECT
 

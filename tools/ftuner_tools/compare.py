@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.loading import loaded, read_specs
 from ftuner.cli.options import (
     AppendOption,
     DeviceOption,
@@ -21,7 +20,7 @@ from ftuner.cli.options import (
     ShapeOption,
     ThreadsOption,
 )
-from ftuner.cli.output import console, print_json, shape_text, show_table
+from ftuner.cli.output import console, loaded, print_json, read_specs, shape_text, show_table
 from ftuner.errors import ConfigurationError, FTunerError
 from ftuner_tools.timing import ATOL, RTOL
 

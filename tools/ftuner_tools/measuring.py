@@ -21,7 +21,7 @@ from rich.progress import track
 
 from ftuner import errors
 from ftuner.cli.arrays import random_inputs
-from ftuner.cli.loading import read_specs
+from ftuner.cli.output import read_specs
 from ftuner.core.child_processes import end_with_parent
 from ftuner_tools.agreement import agreement
 from ftuner_tools.engines import ENGINES, Array, Call

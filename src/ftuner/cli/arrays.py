@@ -66,8 +66,8 @@ def parsed_shapes(options: Iterable[str], option: str = "--shape") -> Shapes:
 
 def specs_of(record: ModelRecord) -> list[TensorSpec]:
     """The inputs of a file, with a name for each dim that has no number."""
+    from ftuner.core.dim import Names
     from ftuner.frontends.onnx.importer import shape_of
-    from ftuner.graph.names import Names
     from ftuner.runtime.model import ANY_RANK, TensorSpec
 
     names = Names()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ftuner.cli import explain_model
-from ftuner.cli.estimates import estimate_table, roofline_table
 from ftuner.cli.options import (
     ExtentOption,
     JsonOption,
@@ -16,7 +15,7 @@ from ftuner.cli.options import (
     ProductArgument,
     given_extents,
 )
-from ftuner.cli.output import console, print_json, show_table
+from ftuner.cli.output import console, estimate_table, print_json, roofline_table, show_table
 from ftuner.cli.routing import ModelFiles
 
 if TYPE_CHECKING:

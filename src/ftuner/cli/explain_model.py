@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.estimates import roofline_table
-from ftuner.cli.loading import loaded, read_specs, sampled
 from ftuner.cli.options import (
     DeviceOption,
     InputOption,
@@ -19,7 +17,16 @@ from ftuner.cli.options import (
     ShapeOption,
     ThreadsOption,
 )
-from ftuner.cli.output import console, print_json, shape_text, show_table
+from ftuner.cli.output import (
+    console,
+    loaded,
+    print_json,
+    read_specs,
+    roofline_table,
+    sampled,
+    shape_text,
+    show_table,
+)
 from ftuner.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:

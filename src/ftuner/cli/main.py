@@ -1,5 +1,5 @@
 """`ftuner`: the command line. Each command has a file; this one lists them, and
-`tools` adds those that are in a distribution of their own.
+`routing` adds those that are in a distribution of their own.
 
 So that help is quick, a command imports what it needs beyond its options when it runs.
 """
@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 import ftuner
-from ftuner.cli import cache, doctor, explain, hardware, run, save, tools, tune
-from ftuner.cli.routing import Commands
+from ftuner.cli import cache, doctor, explain, hardware, run, save, tune
+from ftuner.cli.routing import Commands, add_commands
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, FTunerError
 
 EXIT_FAILURE = 1
@@ -93,7 +93,7 @@ app.command("cache")(cache.cache)
 app.add_typer(explain.app, name="explain")
 app.command("run")(run.run)
 app.command("save")(save.save)
-tools.add_commands(app)
+add_commands(app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.loading import loaded, read_specs, seconds_of
 from ftuner.cli.options import (
     AppendOption,
     DeviceOption,
@@ -20,7 +19,15 @@ from ftuner.cli.options import (
     ShapeOption,
     ThreadsOption,
 )
-from ftuner.cli.output import console, print_json, shape_text, show_table
+from ftuner.cli.output import (
+    console,
+    loaded,
+    print_json,
+    read_specs,
+    seconds_of,
+    shape_text,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table

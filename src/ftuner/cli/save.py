@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.loading import loaded
 from ftuner.cli.options import AppendOption, JsonOption, PrecisionOption, ThreadsOption
-from ftuner.cli.output import console, print_json
+from ftuner.cli.output import console, loaded, print_json
 
 
 def save(

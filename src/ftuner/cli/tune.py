@@ -10,7 +10,7 @@ import typer
 
 from ftuner.cli.options import DeviceOption, JsonOption
 from ftuner.cli.output import console, print_json, show_table, shown_progress
-from ftuner.cli.tools import tool
+from ftuner.cli.routing import tool
 from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:

@@ -193,3 +193,28 @@ def symbol_name(text: str) -> str:
     """A name of a symbol from what a model file calls a dim: not one that reads as a number."""
     name = _IDENTIFIER.sub("_", text)[:MAX_NAME] or "dim"
     return name if name[0].isalpha() or name[0] == "_" else f"_{name}"
+
+
+class Names:
+    """Symbols for the dims of a model, named or not; different texts have different symbols."""
+
+    def __init__(self) -> None:
+        self._symbols: dict[str, Symbolic] = {}
+        self._used: dict[str, int] = {}
+        """How many symbols were requested under each name."""
+
+    def named(self, text: str) -> Symbolic:
+        """The symbol of a name, the same each time."""
+        found = self._symbols.get(text)
+        if found is None:
+            found = self._symbols[text] = self.fresh(text)
+        return found
+
+    def fresh(self, text: str) -> Symbolic:
+        """A new symbol whose name begins with a text."""
+        name = wanted = symbol_name(text)
+        while name in self._used:
+            self._used[wanted] += 1
+            name = f"{wanted}_{self._used[wanted]}"
+        self._used[name] = 1
+        return symbol(name)

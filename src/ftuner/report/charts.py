@@ -9,9 +9,9 @@ from typing import NamedTuple
 from ftuner.core.units import capacity, count, duration, rate
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.gpu.plan import ProductPlan
-from ftuner.report.arena import ArenaMap
 from ftuner.report.cpu.picture import COLOURS, Region, regions_of, ukernels_by_area, workers_label
 from ftuner.report.html import Html, colour_key, element, html, linked
+from ftuner.report.model import ArenaMap
 from ftuner.report.roofline import Roofline
 from ftuner.report.svg import (
     INK,

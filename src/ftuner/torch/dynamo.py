@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ftuner.errors import ConfigurationError
-from ftuner.frontends.torch.decompositions import decompositions
+from ftuner.frontends.torch.exported import decompositions
 from ftuner.torch.fast_paths import FAST_PATHS
 from ftuner.torch.graphs import CompiledGraph
-from ftuner.torch.options import options_of
+from ftuner.torch.regions import options_of
 from ftuner.torch.reuse import Traced, earlier
 
 _LOG = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from ftuner.frontends.torch.registry import name_of
 from ftuner.models import Model
 from ftuner.torch import cut
 from ftuner.torch.checking import checked
-from ftuner.torch.options import Options
-from ftuner.torch.regions import Run, model_of, runner
+from ftuner.torch.regions import Options, Run, model_of, runner
 
 _LOG = logging.getLogger(__name__)
 MOST_STATES = 64

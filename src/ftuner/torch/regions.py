@@ -1,22 +1,26 @@
-"""A region of a graph as a model: tensors in and out, without copies."""
+"""A region of a graph as a model: tensors in and out, without copies; its options; its weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+import itertools
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import fx
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ftuner.core.dtype import BFLOAT16, FLOAT32
+from ftuner.core.forks import fork_safe_lock
+from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.importer import import_fx
+from ftuner.graph.ir import Array
 from ftuner.inference import Model, compiled
 from ftuner.runtime.cpu.arrays import array_of, tensor_of
 from ftuner.runtime.request import Request
-from ftuner.torch.options import Options
-from ftuner.torch.weights import WEIGHTS
+from ftuner.runtime.shared_weights import SharedWeights
 
 Run = Callable[..., list[torch.Tensor]]
 
@@ -83,3 +87,79 @@ def _array(given: Any) -> Any:
         return array_of(given.detach(), "an input")
     # With `force`, also a tensor that needs a gradient, or whose negation is pending.
     return given.numpy(force=True)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How graphs are compiled."""
+
+    threads: int | None = None
+    """Threads of a run, the caller's included; by default those of the process."""
+    fullgraph_or_error: bool = False
+    """Whether an operator that would be left to PyTorch is an error."""
+    check: bool = False
+    """Whether the first runs are compared with PyTorch."""
+    precision: str | None = None
+    """`precision` of `ftuner.load`; on a GPU its `dtype`, which float32 is held in."""
+
+
+def options_of(given: Mapping[str, object] | None) -> Options:
+    """The options of a mapping.
+
+    Raises:
+        ConfigurationError: an unknown option, or a value of another type.
+    """
+    kinds = {
+        "threads": (int, type(None)), "fullgraph_or_error": (bool,), "check": (bool,),
+        "precision": (str, type(None)),
+    }  # fmt: skip
+    assert kinds.keys() == {f.name for f in fields(Options)}
+    for name, value in (given or {}).items():
+        if name not in kinds:
+            raise ConfigurationError(f"no option {name!r}; there are {', '.join(kinds)}")
+        if not isinstance(value, kinds[name]) or (name == "threads" and value is True):
+            raise ConfigurationError(
+                f"option {name} is {value!r}; expected {kinds[name][0].__name__}"
+            )
+    return Options(**(given or {}))  # type: ignore[arg-type]
+
+
+W = TypeVar("W")
+_weakly: Any = StorageWeakRef
+
+
+class StorageWeights(SharedWeights):
+    """Weights by the memory that they were made of: all graphs of a parameter share what is packed
+    of it, and its elements are not read to find out. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = fork_safe_lock()
+        self._storages: dict[int, tuple[Any, int]] = {}
+        """Living storages by address, each with a number that no other storage has. A weak
+        reference keeps its address from being used again."""
+        self._numbers = itertools.count()
+
+    def get(self, array: Array, form: Hashable, make: Callable[[], W]) -> W:
+        with self._lock:
+            return super().get(array, form, make)
+
+    def _digest(self, array: Array) -> bytes:
+        owner: object = array
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        if not isinstance(owner, torch.Tensor) or owner.is_inference():
+            return super()._digest(array)
+        address, strides = array.__array_interface__["data"][0], array.strides
+        memory = (self._number(owner.untyped_storage()), owner._version)
+        return repr((memory, address, array.dtype.str, array.shape, strides)).encode()
+
+    def _number(self, storage: torch.UntypedStorage) -> int:
+        known = self._storages.get(storage._cdata)
+        if known is None or known[0].expired():
+            self._storages = {k: v for k, v in self._storages.items() if not v[0].expired()}
+            known = self._storages[storage._cdata] = _weakly(storage), next(self._numbers)
+        return known[1]
+
+
+WEIGHTS = StorageWeights()

@@ -21,7 +21,7 @@ from tests.reference import Array, assert_product, uniform
 from tests.runtime.cpu.holding import held_elsewhere
 from tests.runtime.interrupting import is_free
 
-from ftuner.codegen.llvm.native.call_cache_records import Known, Site
+from ftuner.codegen.llvm.native.binding_records import Known, Site
 from ftuner.codegen.llvm.native.records import PoolSlot
 from ftuner.errors import AllocationError
 from ftuner.hardware.tuning import CpuTuning

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.cli.loading import loaded
+from ftuner.cli.output import loaded
 from ftuner.errors import ConfigurationError
 from ftuner_tools.demo.latencies import Latency, Timed, latencies, timed_call
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, INT64, STRING, TENSOR_DTYPES
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.perfect_hash import perfect_hash
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import chosen, labels
 from ftuner.frontends.onnx.signatures import onnx
@@ -174,3 +175,59 @@ def _zip_map(context: Context, node: NodeView, x: Value) -> Value:
         raise malformed(f"{x.type}; expected one or two axes of float32")
     rows = x.unsqueeze([0]) if x.rank == 1 else x
     return apply("maps", rows, labels(context, node))
+
+
+_TRIES = 4
+"""Factors that are tried before the tables double. Derived: at most half of the slots are used, so
+that two keys of one bucket rarely have one slot."""
+
+
+@dataclass(frozen=True)
+class PerfectHash:
+    """The slot of a word is `(word * factors[1] >> shift) ^ displacements[word * factors[0] >>
+    shift]`, in the arithmetic of unsigned words."""
+
+    factors: tuple[int, int]
+    shift: int
+    displacements: Array
+    order: Array
+    """The number of the word of each slot; 0 for slots without one."""
+
+
+def perfect_hash(words: Array) -> PerfectHash:
+    """The hash of distinct unsigned integers."""
+    bits = 8 * words.itemsize
+    draw = np.random.default_rng(int.from_bytes(blake2b(words.tobytes()).digest(), "little"))
+    log_size, tries = (2 * words.size - 1).bit_length(), 0
+    while True:
+        factors = draw.integers(1 << (bits - 1), 1 << bits, 2, words.dtype) | words.dtype.type(1)
+        bucket, slot = ((words * f >> (bits - log_size)).astype(np.int64) for f in factors)
+        displacements = _displacements(bucket, slot, 1 << log_size)
+        if displacements is not None:
+            break
+        tries += 1
+        log_size += tries % _TRIES == 0
+    order = np.zeros(1 << log_size, np.int64)
+    order[slot ^ displacements[bucket]] = np.arange(words.size)
+    low, high = map(int, factors)
+    return PerfectHash((low, high), bits - log_size, displacements, order)
+
+
+def _displacements(bucket: Array, slot: Array, size: int) -> Array | None:
+    """A displacement for each bucket, the fullest first; None if two of its keys have one slot."""
+    free = np.ones(size, np.bool_)
+    found = np.zeros(size, np.int64)
+    counts = np.bincount(bucket, minlength=size)
+    by_bucket = np.argsort(bucket, kind="stable")
+    starts = np.cumsum(counts) - counts
+    shared = np.flatnonzero(counts > 1)
+    for number in shared[np.argsort(-counts[shared], kind="stable")].tolist():
+        own = slot[by_bucket[starts[number] : starts[number] + counts[number]]]
+        fits = next((d for d in range(size) if free[own ^ d].all()), None)
+        if fits is None or len(set(own.tolist())) < own.size:
+            return None
+        found[number] = fits
+        free[own ^ fits] = False
+    alone = np.flatnonzero(counts == 1)
+    found[alone] = slot[by_bucket[starts[alone]]] ^ np.flatnonzero(free)[: alone.size]
+    return found

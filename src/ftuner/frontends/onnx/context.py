@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ftuner.core.dim import Dim, product
+from ftuner.core.dim import Dim, Names, product
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
@@ -17,7 +17,6 @@ from ftuner.graph.algebra import apply, constant
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
-from ftuner.graph.names import Names
 
 MAX_REPEATED = 1 << 16
 """Most nodes, in all, of graphs that are imported again."""

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ftuner.core.dim import Dim, Shape
+from ftuner.core.dim import Dim, Names, Shape
 from ftuner.core.dtype import INT8
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx import (  # noqa: F401
@@ -28,7 +28,6 @@ from ftuner.frontends.onnx import (  # noqa: F401
     contractions,
     control,
     deformable,
-    detection,
     embedding,
     grouped_attention,
     indexing,
@@ -46,14 +45,12 @@ from ftuner.frontends.onnx import (  # noqa: F401
     reductions,
     regions,
     resizing,
-    sampling,
     selecting,
     sequences,
     shapes,
     signals,
     slicing,
     support_vectors,
-    transposed,
     windows,
 )
 from ftuner.frontends.onnx.blocked import channels_of_blocks
@@ -99,7 +96,6 @@ from ftuner.graph.answers import (
 )
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, TensorType, Value
-from ftuner.graph.names import Names
 
 if TYPE_CHECKING:
     import onnx

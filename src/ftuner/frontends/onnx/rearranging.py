@@ -9,7 +9,7 @@ from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import pads_of, positive_integers
 from ftuner.graph.algebra import apply, scalar
 from ftuner.graph.checks import malformed, require
-from ftuner.graph.compositions.blocks import Blocks, summed_blocks
+from ftuner.graph.compositions.transposed import Blocks, summed_blocks
 from ftuner.graph.compositions.windows import channels_first, channels_last
 from ftuner.graph.ir import Value
 

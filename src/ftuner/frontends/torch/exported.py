@@ -1,4 +1,4 @@
-"""Programs of `torch.export` as graphs."""
+"""Programs of `torch.export` as graphs, decomposed by torch where an operator has no importer."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
-from torch.export import ExportedProgram
+from torch._decomp import decomposition_table
+from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from ftuner.errors import ExportError, MissingFileError, UnsupportedOperatorError
-from ftuner.frontends.torch.branches import branches_of
+from ftuner.frontends.torch import importer  # noqa: F401  (which fills the table of importers)
 from ftuner.frontends.torch.calling import Calling, Input
-from ftuner.frontends.torch.decompositions import decomposed
+from ftuner.frontends.torch.complex_numbers import COMPLEX
+from ftuner.frontends.torch.dims import branches_of
 from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
 from ftuner.frontends.torch.registry import ATEN, name_of
+from ftuner.frontends.torch.tracing import extents_kept
 from ftuner.graph.ir import Graph
 
 _LOG = logging.getLogger(__name__)
@@ -208,3 +211,25 @@ def read_program(path: str) -> Program:
     except Exception as error:
         raise ExportError(f"torch.export.load({path!r}): {error}") from error
     return exported_program(program)
+
+
+def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """A function for each operator that has no importer and that torch decomposes. Parts of what
+    draws random numbers would draw others than it does."""
+    whole = {**decomposition_table, **default_decompositions()}
+    known = {*ATEN, *COMPLEX}
+    return {
+        op: function
+        for op, function in whole.items()
+        if isinstance(op, torch._ops.OpOverload)
+        and name_of(op) not in known
+        and torch.Tag.nondeterministic_seeded not in op.tags
+    }
+
+
+def decomposed(exported: ExportedProgram) -> ExportedProgram:
+    """A program whose operators have importers, as far as torch can decompose the others. It is
+    functional: nothing is updated in place."""
+    with extents_kept():
+        found: ExportedProgram = exported.run_decompositions(decompositions())
+    return found

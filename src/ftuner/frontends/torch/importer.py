@@ -23,9 +23,8 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
-from ftuner.frontends.torch.branches import Branch, equality
 from ftuner.frontends.torch.complex_numbers import COMPLEX, PARTS, Complex, applied, is_complex
-from ftuner.frontends.torch.dims import Extents
+from ftuner.frontends.torch.dims import Branch, Extents, equality
 from ftuner.frontends.torch.promotion import Real
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, name_of
 from ftuner.graph.algebra import apply

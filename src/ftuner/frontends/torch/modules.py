@@ -18,9 +18,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ftuner.errors import ExportError, FTunerError
-from ftuner.frontends.torch.calling import Input, named_arguments
-from ftuner.frontends.torch.containers import flattened
-from ftuner.frontends.torch.containers import name_of as path_name
+from ftuner.frontends.torch.calling import Input, flattened, named_arguments
+from ftuner.frontends.torch.calling import name_of as path_name
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.exported import Program, program_of, unique
 from ftuner.frontends.torch.tracing import extents_kept

@@ -10,7 +10,7 @@ from ftuner.frontends.torch.promotion import Number, valued
 from ftuner.frontends.torch.registry import aten
 from ftuner.graph.algebra import apply, gather, iota, zero_padded
 from ftuner.graph.checks import require
-from ftuner.graph.compositions.blocks import Blocks, summed_blocks
+from ftuner.graph.compositions.transposed import Blocks, summed_blocks
 from ftuner.graph.ir import Value
 
 

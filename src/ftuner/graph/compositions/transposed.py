@@ -1,4 +1,4 @@
-"""Transposed convolution.
+"""Transposed convolution, and images as sums of blocks, which may overlap.
 
 The outputs of one phase modulo the strides are a convolution of x. Phases that read the same
 elements of x are computed together, as channels of one convolution: exactly the products that are
@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ftuner.core.dim import Shape, ceil_quotient, product, quotient
+from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
 from ftuner.core.dtype import INT64
-from ftuner.graph.algebra import apply, concat, constant, scalar
-from ftuner.graph.compositions.blocks import Blocks, summed_blocks
+from ftuner.graph.algebra import apply, concat, constant, equal, iota, scalar, where, zero_padded
 from ftuner.graph.compositions.windows import (
     Window,
     channels_first,
@@ -178,3 +177,45 @@ def _convolved(
     order = (0, *(a for i in range(rank) for a in (1 + i, 2 + rank + i)), 1 + rank, 2 + 2 * rank)
     moved = found.transpose(order)
     return moved.reshape((*moved.shape[:-2], groups * each))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How blocks lie in an image: tap k of block b is element `b * stride + k * dilation - begin`
+    along an axis. One entry for each spatial axis."""
+
+    kernel: Sequence[int]
+    counts: Shape
+    """Numbers of blocks."""
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    begin: Sequence[int]
+
+
+def summed_blocks(x: Value, axis: int, blocks: Blocks, sizes: Sequence[Dim]) -> Value:
+    """The image of spatial extents `sizes` whose elements are the sums of what blocks have there.
+
+    From `axis` on, x has two axes for each spatial one, the taps and the blocks; the result has
+    that one in their place.
+    """
+    rank = len(sizes)
+    lines = [k * n for k, n in zip(blocks.kernel, blocks.counts, strict=True)]
+    shape = (*x.shape[:axis], *lines, *x.shape[axis + 2 * rank :])
+    # After the last element, a zero for what no block has.
+    edge = tuple(int(axis <= i < axis + rank) for i in range(len(shape)))
+    padded = zero_padded(x.reshape(shape), (0,) * len(shape), edge)
+    tables = [_readers(blocks, i, size) for i, size in enumerate(sizes)]
+    return apply("resample", padded, *tables, axes=tuple(range(axis, axis + rank)))
+
+
+def _readers(blocks: Blocks, axis: int, size: Dim) -> Value:
+    """For each tap and each element of an axis, where the tap of its block is; `kernel * count` if
+    there is no such block."""
+
+    kernel, count = blocks.kernel[axis], blocks.counts[axis]
+    stride, dilation, begin = blocks.strides[axis], blocks.dilations[axis], blocks.begin[axis]
+    taps = iota(kernel, 0, 2)
+    distance = iota(size) + begin - taps * dilation
+    block = distance / stride
+    found = equal(block * stride, distance) & ((distance >= 0) & (block < count))
+    return where(found, taps * count + block, kernel * count)

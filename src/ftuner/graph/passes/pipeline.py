@@ -16,11 +16,9 @@ from ftuner.graph.passes.choices import choice
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.group_norm import separate_groups
-from ftuner.graph.passes.half_weights import half_dtypes, half_weights
-from ftuner.graph.passes.halves import halves_in_float32
+from ftuner.graph.passes.halves import half_dtypes, half_weights, halves_in_float32, join_halves
 from ftuner.graph.passes.independent_loops import write_loops_as_nests
 from ftuner.graph.passes.int8 import int8_weight
-from ftuner.graph.passes.joined_halves import join_halves
 from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.rotary import rotary

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.codegen.llvm.native.call_cache_records import ArrayField
+from ftuner.codegen.llvm.native.binding_records import ArrayField
 from ftuner.core.dtype import BFLOAT16, DTYPES, DType
 from ftuner.errors import ConfigurationError, DTypeError, OperandError
 from ftuner.graph.arrays import held_in

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.call_cache_records import ArrayField, Known, Site
+from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
 from ftuner.codegen.llvm.native.symbols import call_symbol, known_call_symbol
 from ftuner.core.dtype import DTYPES
 from ftuner.core.forks import renew_after_fork

@@ -30,7 +30,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot_address,
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.native.call_cache_records import ArrayField, Known, Site
+from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
 from ftuner.codegen.llvm.native.driver import ENTRY_TYPE
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (

@@ -31,8 +31,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import emit_pack
-from ftuner.codegen.llvm.native.band import Operands, Panels, emit_band
-from ftuner.codegen.llvm.native.covered import emit_covered
+from ftuner.codegen.llvm.native.band import Operands, Panels, emit_band, emit_covered
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,
     Band,

@@ -8,7 +8,7 @@ from tests.graph.graphs import B, Maker, S, T, graph_of
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.graph.ir import Graph, Value
-from ftuner.graph.passes.joined_halves import join_halves
+from ftuner.graph.passes.halves import join_halves
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.verify import verify
 from ftuner.runtime.reference import run_reference

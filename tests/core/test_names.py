@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ftuner.core.dim import MAX_NAME
-from ftuner.graph.names import Names
+from ftuner.core.dim import MAX_NAME, Names
 
 
 def test_each_text_has_a_symbol_of_its_own() -> None:

@@ -12,7 +12,7 @@ from ftuner.core.dtype import BFLOAT16, FLOAT16, DType
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Graph
-from ftuner.graph.passes.half_weights import half_weights
+from ftuner.graph.passes.halves import half_weights
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model

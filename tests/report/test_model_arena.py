@@ -8,7 +8,7 @@ from tests.graph.graphs import inputs_of, layer
 
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
-from ftuner.report.arena import arena_map
+from ftuner.report.model import arena_map
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
