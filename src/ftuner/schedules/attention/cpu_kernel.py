@@ -27,6 +27,7 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     call_address,
     const,
+    maximum,
     minimum,
     pointer_slot,
     reserve,
@@ -227,8 +228,7 @@ class _Emission:
         """The number of keys that the last of some rows of a causal attention sees."""
         builder, steps = self.builder, self.dim(Attention.STEPS)
         count = builder.add(rows, self.dim(Attention.CAUSAL))
-        count = builder.select(builder.icmp_signed("<", count, steps), count, steps)
-        return builder.select(builder.icmp_signed(">", count, const(0)), count, const(0))
+        return maximum(builder, minimum(builder, count, steps), const(0))
 
     def _whole(self, seen: ir.Value) -> ir.Value:
         """Columns of scores to compute for a number of keys: whole panels, except for the last."""
@@ -237,7 +237,7 @@ class _Emission:
         builder, nr, steps = self.builder, self.dim(Attention.PANEL), self.dim(Attention.STEPS)
         panels = builder.udiv(builder.add(seen, builder.sub(nr, const(1))), nr)
         count = builder.mul(panels, nr)
-        return builder.select(builder.icmp_signed("<", count, steps), count, steps)
+        return minimum(builder, count, steps)
 
     def _product(
         self, covers: ir.Value, a: ir.Value, a_row: ir.Value, packed: ir.Value, c: ir.Value,

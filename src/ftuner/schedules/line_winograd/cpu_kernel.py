@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
+from ftuner.codegen.llvm.ir.builder import at, const, minimum, pointer_slot, set_slot
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
-from ftuner.codegen.llvm.kernels.step import COVER_BYTES, STEP_KERNEL_TYPE, emit_panel
+from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, emit_panel
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
@@ -60,11 +61,11 @@ class _Emission(WinogradEmission):
             first = builder.mul(builder.urem(rest, blocks), block)
             image = builder.udiv(rest, blocks)
             left = builder.sub(dim(LineWinograd.OUT_HEIGHT), first)
-            whole = builder.icmp_signed(">=", left, block)
-            count = builder.select(whole, block, left)
+            count = minimum(builder, block, left)
             position = builder.mul(line, const(self._outputs))
             self._transform_inputs(image, first, count, position)
-            self._panels(image, first, count, position, self._covers(count))
+            panel = partial(self._panel, image, first, count, position)
+            self._panels(panel, self._covers(count))
         builder.ret_void()
 
     # Inputs.
@@ -123,45 +124,15 @@ class _Emission(WinogradEmission):
             there = at(builder, self._patch, builder.mul(builder.sub(x, left), pixel))
             here = at(builder, line, builder.mul(x, pixel))
             inside = builder.and_(exists, builder.icmp_unsigned("<", x, width))
-
-            def copied(
-                offset: ir.Value, mask: ir.Value | None, here: ir.Value = here,
-                there: ir.Value = there,
-            ) -> None:  # fmt: skip
-                value = self._load(at(builder, here, offset), mask)
-                self._store(value, at(builder, there, offset), mask)
-
-            def cleared(offset: ir.Value, mask: ir.Value | None, there: ir.Value = there) -> None:
-                self._store(self._number(0.0), at(builder, there, offset), mask)
-
-            with builder.if_else(inside) as (within, outside):
-                with within:
-                    self._by_vectors(channels, copied)
-                with outside:
-                    self._by_vectors(channels, cleared)
+            self._copy_pixel(inside, here, there, channels)
 
     # Products.
 
-    def _panels(
-        self, image: ir.Value, first: ir.Value, count: ir.Value, position: ir.Value,
-        covers: ir.Value,
-    ) -> None:  # fmt: skip
-        """All panels of the result's channels, for a line of a block of rows."""
-        builder = self._builder
-        nr, columns = self._dim(LineWinograd.PANEL), self._dim(LineWinograd.OUT_CHANNELS)
-        full, left = builder.udiv(columns, nr), builder.urem(columns, nr)
-        place = (image, first, position)
-        with counted_loop(builder, 0, full) as panel:
-            self._panel(builder.mul(panel, nr), nr, place, count, covers)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
-            cover = at(builder, covers, const(COVER_BYTES))
-            self._panel(builder.mul(full, nr), left, place, count, cover)
-
     def _panel(
-        self, column: ir.Value, width: ir.Value, place: tuple[ir.Value, ir.Value, ir.Value],
-        count: ir.Value, cover: ir.Value,
+        self, image: ir.Value, first: ir.Value, count: ir.Value, position: ir.Value,
+        column: ir.Value, width: ir.Value, full: bool, cover: ir.Value,
     ) -> None:  # fmt: skip
-        """The panel of `width` columns from a column on."""
+        """A panel, for a line of a block of `count` rows."""
         builder, size, dim = self._builder, const(self._size), self._dim
         a_row = builder.mul(dim(LineWinograd.STRIDE_Y), self._row_bytes)
         c_row = builder.mul(dim(LineWinograd.PANEL), size)
@@ -176,7 +147,6 @@ class _Emission(WinogradEmission):
             b = at(builder, weight, builder.mul(point, dim(LineWinograd.WEIGHT_BYTES)))
             c = at(builder, self._sums, builder.mul(point, dim(LineWinograd.SUMS_BYTES)))
             emit_panel(builder, self._context, cover, Rows(a, a_row), b, Rows(c, c_row), k)
-        image, first, position = place
         left = builder.sub(dim(LineWinograd.OUT_WIDTH), position)
         out = at(builder, self._out, builder.mul(image, dim(LineWinograd.OUT_IMAGE)))
         out = at(builder, out, builder.mul(position, dim(LineWinograd.OUT_PIXEL)))

@@ -6,13 +6,10 @@ from typing import NamedTuple
 
 from ftuner.core.cpu.tile import WINDOW
 from ftuner.core.product import ReadWindow
-from ftuner.cost.cpu.product import Covers
 from ftuner.cost.step import Estimate, Machine
 from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.schedules.line_winograd.cpu_cost import LineProblem, line_terms
-from ftuner.schedules.winograd.cpu_cost import (
-    WinogradUKernels,
-)
+from ftuner.schedules.winograd.cpu_plan import ukernels_of
 
 
 class LinePlan(NamedTuple):
@@ -29,11 +26,7 @@ def line_plan(
     """The fastest of some blocks of rows. Larger blocks enter the panels of the weight less often;
     of smaller ones more inputs and sums stay in L1. `width`: vectors of a panel."""
     library = planner.library
-
-    def covers(vectors: int, tail: bool, steps: int) -> Covers:
-        return planner.cover(vectors, tail, steps)[1]
-
-    ukernels = WinogradUKernels(library.types, library.lanes, width, covers)
+    ukernels = ukernels_of(planner, width)
     machine = Machine(library.hardware, library.isa, problem.workers)
     blocks = {-(-problem.rows // parts) for parts in _PARTS if parts <= problem.rows}
     found = [

@@ -13,6 +13,7 @@ passes between these stages stays in L2, and no transformed weight takes memory 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import llvmlite.ir as ir
 
@@ -21,6 +22,7 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     at,
     const,
+    minimum,
     pointer_slot,
     reserve,
     scalar_type,
@@ -43,6 +45,9 @@ from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
 from ftuner.core.winograd import WINDOW
 from ftuner.schedules.winograd.cpu_record import Winograd, WinogradCommon
+
+Panel = Callable[[ir.Value, ir.Value, bool, ir.Value], None]
+"""Does the panel from a column on: its columns, whether they are all of a panel, and its cover."""
 
 
 class WinogradEmission:
@@ -101,6 +106,34 @@ class WinogradEmission:
     def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
         store_lanes(self._builder, value, place, self._size, mask)
 
+    def _copy_pixel(
+        self, inside: ir.Value, source: ir.Value, target: ir.Value, channels: ir.Value
+    ) -> None:
+        """Copy the channels of a pixel, or clear those of one that is not inside x."""
+
+        def copied(offset: ir.Value, mask: ir.Value | None) -> None:
+            value = self._load(at(self._builder, source, offset), mask)
+            self._store(value, at(self._builder, target, offset), mask)
+
+        def cleared(offset: ir.Value, mask: ir.Value | None) -> None:
+            self._store(self._number(0.0), at(self._builder, target, offset), mask)
+
+        with self._builder.if_else(inside) as (there, outside):
+            with there:
+                self._by_vectors(channels, copied)
+            with outside:
+                self._by_vectors(channels, cleared)
+
+    def _panels(self, panel: Panel, covers: ir.Value) -> None:
+        """All panels of the result's channels: the full ones, and the last one."""
+        builder = self._builder
+        nr, columns = self._dim(WinogradCommon.PANEL), self._dim(WinogradCommon.OUT_CHANNELS)
+        full, left = builder.udiv(columns, nr), builder.urem(columns, nr)
+        with counted_loop(builder, 0, full) as number:
+            panel(builder.mul(number, nr), nr, True, covers)
+        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+            panel(builder.mul(full, nr), left, False, at(builder, covers, const(COVER_BYTES)))
+
     def _added(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         """`x * y + z`."""
         return self._multiply_add(self._builder, x, y, z)
@@ -152,11 +185,10 @@ class _Emission(WinogradEmission):
         with counted_loop(builder, self._begin, self._end) as task:
             first = builder.mul(task, block)
             left = builder.sub(tiles, first)
-            whole = builder.icmp_signed(">=", left, block)
-            count = builder.select(whole, block, left)
+            count = minimum(builder, block, left)
             with counted_loop(builder, 0, count) as tile:
                 self._transform_inputs(builder.add(first, tile), tile)
-            self._panels(first, count, self._covers(count))
+            self._panels(partial(self._panel, first, count), self._covers(count))
         builder.ret_void()
 
     def _place(self, number: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -234,22 +266,7 @@ class _Emission(WinogradEmission):
             target = at(builder, target, builder.mul(j, pixel_bytes))
             here = at(builder, source, builder.mul(y, self._dim(Winograd.X_ROW)))
             here = at(builder, here, builder.mul(x, self._dim(Winograd.X_PIXEL)))
-
-            def copied(
-                offset: ir.Value, mask: ir.Value | None, here: ir.Value = here,
-                target: ir.Value = target,
-            ) -> None:  # fmt: skip
-                value = self._load(at(builder, here, offset), mask)
-                self._store(value, at(builder, target, offset), mask)
-
-            def cleared(offset: ir.Value, mask: ir.Value | None, target: ir.Value = target) -> None:
-                self._store(self._number(0.0), at(builder, target, offset), mask)
-
-            with builder.if_else(inside) as (there, outside):
-                with there:
-                    self._by_vectors(self._dim(Winograd.CHANNELS), copied)
-                with outside:
-                    self._by_vectors(self._dim(Winograd.CHANNELS), cleared)
+            self._copy_pixel(inside, here, target, self._dim(Winograd.CHANNELS))
 
     def _of_inputs(self, d: Vectors) -> Vectors:
         """B^T d along one axis."""
@@ -274,25 +291,16 @@ class _Emission(WinogradEmission):
 
     # Products.
 
-    def _panels(self, first: ir.Value, count: ir.Value, covers: ir.Value) -> None:
-        """All panels of the result's channels, for a block of tiles."""
-        builder = self._builder
-        nr, columns = self._dim(Winograd.PANEL), self._dim(Winograd.OUT_CHANNELS)
-        full, left = builder.udiv(columns, nr), builder.urem(columns, nr)
-        with counted_loop(builder, 0, full) as panel:
-            self._panel(builder.mul(panel, nr), nr, nr, first, count, covers)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
-            cover = at(builder, covers, const(COVER_BYTES))
-            padded = builder.add(left, const(self._lanes - 1))
-            padded = builder.and_(padded, const(-self._lanes))
-            self._panel(builder.mul(full, nr), left, padded, first, count, cover)
-
     def _panel(
-        self, column: ir.Value, width: ir.Value, padded: ir.Value, first: ir.Value,
-        count: ir.Value, cover: ir.Value,
+        self, first: ir.Value, count: ir.Value, column: ir.Value, width: ir.Value, full: bool,
+        cover: ir.Value,
     ) -> None:  # fmt: skip
-        """The panel of `padded` columns, of which `width` exist, from a column on."""
+        """A panel, for a block of `count` tiles."""
         builder, size, dim = self._builder, const(self._size), self._dim
+        padded = width
+        if not full:
+            padded = builder.add(width, const(self._lanes - 1))
+            padded = builder.and_(padded, const(-self._lanes))
         channels, block = dim(Winograd.CHANNELS), dim(Winograd.BLOCK)
         a_row = builder.mul(channels, size)
         c_row = builder.mul(dim(Winograd.PANEL), size)
@@ -305,7 +313,7 @@ class _Emission(WinogradEmission):
         matrix = builder.mul(builder.mul(step, dim(Winograd.PANEL)), size)
         with counted_loop(builder, 0, channels, step) as channel:
             left = builder.sub(channels, channel)
-            some = builder.select(builder.icmp_signed("<", left, step), left, step)
+            some = minimum(builder, left, step)
             self._transform_weight(weight, channel, some, padded, matrix)
             goes_on = builder.icmp_signed(">", channel, const(0))
             set_slot(builder, self._context, Context.ACCUMULATE, builder.zext(goes_on, I64))
@@ -419,9 +427,8 @@ class _Emission(WinogradEmission):
 
     def _within(self, extent: ir.Value, first: ir.Value) -> ir.Value:
         """How many outputs of a tile exist along an axis."""
-        builder, m = self._builder, const(self._outputs)
-        left = builder.sub(extent, first)
-        return builder.select(builder.icmp_signed("<", left, m), left, m)
+        left = self._builder.sub(extent, first)
+        return minimum(self._builder, left, const(self._outputs))
 
     def _of_sums(self, s: Sequence[ir.Value]) -> Vectors:
         """A^T s along one axis."""

@@ -47,6 +47,15 @@ class WinogradPlan(NamedTuple):
     estimate: Estimate
 
 
+def ukernels_of(planner: Planner, width: int) -> WinogradUKernels:
+    """The uKernels of a planner's library. `width`: vectors of a full panel."""
+
+    def covers(vectors: int, tail: bool, steps: int) -> Covers:
+        return planner.cover(vectors, tail, steps)[1]
+
+    return WinogradUKernels(planner.library.types, planner.library.lanes, width, covers)
+
+
 def winograd_plan(
     planner: Planner, problem: WinogradProblem, epilogue_cycles: float
 ) -> WinogradPlan:
@@ -63,14 +72,10 @@ def winograd_plan(
     channels = int(weight_bytes / (problem.matrices * nr * size))
     parts = -(-problem.channels // max(channels, LEAST_CHANNELS))
     channels = -(-problem.channels // parts)
-
-    def covers(vectors: int, tail: bool, steps: int) -> Covers:
-        return planner.cover(vectors, tail, steps)[1]
-
-    ukernels = WinogradUKernels(library.types, library.lanes, width, covers)
+    ukernels = ukernels_of(planner, width)
     machine = Machine(library.hardware, library.isa, problem.workers)
     tile_bytes = block_bytes(problem, 1, nr, size)
-    main = covers(width, False, problem.channels).main
+    main = ukernels.covers(width, False, problem.channels).main
     least = max(int(tuning.winograd_share_of_l2 * l2_bytes / tile_bytes), main)
     found = []
     for tiles in _blocks_between(problem, least, int(LARGEST_BLOCK * l2_bytes / tile_bytes)):
