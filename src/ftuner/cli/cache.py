@@ -10,6 +10,7 @@ import typer
 
 from ftuner.cli.options import JsonOption
 from ftuner.cli.output import console, print_json, show_table
+from ftuner.core.units import capacity, count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,8 +63,6 @@ def cache(
 
 
 def _prune(kept: Cache, days: float | None, mib: float | None, as_json: bool) -> None:
-    from ftuner.core.units import capacity, count
-
     if days is None and mib is None:
         days = PRUNED_DAYS
     removed = kept.prune(
@@ -80,8 +79,6 @@ def _prune(kept: Cache, days: float | None, mib: float | None, as_json: bool) ->
 
 
 def _clear(kept: Cache, yes: bool, as_json: bool) -> None:
-    from ftuner.core.units import count
-
     if not yes:
         entries = count(len(kept.entries()), "entry", "entries")
         typer.confirm(f"Remove {entries} of {kept.folder}?", abort=True, err=True)
@@ -93,8 +90,6 @@ def _clear(kept: Cache, yes: bool, as_json: bool) -> None:
 
 
 def _show(kept: Cache, as_json: bool) -> None:
-    from ftuner.core.units import capacity
-
     state, kinds = kept.state(), _by_kind(kept.entries())
     used = sum(entry.bytes for entries in kinds.values() for entry in entries)
     if as_json:
@@ -142,8 +137,6 @@ def _document(entries: Sequence[Entry]) -> dict[str, Any]:
 def _table(kinds: dict[str, list[Entry]]) -> Table:
     from rich.table import Table
 
-    from ftuner.core.units import capacity
-
     table = Table(caption="the time of a use is exact to a day", caption_justify="left")
     table.add_column("kind")
     for column in ("entries", "size", "newest use", "oldest use"):
@@ -157,7 +150,5 @@ def _table(kinds: dict[str, list[Entry]]) -> Table:
 
 
 def _age(seconds: float) -> str:
-    from ftuner.core.units import count
-
     days = int(max(seconds, 0.0) // DAY_S)
     return f"{count(days, 'day')} ago" if days else "today"

@@ -11,6 +11,7 @@ import typer
 
 from ftuner.cli.options import JsonOption
 from ftuner.cli.output import console, print_json
+from ftuner.core.units import count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,7 +49,6 @@ def _lines(found: Sequence[Finding]) -> Iterator[Text | Table]:
     from rich.text import Text
 
     from ftuner.cli.checks import PROBLEM, WARNING
-    from ftuner.core.units import count
 
     for part, findings in groupby(found, lambda finding: finding.part):
         yield Text(part, "bold")

@@ -17,6 +17,7 @@ from ftuner.cli.options import (
 )
 from ftuner.cli.output import console, estimate_table, print_json, roofline_table, show_table
 from ftuner.cli.routing import ModelFiles
+from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -129,8 +130,6 @@ def _plan_table(found: Explanation) -> Table:
 
 
 def _widths_line(found: Explanation) -> str:
-    from ftuner.core.units import duration
-
     chosen, *others = found.widths
     line = f"panels of {chosen.columns} columns, estimated at {duration(chosen.seconds)}"
     for other in others:
@@ -139,15 +138,12 @@ def _widths_line(found: Explanation) -> str:
 
 
 def _waste_line(found: Explanation) -> str:
-    from ftuner.core.units import count
-
     rows, columns = count(found.wasted_rows, "row"), count(found.wasted_columns, "column")
     return f"wasted: {rows}; {columns} inside the last vector ({found.wasted_fraction:.1%})"
 
 
 def _show_block(found: BlockExplanation) -> None:
     """Print the plan, its picture, its estimate and its place on the roofline."""
-    from ftuner.core.units import count
     from ftuner.report.gpu.picture import wave_picture
 
     out = console()

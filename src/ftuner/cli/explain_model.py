@@ -27,6 +27,7 @@ from ftuner.cli.output import (
     shape_text,
     show_table,
 )
+from ftuner.core.units import capacity, count, duration
 from ftuner.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
@@ -149,8 +150,6 @@ def _title(
     path: Path, record: ModelRecord | None, found: ModelExplanation,
     feeds: dict[str, Array] | None,
 ) -> str:  # fmt: skip
-    from ftuner.core.units import count
-
     groups = count(len(found.groups), "fused group")
     nodes = "" if record is None else f"{count(len(record.graph.nodes), 'node')} of ONNX in "
     title = f"{path.name}: {nodes}{groups}"
@@ -161,8 +160,6 @@ def _title(
 
 def _facts(measured: Measured | None) -> dict[str, str]:
     """What the page says above all."""
-    from ftuner.core.units import count, duration
-
     if measured is None:
         return {}
     where = f"a run, median of {measured.runs} on {measured.device}"
@@ -172,7 +169,6 @@ def _facts(measured: Measured | None) -> dict[str, str]:
 def _show(
     title: str, found: ModelExplanation, measured: Measured | None, every_step: bool
 ) -> None:  # fmt: skip
-    from ftuner.core.units import count, duration
     from ftuner.report.model_tables import model_table, rows_of, work_table
 
     out = console()
@@ -192,8 +188,6 @@ def _show(
 
 
 def _memory_line(found: ModelExplanation) -> str:
-    from ftuner.core.units import capacity
-
     line = f"weights: {capacity(found.weight_bytes)}"
     if found.live_bytes is not None:
         line += f"; intermediate results alive at once: up to {capacity(found.live_bytes)}"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ftuner.core.units import duration, rate
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -79,8 +81,6 @@ def estimate_table(estimate: Estimate | ProductEstimate) -> Table:
     """A row for each term, and the total, which is less than the sum if terms overlap."""
     from rich.table import Table
 
-    from ftuner.core.units import duration
-
     # GPU estimates have no correction.
     correction = getattr(estimate, "correction", 1.0)
     total, uncorrected = estimate.seconds, estimate.seconds / correction
@@ -100,8 +100,6 @@ def estimate_table(estimate: Estimate | ProductEstimate) -> Table:
 def roofline_table(line: Roofline, measured_flops_per_s: float | None = None) -> Table:
     """A row for each memory level, then the peak, the estimate, and the measured rate if given."""
     from rich.table import Table
-
-    from ftuner.core.units import rate
 
     table = Table(
         title=f"roofline at {line.flops_per_byte:.3g} flop/byte, bound by {line.bound}",

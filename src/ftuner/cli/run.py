@@ -28,6 +28,7 @@ from ftuner.cli.output import (
     shape_text,
     show_table,
 )
+from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,7 +80,6 @@ def run(
     if as_json:
         print_json(document)
         return
-    from ftuner.core.units import count, duration
     from ftuner.report.model import growth_facts
 
     out = console()

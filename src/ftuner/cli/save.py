@@ -9,6 +9,7 @@ import typer
 
 from ftuner.cli.options import AppendOption, JsonOption, PrecisionOption, ThreadsOption
 from ftuner.cli.output import console, loaded, print_json
+from ftuner.core.units import capacity
 
 
 def save(
@@ -39,7 +40,6 @@ def save(
     if llvmlite is installed. Treat it as you treat a program.
     """
     from ftuner import inference
-    from ftuner.core.units import capacity
 
     target = Path(f"{path.stem}.ftuner") if output is None else output
     model, _ = loaded(path, threads, append_in_place=append_in_place, precision=precision)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,6 @@ class Trees:
     """Of leaves."""
     depth: int
 
-    def to_document(self) -> dict[str, Any]:
-        names = ("roots", "feature", "threshold", "left", "right", "value")
-        return {name: getattr(self, name).tolist() for name in names}
-
 
 @dataclass(frozen=True, eq=False)
 class Component:
@@ -67,16 +63,6 @@ class Component:
     """One for each output."""
     trees: Trees | None
     """Where the component has several outputs, the index of the output is one more feature."""
-
-    def to_document(self) -> dict[str, Any]:
-        return {
-            "names": list(self.names),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "weights": self.weights.tolist(),
-            "intercept": self.intercept.tolist(),
-            "trees": None if self.trees is None else self.trees.to_document(),
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +80,6 @@ class Uncertainty:
     """One for each kind of cover."""
     limit: Array
     """One for each kind of cover: beyond it the estimate is not corrected."""
-
-    def to_document(self) -> dict[str, Any]:
-        names = ("mean", "scale", "whitening", "spread", "limit")
-        return {"coverage": self.coverage, **{name: getattr(self, name).tolist() for name in names}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,18 +112,22 @@ class LearnedCorrection:
 
     def to_document(self) -> dict[str, Any]:
         """The model as nested dicts and lists, which JSON can hold."""
-        return {
-            "kind": KIND,
-            "schema": SCHEMA,
-            "fingerprint": self.fingerprint,
-            "workers": list(self.workers),
-            "kinds": list(self.kinds),
-            "share": self.share.to_document(),
-            "cover": self.cover.to_document(),
-            "bias": self.bias,
-            "uncertainty": self.uncertainty.to_document(),
-            "provenance": dict(self.provenance),
-        }
+        return {"kind": KIND, "schema": SCHEMA, **_plain(self)}
+
+
+_DERIVED = frozenset({"digest", "depth"})
+"""Fields that follow from the others."""
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        kept = (f.name for f in fields(value) if f.name not in _DERIVED)
+        return {name: _plain(getattr(value, name)) for name in kept}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def from_document(document: Any) -> LearnedCorrection:
@@ -183,16 +169,10 @@ def from_document(document: Any) -> LearnedCorrection:
 def _component(document: Any, outputs: int, where: str) -> Component:
     entries = _table(document, where, "names", "low", "high", "weights", "intercept", "trees")
     names = _texts(entries["names"], MAX_FEATURES, f"{where}.names")
-    features = len(names)
-    trees = entries["trees"]
-    return Component(
-        names=names,
-        low=_array(entries["low"], (features,), f"{where}.low"),
-        high=_array(entries["high"], (features,), f"{where}.high"),
-        weights=_array(entries["weights"], (features, outputs), f"{where}.weights"),
-        intercept=_array(entries["intercept"], (outputs,), f"{where}.intercept"),
-        trees=None if trees is None else _trees(trees, features + (outputs > 1), f"{where}.trees"),
-    )
+    n, trees = len(names), entries["trees"]
+    shapes = {"low": (n,), "high": (n,), "weights": (n, outputs), "intercept": (outputs,)}
+    known = None if trees is None else _trees(trees, n + (outputs > 1), f"{where}.trees")
+    return Component(names=names, trees=known, **_arrays(entries, shapes, where))
 
 
 def _trees(document: Any, features: int, where: str) -> Trees:
@@ -232,17 +212,14 @@ def _trees(document: Any, features: int, where: str) -> Trees:
 def _uncertainty(document: Any, features: int, kinds: int) -> Uncertainty:
     where = "correction.uncertainty"
     entries = _table(document, where, "coverage", "mean", "scale", "whitening", "spread", "limit")
-    scale = _array(entries["scale"], (features,), f"{where}.scale")
-    if np.any(scale <= 0):
+    shapes = {
+        "scale": (features,), "mean": (features,), "whitening": (features + 1,) * 2,
+        "spread": (kinds,), "limit": (kinds,),
+    }  # fmt: skip
+    arrays = _arrays(entries, shapes, where)
+    if np.any(arrays["scale"] <= 0):
         raise DatasetError(f"{where}.scale has entries that are not positive")
-    return Uncertainty(
-        coverage=float(_array(entries["coverage"], (), f"{where}.coverage")),
-        mean=_array(entries["mean"], (features,), f"{where}.mean"),
-        scale=scale,
-        whitening=_array(entries["whitening"], (features + 1,) * 2, f"{where}.whitening"),
-        spread=_array(entries["spread"], (kinds,), f"{where}.spread"),
-        limit=_array(entries["limit"], (kinds,), f"{where}.limit"),
-    )
+    return Uncertainty(float(_array(entries["coverage"], (), f"{where}.coverage")), **arrays)
 
 
 def _table(value: Any, where: str, *names: str) -> dict[str, Any]:
@@ -271,6 +248,13 @@ def _counts(values: Any, most: int, where: str) -> tuple[int, ...]:
             raise DatasetError(f"{where} has {value!r:.60}; expected an integer from {least}")
         least = value + 1
     return tuple(values)
+
+
+def _arrays(
+    entries: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: str
+) -> dict[str, Array]:
+    """The entries that are arrays, by name."""
+    return {name: _array(entries[name], n, f"{where}.{name}") for name, n in shapes.items()}
 
 
 def _array(value: Any, shape: Sequence[int], where: str) -> Array:

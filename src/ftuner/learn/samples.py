@@ -13,7 +13,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -246,19 +246,9 @@ def _header_document(header: Header) -> dict[str, Any]:
 
 
 def _sample_document(sample: Sample) -> dict[str, Any]:
-    return {
-        "isa": sample.isa,
-        "dtype": sample.dtype,
-        "workers": sample.workers,
-        "level": sample.level,
-        "problem": sample.problem._asdict(),
-        "plan": sample.plan._asdict(),
-        "chosen": sample.chosen,
-        "terms": sample.terms.terms(),
-        "seconds": sample.seconds,
-        "spread": sample.spread,
-        "rounds": sample.rounds,
-    }
+    terms = sample.terms.terms()
+    parts = {"problem": sample.problem._asdict(), "plan": sample.plan._asdict(), "terms": terms}
+    return {name: parts.get(name, getattr(sample, name)) for name in _SAMPLE_NAMES}
 
 
 def _header(document: Any, where: str) -> Header:
@@ -316,8 +306,8 @@ def _sample(document: Any, hardware: CpuHardware, where: str) -> Sample:
         raise DatasetError(f"{where}: terms has the unknown entries {unknown}")
     terms = Estimate(
         **{
-            name: checked.number(seconds[name], f"{where}: terms.{name}", zero=True)
-            for name in seconds
+            name: checked.number(x, f"{where}: terms.{name}", zero=True)
+            for name, x in seconds.items()
         }
     )
     if not 0.0 < terms.seconds < math.inf:
@@ -352,7 +342,4 @@ def _plan(document: Any, where: str) -> SamplePlan:
 
 
 _HEADER_NAMES = ("kind", "schema", "fingerprint", "hardware", "versions", "date")
-_SAMPLE_NAMES = (
-    "isa", "dtype", "workers", "level", "problem", "plan", "chosen", "terms", "seconds", "spread",
-    "rounds",
-)  # fmt: skip
+_SAMPLE_NAMES = tuple(f.name for f in fields(Sample))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from ftuner.core.product import ProductTypes
+from ftuner.core.product import Contraction, ProductTypes
 from ftuner.core.shown import Shown
 from ftuner.core.units import duration, rate
 from ftuner.cost.step import Machine, level_of
@@ -80,6 +80,18 @@ class Estimated(Protocol):
     def seconds(self) -> float: ...
     @property
     def bound(self) -> str: ...
+    def terms(self) -> dict[str, float]: ...
+
+
+def estimate_document(estimate: Estimated) -> dict[str, Any]:
+    """The terms of an estimate, and their sum, as JSON can hold them."""
+    return {**estimate.terms(), "seconds": estimate.seconds, "bound": estimate.bound}
+
+
+def contraction_document(contraction: Contraction, dtype: str) -> dict[str, Any]:
+    """The extents and the work of a product, as JSON can hold them."""
+    names = ("m", "n", "k", "batch", "flops", "bytes_moved")
+    return {"dtype": dtype, **{name: getattr(contraction, name) for name in names}}
 
 
 def estimated_text(estimate: Estimated, roofline: Roofline) -> str:

@@ -7,10 +7,9 @@ explained for any machine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES
 from ftuner.core.given import ElementType, checked_integer, dtype_name
 from ftuner.core.product import Contraction, extents_text, product_types
@@ -20,15 +19,21 @@ from ftuner.cost.step import Estimate, Machine
 from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.candidates import MAX_ROWS
-from ftuner.planner.cpu.plan import Plan, Problem
-from ftuner.planner.cpu.planner import planner_for
+from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.planner import panel_problem, planner_for
 from ftuner.report.cpu.picture import PatchOfWorker, Region, patches_of, regions_of
 from ftuner.report.gpu.explain import (
     BlockExplanation,
     expect_no_cpu_settings,
     explain_block,
 )
-from ftuner.report.roofline import Roofline, estimated_text, roofline_of
+from ftuner.report.roofline import (
+    Roofline,
+    contraction_document,
+    estimate_document,
+    estimated_text,
+    roofline_of,
+)
 from ftuner.ukernels.cpu.library import build_library
 
 if TYPE_CHECKING:
@@ -95,17 +100,9 @@ class Explanation(Saved):
 
     def to_document(self) -> dict[str, Any]:
         """The explanation as nested dicts and lists, which JSON can hold."""
-        contraction, choice, line = self.contraction, self.plan.choice, self.roofline
+        choice, estimate = self.plan.choice, self.estimate
         return {
-            "contraction": {
-                "m": contraction.m,
-                "n": contraction.n,
-                "k": contraction.k,
-                "batch": contraction.batch,
-                "dtype": str(contraction.types),
-                "flops": contraction.flops,
-                "bytes_moved": contraction.bytes_moved,
-            },
+            "contraction": contraction_document(self.contraction, str(self.contraction.types)),
             "hardware": self.hardware.name,
             "isa": self.isa.name,
             "workers": self.plan.problem.workers,
@@ -115,31 +112,11 @@ class Explanation(Saved):
                 "kc": choice.kc,
                 "mc": self.plan.mc,
                 "pack_a": choice.pack_a,
-                "patches": [
-                    {
-                        "worker": patch.worker,
-                        "ukernel": str(patch.kernel),
-                        "rows": list(patch.rows),
-                        "columns": list(patch.columns),
-                        "tiles": patch.tiles,
-                        "panels": patch.panels,
-                        "batch": list(patch.batch),
-                        "k": list(patch.k),
-                    }
-                    for patch in self.patches()
-                ],
+                "patches": [patch.to_document() for patch in self.patches()],
             },
-            "panel_widths": [
-                {"vectors": w.vectors, "columns": w.columns, "seconds": w.seconds}
-                for w in self.widths
-            ],
-            "estimate": {
-                **self.estimate.terms(),
-                "correction": self.estimate.correction,
-                "seconds": self.estimate.seconds,
-                "bound": self.estimate.bound,
-            },
-            "roofline": line.to_document(),
+            "panel_widths": [asdict(width) for width in self.widths],
+            "estimate": {**estimate_document(estimate), "correction": estimate.correction},
+            "roofline": self.roofline.to_document(),
             "waste": {
                 "rows": self.wasted_rows,
                 "columns": self.wasted_columns,
@@ -192,36 +169,12 @@ def explain(
     # A weight is packed once, for the width that its products are cheapest with.
     plans = []
     for vectors in library.widths:
-        plan = planner.plan(
-            Problem(
-                m=m,
-                n=n,
-                k=k,
-                batch=batch,
-                a_layout=ROW,
-                a_must_pack=False,
-                b_source="panels",
-                width=vectors,
-                b_k_bytes=0,
-                workers=workers,
-            )
-        )
+        plan = planner.plan(panel_problem(n, k, vectors, m, workers)._replace(batch=batch))
         plans.append((planner.estimate(plan), vectors, plan))
     plans.sort(key=lambda found: (found[0].seconds, found[1]))
     estimate, _, plan = plans[0]
     widths = tuple(PanelWidth(v, v * library.lanes, e.seconds) for e, v, _ in plans)
-    return Explanation(
-        contraction,
-        hardware,
-        library.isa,
-        plan,
-        estimate,
-        widths,
-        roofline_of(
-            contraction.flops,
-            contraction.bytes_moved,
-            estimate.seconds,
-            contraction.types,
-            Machine(hardware, library.isa, workers),
-        ),
-    )
+    machine, seconds = Machine(hardware, library.isa, workers), estimate.seconds
+    flops, moved = contraction.flops, contraction.bytes_moved
+    line = roofline_of(flops, moved, seconds, contraction.types, machine)
+    return Explanation(contraction, hardware, library.isa, plan, estimate, widths, line)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
@@ -29,6 +29,11 @@ class PatchOfWorker(NamedTuple):
     panels: int
     batch: Range
     k: Range
+
+    def to_document(self) -> dict[str, Any]:
+        """The patch as JSON can hold it."""
+        values = {n: list(x) if isinstance(x, tuple) else x for n, x in self._asdict().items()}
+        return {**values, "ukernel": str(values.pop("kernel"))}
 
 
 class Region(NamedTuple):

@@ -19,7 +19,13 @@ from ftuner.errors import ConfigurationError, DTypeError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
-from ftuner.report.roofline import Roof, Roofline, estimated_text
+from ftuner.report.roofline import (
+    Roof,
+    Roofline,
+    contraction_document,
+    estimate_document,
+    estimated_text,
+)
 from ftuner.ukernels.gpu.library import build_gpu_library
 
 TF32 = "tf32"
@@ -85,8 +91,7 @@ class BlockExplanation(Saved):
         c, plan = self.contraction, self.plan
         return {
             "contraction": {
-                "m": c.m, "n": c.n, "k": c.k, "batch": c.batch, "dtype": c.types.a.name,
-                "multiply": self.multiply, "flops": c.flops, "bytes_moved": c.bytes_moved,
+                **contraction_document(c, c.types.a.name), "multiply": self.multiply,
             },
             "hardware": self.hardware.name,
             "library": {"enumerated": self.enumerated, "kept": self.kept},
@@ -100,11 +105,7 @@ class BlockExplanation(Saved):
                 "programs": plan.programs, "units": plan.units, "waves": plan.waves,
                 "idle": plan.idle,
             },
-            "estimate": {
-                **self.estimate.terms(),
-                "seconds": self.estimate.seconds,
-                "bound": self.estimate.bound,
-            },
+            "estimate": estimate_document(self.estimate),
             "roofline": self.roofline.to_document(),
             "waste": {"fraction": self.wasted_fraction},
         }  # fmt: skip
