@@ -12,17 +12,21 @@ torch = pytest.importorskip("torch")
 
 from ftuner.errors import ConfigurationError  # noqa: E402
 from ftuner.frontends.torch.importer import ATEN  # noqa: E402
-from ftuner.frontends.torch.registry import MEANINGLESS, aten  # noqa: E402
+from ftuner.frontends.torch.registry import MEANINGLESS, aten, places_of  # noqa: E402
 
 OTHER_NAMES = ("_pad_circular", "reshape", "split", "swapaxes", "swapdims", "tile")
 """Operators that share the importer of another one, whose arguments have other names."""
 
 
-def schema(name: str) -> Any:
-    """torch's schema of the operator with an importer."""
+def operator(name: str) -> Any:
+    """torch's operator with an importer."""
     whole, overload = name.rsplit(".", 1)
     space, _, op = whole.rpartition("::")
-    return getattr(getattr(getattr(torch.ops, space or "aten"), op), overload)._schema
+    return getattr(getattr(getattr(torch.ops, space or "aten"), op), overload)
+
+
+def schema(name: str) -> Any:
+    return operator(name)._schema
 
 
 def parameters(name: str) -> list[inspect.Parameter]:
@@ -34,21 +38,22 @@ def parameters(name: str) -> list[inspect.Parameter]:
 
 @pytest.mark.parametrize("name", sorted(ATEN))
 def test_an_importer_has_the_signature_of_the_schema(name: str) -> None:
-    arguments = [a for a in schema(name).arguments if a.name not in MEANINGLESS]
+    arguments = {a.name: a for a in schema(name).arguments if a.name not in MEANINGLESS}
     own = parameters(name)
     by_name = {p.name: p for p in own}
-    for position, argument in enumerate(arguments):
-        if argument.kwarg_only:
-            parameter = by_name[argument.name]
-        else:
-            parameter = own[position]
-            is_operand = "Tensor" in str(argument.type) or str(argument.type) == "number"
-            if not is_operand and name.split(".")[0] not in OTHER_NAMES:
-                assert parameter.name == argument.name
-        if argument.has_default_value() and argument.name != "dtype":
-            assert _is_default(parameter.default, argument.default_value), parameter
-    required = [p for p in own if p.default is p.empty]
-    assert len(required) <= len(arguments)
+    places = places_of(operator(name), ATEN[name])
+    assert list(places) == list(arguments)
+    for position, (argument, place) in enumerate(places.items()):
+        found = arguments[argument]
+        if place != argument:
+            # An operand, which has its place by the order.
+            is_operand = "Tensor" in str(found.type) or str(found.type) == "number"
+            assert is_operand or name.split(".")[0] in OTHER_NAMES
+            assert own[position].name == place
+            assert not found.kwarg_only
+        if found.has_default_value() and argument != "dtype":
+            assert _is_default(by_name[place].default, found.default_value), argument
+    assert {p.name for p in own if p.default is p.empty} <= set(places.values())
 
 
 def _is_default(own: Any, default: Any) -> bool:

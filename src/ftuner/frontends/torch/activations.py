@@ -47,14 +47,10 @@ def _elu(x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
     return where(x < 0, expm1(x.at_most(0) * input_scale) * (alpha * scale), x * scale)
 
 
-@aten("selu")
-def _selu(x: Value) -> Value:
-    return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
-
-
-@aten("celu")
-def _celu(x: Value, alpha: float = 1.0) -> Value:
-    return _elu(x, alpha, 1, 1 / alpha)
+aten("selu")(
+    lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+)
+aten("celu")(lambda x, alpha=1.0: _elu(x, alpha, 1, 1 / alpha))
 
 
 @aten("hardtanh")
@@ -91,10 +87,12 @@ def _glu(x: Value, dim: int = -1) -> Value:
     return first * sigmoid(second)
 
 
-@aten("softmax.int", log=False)
-@aten("log_softmax.int", log=True)
-def _softmax(x: Value, dim: int, dtype: DType | None = None, *, log: bool) -> Value:
-    x = x if dtype is None else x.cast(dtype)
+@aten("softmax.int", "_softmax", log=False)
+@aten("log_softmax.int", "_log_softmax", log=True)
+def _softmax(
+    x: Value, dim: int, dtype: DType | None = None, half_to_float: bool = False, *, log: bool
+) -> Value:
+    x = x.cast(FLOAT32 if half_to_float else dtype or x.dtype)
     if x.dtype.kind != "float":
         raise malformed(f"softmax of {x.type}")
     if not x.rank:
@@ -108,12 +106,6 @@ def _safe_softmax(x: Value, dim: int, dtype: DType | None = None) -> Value:
     x = x if dtype is None else x.cast(dtype)
     some = x.reduce("maximum", axes_of(dim, x.rank)) > -math.inf
     return where(some, _softmax(x, dim, log=False), 0)
-
-
-@aten("_softmax", log=False)
-@aten("_log_softmax", log=True)
-def _softmax_of_half(x: Value, dim: int, half_to_float: bool, *, log: bool) -> Value:
-    return _softmax(x, dim, FLOAT32 if half_to_float else None, log=log)
 
 
 @aten("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")

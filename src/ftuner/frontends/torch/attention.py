@@ -66,20 +66,13 @@ def _mask_of_four_axes(mask: Value, outer: Shape, scores: Shape) -> Value:
     return _of_four_axes(mask.broadcast((*outer, *scores)))
 
 
-@aten("_scaled_dot_product_flash_attention_for_cpu")
-def _flash_attention(
-    query: Value, key: Value, value: Value, dropout_p: float = 0.0, is_causal: bool = False,
-    attn_mask: Value | None = None, scale: Number | None = None,
-) -> Sequence[Value | None]:  # fmt: skip
-    gqa = query.shape[1] != key.shape[1]
-    return [attention(query, key, value, attn_mask, dropout_p, is_causal, scale, gqa), None]
-
-
 @aten("_scaled_dot_product_attention_math")
-def _plain_attention(
+@aten("_scaled_dot_product_flash_attention_for_cpu", enable_gqa=None)
+def _attention_alone(
     query: Value, key: Value, value: Value, attn_mask: Value | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, dropout_mask: Value | None = None, scale: Number | None = None,
-    enable_gqa: bool = False,
+    enable_gqa: bool | None = False,
 ) -> Sequence[Value | None]:  # fmt: skip
-    found = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    return [found, None]
+    """The attention, without what a gradient needs of it."""
+    gqa = query.shape[1] != key.shape[1] if enable_gqa is None else enable_gqa
+    return [attention(query, key, value, attn_mask, dropout_p, is_causal, scale, gqa), None]

@@ -15,7 +15,7 @@ import torch
 
 from ftuner.core.dim import Dim, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
-from ftuner.frontends.torch.registry import ATEN
+from ftuner.frontends.torch.registry import ATEN, imported, name_of
 from ftuner.frontends.torch.views import axis_of
 from ftuner.graph.algebra import concat, cos, equal, exp, iota, sin, where
 from ftuner.graph.checks import unsupported
@@ -54,20 +54,19 @@ def is_complex(given: Any) -> bool:
     )
 
 
-def applied(name: str, *args: Any, **named: Any) -> Any:
+def applied(target: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """The result of an operator that reads or gives complex tensors.
 
     Raises:
         UnsupportedOperatorError: it has no importer for these.
     """
-    op = name.split(".", maxsplit=1)[0]
+    op = name_of(target).split(".", maxsplit=1)[0]
     if op in _ROWS:
         return _ROWS[op](*args, **named)
     if op not in PARTWISE:
         raise unsupported(f"{op} of complex tensors")
-    row: Any = ATEN[name]
-    real, imag = (row(*(_part(x, p) for x in args), **named) for p in ("real", "imag"))
-    return Complex(real, imag)
+    parts = ([_part(x, p) for x in args] for p in ("real", "imag"))
+    return Complex(*(imported(target, part, named) for part in parts))
 
 
 def _part(given: Any, part: str) -> Any:

@@ -53,16 +53,6 @@ def _convolution(
     return _alone(channels_first(found), alone)
 
 
-@aten("conv1d", "conv2d", "conv3d")
-def convolution(
-    input: Value, weight: Value, bias: Value | None = None, stride: Ints = 1, padding: Ints = 0,
-    dilation: Ints = 1, groups: int = 1,
-) -> Value:  # fmt: skip
-    """A convolution, zeros around it."""
-    pads = each(padding, weight.rank - 2)
-    return _convolution(input, weight, bias, stride, pads, pads, dilation, groups)
-
-
 @aten("conv1d.padding", "conv2d.padding", "conv3d.padding")
 def _convolution_padded(
     input: Value, weight: Value, bias: Value | None = None, stride: Ints = 1,
@@ -104,19 +94,14 @@ def _transposed(
     return _alone(found, alone)
 
 
-@aten("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input")
-def _transposed_convolution(
-    input: Value, weight: Value, bias: Value | None = None, stride: Ints = 1, padding: Ints = 0,
-    output_padding: Ints = 0, groups: int = 1, dilation: Ints = 1,
-) -> Value:  # fmt: skip
-    return _transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-@aten("convolution")
+@aten("convolution", "conv1d", "conv2d", "conv3d")
+@aten("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", transposed=True)
 def _any_convolution(
-    input: Value, weight: Value, bias: Value | None, stride: Ints, padding: Ints, dilation: Ints,
-    transposed: bool, output_padding: Ints, groups: int,
+    input: Value, weight: Value, bias: Value | None = None, stride: Ints = 1, padding: Ints = 0,
+    dilation: Ints = 1, groups: int = 1, output_padding: Ints = 0, transposed: bool = False,
 ) -> Value:  # fmt: skip
+    """A convolution, zeros around it, or a transposed one."""
     if transposed:
         return _transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
-    return convolution(input, weight, bias, stride, padding, dilation, groups)
+    pads = each(padding, weight.rank - 2)
+    return _convolution(input, weight, bias, stride, pads, pads, dilation, groups)

@@ -18,82 +18,38 @@ from ftuner.graph.ops.views import slice_extent
 
 
 @aten("full")
-def full(size: Sequence[Dim], fill_value: Number, dtype: DType | None = None) -> Value:
-    """A tensor of one number."""
+@aten("zeros", "empty.memory_format", "empty_strided", "empty_permuted", fill_value=0.0)
+@aten("ones", fill_value=1.0)
+def _full(
+    size: Sequence[Dim], fill_value: Number, dtype: DType | None = None,
+    stride: Sequence[Dim] = (), physical_layout: Sequence[int] = (),
+) -> Value:  # fmt: skip
     return valued(fill_value, dtype or dtype_of_number(fill_value)).broadcast(tuple(size))
 
 
 @aten("full_like")
-def _full_like(x: Value, fill_value: Number, dtype: DType | None = None) -> Value:
-    return full(x.shape, fill_value, dtype or x.dtype)
+@aten("zeros_like", "empty_like", fill_value=0)
+@aten("ones_like", fill_value=1)
+def _like(x: Value, fill_value: Number, dtype: DType | None = None) -> Value:
+    return _full(x.shape, fill_value, dtype or x.dtype)
 
 
 @aten("new_full")
-def _new_full(
-    x: Value, size: Sequence[Dim], fill_value: Number, dtype: DType | None = None
-) -> Value:
-    return full(size, fill_value, dtype or x.dtype)
+@aten("new_zeros", "new_empty", "new_empty_strided", fill_value=0)
+@aten("new_ones", fill_value=1)
+def _new(
+    x: Value, size: Sequence[Dim], fill_value: Number, dtype: DType | None = None,
+    stride: Sequence[Dim] = (),
+) -> Value:  # fmt: skip
+    return _full(size, fill_value, dtype or x.dtype)
 
 
-@aten("zeros", "empty.memory_format", value=0)
-@aten("ones", value=1)
-def _of(size: Sequence[Dim], dtype: DType | None = None, *, value: int) -> Value:
-    return full(size, value, dtype or FLOAT32)
+aten("scalar_tensor")(lambda s, dtype=None: _full((), s, dtype or FLOAT32))
+aten("fill.Scalar", "fill.Tensor")(lambda x, value: valued(value, x.dtype).broadcast(x.shape))
 
 
-@aten("empty_strided")
-def _empty(size: Sequence[Dim], stride: Sequence[Dim], dtype: DType | None = None) -> Value:
-    return full(size, 0, dtype or FLOAT32)
-
-
-@aten("empty_permuted")
-def _empty_permuted(
-    size: Sequence[Dim], physical_layout: Sequence[int], dtype: DType | None = None
-) -> Value:
-    return full(size, 0, dtype or FLOAT32)
-
-
-@aten("zeros_like", "empty_like", value=0)
-@aten("ones_like", value=1)
-def _like(x: Value, dtype: DType | None = None, *, value: int) -> Value:
-    return full(x.shape, value, dtype or x.dtype)
-
-
-@aten("new_zeros", "new_empty", value=0)
-@aten("new_ones", value=1)
-def _new(x: Value, size: Sequence[Dim], dtype: DType | None = None, *, value: int) -> Value:
-    return full(size, value, dtype or x.dtype)
-
-
-@aten("new_empty_strided")
-def _new_empty(
-    x: Value, size: Sequence[Dim], stride: Sequence[Dim], dtype: DType | None = None
-) -> Value:
-    return full(size, 0, dtype or x.dtype)
-
-
-@aten("scalar_tensor")
-def _scalar(s: Number, dtype: DType | None = None) -> Value:
-    return full((), s, dtype or FLOAT32)
-
-
-@aten("fill.Scalar", "fill.Tensor")
-def _fill(x: Value, value: Number | Value) -> Value:
-    return valued(value, x.dtype).broadcast(x.shape)
-
-
-@aten("arange")
-def _range_to(end: Number, dtype: DType | None = None) -> Value:
-    return numbers(0, end, 1, dtype)
-
-
-@aten("arange.start")
-def _range_from(start: Number, end: Number, dtype: DType | None = None) -> Value:
-    return numbers(start, end, 1, dtype)
-
-
-@aten("arange.start_step")
-def numbers(start: Number, end: Number, step: Number = 1, dtype: DType | None = None) -> Value:
+@aten("arange", "arange.start", "arange.start_step")
+def _numbers(end: Number, start: Number = 0, step: Number = 1, dtype: DType | None = None) -> Value:
     """start, start + step, ... before the end."""
     if dtype is None:
         real = any(isinstance(n, (float, Real)) for n in (start, end, step))
@@ -149,14 +105,9 @@ def _evenly_spaced(start: float, end: float, steps: Dim, dtype: DType | None = N
     return where(equal(at, 0), start, found).cast(dtype)
 
 
-@aten("eye")
-def _square_identity(n: Dim, dtype: DType | None = None) -> Value:
-    return _identity(n, n, dtype)
-
-
-@aten("eye.m")
-def _identity(n: Dim, m: Dim, dtype: DType | None = None) -> Value:
-    return equal(iota(n, 0, 2), iota(m, 1, 2)).cast(dtype or FLOAT32)
+@aten("eye", "eye.m")
+def _identity(n: Dim, m: Dim | None = None, dtype: DType | None = None) -> Value:
+    return equal(iota(n, 0, 2), iota(n if m is None else m, 1, 2)).cast(dtype or FLOAT32)
 
 
 @aten("tril_indices", upper=False)

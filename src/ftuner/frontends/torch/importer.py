@@ -6,7 +6,6 @@ import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -26,7 +25,7 @@ from ftuner.errors import (
 from ftuner.frontends.torch.complex_numbers import COMPLEX, PARTS, Complex, applied, is_complex
 from ftuner.frontends.torch.dims import Branch, Extents, equality
 from ftuner.frontends.torch.promotion import Real
-from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, name_of
+from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, imported, name_of
 from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, Value
@@ -290,11 +289,13 @@ class _Importer:
         if called(node) in CHECKS:
             return None
         kept, named = self._kept(node), self._named(node)
-        row = partial(applied, called(node)) if is_complex([given, *kept]) else ATEN[called(node)]
-        if isinstance(given, (list, tuple)) and "pieces" in signature(row).parameters:
-            named["pieces"] = len(given)
         try:
-            found = row(*kept, **named)
+            if is_complex([given, *kept]):
+                found = applied(node.target, kept, named)
+            elif given is not None and "pieces" in signature(ATEN[called(node)]).parameters:
+                found = imported(node.target, kept, named, pieces=len(given))
+            else:
+                found = imported(node.target, kept, named)
         except (GraphError, ShapeError, IndexRangeError) as error:
             # torch has run the node: what is wrong for us, ftuner cannot compute.
             raise UnsupportedOperatorError(str(error)) from error

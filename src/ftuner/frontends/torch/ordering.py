@@ -28,33 +28,23 @@ def top_k(
     return [values.cast(x.dtype), at]
 
 
-@aten("sort")
-def sort(x: Value, dim: int = -1, descending: bool = False) -> Sequence[Value]:
+@aten("sort", "sort.stable")
+def sort(
+    x: Value, dim: int = -1, descending: bool = False, stable: bool | None = None
+) -> Sequence[Value]:
     """The elements along an axis in order, and their positions."""
     extent = x.shape[axis_of(dim, x.rank)] if x.rank else 1
     return top_k(x, extent, dim, descending)
 
 
-@aten("sort.stable")
-def _stable_sort(
-    x: Value, stable: bool | None, dim: int = -1, descending: bool = False
-) -> Sequence[Value]:
-    return sort(x, dim, descending)
-
-
-@aten("argsort")
-def _argsort(x: Value, dim: int = -1, descending: bool = False) -> Value:
+@aten("argsort", "argsort.stable")
+def _argsort(
+    x: Value, dim: int = -1, descending: bool = False, stable: bool | None = None
+) -> Value:
     return sort(x, dim, descending)[1]
 
 
-@aten("argsort.stable")
-def _stable_argsort(x: Value, stable: bool, dim: int = -1, descending: bool = False) -> Value:
-    return sort(x, dim, descending)[1]
-
-
-@aten("msort")
-def _msort(x: Value) -> Value:
-    return sort(x, 0)[0]
+aten("msort")(lambda x: sort(x, 0)[0])
 
 
 @aten("kthvalue")

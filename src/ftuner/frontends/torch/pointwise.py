@@ -79,9 +79,7 @@ def truncated(x: Value) -> Value:
     return where(x < 0, ceil(x), floor(x)) if x.dtype.kind == "float" else x
 
 
-@aten("frac")
-def _fraction(x: Value) -> Value:
-    return x - truncated(x)
+aten("frac")(lambda x: x - truncated(x))
 
 
 @aten("round.decimals")
@@ -166,24 +164,14 @@ def multiply(x: Operand, y: Operand) -> Value:
 
 
 @aten("div.Tensor", "div.Scalar", "true_divide.Tensor", "true_divide.Scalar")
-def _divide(x: Operand, y: Operand) -> Value:
-    x, y = promoted(x, y, floating=True)
-    return x / y
-
-
 @aten("div.Tensor_mode", "div.Scalar_mode")
-def _divide_in_mode(x: Operand, y: Operand, rounding_mode: str | None) -> Value:
+@aten("floor_divide", "floor_divide.Scalar", rounding_mode="floor")
+def _divide(x: Operand, y: Operand, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
-        return _divide(x, y)
+        x, y = promoted(x, y, floating=True)
+        return x / y
     x, y = map(counting, promoted(x, y))
-    if rounding_mode == "trunc":
-        return truncated(x / y)
-    return floor_quotient(x, y)
-
-
-@aten("floor_divide", "floor_divide.Scalar")
-def _floor_divide(x: Operand, y: Operand) -> Value:
-    return floor_quotient(*map(counting, promoted(x, y)))
+    return truncated(x / y) if rounding_mode == "trunc" else floor_quotient(x, y)
 
 
 def floor_quotient(x: Value, y: Value) -> Value:
@@ -229,11 +217,7 @@ def power(x: Operand, exponent: Operand) -> Value:
     return base ** valued(exponent, dtype)
 
 
-@aten("square")
-def _square(x: Value) -> Value:
-    return power(x, 2)
-
-
+aten("square")(lambda x: power(x, 2))
 _POWERS: dict[float, Callable[[Value], Value]] = {
     0: lambda x: x.like(1).broadcast(x.shape), 1: lambda x: x, 2: lambda x: x * x,
     3: lambda x: x * x * x, 0.5: sqrt, -0.5: lambda x: 1 / sqrt(x), -1: lambda x: 1 / x,
@@ -260,6 +244,7 @@ def _known_extreme(x: Value, y: Value, *, op: str) -> Value:
 
 
 @aten("clamp", "clamp.Tensor", "clip", "clip.Tensor")
+@aten("clamp_min", "clamp_min.Tensor", "clamp_max", "clamp_max.Tensor")
 def clamp(x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     """x between bounds."""
     given = [b for b in (min, max) if b is not None]
@@ -268,16 +253,6 @@ def clamp(x: Value, min: Operand | None = None, max: Operand | None = None) -> V
     low, high = (None if b is None else counting(valued(b, dtype)) for b in (min, max))
     x = x if low is None else x.at_least(low)
     return (x if high is None else x.at_most(high)).cast(dtype)
-
-
-@aten("clamp_min", "clamp_min.Tensor")
-def _clamp_below(x: Value, min: Operand) -> Value:
-    return clamp(x, min)
-
-
-@aten("clamp_max", "clamp_max.Tensor")
-def _clamp_above(x: Value, max: Operand) -> Value:
-    return clamp(x, None, max)
 
 
 @aten("atan2")
@@ -406,25 +381,12 @@ def _masked_fill(x: Value, mask: Value, value: Operand) -> Value:
 # Conversions.
 
 
-@aten("_to_copy")
-def converted(x: Value, dtype: DType | None = None) -> Value:
-    """x in another dtype."""
+@aten("_to_copy", "to.dtype", "to.dtype_layout", "to.device", "prims::convert_element_type")
+def _converted(x: Value, dtype: DType | None = None) -> Value:
     return x if dtype is None else x.cast_explicitly(dtype)
 
 
-@aten("to.dtype", "to.dtype_layout", "prims::convert_element_type")
-def _to_dtype(x: Value, dtype: DType | None = None) -> Value:
-    return converted(x, dtype)
-
-
-@aten("to.device")
-def _to_device(x: Value, dtype: DType) -> Value:
-    return converted(x, dtype)
-
-
-@aten("type_as", "to.other")
-def _type_as(x: Value, other: Value) -> Value:
-    return converted(x, other.dtype)
+aten("type_as", "to.other")(lambda x, other: x.cast_explicitly(other.dtype))
 
 
 @aten("view.dtype")

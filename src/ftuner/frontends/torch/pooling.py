@@ -26,10 +26,16 @@ def _window(
     return placed(x, sizes, strides, each(dilation, rank), pads, pads, rounds_up=ceil, cuts=True)
 
 
-def _max_pool(
-    x: Value, rank: int, kernel_size: Ints, stride: Ints, padding: Ints, dilation: Ints,
-    ceil_mode: bool, numbered: bool,
-) -> Sequence[Value]:  # fmt: skip
+@aten("max_pool1d", rank=1)
+@aten("max_pool2d", rank=2)
+@aten("max_pool3d", rank=3)
+@aten("max_pool1d_with_indices", rank=1, numbered=True)
+@aten("max_pool2d_with_indices", rank=2, numbered=True)
+@aten("max_pool3d_with_indices", rank=3, numbered=True)
+def _maximum(
+    x: Value, kernel_size: Ints, stride: Ints = (), padding: Ints = 0, dilation: Ints = 1,
+    ceil_mode: bool = False, *, rank: int, numbered: bool = False,
+) -> Value | Sequence[Value]:  # fmt: skip
     x, alone = batched(x, rank)
     window = _window(x, rank, kernel_size, stride, padding, dilation, ceil_mode)
     last = pooling.apart(x)
@@ -39,59 +45,24 @@ def _max_pool(
         numbers = pooling.numbers(x, window, taps, columns=False)
         image: Value = iota(x.shape[0] * x.shape[1]).reshape((*x.shape[:2], *[1] * rank))
         found.append(numbers - image * product(x.shape[2:]))
-    return [v.squeeze([0]) for v in found] if alone else found
+    found = [v.squeeze([0]) for v in found] if alone else found
+    return found if numbered else found[0]
 
 
-@aten("max_pool1d", rank=1)
-@aten("max_pool2d", rank=2)
-@aten("max_pool3d", rank=3)
-def _maximum(
-    x: Value, kernel_size: Ints, stride: Ints = (), padding: Ints = 0, dilation: Ints = 1,
-    ceil_mode: bool = False, *, rank: int,
-) -> Value:  # fmt: skip
-    return _max_pool(x, rank, kernel_size, stride, padding, dilation, ceil_mode, False)[0]
-
-
-@aten("max_pool1d_with_indices", rank=1)
-@aten("max_pool2d_with_indices", rank=2)
-@aten("max_pool3d_with_indices", rank=3)
-def _maximum_at(
-    x: Value, kernel_size: Ints, stride: Ints = (), padding: Ints = 0, dilation: Ints = 1,
-    ceil_mode: bool = False, *, rank: int,
-) -> Sequence[Value]:  # fmt: skip
-    return _max_pool(x, rank, kernel_size, stride, padding, dilation, ceil_mode, True)
-
-
+@aten("avg_pool1d", rank=1)
+@aten("avg_pool2d", rank=2)
+@aten("avg_pool3d", rank=3)
 def _average(
-    x: Value, rank: int, kernel: Ints, stride: Ints, padding: Ints, ceil: bool, includes: bool,
-    divisor: int | None = None,
+    x: Value, kernel_size: Ints, stride: Ints = (), padding: Ints = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None, *, rank: int,
 ) -> Value:  # fmt: skip
     if x.dtype.kind != "float":
         raise unsupported(f"means of {x.type}")
     x, alone = batched(x, rank)
-    window = _window(x, rank, kernel, stride, padding, 1, ceil)
-    whole = not window.cut and (includes or not window.pads)
-    found = pooling.averaged(x, window, includes, whole, divisor)
+    window = _window(x, rank, kernel_size, stride, padding, 1, ceil_mode)
+    whole = not window.cut and (count_include_pad or not window.pads)
+    found = pooling.averaged(x, window, count_include_pad, whole, divisor_override)
     return found.squeeze([0]) if alone else found
-
-
-@aten("avg_pool1d")
-def _average_1d(
-    x: Value, kernel_size: Ints, stride: Ints = (), padding: Ints = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Value:  # fmt: skip
-    return _average(x, 1, kernel_size, stride, padding, ceil_mode, count_include_pad)
-
-
-@aten("avg_pool2d", rank=2)
-@aten("avg_pool3d", rank=3)
-def _average_of_axes(
-    x: Value, kernel_size: Ints, stride: Ints = (), padding: Ints = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None, *, rank: int,
-) -> Value:  # fmt: skip
-    return _average(
-        x, rank, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
 
 
 # Adaptive pools: window o of an axis is from `o n / size`, rounded down, up to `(o + 1) n / size`,
@@ -121,7 +92,7 @@ def _adaptive_average(x: Value, output_size: Sequence[Dim], *, rank: int) -> Val
         return x
     kernel = _adaptive_kernel(x, rank, size)
     if kernel is not None:
-        return _average(x, rank, kernel, kernel, 0, False, True)
+        return _average(x, kernel, rank=rank)
     found = x.wide()
     for axis, wanted in zip(spatial, size, strict=True):
         found = _adaptive_line(found, axis, wanted)
@@ -152,10 +123,12 @@ def _adaptive_line(x: Value, axis: int, size: Dim) -> Value:
 @aten("adaptive_max_pool1d", rank=1)
 @aten("adaptive_max_pool2d", rank=2)
 @aten("adaptive_max_pool3d", rank=3)
-def _adaptive_maximum(x: Value, output_size: Sequence[Dim], *, rank: int) -> Sequence[Value]:
+def _adaptive_maximum(
+    x: Value, output_size: Sequence[Dim], *, rank: int
+) -> Value | Sequence[Value]:
     kernel = _adaptive_kernel(x, rank, output_size)
     if kernel is not None:
-        return _max_pool(x, rank, kernel, kernel, 0, 1, False, True)
+        return _maximum(x, kernel, rank=rank, numbered=True)
     if x.dtype.kind != "float":
         raise unsupported(f"an adaptive pool of {x.type}")
     # (..., O1, K1, ..., Or, Kr), and the number in the image of each of these elements.

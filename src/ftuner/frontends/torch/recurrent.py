@@ -93,37 +93,34 @@ def _layer(
     return [whole, *(concat(values, 0) for values in last_states)]
 
 
+_LSTM = ("sigmoid", "tanh", "tanh")
+
+
+@aten("lstm.input", kind="lstm", activations=_LSTM)
+@aten("gru.input", kind="gru", activations=("sigmoid", "tanh"))
+@aten("rnn_tanh.input", kind="rnn", activations=("tanh",))
+@aten("rnn_relu.input", kind="rnn", activations=("relu",))
 def _recurrent(
-    kind: Kind, activations: tuple[str, ...], x: Value, first: Sequence[Value],
-    params: Sequence[Value], biased: bool, layers: int, dropout: float, train: bool, both: bool,
-    batch_first: bool,
+    input: Value, hx: Value | Sequence[Value], params: Sequence[Value], has_biases: bool,
+    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool, *,
+    kind: Kind, activations: tuple[str, ...],
 ) -> Sequence[Value]:  # fmt: skip
     if train and dropout:
         raise unsupported("dropout while training; call module.eval()")
-    count = 2 if both else 1
-    if len(params) != layers * count * (4 if biased else 2):
+    count = 2 if bidirectional else 1
+    if len(params) != num_layers * count * (4 if has_biases else 2):
         raise unsupported("an LSTM with projections")
-    x = x.transpose((1, 0, 2)) if batch_first else x
-    ways = _directions(kind, params, biased)
+    x = input.transpose((1, 0, 2)) if batch_first else input
+    first = [hx] if isinstance(hx, Value) else hx
+    ways = _directions(kind, params, has_biases)
     last: list[Sequence[Value]] = []
-    for layer in range(layers):
+    for layer in range(num_layers):
         numbers = range(layer * count, (layer + 1) * count)
         states = [[s.slice(0, i, 1).squeeze([0]) for s in first] for i in numbers]
         x, *found = _layer(kind, activations, x, [ways[i] for i in numbers], states)
         last.append(found)
     x = x.transpose((1, 0, 2)) if batch_first else x
     return [x, *(concat(list(values), 0) for values in zip(*last, strict=True))]
-
-
-@aten("lstm.input")
-def _lstm(
-    input: Value, hx: Sequence[Value], params: Sequence[Value], has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-) -> Sequence[Value]:  # fmt: skip
-    return _recurrent(
-        "lstm", ("sigmoid", "tanh", "tanh"), input, hx, params, has_biases, num_layers, dropout,
-        train, bidirectional, batch_first,
-    )  # fmt: skip
 
 
 @aten("mkldnn_rnn_layer")
@@ -137,19 +134,5 @@ def _lstm_of_onednn(
         raise unsupported("a layer of oneDNN other than one direction of an LSTM")
     ways = _directions("lstm", [weight0, weight1, weight2, weight3], True)
     first = [hx_.squeeze([0]), cx_.squeeze([0])]
-    found = _layer("lstm", ("sigmoid", "tanh", "tanh"), input, ways, [first], reverse)
+    found = _layer("lstm", _LSTM, input, ways, [first], reverse)
     return [*found, constant(np.zeros(0, np.uint8))]
-
-
-@aten("gru.input", kind="gru", activations=("sigmoid", "tanh"))
-@aten("rnn_tanh.input", kind="rnn", activations=("tanh",))
-@aten("rnn_relu.input", kind="rnn", activations=("relu",))
-def _of_one_state(
-    input: Value, hx: Value, params: Sequence[Value], has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool, *, kind: Kind,
-    activations: tuple[str, ...],
-) -> Sequence[Value]:  # fmt: skip
-    return _recurrent(
-        kind, activations, input, [hx], params, has_biases, num_layers, dropout, train,
-        bidirectional, batch_first,
-    )  # fmt: skip

@@ -57,55 +57,26 @@ def _variance(x: Value, dim: Axes, correction: float, keep: bool) -> tuple[Value
     return found.cast(x.dtype), centre.cast(x.dtype)
 
 
+@aten("var", "var.dim", "var.correction", root=False, both=False)
+@aten("std", "std.dim", "std.correction", root=True, both=False)
+@aten("var_mean", "var_mean.dim", "var_mean.correction", root=False, both=True)
+@aten("std_mean", "std_mean.dim", "std_mean.correction", root=True, both=True)
 def _spread(
-    x: Value, dim: Axes, correction: float, keep: bool, root: bool, both: bool
-) -> Value | Sequence[Value]:
-    variance, centre = _variance(x, dim, correction, keep)
+    x: Value, dim: Axes = None, unbiased: bool = True, correction: float | None = None,
+    keepdim: bool = False, *, root: bool, both: bool,
+) -> Value | Sequence[Value]:  # fmt: skip
+    correction = int(unbiased) if correction is None else correction
+    variance, centre = _variance(x, dim, correction, keepdim)
     found = sqrt(variance) if root else variance
     return [found, centre] if both else found
 
 
-@aten("var.correction", root=False, both=False)
-@aten("std.correction", root=True, both=False)
-@aten("var_mean.correction", root=False, both=True)
-@aten("std_mean.correction", root=True, both=True)
-def _corrected(
-    x: Value, dim: Axes = None, correction: float | None = None, keepdim: bool = False, *,
-    root: bool, both: bool,
-) -> Value | Sequence[Value]:  # fmt: skip
-    return _spread(x, dim, 1 if correction is None else correction, keepdim, root, both)
-
-
-@aten("var.dim", root=False, both=False)
-@aten("std.dim", root=True, both=False)
-@aten("var_mean.dim", root=False, both=True)
-@aten("std_mean.dim", root=True, both=True)
-def _unbiased(
-    x: Value, dim: Axes, unbiased: bool = True, keepdim: bool = False, *, root: bool, both: bool
-) -> Value | Sequence[Value]:
-    return _spread(x, dim, int(unbiased), keepdim, root, both)
-
-
-@aten("var", root=False, both=False)
-@aten("std", root=True, both=False)
-@aten("var_mean", root=False, both=True)
-@aten("std_mean", root=True, both=True)
-def _of_all(x: Value, unbiased: bool = True, *, root: bool, both: bool) -> Value | Sequence[Value]:
-    return _spread(x, None, int(unbiased), False, root, both)
-
-
-@aten("amax", kind="maximum")
-@aten("amin", kind="minimum")
+@aten("amax", "max", kind="maximum")
+@aten("amin", "min", kind="minimum")
 def _extreme(x: Value, dim: Axes = (), keepdim: bool = False, *, kind: str) -> Value:
     axes = axes_of(list(dim) if isinstance(dim, Sequence) else dim, x.rank)
     _expect_some(x, axes, kind)
     return counting(x).reduce(kind, axes, keepdim).cast(x.dtype)
-
-
-@aten("max", kind="maximum")
-@aten("min", kind="minimum")
-def _extreme_of_all(x: Value, *, kind: str) -> Value:
-    return _extreme(x, kind=kind)
 
 
 def _expect_some(x: Value, axes: Sequence[int], what: str) -> None:
@@ -165,22 +136,11 @@ def vector_norm(
     return found.cast(x.dtype)
 
 
-@aten("norm.Scalar", "norm.ScalarOpt_dim")
+@aten("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim_dtype")
 def _norm(
-    x: Value, p: float | None = 2, dim: Sequence[int] | None = None, keepdim: bool = False
-) -> Value:
-    return vector_norm(x, 2 if p is None else p, dim, keepdim)
-
-
-@aten("norm.ScalarOpt_dtype")
-def _norm_in(x: Value, p: float | None, dtype: DType) -> Value:
-    return vector_norm(x, 2 if p is None else p, None, False, dtype)
-
-
-@aten("norm.ScalarOpt_dim_dtype")
-def _norm_along_in(
-    x: Value, p: float | None, dim: Sequence[int], keepdim: bool, dtype: DType
-) -> Value:
+    x: Value, p: float | None = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
+    dtype: DType | None = None,
+) -> Value:  # fmt: skip
     return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype)
 
 

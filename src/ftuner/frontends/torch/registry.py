@@ -4,17 +4,19 @@
     def _leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
         return where(x < 0, x * negative_slope, x)
 
-A row takes the operator's arguments in their order, under the names that torch's schema has for
-those behind the first tensors, with its defaults; `tests/frontends` compares the two. Tensors come
-as `Value`, integers as dims, dtypes as `DType`. What has no meaning for values, such as a memory
-format or a device, is left out before the row is called. A row with a parameter `pieces` gets the
-number of results, which torch knows, with it.
+A row takes the operator's arguments under the names that torch's schema has for them, with its
+defaults, and the first operands by their order, under any name; `tests/frontends` compares the two.
+So one row serves operators and overloads whose arguments have one meaning, in whatever order these
+have them. Tensors come as `Value`, integers as dims, dtypes as `DType`. What has no meaning for
+values, such as a memory format or a device, is left out before the row is called. A row with a
+parameter `pieces` gets the number of results, which torch knows, with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from inspect import signature
 from typing import Any, TypeVar
 
 from ftuner.errors import ConfigurationError
@@ -56,3 +58,23 @@ def name_of(target: Any) -> str:
     name = str(target._schema.name)
     overload = target._overloadname
     return f"{name.removeprefix('aten::')}.{overload}"
+
+
+@cache
+def places_of(target: Any, row: Row) -> Mapping[str, str]:
+    """The parameter of a row for each argument of an operator, in their order, but for those
+    without a meaning."""
+    names = [a.name for a in target._schema.arguments if a.name not in MEANINGLESS]
+    bound = {"pieces", *(row.keywords if isinstance(row, partial) else ())}
+    own = [p for p in signature(row).parameters if p not in bound]
+    operands = (p for p in own if p not in names)
+    return {name: name if name in own else next(operands) for name in names}
+
+
+def imported(target: Any, args: Sequence[Any], named: Mapping[str, Any], **more: Any) -> Any:
+    """What the row of an operator returns for arguments with a meaning, as torch has them. `more`:
+    what else the row takes."""
+    row = ATEN[name_of(target)]
+    places = places_of(target, row)
+    given = {**dict(zip(places, args, strict=False)), **named}
+    return row(**{places[name]: x for name, x in given.items()}, **more)

@@ -31,110 +31,47 @@ def _axes(x: Value, sizes: Sequence[Dim], scales: Sequence[float | None]) -> lis
     return found
 
 
+_OVERLOADS = ("default", "vec")
+"""With scales as numbers, and with a list of them, or of sizes."""
+
+
+def _ops(*names: str) -> list[str]:
+    return [f"{name}.{overload}" for name in names for overload in _OVERLOADS]
+
+
+@aten(*_ops(*(f"upsample_nearest{r}d" for r in (1, 2, 3))), kind="nearest")
+@aten(*_ops(*(f"_upsample_nearest_exact{r}d" for r in (1, 2, 3))), kind="nearest", exact=True)
+@aten(*_ops("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"), kind="linear")
+@aten(*_ops("upsample_bicubic2d"), kind="cubic")
+@aten(*_ops("_upsample_bilinear2d_aa"), kind="linear", antialias=True)
+@aten(*_ops("_upsample_bicubic2d_aa"), kind="cubic", antialias=True)
 def _upsampled(
-    x: Value, sizes: Sequence[Dim], scales: Sequence[float | None], kind: str,
-    corners: bool = False, exact: bool = False, antialias: bool = False,
+    input: Value, output_size: Sizes, align_corners: bool = False, scale_factors: Scales = None,
+    scales: float | None = None, scales_d: float | None = None, scales_h: float | None = None,
+    scales_w: float | None = None, *, kind: str, exact: bool = False, antialias: bool = False,
 ) -> Value:  # fmt: skip
+    x = input
     if kind != "nearest" and x.dtype.kind != "float":
         raise unsupported(f"interpolation of {x.type}, which torch computes in fixed point")
-    if antialias and corners:
+    if antialias and align_corners:
         raise unsupported("antialiasing between the centres of corners")
-    axes = [a for a in _axes(x, sizes, scales) if a.changes]
+    if output_size is None:
+        if scale_factors is None:
+            raise malformed("neither a size nor scales")
+        factors: Sequence[float | None] = scale_factors
+        extents = x.shape[x.rank - len(scale_factors) :]
+        output_size = [scaled_extent(n, s) for n, s in zip(extents, scale_factors, strict=True)]
+    else:
+        factors = [scales_d, scales_h, scales if scales_w is None else scales_w]
+        factors = factors[-len(output_size) :]
+    axes = [a for a in _axes(x, output_size, factors) if a.changes]
     if kind == "nearest":
         coordinates = "centres_by_inverse" if exact else "by_inverse"
     else:
-        coordinates = "align_corners" if corners else "half_pixel_by_inverse"
+        coordinates = "align_corners" if align_corners else "half_pixel_by_inverse"
     cubic = _ANTIALIAS_CUBIC if antialias else _CUBIC
     mode = Mode(kind, coordinates, "floor", cubic, antialias, antialias)
     return resampled(x, axes, mode, {}, 0.0) if axes else x
-
-
-def _given(
-    x: Value, output_size: Sizes, scale_factors: Scales
-) -> tuple[Sequence[Dim], list[float | None]]:
-    if output_size is not None:
-        return output_size, [None] * len(output_size)
-    if scale_factors is None:
-        raise malformed("neither a size nor scales")
-    extents = x.shape[x.rank - len(scale_factors) :]
-    sizes = [scaled_extent(n, scale) for n, scale in zip(extents, scale_factors, strict=True)]
-    return sizes, list(scale_factors)
-
-
-_NEAREST = [f"upsample_nearest{r}d.vec" for r in (1, 2, 3)]
-_EXACT = [f"_upsample_nearest_exact{r}d.vec" for r in (1, 2, 3)]
-
-
-@aten(*_NEAREST, exact=False)
-@aten(*_EXACT, exact=True)
-def _nearest(input: Value, output_size: Sizes, scale_factors: Scales, *, exact: bool) -> Value:
-    return _upsampled(input, *_given(input, output_size, scale_factors), "nearest", exact=exact)
-
-
-@aten("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", kind="linear")
-@aten("upsample_bicubic2d.vec", kind="cubic")
-@aten("_upsample_bilinear2d_aa.vec", kind="linear", antialias=True)
-@aten("_upsample_bicubic2d_aa.vec", kind="cubic", antialias=True)
-def _interpolated(
-    input: Value, output_size: Sizes, align_corners: bool, scale_factors: Scales, *, kind: str,
-    antialias: bool = False,
-) -> Value:  # fmt: skip
-    sizes, scales = _given(input, output_size, scale_factors)
-    return _upsampled(input, sizes, scales, kind, align_corners, antialias=antialias)
-
-
-@aten("upsample_nearest1d", exact=False)
-@aten("_upsample_nearest_exact1d", exact=True)
-def _nearest_1d(
-    x: Value, output_size: Sequence[Dim], scales: float | None = None, *, exact: bool
-) -> Value:
-    return _upsampled(x, output_size, [scales], "nearest", exact=exact)
-
-
-@aten("upsample_nearest2d", exact=False)
-@aten("_upsample_nearest_exact2d", exact=True)
-def _nearest_2d(
-    x: Value, output_size: Sequence[Dim], scales_h: float | None = None,
-    scales_w: float | None = None, *, exact: bool,
-) -> Value:  # fmt: skip
-    return _upsampled(x, output_size, [scales_h, scales_w], "nearest", exact=exact)
-
-
-@aten("upsample_nearest3d", exact=False)
-@aten("_upsample_nearest_exact3d", exact=True)
-def _nearest_3d(
-    x: Value, output_size: Sequence[Dim], scales_d: float | None = None,
-    scales_h: float | None = None, scales_w: float | None = None, *, exact: bool,
-) -> Value:  # fmt: skip
-    return _upsampled(x, output_size, [scales_d, scales_h, scales_w], "nearest", exact=exact)
-
-
-@aten("upsample_linear1d")
-def _linear_1d(
-    x: Value, output_size: Sequence[Dim], align_corners: bool, scales: float | None = None
-) -> Value:
-    return _upsampled(x, output_size, [scales], "linear", align_corners)
-
-
-@aten("upsample_bilinear2d", kind="linear")
-@aten("upsample_bicubic2d", kind="cubic")
-@aten("_upsample_bilinear2d_aa", kind="linear", antialias=True)
-@aten("_upsample_bicubic2d_aa", kind="cubic", antialias=True)
-def _interpolated_2d(
-    x: Value, output_size: Sequence[Dim], align_corners: bool, scales_h: float | None = None,
-    scales_w: float | None = None, *, kind: str, antialias: bool = False,
-) -> Value:  # fmt: skip
-    scales = [scales_h, scales_w]
-    return _upsampled(x, output_size, scales, kind, align_corners, antialias=antialias)
-
-
-@aten("upsample_trilinear3d")
-def _linear_3d(
-    x: Value, output_size: Sequence[Dim], align_corners: bool, scales_d: float | None = None,
-    scales_h: float | None = None, scales_w: float | None = None,
-) -> Value:  # fmt: skip
-    scales = [scales_d, scales_h, scales_w]
-    return _upsampled(x, output_size, scales, "linear", align_corners)
 
 
 _MODES, _PADDINGS = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")

@@ -21,25 +21,13 @@ _COMPOSITE = DispatchKey.CompositeImplicitAutograd
 
 
 def _outputs(
-    x: torch.Tensor, states: Sequence[torch.Tensor], bidirectional: bool, hidden: int
-) -> Tensors:
-    """Tensors of the shapes of what a recurrent layer gives. `hidden`: of the sequence."""
-    whole = x.new_empty((*x.shape[:2], hidden * (2 if bidirectional else 1)))
-    return whole, *(torch.empty_like(s) for s in states)
-
-
-def _lstm(
-    x: torch.Tensor, hx: Sequence[torch.Tensor], params: object, has_biases: bool,
+    x: torch.Tensor, hx: torch.Tensor | Sequence[torch.Tensor], params: object, has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> Tensors:  # fmt: skip
-    return _outputs(x, hx, bidirectional, hx[0].shape[2])
-
-
-def _of_one_state(
-    x: torch.Tensor, hx: torch.Tensor, params: object, has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-) -> Tensors:  # fmt: skip
-    return _outputs(x, [hx], bidirectional, hx.shape[2])
+    """Tensors of the shapes of what a recurrent layer gives."""
+    states = [hx] if isinstance(hx, torch.Tensor) else hx
+    hidden = states[0].shape[2] * (2 if bidirectional else 1)
+    return x.new_empty((*x.shape[:2], hidden)), *(torch.empty_like(s) for s in states)
 
 
 @contextmanager
@@ -53,12 +41,8 @@ def extents_kept() -> Iterator[None]:
     - It compares extents where the shape of a view is enough: see `_view`.
     """
     aten = torch.ops.aten
-    layers: dict[Any, Callable[..., Tensors]] = {
-        aten.lstm.input: _lstm,
-        aten.gru.input: _of_one_state,
-        aten.rnn_tanh.input: _of_one_state,
-        aten.rnn_relu.input: _of_one_state,
-    }
+    recurrent = aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input
+    layers: dict[Any, Callable[..., Tensors]] = dict.fromkeys(recurrent, _outputs)
     before = {op: dict(op.py_kernels) for op in layers}
     decomposed = {op: decomposition_table[op] for op in layers if op in decomposition_table}
     dispatch = FakeTensorMode.dispatch

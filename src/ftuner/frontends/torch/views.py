@@ -39,9 +39,7 @@ def view(x: Value, size: Sequence[Dim]) -> Value:
     return x.reshape(tuple(given))
 
 
-@aten("view_as", "reshape_as")
-def _view_as(x: Value, other: Value) -> Value:
-    return x.reshape(other.shape)
+aten("view_as", "reshape_as")(lambda x, other: x.reshape(other.shape))
 
 
 @aten("permute")
@@ -98,22 +96,15 @@ def _unflatten(x: Value, dim: int, sizes: Sequence[Dim]) -> Value:
     return x.reshape((*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
 
 
-@aten("expand")
-def expand(x: Value, size: Sequence[Dim]) -> Value:
+@aten("expand", "broadcast_to")
+def _expand(x: Value, size: Sequence[Dim]) -> Value:
     """x broadcast to a shape; -1 is the extent that x has."""
     more = len(size) - x.rank
     own = (1,) * more + x.shape
     return x.broadcast(tuple(have if n == -1 else n for n, have in zip(size, own, strict=True)))
 
 
-@aten("broadcast_to")
-def _broadcast_to(x: Value, size: Sequence[Dim]) -> Value:
-    return expand(x, size)
-
-
-@aten("expand_as")
-def _expand_as(x: Value, other: Value) -> Value:
-    return x.broadcast(other.shape)
+aten("expand_as")(lambda x, other: x.broadcast(other.shape))
 
 
 @aten(
@@ -125,9 +116,7 @@ def _same(x: Value) -> Value:
     return x
 
 
-@aten("copy")
-def _copy(x: Value, src: Value) -> Value:
-    return src.cast(x.dtype).broadcast(x.shape)
+aten("copy")(lambda x, src: src.cast(x.dtype).broadcast(x.shape))
 
 
 # Parts.
