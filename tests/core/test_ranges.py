@@ -1,11 +1,15 @@
-"""Ranges of extents: where they begin."""
+"""Ranges of extents, and of tasks: where they begin."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.core.ranges import EXACT, FINE_BITS, after_fine, coarse_middle, fine_start
+from ftuner.core.ranges import EXACT, FINE_BITS, after_fine, bounds, coarse_middle, fine_start
+from ftuner.errors import ShapeError
 
 EXTENTS = st.integers(0, 1 << 50)
 
@@ -32,3 +36,22 @@ def test_a_coarse_range_has_one_middle(extent: int) -> None:
 
 def test_usual_resolutions_are_middles() -> None:
     assert [coarse_middle(n) for n in (0, 1, 2, 3, 224, 320, 640)] == [0, 1, 2, 3, 224, 320, 640]
+
+
+@given(extent=st.integers(0, 10**6), parts=st.integers(1, 300))
+def test_bounds_partition_the_extent_near_evenly(extent: int, parts: int) -> None:
+    ranges = [bounds(extent, parts, worker) for worker in range(parts)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == extent
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
+    sizes = [end - begin for begin, end in ranges]
+    assert min(sizes) >= 0
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("extent", "parts", "worker"), [(-1, 1, 0), (4, 0, 0), (4, 2, 2), (4, 2, -1)]
+)
+def test_bounds_of_nothing_are_refused(extent: int, parts: int, worker: int) -> None:
+    with pytest.raises(ShapeError, match=rf"worker {worker} of {parts} parts of {extent} tasks"):
+        bounds(extent, parts, worker)

@@ -1,4 +1,4 @@
-"""Ranges of extents within which decisions stay the same.
+"""Ranges of extents within which decisions stay the same, and ranges of tasks, one a worker.
 
 What is decided for a new extent is decided for the range that it is in, so that most new extents
 find a decision. A range has one extent for which its decision is made, whichever extent comes
@@ -6,6 +6,8 @@ first: what is run does not depend on what ran before.
 """
 
 from __future__ import annotations
+
+from ftuner.errors import ShapeError
 
 EXACT = 32
 """Extents below are fine ranges of their own: each number of rows within a row tile has its own
@@ -33,3 +35,18 @@ def coarse_middle(extent: int) -> int:
     """An extent in the middle of a coarse range, such as 224, 320 and 640."""
     shift = max(extent.bit_length() - 1 - COARSE_BITS, 0)
     return (extent >> shift << shift) + (1 << shift >> 1)
+
+
+def bounds(extent: int, parts: int, worker: int) -> tuple[int, int]:
+    """The half-open range (begin, end) of `extent` tasks that is `worker`'s among `parts`.
+
+    The ranges of all workers are contiguous, in order, and differ in length by at most one; with
+    more parts than tasks some are empty. Raises ShapeError for a negative extent, less than one
+    part, or a worker that is not one of `0 .. parts - 1`.
+    """
+    if extent < 0 or not 0 <= worker < parts:
+        raise ShapeError(
+            f"worker {worker} of {parts} parts of {extent} tasks; expected 0 <= worker < {parts}, "
+            "and a number of tasks of 0 or more"
+        )
+    return worker * extent // parts, (worker + 1) * extent // parts

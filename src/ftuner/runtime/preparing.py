@@ -21,8 +21,6 @@ MAX_SHAPES = 1 << 16
 Extents = SupportsIndex | Sequence[SupportsIndex]
 """Of a dim: a value, or (lo, hi) or (lo, hi, step) for lo, lo + step, ..., and hi. Of an input: its
 shape."""
-Shapes = Sequence[Sequence[int]]
-"""Of the inputs of a graph."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,4 +1,4 @@
-"""Lowered task mappings visit what the mappings say, in that order."""
+"""Emitted loops run the rounds that they should, in order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.loops import I64, carried_loop, counted_loop, lower, partition_bounds
+from ftuner.codegen.llvm.ir.loops import I64, carried_loop, counted_loop, partition_bounds
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
-from ftuner.core.mapping import TaskMapping, bounds, grid, repeat, spatial, split
+from ftuner.core.ranges import bounds
 
 ISA = "neon" if platform.machine() in ("aarch64", "arm64") else "sse2"
 MAX_PARTS = 2**20  # with extents up to 2**40, products stay below 2**63
@@ -60,103 +60,7 @@ class Recorder:
         return out[:count].tolist()
 
 
-def recorder_of(mapping: TaskMapping, unroll: bool = False) -> Recorder:
-    def emit(builder: ir.IRBuilder, arguments: list[ir.Value], record: Callable[..., None]) -> None:
-        worker = None if unroll else arguments[0]
-        lower(builder, mapping, worker, lambda _, task: record(*task), unroll=unroll)
-
-    return Recorder(emit, arguments=1)
-
-
-@st.composite
-def mappings(draw: st.DrawFn) -> TaskMapping:
-    rank = draw(st.integers(1, 3))
-
-    def single() -> TaskMapping:
-        extents = draw(st.lists(st.integers(0, 3), min_size=rank, max_size=rank))
-        if draw(st.integers(0, 2)) == 0:
-            return grid(extents, draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank)))
-        make = draw(st.sampled_from([repeat, spatial]))
-        return make(*extents, ranks=draw(st.permutations(range(rank))))
-
-    mapping = single()
-    for _ in range(draw(st.integers(0, 2 if rank == 1 else 1))):
-        mapping = mapping * single()
-    return mapping
-
-
-def assert_visits(mapping: TaskMapping, recorder: Recorder) -> None:
-    for worker in range(mapping.workers):
-        tasks = mapping.tasks(worker)
-        visited = recorder(worker, capacity=len(tasks) * len(mapping.shape) + 1)
-        assert visited == [index for task in tasks for index in task], f"{mapping}, {worker}"
-
-
-@settings(max_examples=20)
-@given(mappings())
-def test_random_mappings_are_visited_in_order(mapping: TaskMapping) -> None:
-    assert_visits(mapping, recorder_of(mapping))
-
-
-@pytest.mark.parametrize(
-    "mapping",
-    [
-        spatial(2, 1) * repeat(6, 2),
-        repeat(2, 3, ranks=(1, 0)),
-        spatial(2, 3, 5, ranks=(1, 2, 0)),
-        repeat(1, 2) * spatial(3, 2, ranks=(1, 0)) * repeat(2, 2, ranks=(1, 0)),
-        split(7, 3) * spatial(2) * repeat(3),
-        spatial(2, 2) * grid((7, 2), (3, 4)),
-        spatial(3) * repeat(0),
-        repeat(),
-    ],
-    ids=str,
-)
-def test_mappings_are_visited_in_order(mapping: TaskMapping) -> None:
-    assert_visits(mapping, recorder_of(mapping))
-
-
-@pytest.mark.parametrize(
-    "mapping", [repeat(6, 2), repeat(2, 2, ranks=(1, 0)) * repeat(1, 3), repeat(0, 2)], ids=str
-)
-def test_unrolled_tasks_have_constant_indices(mapping: TaskMapping) -> None:
-    tasks: list[tuple[int, ...]] = []
-
-    def emit(builder: ir.IRBuilder, arguments: list[ir.Value], record: Callable[..., None]) -> None:
-        def body(_: ir.IRBuilder, task: tuple[ir.Value, ...]) -> None:
-            assert all(isinstance(index, ir.Constant) for index in task)
-            tasks.append(tuple(index.constant for index in task))
-
-        lower(builder, mapping, None, body, unroll=True)
-
-    (function,) = emit_module(emit, arguments=0).functions
-    assert tasks == mapping.tasks(0)
-    assert len(function.blocks) == 1
-    assert_visits(mapping, recorder_of(mapping, unroll=True))
-
-
-def test_one_loop_a_repeat_axis_and_none_for_spatial_axes() -> None:
-    def phis(mapping: TaskMapping) -> int:
-        def emit(builder: ir.IRBuilder, arguments: list[ir.Value], _: Callable[..., None]) -> None:
-            lower(builder, mapping, arguments[0], lambda _, task: None)
-
-        return str(emit_module(emit, arguments=1)).count(" phi ")
-
-    assert phis(spatial(2, 3)) == 0
-    assert phis(spatial(2, 3) * repeat(4, 5)) == 2
-    assert phis(repeat(2, 3) * spatial(2, 3) * repeat(4, 5)) == 4
-
-
-def test_what_cannot_be_lowered_is_refused() -> None:
-    def emit_with(mapping: TaskMapping, unroll: bool) -> Emit:
-        return lambda builder, _, record: lower(
-            builder, mapping, None, lambda _, task: record(*task), unroll=unroll
-        )
-
-    with pytest.raises(AssertionError, match="cannot unroll"):
-        emit_module(emit_with(spatial(2) * repeat(2), unroll=True), arguments=0)
-    with pytest.raises(AssertionError, match="needs a worker"):
-        emit_module(emit_with(spatial(2), unroll=False), arguments=0)
+def test_a_step_of_zero_is_refused() -> None:
     with pytest.raises(AssertionError, match="step"):
         emit_module(
             lambda builder, *_: counted_loop(builder, 0, 4, step=0).__enter__(), arguments=0

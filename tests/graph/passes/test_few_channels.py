@@ -7,7 +7,7 @@ from tests.graph.graphs import B, Maker, S, T, assert_close, inputs_of, referenc
 
 from ftuner.core.dtype import BFLOAT16, FLOAT32, DType
 from ftuner.graph.ir import Graph
-from ftuner.graph.passes.few_channels import pad_channels
+from ftuner.graph.passes.channels_last import pad_channels
 from ftuner.graph.verify import verify
 
 

@@ -15,7 +15,6 @@ from functools import lru_cache
 
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import key as expression_key
-from ftuner.core.mapping import TaskMapping, repeat
 from ftuner.core.product import ProductTypes
 
 ROW = "row"
@@ -61,10 +60,6 @@ class RegisterTile:
     @property
     def accumulators(self) -> int:
         return self.mr * self.vectors * self.chains
-
-    def registers(self) -> TaskMapping:
-        """The accumulators (row, vector) of one chain, in the order of their multiply-adds."""
-        return repeat(self.mr, self.vectors)
 
     def __str__(self) -> str:
         columns = "+".join([f"{self.vectors}v"] * self.parts)

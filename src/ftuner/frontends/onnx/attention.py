@@ -10,14 +10,16 @@ from ftuner.core.dtype import BOOL, FLOAT32, HALF_DTYPES, INT64, DType
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply, concat, iota, scalar, tanh, where
+from ftuner.graph.algebra import apply, iota, scalar, tanh, where
 from ftuner.graph.checks import malformed, origin, require
 from ftuner.graph.compositions.attention import (
+    after_past,
     default_scale,
     fused,
     merged_heads,
     one_mask,
     rotated,
+    split_heads,
 )
 from ftuner.graph.ir import Value
 
@@ -37,8 +39,7 @@ def _heads(node: NodeView, x: Value, count: str) -> Value:
     heads = node.integer(count)
     if heads < 1:
         raise malformed(f"{count} is {heads}")
-    split = x.reshape((*x.shape[:2], heads, quotient(x.shape[2], heads)))
-    return split.transpose((0, 2, 1, 3))
+    return split_heads(x, heads, check=False)
 
 
 def _repeated(x: Value, heads: Dim) -> Value:
@@ -185,15 +186,7 @@ def _attention(
     value = _heads(node, v, "kv_num_heads")
     for x in (key, value):
         require(query.shape[0], x.shape[0], "batches of queries, keys and values")
-    past: Dim = 0
-    if (past_key is None) != (past_value is None):
-        raise malformed("past_key and past_value are given together, or neither")
-    if past_key is not None and past_value is not None:
-        if past_key.rank != 4 or past_value.rank != 4:
-            raise malformed(f"past keys {past_key.type} and values {past_value.type}")
-        past = past_key.shape[2]
-        key = concat([past_key, key], 2)
-        value = concat([past_value, value], 2)
+    key, value, past = after_past(key, value, past_key, past_value)
     if not 0 <= softcap < math.inf:
         raise malformed(f"softcap is {softcap}; expected a finite number, zero or more")
     if not 0 <= qk_matmul_output_mode < SCORE_MODES:

@@ -195,7 +195,11 @@ class PerfectHash:
 
 
 def perfect_hash(words: Array) -> PerfectHash:
-    """The hash of distinct unsigned integers."""
+    """The hash of distinct unsigned integers, which are known when a model is loaded.
+
+    Two multiplicative hashes give a bucket and a slot; the displacement of the bucket makes the
+    slots of all keys distinct (hash and displace; Belazzougui et al., ESA 2009).
+    """
     bits = 8 * words.itemsize
     draw = np.random.default_rng(int.from_bytes(blake2b(words.tobytes()).digest(), "little"))
     log_size, tries = (2 * words.size - 1).bit_length(), 0

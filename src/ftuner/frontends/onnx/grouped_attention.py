@@ -20,6 +20,7 @@ from ftuner.graph.compositions.attention import (
     merged_heads,
     one_mask,
     rotated,
+    split_heads,
 )
 from ftuner.graph.ir import Value
 
@@ -61,13 +62,6 @@ def _rotary_embedding(
     positions = _positions(given, heads.shape[0], heads.shape[axis])
     turned = rotated(heads, (cosines, sines), positions, axis, rotary_embedding_dim, interleaved)
     return turned.reshape(x.shape)
-
-
-def _split(x: Value, heads: int) -> Value:
-    """[batch, sequence, heads times head size] as [batch, heads, sequence, head size]."""
-    size = quotient(x.shape[2], heads)
-    require(size * heads, x.shape[2], f"{heads} heads of {x.type}")
-    return x.reshape((*x.shape[:2], heads, size)).transpose((0, 2, 1, 3))
 
 
 @onnx("GroupQueryAttention", domain=MICROSOFT)
@@ -144,7 +138,7 @@ def _within(last: Value, extent: Dim) -> Value:
 def _projections(
     query: Value, key: Value | None, value: Value | None, heads: int, groups: int
 ) -> tuple[Value, Value, Value]:
-    """Queries, keys and values with the axes of `_split`: given apart, or in one tensor."""
+    """Queries, keys and values with the axes of `split_heads`: given apart, or in one tensor."""
     given = [x for x in (query, key, value) if x is not None]
     if any(x.rank != 3 for x in given) or len(given) == 2:
         raise malformed(f"attention of {', '.join(str(x.type) for x in given)}")
@@ -159,7 +153,7 @@ def _projections(
         require(x.shape[2] * heads, query.shape[2] * groups, what)
         require(x.shape[0], query.shape[0], what)
         require(x.shape[1], query.shape[1], what)
-    return _split(query, heads), _split(key, groups), _split(value, groups)
+    return split_heads(query, heads), split_heads(key, groups), split_heads(value, groups)
 
 
 def _cached(past: Value | None, new: Value, before: Value, total: Dim) -> Value:

@@ -15,7 +15,12 @@ from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, concat, equal, iota, scalar, where, zero_padded
 from ftuner.graph.checks import expect_shape, malformed, require, unsupported
-from ftuner.graph.compositions.attention import default_scale, merged_heads
+from ftuner.graph.compositions.attention import (
+    after_past,
+    default_scale,
+    merged_heads,
+    split_heads,
+)
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import expect_within
 
@@ -30,15 +35,6 @@ class _Masks(NamedTuple):
     """Integers that say which keys count; see `_padding`."""
     bias: Value | None
     """An addend that broadcasts to [batch, heads, queries, keys]."""
-
-
-def _split(x: Value, heads: int) -> Value:
-    """[batch, sequence, heads times head size] as [batch, heads, sequence, head size]."""
-    if x.rank != 3:
-        raise malformed(f"attention of {x.type}; expected three axes")
-    size = quotient(x.shape[2], heads)
-    require(heads * size, x.shape[2], f"{heads} heads of {x.type}")
-    return x.reshape((*x.shape[:2], heads, size)).transpose((0, 2, 1, 3))
 
 
 def _head_count(node: NodeView) -> int:
@@ -139,7 +135,7 @@ def _of_projection(
     """Attention of queries, keys and values that are one product's columns."""
     _expect_plain(node, ["past_present_share_buffer", "do_rotary"])
     heads = _head_count(node)
-    query, key, value = (_split(x, heads) for x in qkv.pieces(2, sizes))
+    query, key, value = (split_heads(x, heads) for x in qkv.pieces(2, sizes))
     before: Dim = 0
     if past is not None:
         if past.rank != 5:
@@ -210,8 +206,6 @@ def _multi_head(context: Context, node: NodeView) -> Sequence[Value]:
         raise unsupported("packed queries, keys and values")
     if query.rank != 3 or key.rank != value.rank or key.rank not in (3, 4):
         raise unsupported(f"attention of {query.type}, {key.type}, {value.type}")
-    if (old_key is None) != (old_value is None):
-        raise malformed("past_key and past_value are given together, or neither")
     parts = [query, key, value]
     if bias is not None:
         if bias.rank != 1 or key.rank != 3:
@@ -221,12 +215,7 @@ def _multi_head(context: Context, node: NodeView) -> Sequence[Value]:
         require(bias.shape[0], sizes[0] + sizes[1] + sizes[2], what)
         pieces = bias.pieces(0, sizes)
         parts = [x + b for x, b in zip(parts, pieces, strict=True)]
-    query, key, value = (x if x.rank == 4 else _split(x, heads) for x in parts)
-    before: Dim = 0
-    if old_key is not None and old_value is not None:
-        if old_key.rank != 4 or old_value.rank != 4:
-            raise malformed(f"past keys {old_key.type} and values {old_value.type}")
-        before = old_key.shape[2]
-        key, value = concat([old_key, key], 2), concat([old_value, value], 2)
+    query, key, value = (x if x.rank == 4 else split_heads(x, heads) for x in parts)
+    key, value, before = after_past(key, value, old_key, old_value)
     masks = _Masks(padding, addend)
     return [_attended(context, node, query, key, value, masks, before), key, value]

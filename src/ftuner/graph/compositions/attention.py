@@ -12,18 +12,40 @@ from ftuner.graph.checks import expect_shape, malformed, require
 from ftuner.graph.ir import Value
 
 
+def split_heads(x: Value, heads: int, check: bool = True) -> Value:
+    """[batch, sequence, heads times head size] as [batch, heads, sequence, head size]. `check`:
+    whether the heads are required to be all of x."""
+    size = quotient(x.shape[2], heads)
+    if check:
+        require(heads * size, x.shape[2], f"{heads} heads of {x.type}")
+    return x.reshape((*x.shape[:2], heads, size)).transpose((0, 2, 1, 3))
+
+
 def merged_heads(x: Value) -> Value:
-    """The inverse of `_heads`: [batch, sequence, heads times head size]."""
+    """The inverse of `split_heads`: [batch, sequence, heads times head size]."""
     turned = x.transpose((0, 2, 1, 3))
     return turned.reshape((*turned.shape[:2], product(turned.shape[2:])))
 
 
 def default_scale(query: Value) -> Value:
-    """1 / sqrt(head size) for queries with the axes of `_heads`."""
+    """1 / sqrt(head size) for queries with the axes of `split_heads`."""
     size = query.shape[3]
     if isinstance(size, int):
         return scalar(1 / math.sqrt(size) if size else 1.0, query.dtype)
     return 1 / sqrt(counted([size], query.dtype))
+
+
+def after_past(
+    key: Value, value: Value, past_key: Value | None, past_value: Value | None
+) -> tuple[Value, Value, Dim]:
+    """Keys and values after those of the past, if there are any, and the number of these."""
+    if (past_key is None) != (past_value is None):
+        raise malformed("past_key and past_value are given together, or neither")
+    if past_key is None or past_value is None:
+        return key, value, 0
+    if past_key.rank != 4 or past_value.rank != 4:
+        raise malformed(f"past keys {past_key.type} and values {past_value.type}")
+    return concat([past_key, key], 2), concat([past_value, value], 2), past_key.shape[2]
 
 
 def one_mask(allowed: Value | None, bias: Value | None) -> Value | None:

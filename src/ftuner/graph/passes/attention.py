@@ -5,8 +5,8 @@ from __future__ import annotations
 from ftuner.core.dim import Shape
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Graph, Node, Value, writing_to
-from ftuner.graph.passes.batch_axes import together
 from ftuner.graph.passes.biases import NEVER_SEEN
+from ftuner.graph.passes.merged_axes import together
 from ftuner.graph.passes.scores import Scores, ScoresReader
 from ftuner.graph.passes.shared_heads import apart, shared
 from ftuner.graph.rewrite.rewriting import Rewriting

@@ -4,23 +4,27 @@ Operators with windows are channels last, and a model file is channels first: ea
 stands between two transpositions. A transposition is moved from the operand of an operator to its
 result where the operator can work on the permuted axes. There it meets the opposite transposition
 of the next operator, and both go. What is left are conversions at the borders of regions that
-channels last suits.
+channels last suits. Pools outside of these become pools of single channels, and the few channels of
+pictures are padded for a GPU.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Shape, product
+from ftuner.core.dim import Shape, minimum, product
+from ftuner.core.dtype import DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.graph.algebra import apply, concat, constant, zero_padded
 from ftuner.graph.ir import Graph, Node, Value, writing_to
+from ftuner.graph.ops.windows import ARGMAX
 from ftuner.graph.passes.permuted_axes import RULES, Permutation, inverse
 from ftuner.graph.rewrite.rewriting import Rewriting
-from ftuner.graph.rewrite.rule import rule
+from ftuner.graph.rewrite.rule import Rule, rule
 from ftuner.graph.rewrite.surroundings import Surroundings
 
 WINDOWED = frozenset({"convolution", "word_convolution", "window_reduce"})
@@ -241,3 +245,117 @@ def _is_reshape(shape: Shape, rank: int, permutation: Permutation) -> bool:
     whole = (1,) * (rank - len(shape)) + shape
     moved = [j for j in permutation if whole[j] != 1]
     return moved == sorted(moved)
+
+
+LEAST_ROW = 16
+"""Fewest elements of a row that are worth it, for each element of a window but one. On AMD Zen 4
+pools of 64 images of one channel, by windows of 3 x 3, take 1.1 to 1.9 times as long along rows of
+7 to 28, and 0.8 of the time along rows of 40; by 5 x 5 as long along rows of 48 and 56. With AVX2
+they take 0.7 to 1 of the time already along rows of 16 to 28."""
+LEAST_CHANNELS = 16
+"""Fewest channels that are worth transpositions: they fill a vector of AVX-512."""
+
+
+@rule("transpose")
+def write_single_channels(node: Node, around: Surroundings) -> Value | None:
+    """Writes pools between transpositions, and what is computed of their elements, as pools of
+    images of one channel.
+
+    Where neither what a pool reads nor what reads its result has channels last, two transpositions
+    take longer than a pool of long rows. Images of one channel need none, and have their rows along
+    vectors. Where it is not known whether rows are long, there are both pools: one of all images
+    and one of none.
+    """
+    if not is_to_channels_first(node.attributes["perm"]):
+        return None
+    (value,) = node.inputs
+    chain = [node]
+    while around.only_consumer(value) is not None:
+        made_by = around.producer_of(value)
+        if made_by is None:
+            return None
+        chain.insert(0, made_by)
+        if made_by.op == "window_reduce":
+            return _written(around, chain)
+        whole = [v for v in made_by.inputs if v.rank == value.rank]
+        others = [v for v in made_by.inputs if v.rank < value.rank]
+        alike = all(v.shape[-1:] in ((), (1,)) for v in others)
+        if not is_pointwise(made_by.op) or len(whole) != 1 or not alike:
+            return None
+        value = whole[0]
+    return None
+
+
+def _written(around: Surroundings, chain: list[Node]) -> Value | None:
+    """`chain`: a pool and the nodes up to its transposition."""
+    pool = chain[0]
+    before = around.producer(pool.inputs[0], "transpose")
+    if before is None or not is_to_channels_last(before.attributes["perm"]):
+        return None
+    (picture,) = before.inputs
+    images, channels, *_, row = picture.shape
+    kernel = pool.attributes["kernel"][-1]
+    least = LEAST_ROW * (kernel - 1 if isinstance(kernel, int) and kernel > 1 else 1)
+    if pool.attributes["kind"] == ARGMAX or (isinstance(row, int) and row < least):
+        return None
+    if isinstance(row, int) or (isinstance(channels, int) and channels < LEAST_CHANNELS):
+        return _of_one_channel(picture, before, chain)
+    long = images * minimum(row // least, 1)
+    first, rest = picture.pieces(0, (long, images - long))
+    return concat([_of_one_channel(first, before, chain), _copied([before, *chain], rest)], axis=0)
+
+
+def _of_one_channel(picture: Value, before: Node, chain: list[Node]) -> Value:
+    """The result of a chain for some of its images, as images of one channel."""
+    images, channels = picture.shape[:2]
+    pooled = _copied(chain[:-1], picture.reshape((images * channels, *picture.shape[2:], 1)))
+    return pooled.reshape((images, *chain[-1].output.shape[1:]))
+
+
+def _copied(nodes: list[Node], other: Value) -> Value:
+    """The result of a chain whose first node reads `other` in the place of its operand."""
+    value = nodes[0].inputs[0]
+    for node in nodes:
+        operands = (other if v is value else v for v in node.inputs)
+        value, other = node.output, apply(node.op, *operands, **node.attributes)
+    return other
+
+
+MOST_ROW_BYTES = 128
+"""Most bytes of a row of a window with padded channels: those of a k step of every tile, so that
+padding adds no step."""
+
+
+def pad_channels(held: Mapping[Value, DType]) -> Rule:
+    """The rule by which paddings before convolutions also pad channels, with zeros, to whole
+    vectors: the pixels of a picture are then not loaded element by element. `held`: as in
+    `graph.precision`."""
+
+    @rule("convolution")
+    def padded(node: Node, around: Surroundings) -> Value | None:
+        x, w = node.inputs
+        pad = around.producer(x, "pad")
+        if pad is None or w.constant is None or around.only_consumer(x) is not node:
+            return None
+        channels, row = w.shape[-2], w.shape[-3]
+        zeros = pad.attributes["mode"] == "constant" and _is_zero(pad.inputs[1])
+        if not zeros or node.attributes["groups"] > 1:
+            return None
+        assert isinstance(channels, int)
+        assert isinstance(row, int)
+        size = held.get(node.output, node.output.dtype).itemsize
+        vector = ALIGNMENT_BYTES // size
+        more = -channels % vector
+        if row * channels % vector == 0 or row * (channels + more) * size > MOST_ROW_BYTES:
+            return None
+        after = (*pad.attributes["after"][:-1], pad.attributes["after"][-1] + more)
+        wide = apply("pad", *pad.inputs, **{**pad.attributes, "after": after})
+        widths = [(0, 0)] * (w.rank - 2) + [(0, more), (0, 0)]
+        weight = constant(np.pad(w.constant, widths), w.dtype)
+        return apply("convolution", wide, weight, **node.attributes)
+
+    return padded
+
+
+def _is_zero(value: Value) -> bool:
+    return value.constant is not None and not value.constant.any()

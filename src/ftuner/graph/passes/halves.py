@@ -5,7 +5,7 @@ float32. Constants have the values of the file. In between, only casts of the fi
 round, so results are at least as exact as the file asks for.
 
 Constant weights of half precision stay as they are: uKernels widen them, which takes half of the
-memory. What is half precision before and after a concatenation, or a write of rows, is copied.
+memory. Concatenations copy what is half precision before and after them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,12 @@ def _half(value: Value, dtypes: Sequence[DType]) -> Value | None:
 
 def join_halves(graph: Graph) -> Graph:
     """Replace roundings of concatenations of what was half precision before, and of caches of it
-    with new rows."""
+    with new rows.
+
+    A concatenation widens its operands, and its result is rounded again. An operand that an input
+    gives is the same number after both: it is copied in half precision, and only the others are
+    rounded. The same holds of rows that are written into such an operand.
+    """
     for dtype in HALF_DTYPES.values():
         if any(node.op == "cast" and node.output.dtype == dtype for node in graph.nodes):
             new = Rewriting(graph)

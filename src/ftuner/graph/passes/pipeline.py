@@ -11,7 +11,11 @@ from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.block_products import widened_blocks
-from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
+from ftuner.graph.passes.channels_last import (
+    move_transpositions,
+    pad_first_layers,
+    write_single_channels,
+)
 from ftuner.graph.passes.choices import choice
 from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.passes.experts import recognise_experts
@@ -23,7 +27,6 @@ from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.rotary import rotary
 from ftuner.graph.passes.separate_axes import separate_axes
-from ftuner.graph.passes.single_channels import write_single_channels
 from ftuner.graph.passes.whole_indices import whole_indices
 from ftuner.graph.passes.word_products import PRECISIONS, products_of_levels
 from ftuner.graph.rewrite import rules

@@ -20,8 +20,8 @@ from ftuner.core.dtype import BOOL
 from ftuner.graph.algebra import where
 from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Graph, Node, Operand, Value
-from ftuner.graph.passes.batch_axes import parts_of, view_shape
 from ftuner.graph.passes.biases import NEVER_SEEN, OUTWEIGHING, is_of_scores, leaves_or_replaces
+from ftuner.graph.passes.merged_axes import parts_of, view_shape
 from ftuner.graph.passes.positions import Masks, Seen, triangle_of
 from ftuner.graph.rewrite.surroundings import Surroundings, scaled
 

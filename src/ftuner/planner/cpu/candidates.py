@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED
-from ftuner.core.mapping import bounds
 from ftuner.core.product import ReadWindow
+from ftuner.core.ranges import bounds
 from ftuner.cost.cpu.correction import UNKNOWN, Correction
 from ftuner.cost.cpu.correction_features import KINDS, machine_features, share_features
 from ftuner.cost.cpu.product import Covers, ProductCost, ProductMachine, ProductShare, RowBlocks

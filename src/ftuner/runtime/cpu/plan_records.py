@@ -22,8 +22,8 @@ from ftuner.codegen.llvm.native.records import Segment as SegmentSlot
 from ftuner.codegen.llvm.native.records import Worker as WorkerSlot
 from ftuner.core.cpu.tile import COLUMN, MAX_SEGMENTS
 from ftuner.core.dtype import DType
-from ftuner.core.mapping import bounds
 from ftuner.core.product import ProductTypes
+from ftuner.core.ranges import bounds
 from ftuner.planner.cpu.cover import CoverTable, Segments
 from ftuner.planner.cpu.plan import Band, Plan, Share
 from ftuner.runtime.cpu.arrays import Array

@@ -28,7 +28,7 @@ from ftuner.errors import (
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.ir import Array, Graph
 from ftuner.graph.lowering import lower
-from ftuner.graph.passes.few_channels import pad_channels
+from ftuner.graph.passes.channels_last import pad_channels
 from ftuner.graph.precision import held_types
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options

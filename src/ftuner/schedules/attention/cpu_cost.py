@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
-from ftuner.core.mapping import bounds
+from ftuner.core.ranges import bounds
 from ftuner.cost.cpu.product import Covers
 from ftuner.cost.functions import EXP2_FLUSHED, operation_cycles
 from ftuner.cost.step import Estimate, Machine, Stream, estimate_of

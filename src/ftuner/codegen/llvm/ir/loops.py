@@ -1,7 +1,4 @@
-"""From task mappings to loops in LLVM IR.
-
-Repeats become counted loops, spatial mappings become arithmetic on the worker's number, and
-partitions become loops over bounds computed from it. All indices are i64.
+"""Loops in LLVM IR, and the bounds of a worker's tasks. All indices are i64.
 
 Rows are copied by one internal function for each element type of a module: in whole vectors, then
 in halves down to one element. There are no masks, so that every ISA can do it.
@@ -10,26 +7,13 @@ in halves down to one element. There are no masks, so that every ISA can do it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from math import prod
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from llvmlite import ir
 
 from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, const, scalar_type
 from ftuner.core.dtype import DType
-from ftuner.core.mapping import (
-    Partition,
-    Repeat,
-    Spatial,
-    TaskMapping,
-    factors,
-    loop_order,
-    strides,
-)
-
-Body = Callable[[ir.IRBuilder, tuple[ir.Value, ...]], None]
-"""What emits one task: given the builder and the task's index along each axis, as i64 values."""
 
 
 @contextmanager
@@ -109,7 +93,7 @@ def carried_loop(
 def partition_bounds(
     builder: ir.IRBuilder, extent: ir.Value | int, parts: ir.Value | int, worker: ir.Value | int
 ) -> tuple[ir.Value, ir.Value]:
-    """Emit `ftuner.core.mapping.bounds`: the half-open i64 range (begin, end) of `worker`.
+    """Emit `ftuner.core.ranges.bounds`: the half-open i64 range (begin, end) of `worker`.
 
     All are i64 values or Python integers, with `extent >= 0`, `0 <= worker < parts`, and
     `extent * parts` below 2**63.
@@ -121,85 +105,6 @@ def partition_bounds(
     begin = builder.udiv(builder.mul(worker, extent, flags=flags), parts)
     end = builder.udiv(builder.mul(following, extent, flags=flags), parts)
     return begin, end
-
-
-def lower(
-    builder: ir.IRBuilder,
-    mapping: TaskMapping,
-    worker: ir.Value | None,
-    body: Body,
-    unroll: bool = False,
-) -> None:
-    """Emit the tasks of `worker` under `mapping`, in order, calling `body` to emit a task.
-
-    `worker` is an i64 value below `mapping.workers`, which is not checked at run time; it may be
-    None if there is one worker. `body` is called once, inside the innermost loop. With `unroll`,
-    for mappings made of repeats alone, there are no loops: `body` is called for each task in turn
-    with constant indices.
-    """
-    if unroll:
-        assert all(isinstance(f, Repeat) for f in factors(mapping)), f"cannot unroll {mapping!r}"
-        for task in mapping.tasks(0):
-            body(builder, tuple(_i64(index) for index in task))
-        return
-    assert worker is not None or mapping.workers == 1, f"{mapping!r} needs a worker"
-    if mapping.workers == 0:
-        return
-    worker = _i64(0) if worker is None else worker
-    indices = (_i64(0),) * len(mapping.shape)
-    inner_workers = mapping.workers
-    with ExitStack() as loops:
-        for factor in factors(mapping):
-            inner_workers //= factor.workers
-            own = _digit(builder, worker, inner_workers, factor.workers, mapping.workers)
-            task = _enter(builder, loops, factor, own)
-            indices = tuple(
-                builder.add(builder.mul(outer, _i64(extent)), inner)
-                for outer, extent, inner in zip(indices, factor.shape, task, strict=True)
-            )
-        body(builder, indices)
-
-
-def _enter(
-    builder: ir.IRBuilder, loops: ExitStack, factor: TaskMapping, worker: ir.Value
-) -> tuple[ir.Value, ...]:
-    """Open the loops of one factor and return the task's index along each axis."""
-    if isinstance(factor, Repeat):
-        by_axis = {
-            axis: loops.enter_context(counted_loop(builder, 0, factor.extents[axis]))
-            for axis in loop_order(factor.ranks)
-        }
-        return tuple(by_axis[axis] for axis in range(len(factor.extents)))
-    if isinstance(factor, Spatial):
-        return _position(builder, worker, factor.extents, factor.ranks)
-    assert isinstance(factor, Partition), f"no lowering for {factor!r}"
-    position = _position(builder, worker, factor.parts, tuple(range(len(factor.parts))))
-    ranges = [
-        partition_bounds(builder, extent, parts, at)
-        for extent, parts, at in zip(factor.extents, factor.parts, position, strict=True)
-    ]
-    return tuple(loops.enter_context(counted_loop(builder, *range_)) for range_ in ranges)
-
-
-def _position(
-    builder: ir.IRBuilder, worker: ir.Value, extents: tuple[int, ...], ranks: tuple[int, ...]
-) -> tuple[ir.Value, ...]:
-    """The position of `worker` in a grid of `extents` whose axes are ordered by `ranks`."""
-    return tuple(
-        _digit(builder, worker, stride, extent, prod(extents))
-        for stride, extent in zip(strides(extents, ranks), extents, strict=True)
-    )
-
-
-def _digit(
-    builder: ir.IRBuilder, number: ir.Value, stride: int, radix: int, limit: int
-) -> ir.Value:
-    """`number // stride % radix` for a `number` in `0 .. limit - 1`."""
-    if radix == 1:
-        return _i64(0)
-    quotient = builder.udiv(number, _i64(stride)) if stride > 1 else number
-    # The optimiser does not know the limit, so it could not drop the remainder by itself.
-    return builder.urem(quotient, _i64(radix)) if stride * radix < limit else quotient
 
 
 def _i64(value: ir.Value | int) -> ir.Value:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import product
 from math import ceil
 from typing import NamedTuple
 
@@ -348,13 +348,13 @@ class KLoop:
         row_of_b = [self._vector_of_b(row, v) for v in range(kernel.tile.vectors)]
         column = at(builder, a, self._a_steps[number])
         done: list[ir.Value] = []
-        for i, places in groupby(kernel.tile.registers().tasks(0), key=lambda place: place[0]):
+        for i in range(kernel.tile.mr):
             address = at(builder, column, self._a_rows[i])
             element = builder.load(address, typ=scalar_type(kernel.types.a), align=self._size)
             value = splat(builder, element, kernel.lanes)
             added = [
                 self._multiply_add(builder, value, row_of_b[v], sums[i * kernel.tile.vectors + v])
-                for _, v in places
+                for v in range(kernel.tile.vectors)
             ]
             if self._isa.unrolled:
                 in_order(builder, added)

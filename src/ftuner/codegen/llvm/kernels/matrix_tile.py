@@ -16,9 +16,9 @@ from dataclasses import replace
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import at, const, maximum, reserve, scalar_type, slot
+from ftuner.codegen.llvm.ir.instructions import Tiles, TileShape
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
-from ftuner.codegen.llvm.ir.tiles import Tiles, TileShape
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context

@@ -14,9 +14,8 @@ from typing import Any
 from llvmlite import ir
 
 from ftuner.codegen.llvm.ir.builder import const, scalar_type
-from ftuner.codegen.llvm.ir.instructions import emitter_of
+from ftuner.codegen.llvm.ir.instructions import Tiles, TileShape, emitter_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
-from ftuner.codegen.llvm.ir.tiles import Tiles, TileShape
 from ftuner.codegen.llvm.objects.jit import compile_object, has_instruction, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32

@@ -341,7 +341,12 @@ class _Band:
 
 
 def emit_covered(module: ir.Module, dtype: DType) -> ir.Function:
-    """Add the function to the driver of a dtype."""
+    """Add to the driver of a dtype what completes a band of a plan for a range of rows: the row
+    tiles that cover the rows of a call.
+
+    `Band* covered(band, rows, memory)` returns the band itself if its plan is for one number of
+    rows. Otherwise it copies the band to `memory` and looks its rows and segments up.
+    """
     kind = ir.FunctionType(PTR, [PTR, I64, PTR])
     function = ir.Function(module, kind, f"ftuner_covered_{dtype}")
     function.linkage = "internal"

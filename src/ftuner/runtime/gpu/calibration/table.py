@@ -7,7 +7,7 @@ experiment, by arithmetic on the estimate alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
@@ -41,7 +41,8 @@ _L2_PARTS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0
 """Parts of L2 that B takes."""
 _DEPTHS = (16, 32, 64, 128)
 
-Proposal = Callable[[Workload], Iterator[Trial]]
+Source = tuple[Any, ...]
+"""The library of a `Workload` that trials are taken from, what takes them, and its arguments."""
 
 
 class Row(NamedTuple):
@@ -50,124 +51,96 @@ class Row(NamedTuple):
     field: str
     why: str
     """How the constant follows from these trials."""
-    propose: Proposal
+    sources: tuple[Source, ...]
     trials: int = 5
     """Trials to time."""
     swept: bool = False
     """Whether all trials proposed are timed: the estimate is a step function of the constant."""
 
-
-def _matrix(source: Callable[..., Iterator[Trial]], *arguments: Any) -> Proposal:
-    def propose(workload: Workload) -> Iterator[Trial]:
-        if workload.matrix is not None:
-            yield from source(workload.matrix, *arguments)
-
-    return propose
-
-
-def _single(source: Callable[..., Iterator[Trial]], *arguments: Any) -> Proposal:
-    def propose(workload: Workload) -> Iterator[Trial]:
-        if workload.single is not None:
-            yield from source(workload.single, *arguments)
-
-    return propose
+    def proposed(self, workload: Workload) -> tuple[Trial, ...]:
+        """Returns the trials that settle the constant, as far as the chip has libraries of them."""
+        found: dict[Trial, None] = {}
+        for library, source, *arguments in self.sources:
+            known = getattr(workload, library)
+            found |= {} if known is None else dict.fromkeys(source(known, *arguments))
+        return tuple(found)
 
 
-def _all(*proposals: Proposal) -> Proposal:
-    def propose(workload: Workload) -> Iterator[Trial]:
-        for proposal in proposals:
-            yield from proposal(workload)
-
-    return propose
-
-
+_M, _S = "matrix", "single"
 TABLE = (
     Row(
         "sustained_matrix_share",
         "products in whole waves of full multiprocessors take as long as their multiply-adds",
-        _all(_matrix(full, 2, 4096), _matrix(full, 1, 8192)),
+        ((_M, full, 2, 4096), (_M, full, 1, 8192)),
     ),
     Row(
-        "sustained_vector_share",
-        "the same without matrix units",
-        _all(_single(full, 1, 2048), _single(full, 1, 4096)),
+        "sustained_vector_share", "the same without matrix units",
+        ((_S, full, 1, 2048), (_S, full, 1, 4096)),
     ),
     Row(
-        "split_matrix_share",
-        "the same of float32 by parts on the matrix units",
-        _all(_single(full, 1, 2048), _single(full, 1, 4096)),
+        "split_matrix_share", "the same of float32 by parts on the matrix units",
+        ((_S, full, 1, 2048), (_S, full, 1, 4096)),
     ),
     Row(
         "sustained_dram_share",
         "few rows by a weight of several times L2 take as long as the weight's transfer",
-        _all(_matrix(streamed, 1, 4.0), _matrix(streamed, 1, 8.0), _single(streamed, 1, 4.0)),
+        ((_M, streamed, 1, 4.0), (_M, streamed, 1, 8.0), (_S, streamed, 1, 4.0)),
     ),
     Row(
         "l2_rate_ratio",
         "products of many row and column tiles take as long as L2 delivers them",
-        _all(_matrix(full, 2, 4096), _matrix(full, 4, 4096)),
-        trials=6,
+        ((_M, full, 2, 4096), (_M, full, 4, 4096)), trials=6,
     ),
     Row(
         "overlap_exponent",
         "rows for which multiply-adds take about as long as the weight's transfer take longer than "
         "either",
-        _all(*(_matrix(streamed, rows, 4.0) for rows in (1, 2, 3, 4, 6)),
-             *(_single(streamed, rows, 2.0) for rows in (1, 2, 3)),
-             _matrix(full, 2, 4096)),
+        (*((_M, streamed, rows, 4.0) for rows in (1, 2, 3, 4, 6)),
+         *((_S, streamed, rows, 2.0) for rows in (1, 2, 3)), (_M, full, 2, 4096)),
         trials=8,
     ),
     Row(
         "loaded_latency_ratio",
         "one small tile for each multiprocessor takes a latency for each round of its stages",
-        _all(_matrix(lone, 8192), _matrix(lone, 16384), _single(lone, 8192)),
+        ((_M, lone, 8192), (_M, lone, 16384), (_S, lone, 8192)),
     ),
     Row(
         "step_cycles",
         "one large tile for each multiprocessor takes longer than its multiply-adds for each step",
-        _all(_matrix(lone, 8192), _single(lone, 4096)),
-        trials=6,
+        ((_M, lone, 8192), (_S, lone, 4096)), trials=6,
     ),
     Row(
-        "synchronous_step_cycles",
-        "the same of low tiles, whose warps wait for their products",
-        _all(_matrix(lone, 4096), _matrix(lone, 8192), _single(lone, 4096)),
-        trials=6,
+        "synchronous_step_cycles", "the same of low tiles, whose warps wait for their products",
+        ((_M, lone, 4096), (_M, lone, 8192), (_S, lone, 4096)), trials=6,
     ),
     Row(
-        "ramp_latencies",
-        "products of few steps take longer than these",
-        _all(_matrix(lone, 256), _matrix(lone, 512)),
-        trials=6,
+        "ramp_latencies", "products of few steps take longer than these",
+        ((_M, lone, 256), (_M, lone, 512)), trials=6,
     ),
     Row(
-        "part_rate_share",
-        "products by split-k of large tiles take as long as their parts",
-        _all(_matrix(split, 4), _matrix(split, 8)),
-        trials=6,
+        "part_rate_share", "products by split-k of large tiles take as long as their parts",
+        ((_M, split, 4), (_M, split, 8)), trials=6,
     ),
     Row(
         "reduce_latencies",
         "products by split-k with few steps end a few latencies after their last step",
-        _all(_matrix(split, 4), _matrix(split, 8)),
-        trials=6,
+        ((_M, split, 4), (_M, split, 8)), trials=6,
     ),
     Row(
         "l2_share",
         "a weight that is read once for each row tile comes from DRAM again where it is larger",
-        _all(_matrix(swept, 16, _L2_PARTS)),
-        swept=True,
+        ((_M, swept, 16, _L2_PARTS),), swept=True,
     ),
     Row(
         "exponentials_per_cycle",
         "attention over short vectors takes as long as its exponentials",
-        _all(*(_matrix(attended, depth, 2048, 4.0, False) for depth in _DEPTHS)),
+        tuple((_M, attended, depth, 2048, 4.0, False) for depth in _DEPTHS),
     ),
     Row(
         "last_unit_share",
         "causal attention with few tiles for each multiprocessor ends unevenly",
-        _all(*(_matrix(attended, depth, rows, waves, True)
-               for depth in (64, 128) for rows in (1024, 2048, 4096) for waves in (1.5, 2.5, 4.0))),
+        tuple((_M, attended, depth, rows, waves, True)
+              for depth in (64, 128) for rows in (1024, 2048, 4096) for waves in (1.5, 2.5, 4.0)),
         trials=8,
     ),
 )  # fmt: skip
@@ -222,7 +195,7 @@ def sensitivities(
 def designed(hardware: GpuHardware) -> dict[str, tuple[Trial, ...]]:
     """Returns the trials to time for each constant; none where no estimate depends on it."""
     workload = workload_of(hardware)
-    proposed = {row.field: tuple(dict.fromkeys(row.propose(workload))) for row in TABLE}
+    proposed = {row.field: row.proposed(workload) for row in TABLE}
     pool = list(dict.fromkeys(trial for trials in proposed.values() for trial in trials))
     fields = [row.field for row in TABLE]
     near, far = (sensitivities(hardware, pool, fields, step) for step in (_STEP, _FAR_STEP))
