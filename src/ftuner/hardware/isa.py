@@ -195,7 +195,12 @@ _TABLE: dict[str, InstructionSet] = {
             masked=False,
             # As on SSE2.
             unrolled=False,
-            multiply_adds=FUSED,
+            # USDOT and BFDOT. The second may round otherwise than VDPBF16PS does.
+            multiply_adds=(
+                *FUSED,
+                replace(OF_BYTES, flag="i8mm"),
+                replace(OF_BFLOAT16, flag="bf16"),
+            ),
             # LLVM 22's model of Neoverse N1 loads elements of A so early that the k loop of a 5x20
             # tile spills accumulators; the generic model keeps every tile in registers.
             scheduling_model="generic",

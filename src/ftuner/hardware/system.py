@@ -193,7 +193,7 @@ def read_system(
     if quota is not None:
         cores = min(cores, max(1, math.ceil(quota)))
     sections = _cpuinfo(root)
-    features = _features(sections)
+    features = _features(sections, architecture)
     if not features:
         provenance["features"] = "assumed"
     memory = _memory_bytes(root)
@@ -316,15 +316,11 @@ def _cpuinfo(root: Path) -> list[dict[str, str]]:
     return sections
 
 
-def _features(sections: list[dict[str, str]]) -> frozenset[str]:
-    """The flags that all processors have (unequal cores exist); x86 says `flags`, Arm
-    `Features`."""
-    flags = [
-        frozenset(section[key].split())
-        for section in sections
-        for key in ("flags", "features")
-        if key in section
-    ]
+def _features(sections: list[dict[str, str]], architecture: str) -> frozenset[str]:
+    """The flags that all processors have (unequal cores exist); x86 says `flags`, Arm `Features`,
+    and an emulator may show those of its host."""
+    key = "features" if architecture == "aarch64" else "flags"
+    flags = [frozenset(section[key].split()) for section in sections if key in section]
     return frozenset.intersection(*flags) if flags else frozenset()
 
 

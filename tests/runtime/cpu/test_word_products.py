@@ -36,7 +36,7 @@ def backend(isa: str) -> CpuBackend:
 
 
 def isas() -> list[Any]:
-    return [pytest.param(name, marks=pytest.mark.isa(name)) for name in ("avx2", "avx512")]
+    return [pytest.param(name, marks=pytest.mark.isa(name)) for name in ("avx2", "avx512", "neon")]
 
 
 def graph_of(k: int, n: int, dtype: DType, of_b: DType, wide: DType) -> tuple[Graph, Any, Any]:

@@ -45,6 +45,13 @@ def _of_bytes(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -
     return builder.call(intrinsic(builder.module, name, kind, [kind] * 3), [sums, a, b])
 
 
+def _usdot(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+    kind, quads = sums.type, ir.VectorType(I8, 4 * sums.type.count)
+    name = f"llvm.aarch64.neon.usdot.v{kind.count}i32.v{quads.count}i8"
+    a, b = (builder.bitcast(x, quads) for x in (a, b))
+    return builder.call(intrinsic(builder.module, name, kind, [kind, quads, quads]), [sums, a, b])
+
+
 class _BFloat16(ir.Type):  # type: ignore[misc]
     """LLVM's `bfloat`, which llvmlite does not have."""
 
@@ -58,16 +65,25 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
         return hash(_BFloat16)
 
 
-def _of_bfloat16(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
-    kind, pairs = sums.type, ir.VectorType(_BFloat16(), 2 * sums.type.count)
-    name = f"llvm.x86.avx512bf16.dpbf16ps.{kind.count * 32}"
-    a, b = (builder.bitcast(x, pairs) for x in (a, b))
-    return builder.call(intrinsic(builder.module, name, kind, [kind, pairs, pairs]), [sums, a, b])
+def _of_bfloat16(intrinsic_of: Callable[[int], str]) -> Emitter:
+    """The emitter of pairs of products, by the name of LLVM's intrinsic for some float32."""
+
+    def emit(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+        kind, pairs = sums.type, ir.VectorType(_BFloat16(), 2 * sums.type.count)
+        function = intrinsic(builder.module, intrinsic_of(kind.count), kind, [kind, pairs, pairs])
+        return builder.call(function, [sums, *(builder.bitcast(x, pairs) for x in (a, b))])
+
+    return emit
 
 
-EMITTERS: Mapping[str, Emitter] = {
-    "separate": _separate, "fused": _fused, "of_bytes": _of_bytes, "of_bfloat16": _of_bfloat16,
+EMITTERS: dict[str, Emitter] = {
+    "separate": _separate, "fused": _fused, "of_bytes": _of_bytes,
+    "of_bfloat16": _of_bfloat16(lambda n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}"),
 }  # fmt: skip
+ARM_EMITTERS: Mapping[str, Emitter] = EMITTERS | {
+    "of_bytes": _usdot,
+    "of_bfloat16": _of_bfloat16(lambda n: f"llvm.aarch64.neon.bfdot.v{n}f32.v{2 * n}bf16"),
+}
 
 TILE_MULTIPLY_ADDS: Mapping[str, str] = {
     "tiles_of_bytes": "llvm.x86.tdpbusd", "tiles_of_bfloat16": "llvm.x86.tdpbf16ps",
@@ -83,7 +99,7 @@ def emitter_of(isa: InstructionSet, types: ProductTypes) -> Emitter:
     """
     row = isa.multiply_add(types)
     if row.llvm is None:
-        return EMITTERS[row.emitter]
+        return (ARM_EMITTERS if isa.architecture == "aarch64" else EMITTERS)[row.emitter]
     emitter: Emitter = getattr(import_module(row.llvm), row.emitter)
     return emitter
 

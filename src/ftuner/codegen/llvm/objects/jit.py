@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ftuner.core.forks import wait_before_fork
-from ftuner.hardware.isa import LISTED_FEATURES, MATRIX_UNIT, MultiplyAdd, instruction_set
+from ftuner.hardware.isa import (
+    LISTED_FEATURES,
+    MATRIX_UNIT,
+    MultiplyAdd,
+    instruction_set,
+    instruction_sets,
+)
 from ftuner.hardware.system import read_system
 
 
@@ -60,14 +66,22 @@ def host_features() -> dict[str, bool]:
 
     A feature is on if LLVM detects it and, for vector features, if the operating system lists it
     too: a hypervisor may hide features that the CPU has. On systems that list nothing LLVM decides
-    alone, but for the matrix unit, which it has to permit.
+    alone, but for the matrix unit, which it has to permit. What each CPU of the architecture has is
+    on: LLVM reads Arm's features in a file that an emulator may not have. Of Arm's multiply-adds
+    the system's list decides, because LLVM does not look for them.
     """
     found = dict(_binding().get_host_cpu_features())
-    listed = {name.replace("_", "") for name in read_system().features}
+    facts = read_system()
+    listed = {name.replace("_", "") for name in facts.features}
     for name in found:
         told = name.startswith(LISTED_FEATURES) if listed else name.startswith(MATRIX_UNIT)
         if told and name.replace("-", "") not in listed:
             found[name] = False
+    for row in instruction_sets(facts.architecture):
+        if not row.flags:
+            found |= dict.fromkeys((name[1:] for name in row.features.split(",")), True)
+        if row.architecture == "aarch64":
+            found |= {t.flag: t.flag in facts.features for t in row.multiply_adds if t.flag}
     return found
 
 
