@@ -11,6 +11,7 @@ from ftuner.core.shown import draw_in
 from ftuner.core.version import VERSION
 from ftuner.errors import (
     CacheWarning,
+    ClosedError,
     CompileError,
     ConfigurationError,
     DTypeError,
@@ -29,6 +30,7 @@ from ftuner.errors import (
     OperandError,
     ParseError,
     PickleError,
+    QueueFullError,
     SavedModelError,
     ShapeError,
     UnsupportedOperatorError,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from ftuner.inference import Model, compile, load, save
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
+    from ftuner.serving.batcher import Batcher
 else:
 
     def __getattr__(name: str) -> object:
@@ -59,7 +62,9 @@ else:
 __version__ = VERSION
 
 __all__ = [
+    "Batcher",
     "CacheWarning",
+    "ClosedError",
     "CompileError",
     "ConfigurationError",
     "DTypeError",
@@ -81,6 +86,7 @@ __all__ = [
     "OperandError",
     "ParseError",
     "PickleError",
+    "QueueFullError",
     "SavedModelError",
     "SessionOptions",
     "ShapeError",
@@ -102,6 +108,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Batcher": "ftuner.serving.batcher",
     "Dense": "ftuner.ops",
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",

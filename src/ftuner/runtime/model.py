@@ -229,8 +229,8 @@ class Model(Shown):
             may be views of one array.
 
         Raises:
-            As `run`, for the first request that fails; the message begins with its number, from 0.
-            No outputs are returned then, and nothing else has changed.
+            FTunerError: as `run`, for the first request that fails; the message begins with its
+                number, from 0. No outputs are returned then, and nothing else has changed.
         """
         if isinstance(batch, Mapping) or not isinstance(batch, Sequence):
             given = type(batch).__name__
@@ -252,10 +252,43 @@ class Model(Shown):
                 raise
         return results
 
+    @property
+    def _joining(self) -> Executable | None:
+        """What runs requests of a batch together; None if nothing does."""
+        alone = None if self._draws else self._chain.alone
+        return None if alone is None or alone.ragged is None else alone
+
+    @property
+    def rows_together(self) -> int:
+        """Rows of several requests that `run_batch` runs together at most: tokens, for an encoder.
+        Where a batch has more, it is no faster. 0 if each request runs alone."""
+        return 0 if self._joining is None else self._joining.rows_together
+
+    def rows(self, feeds: Mapping[str, object]) -> int:
+        """The rows of a request, of which `run_batch` runs at most `rows_together` together; 0 if
+        the request runs alone. Nothing is computed.
+
+        Raises:
+            InputError, ShapeError: as `run`.
+        """
+        joining = self._joining
+        if joining is None or (
+            self.variants and self.variants.used and self._fitting(feeds) is not self
+        ):
+            return 0
+        operands = self._boundary.admitted(feeds)
+        try:
+            return joining.rows(operands)
+        except ShapeError:
+            # The run decides, if a variant may fit.
+            if self.variants is None:
+                raise
+        return 0
+
     def _together(self, batch: Sequence[Mapping[str, object]]) -> list[list[Any]] | None:
         """As `run_batch`, by one program; None where each request is better a run."""
-        alone = self._chain.alone
-        if alone is None or alone.ragged is None or self._draws:
+        alone = self._joining
+        if alone is None:
             return None
         varied = self.variants is not None and self.variants.used
         if varied and any(self._fitting(feeds) is not self for feeds in batch):

@@ -172,7 +172,7 @@ def test_long_requests_run_together(
 
 
 def test_rows_are_limited(model: Model, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ragged.RaggedGraph, "_most", 64)
+    monkeypatch.setattr(ragged.RaggedGraph, "most_rows", 64)
     alone = Alone(monkeypatch)
     assert_same_bits(model, requests(graph, [100, 30, 30, 20, 20, 20, 64]))
     # Those that are compared with, and the two that are too long.

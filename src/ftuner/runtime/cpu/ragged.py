@@ -123,9 +123,13 @@ class RaggedGraph(Keeper):
         )
 
     @property
-    def _most(self) -> int:
+    def most_rows(self) -> int:
         """Rows that run together at most."""
         return self._graph.session.hardware.tuning.rows_together
+
+    def rows(self, arrays: Sequence[Array]) -> int:
+        """The rows of a request; raises ShapeError as a run does."""
+        return int(*self._rows_of(self._graph.binding([x.shape for x in arrays])))
 
     def _width(self, buffer: Buffer) -> int:
         width = self._rows.width(buffer)
@@ -167,12 +171,12 @@ class RaggedGraph(Keeper):
             symbols = self._graph.binding(shapes)
             (rows,) = self._rows_of(symbols)
             request = _Request(number, arrays, shapes, symbols, rows)
-            order = self._order(rows, workers) if 0 < rows < self._most else (None,)
+            order = self._order(rows, workers) if 0 < rows < self.most_rows else (None,)
             if None in order:
                 yield [request]
                 continue
             group = begun.setdefault(order, [])
-            if _rows(group) + rows > self._most:
+            if _rows(group) + rows > self.most_rows:
                 yield from self._agreeing(group, order, workers)
                 group = begun[order] = []
             group.append(request)
