@@ -123,10 +123,11 @@ def test_a_batch_has_what_arrived_during_the_last_one(model: Gated) -> None:
         others = [batcher.submit(request(n)) for n in (20, 20, 30, 9, 50, 1)]
         assert batcher.statistics.waiting == 6
         model.open.set()
-        for n, found in zip((5, 20, 20, 30, 9, 50, 1), (first, *others), strict=True):
-            assert same(found.result(SECONDS), model.run(request(n)))
+        answers = [found.result(SECONDS) for found in (first, *others)]
     # The request of 50 is longer than any batch, and others are not taken before it.
-    assert model.sizes[:5] == [1, 2, 2, 1, 1]
+    assert model.sizes == [1, 2, 2, 1, 1]
+    for n, answer in zip((5, 20, 20, 30, 9, 50, 1), answers, strict=True):
+        assert same(answer, model.run(request(n)))
 
 
 def test_the_budget_is_that_of_the_model(model: Gated) -> None:
