@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
     from ftuner.serving.batcher import Batcher
+    from ftuner.serving.unpadding import unpad
 else:
 
     def __getattr__(name: str) -> object:
@@ -105,6 +106,7 @@ __all__ = [
     "save",
     "set_num_threads",
     "tune",
+    "unpad",
 ]
 
 _HOMES = {
@@ -126,6 +128,7 @@ _HOMES = {
     "save": "ftuner.inference",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",
+    "unpad": "ftuner.serving.unpadding",
 }
 """The module of each name that is imported when it is first asked for."""
 
