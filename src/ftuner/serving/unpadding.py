@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ftuner.errors import InputError
+from ftuner.graph.ir import Array
 from ftuner.inference import compile, load
 from ftuner.models import ModuleModel
-from ftuner.runtime.model import Array, Model
+from ftuner.runtime.model import Model
 
 if TYPE_CHECKING:
     import torch
