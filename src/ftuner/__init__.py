@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
     from ftuner.serving.batcher import Batcher
+    from ftuner.serving.generator import Generator
     from ftuner.serving.unpadding import unpad
 else:
 
@@ -73,6 +74,7 @@ __all__ = [
     "ExportError",
     "ExpressionError",
     "FTunerError",
+    "Generator",
     "GraphError",
     "HardwareError",
     "IndexRangeError",
@@ -112,6 +114,7 @@ __all__ = [
 _HOMES = {
     "Batcher": "ftuner.serving.batcher",
     "Dense": "ftuner.ops",
+    "Generator": "ftuner.serving.generator",
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
     "SessionOptions": "ftuner.ort",

@@ -120,8 +120,9 @@ class Executable(Keeper):
         """
         return 0
 
-    def run_batch(self, batch: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """The outputs of each of several requests, with the bits that `run` gives for it.
+    def run_batch(self, batch: Sequence[Sequence[Any]], exact: bool) -> list[list[Any]]:
+        """The outputs of each of several requests, with the bits that `run` gives for it if
+        `exact`; else products may sum in another order.
 
         Raises:
             ShapeError, AllocationError, IndexRangeError: as `run`, of any of them.

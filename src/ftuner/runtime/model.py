@@ -213,20 +213,29 @@ class Model(Shown):
         return self._ran(feeds)
 
     @overload
-    def run_batch(self, batch: Sequence[Mapping[str, Foreign]]) -> list[list[npt.NDArray[Any]]]: ...
+    def run_batch(
+        self, batch: Sequence[Mapping[str, Foreign]], *, exact: bool = True
+    ) -> list[list[npt.NDArray[Any]]]: ...
     @overload
-    def run_batch(self, batch: Sequence[Mapping[str, AnyTensor]]) -> list[list[AnyTensor]]: ...
-    def run_batch(self, batch: Sequence[Mapping[str, object]]) -> list[list[Any]]:
+    def run_batch(
+        self, batch: Sequence[Mapping[str, AnyTensor]], *, exact: bool = True
+    ) -> list[list[AnyTensor]]: ...
+    def run_batch(
+        self, batch: Sequence[Mapping[str, object]], *, exact: bool = True
+    ) -> list[list[Any]]:
         """Run several requests, whose extents may differ: nothing is padded. On a CPU, steps that
         compute rows independently run once for all requests, where each then has the bits that it
         has alone; all others run for one request after the other. `ragged` shows which.
 
         Args:
             batch: the `feeds` of each request, as `run` takes them.
+            exact: whether each request has the bits that it has alone. Else its products may sum in
+                another order, so that requests of few rows, such as the next tokens of several
+                texts, run together, too.
 
         Returns:
-            What `run` returns for each request, with the same bits. Outputs of several requests
-            may be views of one array.
+            What `run` returns for each request, with the same bits if `exact`. Outputs of several
+            requests may be views of one array.
 
         Raises:
             FTunerError: as `run`, for the first request that fails; the message begins with its
@@ -237,7 +246,7 @@ class Model(Shown):
             raise InputError(f"expected a sequence, of the feeds of each request; got {given}")
         if len(batch) > 1:
             try:
-                found = self._together(batch)
+                found = self._together(batch, exact)
             except FTunerError:
                 # Which request it is shows when each runs alone.
                 found = None
@@ -285,7 +294,9 @@ class Model(Shown):
                 raise
         return 0
 
-    def _together(self, batch: Sequence[Mapping[str, object]]) -> list[list[Any]] | None:
+    def _together(
+        self, batch: Sequence[Mapping[str, object]], exact: bool = True
+    ) -> list[list[Any]] | None:
         """As `run_batch`, by one program; None where each request is better a run."""
         alone = self._joining
         if alone is None:
@@ -293,7 +304,7 @@ class Model(Shown):
         varied = self.variants is not None and self.variants.used
         if varied and any(self._fitting(feeds) is not self for feeds in batch):
             return None
-        results = alone.run_batch([self._boundary.admitted(feeds) for feeds in batch])
+        results = alone.run_batch([self._boundary.admitted(feeds) for feeds in batch], exact)
         pairs = zip(results, batch, strict=True)
         return [self._boundary.delivered(outputs, feeds) for outputs, feeds in pairs]
 

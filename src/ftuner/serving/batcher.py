@@ -7,11 +7,9 @@ together by `Model.run_batch`. Callers have a future each.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -22,18 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.forks import renew_after_fork
-from ftuner.errors import ClosedError, ConfigurationError, QueueFullError
+from ftuner.errors import ConfigurationError, QueueFullError
 from ftuner.runtime.model import Model
+from ftuner.serving.worker import Worker
 
 Feeds = Mapping[str, Any]
 _LOG = logging.getLogger(__name__)
 LATEST = 4096
 """Answers whose latency is kept for quantiles. Derived: the 99th percentile then has 40 above."""
-SECONDS_AT_EXIT = 10.0
-"""Longest wait of the interpreter's exit for a batch that runs."""
-_QUEUES: weakref.WeakSet[_Queue] = weakref.WeakSet()
-"""Those whose threads the interpreter's exit ends."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +105,7 @@ class Batcher:
                 f"max_tokens is {max_tokens}, max_queue {max_queue} and max_wait_s {max_wait_s}; "
                 "expected limits of 1 or more, and a time of 0 s or more"
             )
-        self._queue = _Queue(model, max_tokens, max_wait_s, max_queue)
-        # The thread refers to the queue alone, so a batcher that nothing refers to is closed.
-        finalizer = weakref.finalize(self, self._queue.close, False, 0.0)
-        finalizer.atexit = False
+        self._queue = _Queue(self, model, max_tokens, max_wait_s, max_queue)
 
     def submit(self, feeds: Feeds, timeout: float | None = None) -> Future[list[Any]]:
         """The future of what `Model.run` returns for a request. Arrays must not change before it is
@@ -172,47 +163,37 @@ class Batcher:
         self.close(drain=error is None)
 
 
-class _Queue:
+class _Queue(Worker):
     """The requests of a batcher, and the thread that runs them."""
 
-    def __init__(self, model: Model, max_rows: int, max_wait_s: float, max_queue: int) -> None:
+    def __init__(
+        self, owner: Batcher, model: Model, max_rows: int, max_wait_s: float, max_queue: int
+    ) -> None:
         self._model, self._max_rows, self._max_wait_s = model, max_rows, max_wait_s
         self.max_queue = max_queue
-        self._closed = False
-        self.renew_in_child()
-        renew_after_fork(self)
-        _QUEUES.add(self)
+        super().__init__(owner)
 
-    def renew_in_child(self) -> None:
-        """A forked child has an empty queue, and a thread of its own with the first request; the
-        requests of the parent are answered in the parent alone."""
-        self._changed = threading.Condition()
+    def forget(self) -> None:
         self._queue: deque[_Request] = deque()
         self._outside: deque[_Request] = deque()
         """Requests for which there is no place."""
-        self._thread: threading.Thread | None = None
         self._done = _Done()
 
     def added(self, feeds: Feeds) -> _Request:
         """A new request, in the queue or before it."""
         # Also checks the feeds. A request that runs alone fills a batch.
         request = _Request(feeds, self._model.rows(feeds) or self._max_rows)
-        with self._changed:
-            if self._closed:
-                raise ClosedError("the batcher has been closed")
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="ftuner-batcher", daemon=True)
-                thread.start()
-                self._thread = thread
+        with self.changed:
+            self.begin()
             self._outside.append(request)
             admitted = self._admitted()
-            self._changed.notify_all()
+            self.changed.notify_all()
         _announce(admitted)
         return request
 
     def withdrawn(self, request: _Request) -> bool:
         """Whether a request still had no place; it has none from now on."""
-        with self._changed:
+        with self.changed:
             if request.admitted.done() or request not in self._outside:
                 return False
             self._outside.remove(request)
@@ -221,27 +202,24 @@ class _Queue:
     def _admitted(self) -> list[_Request]:
         """The requests that now have a place."""
         found = []
-        while self._outside and (len(self._queue) < self.max_queue or self._closed):
+        while self._outside and (len(self._queue) < self.max_queue or self.closed):
             found.append(self._outside.popleft())
             self._queue.append(found[-1])
         return found
 
     def close(self, drain: bool, patience_s: float | None = None) -> None:
-        """As `Batcher.close`; waits for the thread no longer than `patience_s`."""
-        with self._changed:
-            self._closed = True
+        with self.changed:
+            self.closed = True
             admitted = self._admitted()
             cancelled = [] if drain else [*self._queue]
-            thread = self._thread
-            self._changed.notify_all()
+            self.changed.notify_all()
         _announce(admitted)
         for request in cancelled:
             request.answer.cancel()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(patience_s)
+        self.join(patience_s)
 
     def statistics(self) -> BatcherStatistics:
-        with self._changed:
+        with self.changed:
             done, waiting = replace(self._done), len(self._queue) + len(self._outside)
             latencies = [*done.latencies] or [0.0]
         p50, p99 = np.quantile(latencies, (0.5, 0.99)).tolist()
@@ -250,25 +228,17 @@ class _Queue:
             done.waiting_s, done.running_s, p50, p99,
         )  # fmt: skip
 
-    def _work(self) -> None:
-        while self._ran_one():
-            pass
-
-    def _ran_one(self) -> bool:
-        """Run the next batch; False once the queue is closed and empty. Between batches the thread
-        refers to no request."""
+    def ran_one(self) -> bool:
         batch = self._next()
-        if batch is None:
-            return False
         if batch:
             self._run(batch)
-        return True
+        return batch is not None
 
     def _next(self) -> list[_Request] | None:
         """The requests of the next batch, which cannot be cancelled any more: none if all have
         been. None once the queue is closed and empty."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed)
+        with self.changed:
+            self.changed.wait_for(lambda: self._queue or self.closed)
             if not self._queue:
                 return None
             self._wait_for_more()
@@ -276,16 +246,16 @@ class _Queue:
             admitted = self._admitted()
         _announce(admitted)
         batch = [r for r in taken if r.answer.set_running_or_notify_cancel()]
-        with self._changed:
+        with self.changed:
             self._done.cancelled += len(taken) - len(batch)
         return batch
 
     def _wait_for_more(self) -> None:
         """Wait until there are enough rows, or the oldest request has waited long enough."""
         until = self._queue[0].arrived + self._max_wait_s
-        while not self._closed and sum([r.rows for r in self._queue]) < self._max_rows:
+        while not self.closed and sum([r.rows for r in self._queue]) < self._max_rows:
             left = until - time.monotonic()
-            if left <= 0 or not self._changed.wait(left):
+            if left <= 0 or not self.changed.wait(left):
                 return
 
     def _taken(self) -> list[_Request]:
@@ -301,7 +271,7 @@ class _Queue:
         began = time.monotonic()
         answers = self._answers([request.feeds for request in batch])
         ended = time.monotonic()
-        with self._changed:
+        with self.changed:
             done = self._done
             done.requests += len(batch)
             done.failed += sum([isinstance(answer, BaseException) for answer in answers])
@@ -338,10 +308,3 @@ def _announce(admitted: list[_Request]) -> None:
     """Tell callers that their requests have a place; with no lock held."""
     for request in admitted:
         request.admitted.set_result(None)
-
-
-@atexit.register
-def _close_at_exit() -> None:
-    """The interpreter ends while no batch runs; requests that wait are cancelled."""
-    for queue in [*_QUEUES]:
-        queue.close(False, SECONDS_AT_EXIT)

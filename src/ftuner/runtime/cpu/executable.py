@@ -179,9 +179,9 @@ class CompiledGraph(Executable):
     def rows(self, arrays: Sequence[Array]) -> int:
         return 0 if self._joining is None else self._joining.rows(arrays)
 
-    def run_batch(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    def run_batch(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
         found = self._joining if len(batch) > 1 else None
-        return super().run_batch(batch) if found is None else found.run(batch)
+        return super().run_batch(batch, exact) if found is None else found.run(batch, exact)
 
     def repeat(
         self, arrays: Sequence[Array], carried: int, conditional: bool, most: int
