@@ -130,7 +130,7 @@ class Generator:
             InputError: an empty prompt, tokens that are no integers, or no tokens to generate.
             QueueFullError: `max_queue` texts wait already.
             ClosedError: the generator has been closed.
-            What `Model.run` or `choose` raises, from the iterator, for this text alone.
+            Exception: what `Model.run` or `choose` raises, from the iterator, for this text alone.
         """
         return _tokens(self._added(prompt, max_tokens, end, choose))
 

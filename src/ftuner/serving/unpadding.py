@@ -39,7 +39,7 @@ def unpad(embedder: Embedder) -> Embedder:
 
     Raises:
         InputError: another object, or a model without an `attention_mask`.
-        Else as `ftuner.compile` and `ftuner.load`.
+        FTunerError: else as `ftuner.compile` and `ftuner.load`.
     """
     packages = {kind.__module__.partition(".")[0] for kind in type(embedder).__mro__}
     if "sentence_transformers" in packages:
