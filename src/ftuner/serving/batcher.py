@@ -42,7 +42,8 @@ class BatcherStatistics:
     """Requests that have not begun."""
     batches: int
     rows: int
-    """Rows of all requests of the batches: tokens, for an encoder."""
+    """Rows of all requests of the batches: tokens, for an encoder; 0 of a model that runs no
+    requests together."""
     waiting_s: float
     """The sum of the times from the arrival of a request to the start of its batch."""
     running_s: float
@@ -55,8 +56,10 @@ class BatcherStatistics:
 class _Request:
     """One request, and what its caller waits for."""
 
-    def __init__(self, feeds: Feeds, rows: int) -> None:
+    def __init__(self, feeds: Feeds, rows: int, most: int) -> None:
         self.feeds, self.rows = feeds, rows
+        # A request that runs alone fills a batch.
+        self.counted = rows or most
         self.arrived = time.monotonic()
         self.admitted: Future[None] = Future()
         """Done once the queue has had a place for it."""
@@ -118,7 +121,8 @@ class Batcher:
             timeout: seconds to wait for a place in the queue; None for any time.
 
         Raises:
-            InputError, ShapeError: as `Model.run`; no other request is affected.
+            InputError, ShapeError: as `Model.run`, if the model runs requests together; else the
+                future has the error. No other request is affected.
             QueueFullError: the queue has had no place in this time.
             ClosedError: the batcher has been closed.
         """
@@ -181,8 +185,8 @@ class _Queue(Worker):
 
     def added(self, feeds: Feeds) -> _Request:
         """A new request, in the queue or before it."""
-        # Also checks the feeds. A request that runs alone fills a batch.
-        request = _Request(feeds, self._model.rows(feeds) or self._max_rows)
+        # Also checks the feeds.
+        request = _Request(feeds, self._model.rows(feeds), self._max_rows)
         with self.changed:
             self.begin()
             self._outside.append(request)
@@ -253,7 +257,7 @@ class _Queue(Worker):
     def _wait_for_more(self) -> None:
         """Wait until there are enough rows, or the oldest request has waited long enough."""
         until = self._queue[0].arrived + self._max_wait_s
-        while not self.closed and sum([r.rows for r in self._queue]) < self._max_rows:
+        while not self.closed and sum([r.counted for r in self._queue]) < self._max_rows:
             left = until - time.monotonic()
             if left <= 0 or not self.changed.wait(left):
                 return
@@ -261,10 +265,10 @@ class _Queue(Worker):
     def _taken(self) -> list[_Request]:
         """The oldest requests, as many as there are rows for, but one at least."""
         found = [self._queue.popleft()]
-        rows = found[0].rows
-        while self._queue and rows + self._queue[0].rows <= self._max_rows:
+        rows = found[0].counted
+        while self._queue and rows + self._queue[0].counted <= self._max_rows:
             found.append(self._queue.popleft())
-            rows += found[-1].rows
+            rows += found[-1].counted
         return found
 
     def _run(self, batch: list[_Request]) -> None:

@@ -57,7 +57,7 @@ class Worker(ABC):
             ClosedError: it has been closed.
         """
         if self.closed:
-            raise ClosedError(f"{self._name.removeprefix('ftuner-')}: it has been closed")
+            raise ClosedError(f"the {self._name.removeprefix('ftuner-')} has been closed")
         if self._thread is None:
             thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             thread.start()
