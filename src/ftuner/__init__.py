@@ -11,6 +11,7 @@ from ftuner.core.shown import draw_in
 from ftuner.core.version import VERSION
 from ftuner.errors import (
     CacheWarning,
+    ClosedError,
     CompileError,
     ConfigurationError,
     DTypeError,
@@ -29,6 +30,7 @@ from ftuner.errors import (
     OperandError,
     ParseError,
     PickleError,
+    QueueFullError,
     SavedModelError,
     ShapeError,
     UnsupportedOperatorError,
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from ftuner.inference import Model, compile, load, save
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
+    from ftuner.serving.batcher import Batcher
+    from ftuner.serving.generator import Generator
+    from ftuner.serving.unpadding import unpad
 else:
 
     def __getattr__(name: str) -> object:
@@ -59,7 +64,9 @@ else:
 __version__ = VERSION
 
 __all__ = [
+    "Batcher",
     "CacheWarning",
+    "ClosedError",
     "CompileError",
     "ConfigurationError",
     "DTypeError",
@@ -67,6 +74,7 @@ __all__ = [
     "ExportError",
     "ExpressionError",
     "FTunerError",
+    "Generator",
     "GraphError",
     "HardwareError",
     "IndexRangeError",
@@ -81,6 +89,7 @@ __all__ = [
     "OperandError",
     "ParseError",
     "PickleError",
+    "QueueFullError",
     "SavedModelError",
     "SessionOptions",
     "ShapeError",
@@ -99,10 +108,13 @@ __all__ = [
     "save",
     "set_num_threads",
     "tune",
+    "unpad",
 ]
 
 _HOMES = {
+    "Batcher": "ftuner.serving.batcher",
     "Dense": "ftuner.ops",
+    "Generator": "ftuner.serving.generator",
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
     "SessionOptions": "ftuner.ort",
@@ -119,6 +131,7 @@ _HOMES = {
     "save": "ftuner.inference",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",
+    "unpad": "ftuner.serving.unpadding",
 }
 """The module of each name that is imported when it is first asked for."""
 

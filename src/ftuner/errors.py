@@ -99,6 +99,14 @@ class MemoryLimitError(AllocationError):
     """A run needs more memory than the `memory_limit` of its model."""
 
 
+class QueueFullError(FTunerError, TimeoutError):
+    """A request for which the queue of a `Batcher` or `Generator` has had no place in time."""
+
+
+class ClosedError(FTunerError, RuntimeError):
+    """A request to a `Batcher` or `Generator` that has been closed."""
+
+
 class HardwareError(FTunerError, RuntimeError):
     """A machine, ISA or recorded machine that ftuner does not know or cannot use."""
 

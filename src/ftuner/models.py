@@ -97,7 +97,7 @@ class ModuleModel(Model):
         self, graph: Graph, backend: Backend, options: Options, calling: Calling
     ) -> None:  # fmt: skip
         super().__init__(graph, backend, options)
-        self._calling = calling
+        self.calling = calling
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Run the module; returns what it returns. Buffers and arguments that the module updates
@@ -107,8 +107,8 @@ class ModuleModel(Model):
             InputError: other arguments than the module was compiled for.
             Else as `run`.
         """
-        feeds = self._calling.feeds(args, keywords)
-        return self._calling.returned(self._ran(feeds), feeds)
+        feeds = self.calling.feeds(args, keywords)
+        return self.calling.returned(self._ran(feeds), feeds)
 
 
 class LateModel(late_model.LateModel, Model):

@@ -107,8 +107,22 @@ class Executable(Keeper):
         """The steps that run once for all requests of a batch; None if there are none."""
         return None
 
-    def run_batch(self, batch: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """The outputs of each of several requests, with the bits that `run` gives for it.
+    @property
+    def rows_together(self) -> int:
+        """The rows of several requests that run together at most; 0 if none do."""
+        return 0
+
+    def rows(self, arrays: Sequence[Any]) -> int:
+        """The rows of a request; 0 if none run together.
+
+        Raises:
+            ShapeError: extents that contradict the graph.
+        """
+        return 0
+
+    def run_batch(self, batch: Sequence[Sequence[Any]], exact: bool) -> list[list[Any]]:
+        """The outputs of each of several requests, with the bits that `run` gives for it if
+        `exact`; else products may sum in another order.
 
         Raises:
             ShapeError, AllocationError, IndexRangeError: as `run`, of any of them.

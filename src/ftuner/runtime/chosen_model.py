@@ -107,7 +107,8 @@ class ChosenModel(Model):
         model, given = self._chosen(feeds, key, note)
         return model._run(given, key, note)
 
-    def _together(self, batch: Sequence[Feeds]) -> None:
+    @property
+    def _joining(self) -> None:
         """Requests may need different models."""
 
     @property

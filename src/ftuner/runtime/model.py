@@ -213,31 +213,40 @@ class Model(Shown):
         return self._ran(feeds)
 
     @overload
-    def run_batch(self, batch: Sequence[Mapping[str, Foreign]]) -> list[list[npt.NDArray[Any]]]: ...
+    def run_batch(
+        self, batch: Sequence[Mapping[str, Foreign]], *, exact: bool = True
+    ) -> list[list[npt.NDArray[Any]]]: ...
     @overload
-    def run_batch(self, batch: Sequence[Mapping[str, AnyTensor]]) -> list[list[AnyTensor]]: ...
-    def run_batch(self, batch: Sequence[Mapping[str, object]]) -> list[list[Any]]:
+    def run_batch(
+        self, batch: Sequence[Mapping[str, AnyTensor]], *, exact: bool = True
+    ) -> list[list[AnyTensor]]: ...
+    def run_batch(
+        self, batch: Sequence[Mapping[str, object]], *, exact: bool = True
+    ) -> list[list[Any]]:
         """Run several requests, whose extents may differ: nothing is padded. On a CPU, steps that
         compute rows independently run once for all requests, where each then has the bits that it
         has alone; all others run for one request after the other. `ragged` shows which.
 
         Args:
             batch: the `feeds` of each request, as `run` takes them.
+            exact: whether each request has the bits that it has alone. Else its products may sum in
+                another order, so that requests of few rows, such as the next tokens of several
+                texts, run together, too.
 
         Returns:
-            What `run` returns for each request, with the same bits. Outputs of several requests
-            may be views of one array.
+            What `run` returns for each request, with the same bits if `exact`. Outputs of several
+            requests may be views of one array.
 
         Raises:
-            As `run`, for the first request that fails; the message begins with its number, from 0.
-            No outputs are returned then, and nothing else has changed.
+            FTunerError: as `run`, for the first request that fails; the message begins with its
+                number, from 0. No outputs are returned then, and nothing else has changed.
         """
         if isinstance(batch, Mapping) or not isinstance(batch, Sequence):
             given = type(batch).__name__
             raise InputError(f"expected a sequence, of the feeds of each request; got {given}")
         if len(batch) > 1:
             try:
-                found = self._together(batch)
+                found = self._together(batch, exact)
             except FTunerError:
                 # Which request it is shows when each runs alone.
                 found = None
@@ -252,15 +261,50 @@ class Model(Shown):
                 raise
         return results
 
-    def _together(self, batch: Sequence[Mapping[str, object]]) -> list[list[Any]] | None:
+    @property
+    def _joining(self) -> Executable | None:
+        """What runs requests of a batch together; None if nothing does."""
+        alone = None if self._draws else self._chain.alone
+        return None if alone is None or alone.ragged is None else alone
+
+    @property
+    def rows_together(self) -> int:
+        """Rows of several requests that `run_batch` runs together at most: tokens, for an encoder.
+        Where a batch has more, it is no faster. 0 if each request runs alone."""
+        return 0 if self._joining is None else self._joining.rows_together
+
+    def rows(self, feeds: Mapping[str, object]) -> int:
+        """The rows of a request, of which `run_batch` runs at most `rows_together` together; 0 if
+        the request runs alone. Nothing is computed.
+
+        Raises:
+            InputError, ShapeError: as `run`.
+        """
+        joining = self._joining
+        if joining is None or (
+            self.variants and self.variants.used and self._fitting(feeds) is not self
+        ):
+            return 0
+        operands = self._boundary.admitted(feeds)
+        try:
+            return joining.rows(operands)
+        except ShapeError:
+            # The run decides, if a variant may fit.
+            if self.variants is None:
+                raise
+        return 0
+
+    def _together(
+        self, batch: Sequence[Mapping[str, object]], exact: bool = True
+    ) -> list[list[Any]] | None:
         """As `run_batch`, by one program; None where each request is better a run."""
-        alone = self._chain.alone
-        if alone is None or alone.ragged is None or self._draws:
+        alone = self._joining
+        if alone is None:
             return None
         varied = self.variants is not None and self.variants.used
         if varied and any(self._fitting(feeds) is not self for feeds in batch):
             return None
-        results = alone.run_batch([self._boundary.admitted(feeds) for feeds in batch])
+        results = alone.run_batch([self._boundary.admitted(feeds) for feeds in batch], exact)
         pairs = zip(results, batch, strict=True)
         return [self._boundary.delivered(outputs, feeds) for outputs, feeds in pairs]
 

@@ -171,8 +171,22 @@ def test_long_requests_run_together(
     assert [why for _, why in model.ragged].count("") > 8
 
 
+def test_few_rows_run_together_if_bits_may_differ(
+    model: Model, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = requests(graph, [1, 2, 1, 3, 40])
+    alone = [model.run(feeds) for feeds in batch]
+    runs = Alone(monkeypatch)
+    for found, wanted in zip(model.run_batch(batch, exact=False), alone, strict=True):
+        for x, y in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    assert runs.count == 0
+    model.run_batch(batch)
+    assert runs.count > 0
+
+
 def test_rows_are_limited(model: Model, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ragged.RaggedGraph, "_most", 64)
+    monkeypatch.setattr(ragged.RaggedGraph, "most_rows", 64)
     alone = Alone(monkeypatch)
     assert_same_bits(model, requests(graph, [100, 30, 30, 20, 20, 20, 64]))
     # Those that are compared with, and the two that are too long.

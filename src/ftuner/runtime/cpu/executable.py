@@ -167,9 +167,21 @@ class CompiledGraph(Executable):
         finally:
             self._give_back(state)
 
-    def run_batch(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
-        found = self._batches if len(batch) > 1 and self._kept.limit is None else None
-        return super().run_batch(batch) if found is None else found.run(batch)
+    @property
+    def _joining(self) -> RaggedGraph | None:
+        """`_batches` if the model may keep what it needs."""
+        return self._batches if self._kept.limit is None else None
+
+    @property
+    def rows_together(self) -> int:
+        return 0 if self._joining is None else self._joining.most_rows
+
+    def rows(self, arrays: Sequence[Array]) -> int:
+        return 0 if self._joining is None else self._joining.rows(arrays)
+
+    def run_batch(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
+        found = self._joining if len(batch) > 1 else None
+        return super().run_batch(batch, exact) if found is None else found.run(batch, exact)
 
     def repeat(
         self, arrays: Sequence[Array], carried: int, conditional: bool, most: int

@@ -123,9 +123,13 @@ class RaggedGraph(Keeper):
         )
 
     @property
-    def _most(self) -> int:
+    def most_rows(self) -> int:
         """Rows that run together at most."""
         return self._graph.session.hardware.tuning.rows_together
+
+    def rows(self, arrays: Sequence[Array]) -> int:
+        """The rows of a request; raises ShapeError as a run does."""
+        return int(*self._rows_of(self._graph.binding([x.shape for x in arrays])))
 
     def _width(self, buffer: Buffer) -> int:
         width = self._rows.width(buffer)
@@ -140,16 +144,16 @@ class RaggedGraph(Keeper):
         self._row_states.trim()
         self._own_states.trim()
 
-    def run(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    def run(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
         """The outputs of each request, for arrays as `CompiledGraph.run` takes them. Outputs of
-        requests that run together may be views of one array.
+        requests that run together may be views of one array. `exact`: as of `_groups`.
 
         Raises:
             As `CompiledGraph.run`, for any of the requests.
         """
         results: list[list[Array]] = [[]] * len(batch)
         workers = self._graph.threads
-        for group in self._groups(batch, workers):
+        for group in self._groups(batch, workers, exact):
             if len(group) == 1:
                 outputs = [self._graph.run(group[0].arrays)]
             else:
@@ -158,21 +162,25 @@ class RaggedGraph(Keeper):
                 results[request.number] = found
         return results
 
-    def _groups(self, batch: Sequence[Sequence[Array]], workers: int) -> Iterator[list[_Request]]:
-        """The requests that run together: all sums are taken in one order, whether they run alone
-        or together. Any other request is a group of its own."""
+    def _groups(
+        self, batch: Sequence[Sequence[Array]], workers: int, exact: bool
+    ) -> Iterator[list[_Request]]:
+        """The requests that run together: if `exact`, all sums are taken in one order, whether they
+        run alone or together. Any other request is a group of its own."""
         begun: dict[tuple[Hashable, ...], list[_Request]] = {}
         for number, arrays in enumerate(batch):
             shapes = tuple([x.shape for x in arrays])
             symbols = self._graph.binding(shapes)
             (rows,) = self._rows_of(symbols)
             request = _Request(number, arrays, shapes, symbols, rows)
-            order = self._order(rows, workers) if 0 < rows < self._most else (None,)
+            order: tuple[Hashable, ...] = (None,)
+            if 0 < rows < self.most_rows:
+                order = self._order(rows, workers) if exact else ()
             if None in order:
                 yield [request]
                 continue
             group = begun.setdefault(order, [])
-            if _rows(group) + rows > self._most:
+            if _rows(group) + rows > self.most_rows:
                 yield from self._agreeing(group, order, workers)
                 group = begun[order] = []
             group.append(request)
@@ -184,7 +192,7 @@ class RaggedGraph(Keeper):
     ) -> Iterator[list[_Request]]:
         """A group without the requests that change the order of sums of all rows together."""
         left = list(group)
-        while len(left) > 1 and self._order(_rows(left), workers) != order:
+        while order and len(left) > 1 and self._order(_rows(left), workers) != order:
             yield [left.pop()]
         yield left
 

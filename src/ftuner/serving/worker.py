@@ -1,0 +1,81 @@
+"""Threads that serve the requests of others: how they start, and how they end."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from abc import ABC, abstractmethod
+
+from ftuner.core.forks import renew_after_fork
+from ftuner.errors import ClosedError
+
+SECONDS_AT_EXIT = 10.0
+"""Longest wait of the interpreter's exit for what a thread runs."""
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+"""Those whose threads the interpreter's exit ends."""
+
+
+class Worker(ABC):
+    """A thread, which starts with the first request, and what it has to do. It is kept apart from
+    what users have, so that an object that nothing refers to is closed."""
+
+    def __init__(self, owner: object) -> None:
+        """`owner`: what is closed when nothing refers to it."""
+        self.closed = False
+        self._name = f"ftuner-{type(owner).__name__.lower()}"
+        self.renew_in_child()
+        renew_after_fork(self)
+        _WORKERS.add(self)
+        weakref.finalize(owner, self.close, False, 0.0).atexit = False
+
+    def renew_in_child(self) -> None:
+        """A forked child has nothing to do, and a thread of its own with the first request; the
+        requests of the parent are answered in the parent alone."""
+        self.changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self.forget()
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Have nothing to do."""
+
+    @abstractmethod
+    def ran_one(self) -> bool:
+        """Wait for something to do, and do a part of it; False once it is closed, and all is done.
+        The thread refers to no request between two calls."""
+
+    @abstractmethod
+    def close(self, drain: bool, patience_s: float | None = None) -> None:
+        """Take no more requests. `drain`: whether those that wait are run; else they are cancelled.
+        Waits for the thread no longer than `patience_s`."""
+
+    def begin(self) -> None:
+        """Have a thread; `changed` is held.
+
+        Raises:
+            ClosedError: it has been closed.
+        """
+        if self.closed:
+            raise ClosedError(f"the {self._name.removeprefix('ftuner-')} has been closed")
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _work(self) -> None:
+        while self.ran_one():
+            pass
+
+    def join(self, patience_s: float | None) -> None:
+        """Wait for the thread to end, no longer than `patience_s`."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(patience_s)
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    """The interpreter ends while nothing runs; requests that wait are cancelled."""
+    for worker in [*_WORKERS]:
+        worker.close(False, SECONDS_AT_EXIT)

@@ -1,0 +1,36 @@
+"""The server of `examples/serve.py` with small models: `python small_server.py PORT`."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from tests.serving.test_generator import WORDS, decoder_bytes
+from tests.serving.test_unpadding import encoder_bytes
+
+import ftuner
+
+
+def letters(text: str) -> list[int]:
+    """A token for each letter; the letter z is one that the models do not have."""
+    return [99 if letter == "z" else ord(letter) % 11 for letter in text]
+
+
+def main(port: int) -> None:
+    path = Path(__file__).parents[2] / "examples" / "serve.py"
+    spec = importlib.util.spec_from_file_location("serve", path)
+    assert spec is not None
+    assert spec.loader is not None
+    serve = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(serve)
+    embedding = serve.Embedding(ftuner.Batcher(ftuner.load(encoder_bytes())), letters)
+    generation = serve.Generation(
+        ftuner.Generator(ftuner.load(decoder_bytes(positions=False))),
+        letters,
+        lambda tokens: "".join(chr(ord("A") + token) for token in tokens),
+        WORDS - 1,
+    )
+    serve.uvicorn.run(serve.application(embedding, generation), port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

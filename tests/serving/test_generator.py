@@ -1,0 +1,252 @@
+"""Texts that are generated together are those that each has alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftuner
+from ftuner.errors import (
+    ClosedError,
+    ConfigurationError,
+    IndexRangeError,
+    InputError,
+    QueueFullError,
+)
+from ftuner.runtime.cpu.ragged import RaggedGraph
+from ftuner.runtime.model import Model
+
+onnx = pytest.importorskip("onnx")
+SECONDS = 30
+WORDS, WIDTH = 29, 32
+
+
+def decoder_bytes(positions: bool) -> bytes:
+    """A layer of attention with a past. `positions`: whether they and a mask are inputs."""
+    helper, rng = onnx.helper, np.random.default_rng(3)
+    weights = {
+        "words": rng.normal(size=(WORDS, WIDTH)).astype(np.float32),
+        "places": rng.normal(size=(64, WIDTH)).astype(np.float32),
+        "last": rng.normal(size=(WIDTH, WORDS)).astype(np.float32),
+        **{n: rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 6 for n in ("q", "k", "v")},
+    }
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["words", "input_ids"], ["embedded"]),
+        *(
+            [
+                node("Gather", ["places", "position_ids"], ["placed"]),
+                node("Add", ["embedded", "placed"], ["given"]),
+                node("Cast", ["attention_mask"], ["seen"], to=onnx.TensorProto.BOOL),
+            ]
+            if positions
+            else [node("Identity", ["embedded"], ["given"])]
+        ),
+        *(node("MatMul", ["given", name], [name.upper()]) for name in ("q", "k", "v")),
+        node(
+            "Attention", ["Q", "K", "V", "seen" if positions else "", "past.k", "past.v"],
+            ["mixed", "present.k", "present.v"], is_causal=1, q_num_heads=2, kv_num_heads=2,
+        ),
+        node("Add", ["mixed", "given"], ["hidden"]),
+        node("MatMul", ["hidden", "last"], ["logits"]),
+    ]  # fmt: skip
+    value = helper.make_tensor_value_info
+    long, real = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
+    inputs = [value("input_ids", long, ["batch", "new"])]
+    if positions:
+        inputs.append(value("attention_mask", long, ["new", "all"]))
+        inputs.append(value("position_ids", long, ["batch", "new"]))
+    outputs = [value("logits", real, ["batch", "new", WORDS])]
+    for name in ("k", "v"):
+        inputs.append(value(f"past.{name}", real, ["batch", 2, "past", WIDTH // 2]))
+        outputs.append(value(f"present.{name}", real, ["batch", 2, "all", WIDTH // 2]))
+    stored = [onnx.numpy_helper.from_array(x, name) for name, x in weights.items()]
+    graph = helper.make_graph(nodes, "decoder", inputs, outputs, stored)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    data: bytes = made.SerializeToString()
+    return data
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return ftuner.load(decoder_bytes(positions=False))
+
+
+def alone(model: Model, prompt: list[int], tokens: int) -> list[int]:
+    """The most probable tokens, by runs of this text alone."""
+    past = {n: np.zeros((1, 2, 0, WIDTH // 2), np.float32) for n in ("past.k", "past.v")}
+    given, found = np.array([prompt]), []
+    for _ in range(tokens):
+        feeds: dict[str, Any] = {"input_ids": given, **past}
+        names = {spec.name for spec in model.inputs}
+        seen = past["past.k"].shape[2]
+        if "position_ids" in names:
+            feeds["position_ids"] = np.arange(seen, seen + given.shape[1])[None]
+            feeds["attention_mask"] = np.ones((1, seen + given.shape[1]), np.int64)
+        logits, *grown = model.run(feeds)
+        past = dict(zip(past, grown, strict=True))
+        found.append(int(logits[0, -1].argmax()))
+        given = np.array([[found[-1]]])
+    return found
+
+
+def prompts(count: int) -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, WORDS, n).tolist() for n in rng.integers(1, 12, count)]
+
+
+def test_texts_are_those_that_each_has_alone(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    together = RaggedGraph._together
+
+    def noted(graph: RaggedGraph, group: Any, workers: int) -> Any:
+        sizes.append(len(group))
+        return together(graph, group, workers)
+
+    monkeypatch.setattr(RaggedGraph, "_together", noted)
+    given = [(prompt, 3 + i % 9) for i, prompt in enumerate(prompts(40))]
+    with ftuner.Generator(model, max_texts=16) as generator, ThreadPoolExecutor(40) as clients:
+
+        def text(case: tuple[list[int], int]) -> list[int]:
+            return list(generator.generate(case[0], max_tokens=case[1]))
+
+        found = list(clients.map(text, given))
+        done = generator.statistics
+    for (prompt, tokens), x in zip(given, found, strict=True):
+        assert x == alone(model, prompt, tokens)
+    assert (done.texts, done.running, done.waiting) == (40, 0, 0)
+    assert done.tokens == sum(tokens for _, tokens in given)
+    # Rows of several texts were multiplied together, of a single token each.
+    assert max(sizes) > 1
+    assert done.steps < done.tokens
+
+
+def test_positions_and_masks() -> None:
+    model = ftuner.load(decoder_bytes(positions=True))
+    with ftuner.Generator(model) as generator:
+        texts = [generator.generate(prompt, max_tokens=6) for prompt in prompts(5)]
+        for prompt, text in zip(prompts(5), texts, strict=True):
+            assert list(text) == alone(model, prompt, 6)
+
+
+def test_a_text_ends(model: Model) -> None:
+    prompt = [3, 5]
+    wanted = alone(model, prompt, 8)
+    with ftuner.Generator(model) as generator:
+        found = list(generator.generate(prompt, max_tokens=50, end={wanted[4]}))
+        assert found == wanted[: wanted.index(wanted[4]) + 1]
+        chosen = generator.generate(prompt, max_tokens=3, choose=lambda logits: len(logits) - 1)
+        assert list(chosen) == [WORDS - 1] * 3
+
+
+def test_only_the_text_that_fails_has_an_error(model: Model) -> None:
+    def failing(logits: Any) -> int:
+        raise ZeroDivisionError
+
+    with ftuner.Generator(model) as generator:
+        bad = generator.generate([1, WORDS, 2], max_tokens=4)
+        worse = generator.generate([1, 2], max_tokens=4, choose=failing)
+        good = generator.generate([1, 2, 3], max_tokens=4)
+        with pytest.raises(IndexRangeError):
+            next(bad)
+        with pytest.raises(ZeroDivisionError):
+            next(worse)
+        assert list(good) == alone(model, [1, 2, 3], 4)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    found = threading.Event()
+    yield found
+    found.set()
+
+
+def slow(gate: threading.Event) -> Any:
+    def choose(logits: Any) -> int:
+        assert gate.wait(SECONDS)
+        return int(logits.argmax())
+
+    return choose
+
+
+def wait_until(condition: Any) -> None:
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def test_the_queue_is_bounded(model: Model, gate: threading.Event) -> None:
+    with ftuner.Generator(model, max_texts=1, max_queue=1) as generator:
+        first = generator.generate([1, 2], max_tokens=3, choose=slow(gate))
+        wait_until(lambda: generator.statistics.running == 1)
+        second = generator.generate([1, 3], max_tokens=3)
+        with pytest.raises(QueueFullError):
+            generator.generate([1, 4], max_tokens=3)
+        gate.set()
+        assert list(first) == alone(model, [1, 2], 3)
+        assert list(second) == alone(model, [1, 3], 3)
+
+
+def test_a_text_whose_iterator_is_closed_ends(model: Model) -> None:
+    with ftuner.Generator(model) as generator:
+        text = generator.generate([1, 2], max_tokens=10**9)
+        next(text)
+        text.close()  # type: ignore[attr-defined]
+        wait_until(lambda: generator.statistics.running == 0)
+
+
+def test_close_without_draining(model: Model) -> None:
+    generator = ftuner.Generator(model)
+    text = generator.generate([1, 2], max_tokens=10**9)
+    next(text)
+    generator.close(drain=False)
+    with pytest.raises(ClosedError):
+        list(text)
+    with pytest.raises(ClosedError):
+        generator.generate([1, 2], max_tokens=1)
+
+
+def test_coroutines(model: Model) -> None:
+    async def text(generator: ftuner.Generator, prompt: list[int]) -> list[int]:
+        return [token async for token in generator.stream(prompt, max_tokens=7)]
+
+    async def main(generator: ftuner.Generator) -> None:
+        found = await asyncio.gather(*(text(generator, prompt) for prompt in prompts(9)))
+        assert found == [alone(model, prompt, 7) for prompt in prompts(9)]
+
+        async def endless() -> None:
+            async for _ in generator.stream([1, 2], max_tokens=10**9):
+                pass
+
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(endless(), 0.05)
+
+    with ftuner.Generator(model) as generator:
+        asyncio.run(main(generator))
+        wait_until(lambda: generator.statistics.running == 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"), [([], 1), ([0.5], 1), ([[1, 2]], 1), ([1], 0), (["a"], 1)], ids=str
+)
+def test_bad_prompts(prompt: Any, tokens: int, model: Model) -> None:
+    with ftuner.Generator(model) as generator, pytest.raises(InputError, match="expected integers"):
+        generator.generate(prompt, max_tokens=tokens)
+
+
+def test_other_models_are_refused(model: Model) -> None:
+    class Other:
+        inputs, outputs = model.inputs, model.outputs[:1]
+
+    with pytest.raises(InputError, match="expected a decoder"):
+        ftuner.Generator(Other())  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError):
+        ftuner.Generator(model, max_texts=0)

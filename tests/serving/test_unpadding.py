@@ -1,0 +1,187 @@
+"""Embedders of other packages have the results that they had, without computing padding."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftuner
+from ftuner.errors import InputError
+from ftuner.runtime.model import Model
+from ftuner.serving.unpadding import run_unpadded
+
+onnx = pytest.importorskip("onnx")
+WORDS, WIDTH, HEADS = 11, 16, 3
+TEXTS = ["a cat sat", "the dog ran fast in the rain", "sun", "a dog", "", "the cat ran slow"]
+VOCABULARY = (
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "cat", "dog", "sat", "ran", "fast",
+    "slow", "in", "rain", "sun",
+)  # fmt: skip
+
+
+def encoder_bytes() -> bytes:
+    """A vector of each token, which the position and the tokens before it change; their masked sum;
+    and three numbers of each text."""
+    helper, rng = onnx.helper, np.random.default_rng(0)
+    weights = {
+        "table": rng.random((WORDS, WIDTH), np.float32),
+        "square": rng.random((WIDTH, WIDTH), np.float32) - 0.5,
+        "few": rng.random((WIDTH, HEADS), np.float32),
+        "one": np.array(1),
+        "two": np.array([2]),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["words"]),
+        helper.make_node("MatMul", ["words", "square"], ["mixed"]),
+        helper.make_node("Cast", ["attention_mask"], ["kept"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["kept", "two"], ["column"]),
+        helper.make_node("Mul", ["mixed", "column"], ["masked"]),
+        helper.make_node("CumSum", ["masked", "one"], ["tokens"]),
+        helper.make_node("ReduceSum", ["masked", "axis"], ["sum"], keepdims=0),
+        helper.make_node("MatMul", ["sum", "few"], ["classes"]),
+    ]
+    weights["axis"] = np.array([1])
+    value, long, real = (
+        helper.make_tensor_value_info,
+        onnx.TensorProto.INT64,
+        onnx.TensorProto.FLOAT,
+    )
+    inputs = [value(name, long, ["batch", "length"]) for name in ("input_ids", "attention_mask")]
+    outputs = [
+        value("tokens", real, ["batch", "length", WIDTH]),
+        value("classes", real, ["batch", HEADS]),
+    ]
+    stored = [onnx.numpy_helper.from_array(x, name) for name, x in weights.items()]
+    graph = helper.make_graph(nodes, "encoder", inputs, outputs, stored)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    data: bytes = made.SerializeToString()
+    return data
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("encoder") / "model.onnx"
+    found.write_bytes(encoder_bytes())
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> Model:
+    return ftuner.load(path)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ["1110000", "1111111", "1000000"],
+        ["0000111", "0111111", "0000001"],
+        ["0101100", "1111110"],
+        ["1111", "1111"],
+        ["1110", "1110"],
+        ["111000"],
+    ],
+    ids=["right", "left", "holes", "full", "equal", "one"],
+)
+def test_each_row_runs_as_alone(mask: list[str], model: Model) -> None:
+    given = np.array([[int(x) for x in row] for row in mask])
+    ids = np.random.default_rng(1).integers(0, WORDS, given.shape)
+    tokens, classes = run_unpadded(model, {"input_ids": ids, "attention_mask": given})
+    assert tokens.shape == (*given.shape, WIDTH)
+    assert classes.shape == (len(given), HEADS)
+    for row, used in enumerate(given):
+        (found,) = np.nonzero(used)
+        part = slice(found[0], found[-1] + 1)
+        alone = model.run({"input_ids": ids[[row], part], "attention_mask": given[[row], part]})
+        assert tokens[row, part].tobytes() == alone[0].tobytes()
+        assert classes[row].tobytes() == alone[1].tobytes()
+        padding = np.delete(tokens[row], part, 0)
+        assert not padding.any()
+
+
+def test_rows_without_tokens_run_as_they_are(model: Model) -> None:
+    ids = np.array([[1, 2, 3], [4, 5, 6]])
+    feeds = {"input_ids": ids, "attention_mask": np.array([[0, 0, 0], [1, 1, 0]])}
+    for found, wanted in zip(run_unpadded(model, feeds), model.run(feeds), strict=True):
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+def test_fastembed(path: Path, model: Model) -> None:
+    """The part of `TextEmbedding` that runs the encoder."""
+    import onnxruntime
+
+    class Runner:
+        threads = 1
+        model: Any = None
+
+        def load_onnx_model(self) -> None:
+            self.model = onnxruntime.InferenceSession(str(path))
+
+    class TextEmbedding:
+        def __init__(self) -> None:
+            self.model = Runner()
+
+    TextEmbedding.__module__ = "fastembed.text.text_embedding"
+    embedding = TextEmbedding()
+    assert ftuner.unpad(embedding) is embedding
+    session = embedding.model.model
+    assert [x.name for x in session.get_inputs()] == ["input_ids", "attention_mask"]
+    mask = np.array([[1, 1, 0], [1, 1, 1]])
+    feeds = {"input_ids": np.array([[3, 4, 0], [5, 6, 7]]), "attention_mask": mask}
+    wanted = onnxruntime.InferenceSession(str(path)).run(None, feeds)
+    for found, x in zip(session.run(None, feeds), wanted, strict=True):
+        np.testing.assert_allclose(found[1], x[1], rtol=1e-5)
+    (classes,) = session.run(["classes"], feeds)
+    np.testing.assert_allclose(classes, wanted[1], rtol=1e-5)
+    embedding.model.model = object()
+    with pytest.raises(InputError, match="no session of onnxruntime"):
+        ftuner.unpad(embedding)
+
+
+def test_what_is_no_embedder() -> None:
+    with pytest.raises(InputError, match="expected a SentenceTransformer"):
+        ftuner.unpad(3)
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Any:
+    """A `SentenceTransformer` of a small BERT with random weights."""
+    package = pytest.importorskip("sentence_transformers")
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(VOCABULARY), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=48, max_position_embeddings=40,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    transformers.BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    return package.SentenceTransformer(str(tmp_path), device="cpu")
+
+
+@pytest.mark.full  # Importing the package takes up to half a minute.
+def test_sentence_transformers(sentences: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = sentences.encode(TEXTS, batch_size=4)
+    tokens = sentences.encode(TEXTS, output_value="token_embeddings")
+    lengths: list[int] = []
+    run = Model.run_batch
+
+    def noted(model: Model, batch: Any) -> Any:
+        lengths.extend(feeds["input_ids"].shape[1] for feeds in batch)
+        return run(model, batch)
+
+    monkeypatch.setattr(Model, "run_batch", noted)
+    assert ftuner.unpad(sentences) is sentences
+    found = sentences.encode(TEXTS, batch_size=4)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    words = [len(text.split()) + 2 for text in TEXTS]
+    assert sorted(lengths) == sorted(words)
+    for x, y in zip(sentences.encode(TEXTS, output_value="token_embeddings"), tokens, strict=True):
+        np.testing.assert_allclose(x.numpy(), y.numpy(), atol=1e-6)
+    monkeypatch.setattr(type(sentences[0]), "auto_model", None)
+    with pytest.raises(InputError, match="runs a NoneType"):
+        ftuner.unpad(sentences)
