@@ -30,6 +30,7 @@ from ftuner.errors import (
     ParseError,
     PickleError,
     SavedModelError,
+    ScheduleError,
     ShapeError,
     UnsupportedOperatorError,
 )
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from ftuner.inference import Model, compile, load, save
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
+    from ftuner.tasks.check import check
+    from ftuner.tasks.schedule import schedule
 else:
 
     def __getattr__(name: str) -> object:
@@ -82,12 +85,14 @@ __all__ = [
     "ParseError",
     "PickleError",
     "SavedModelError",
+    "ScheduleError",
     "SessionOptions",
     "ShapeError",
     "TuneReport",
     "UnsupportedOperatorError",
     "__version__",
     "attention",
+    "check",
     "compile",
     "explain",
     "export_hardware",
@@ -97,6 +102,7 @@ __all__ = [
     "load",
     "matmul",
     "save",
+    "schedule",
     "set_num_threads",
     "tune",
 ]
@@ -108,6 +114,7 @@ _HOMES = {
     "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
     "attention": "ftuner.ops",
+    "check": "ftuner.tasks.check",
     "compile": "ftuner.inference",
     "explain": "ftuner.api",
     "export_hardware": "ftuner.api",
@@ -117,6 +124,7 @@ _HOMES = {
     "load": "ftuner.inference",
     "matmul": "ftuner.ops",
     "save": "ftuner.inference",
+    "schedule": "ftuner.tasks.schedule",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",
 }
