@@ -37,13 +37,12 @@ from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, st
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
-from ftuner.core.dim import Dim, least_value, product, row_major_strides, symbol, symbols_of
+from ftuner.core.dim import Dim, least_value, product, row_major_strides, symbol
 from ftuner.core.evaluation import evaluate
 from ftuner.core.symbolic import Atom, Symbol
 from ftuner.hardware.isa import InstructionSet
 from ftuner.tasks.program import (
     LANES,
-    RANGE,
     REPEAT,
     WORKERS,
     Apply,
@@ -71,7 +70,7 @@ from ftuner.tasks.program import (
     tiles_across,
     uses,
 )
-from ftuner.tasks.proofs import Variable, least_at
+from ftuner.tasks.proofs import Variable, decided
 
 CHAINS = 4
 """Vectors of a reduction that are added independently. Derived: the latency of a multiply-add is
@@ -301,27 +300,8 @@ class _Emitter:
     def _decided(
         self, body: Sequence[Statement], variables: list[Variable], names: Sequence[str]
     ) -> dict[Test, Dim]:
-        """The tests within a body that depend on some variables, and the least value of each."""
-        found: dict[Test, Dim] = {}
-        inner: set[str] = set()
-        for loop in (s for s in statements(body) if isinstance(s, Loop)):
-            if loop.constant and loop.kind != RANGE:
-                variables = [*variables, *(
-                    Variable(n, b, e, loop.kind, loop.line)
-                    for n, b, e in zip(loop.names, loop.begins, loop.ends, strict=True)
-                )]  # fmt: skip
-            else:
-                inner |= set(loop.names)
-        for statement in statements(body):
-            for expr in expressions(statement):
-                if not isinstance(expr, Test) or expr.exact or expr in self._assumed:
-                    continue
-                least = least_at(expr.dim, variables)
-                used = set(symbols_of((expr.dim,)))
-                known = least is not None and inner.isdisjoint(symbols_of((least,)))
-                if known and least is not None and not used.isdisjoint(names):
-                    found[expr] = least
-        return found
+        found = decided(body, variables, names)
+        return {test: least for test, least in found.items() if test not in self._assumed}
 
     def _twice(self, tests: Mapping[Test, Dim], body: Callable[[], None]) -> None:
         """Write a body for where all tests hold, and in general."""

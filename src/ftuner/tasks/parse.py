@@ -172,6 +172,8 @@ class _Parser:
         self._lane: str | None = None
         self._lane_extent: Dim = 0
         self._unrolled: set[str] = set()
+        self._copies = 1
+        """How often the statement that is parsed is written out."""
         self._reduced: set[str] = set()
         self._read: set[str] = set()
         self._in_tasks = False
@@ -539,16 +541,19 @@ class _Parser:
                 total = total * factor.extents[axis] + symbol(variable)
             indices[name] = total
         names, ends = tuple(loop[0] for loop in loops), tuple(loop[1] for loop in loops)
-        loop = Loop(REPEAT, names, (0,) * len(names), ends, (), line=node.lineno)
-        if loop.constant:
-            if product(ends) > MOST_UNROLLED:  # type: ignore[operator]
+        numbers = [e for e in ends if isinstance(e, int)]
+        copies = self._copies
+        if len(numbers) == len(ends):
+            self._copies *= max(prod(numbers), 1)
+            if self._copies > MOST_UNROLLED:
                 raise self.error(
-                    UnsupportedStatementError, node, f"{product(ends)} iterations written out; "
+                    UnsupportedStatementError, node, f"{self._copies} iterations written out; "
                     f"expected {MOST_UNROLLED} at most, or range",
                 )  # fmt: skip
             self._unrolled |= set(names)
         inner = self._block(body, indices)
-        return Loop(REPEAT, names, loop.begins, ends, inner, line=node.lineno)
+        self._copies = copies
+        return Loop(REPEAT, names, (0,) * len(names), ends, inner, line=node.lineno)
 
     # Mappings.
 

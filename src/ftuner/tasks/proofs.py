@@ -20,6 +20,8 @@ from ftuner.core.dim import Dim, least_value, quotient, symbol, symbols_of
 from ftuner.core.symbolic import Atom, Symbolic
 from ftuner.errors import BoundsError, CoverageError, MappingError, RaceError, ScheduleError
 from ftuner.tasks.program import (
+    LANES,
+    RANGE,
     REPEAT,
     TASKS,
     WORKERS,
@@ -35,8 +37,10 @@ from ftuner.tasks.program import (
     Statement,
     Store,
     Test,
+    expressions,
     linear,
     replaced,
+    statements,
     uses,
 )
 
@@ -141,10 +145,7 @@ class _Prover:
             ):
                 what = f"a mapping with the extent {extent}" if least == 0 else f"{extent} parts"
                 self._decide(extent - least, (), MappingError, loop.line, what)
-        return [
-            Variable(name, begin, end, loop.kind, loop.line)
-            for name, begin, end in zip(loop.names, loop.begins, loop.ends, strict=True)
-        ]
+        return variables_of(loop)
 
     def _expression(self, expr: Expr, place: _Place, line: int) -> None:
         match expr:
@@ -230,6 +231,15 @@ class _Prover:
             self._covers(*group[0], list(zip(*constants, strict=True)))
         first, place = stores[0]
         for store, other in stores[1:]:
+            along = {v.name for v in other.variables if v.kind == LANES} & {
+                v.name for v in place.variables
+            }
+            if along and self._shape(store, other) != self._shape(first, place):
+                raise self.error(
+                    RaceError, store.line,
+                    f"the lanes loop that stores {store.array!r} in line {first.line} stores it "
+                    "here in another way; its iterations have no order",
+                )  # fmt: skip
             if self._by_task(store, other) != self._by_task(first, place):
                 raise self.error(
                     RaceError, store.line,
@@ -490,3 +500,32 @@ def _bounds(atom: Atom, variables: Sequence[Variable]) -> tuple[Dim, Dim] | None
     if low is None or high is None:
         return None
     return quotient(low, atom.y), quotient(-high, atom.y) + 1
+
+
+def decided(
+    body: Sequence[Statement], variables: Sequence[Variable], names: Sequence[str]
+) -> dict[Test, Dim]:
+    """The tests within a body that depend on some names, and the least value of each over
+    `variables` and those of loops that are written out, free of other loops of the body."""
+    found: dict[Test, Dim] = {}
+    known, inner = [*variables], set[str]()
+    for loop in (s for s in statements(body) if isinstance(s, Loop)):
+        if loop.constant and loop.kind != RANGE:
+            known += variables_of(loop)
+        else:
+            inner |= set(loop.names)
+    for statement in statements(body):
+        for test in expressions(statement):
+            if not isinstance(test, Test) or test.exact:
+                continue
+            least = least_at(test.dim, known)
+            if least is None or not inner.isdisjoint(symbols_of((least,))):
+                continue
+            if not set(symbols_of((test.dim,))).isdisjoint(names):
+                found[test] = least
+    return found
+
+
+def variables_of(loop: Loop) -> list[Variable]:
+    bounds = zip(loop.names, loop.begins, loop.ends, strict=True)
+    return [Variable(name, begin, end, loop.kind, loop.line) for name, begin, end in bounds]
