@@ -13,6 +13,7 @@ from typing import Any
 from tests.conftest import HOST_ISAS
 
 import ftuner
+from ftuner.tasks import check
 from ftuner.tasks.schedule import Schedule
 
 HEAD = """
@@ -228,6 +229,7 @@ def made(seed: int, folder: Path) -> Schedule:
 
 
 def main(count: int, seed: int) -> None:
+    check.MOST_ITERATIONS = 64
     with TemporaryDirectory() as folder:
         for number in range(seed, seed + count):
             try:

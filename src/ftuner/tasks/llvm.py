@@ -66,6 +66,7 @@ from ftuner.tasks.program import (
     Test,
     expressions,
     linear,
+    reduced,
     statements,
     tiles_across,
     uses,
@@ -277,7 +278,7 @@ class _Emitter:
                 vector(const(number * lanes), number, count, number % len(sets))
         else:
             self._by_vectors(self.dim(extent), len(sets), vector)
-        for target, kind in _reduced(body):
+        for target, kind in reduced(body):
             self._finish(target, kind, sets)
 
     def _by_vectors(self, extent: ir.Value, chains: int, vector: Callable[..., None]) -> None:
@@ -400,7 +401,7 @@ class _Emitter:
         self, body: Sequence[Statement]
     ) -> dict[Local | tuple[str, tuple[int, ...]], ir.Value]:
         found: dict[Local | tuple[str, tuple[int, ...]], ir.Value] = {}
-        for target, kind in _reduced(body):
+        for target, kind in reduced(body):
             start = elements.neutral(kind, self._vector, self._program.dtype)
             for key in self._keys(target):
                 found[key] = reserve(self._builder, self._vector)
@@ -676,17 +677,6 @@ def _parts(condition: Expr) -> Iterator[Expr]:
             yield from _parts(y)
         case _:
             yield condition
-
-
-def _reduced(body: Sequence[Statement]) -> list[tuple[str | Local, str]]:
-    """What the reductions of a `lanes` loop go into, a local or a tile, and their kinds."""
-    found: dict[tuple[str | Local, str], None] = {}
-    for statement in statements(body):
-        if isinstance(statement, Reduce):
-            target = statement.target
-            name = target if isinstance(target, Local) else target.tile
-            found[name, statement.kind] = None
-    return list(found)
 
 
 def _tiles_of(body: Sequence[Statement]) -> Iterator[str]:

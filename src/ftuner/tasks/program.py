@@ -317,3 +317,14 @@ def tiles_across(program: Program) -> frozenset[str]:
 
     visit(program.body, "", frozenset())
     return frozenset(found)
+
+
+def reduced(body: Sequence[Statement]) -> list[tuple[str | Local, str]]:
+    """What the reductions of a `lanes` loop go into, a local or a tile, and their kinds."""
+    found: dict[tuple[str | Local, str], None] = {}
+    for statement in statements(body):
+        if isinstance(statement, Reduce):
+            target = statement.target
+            name = target if isinstance(target, Local) else target.tile
+            found[name, statement.kind] = None
+    return list(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -50,7 +51,8 @@ class Launch(NamedTuple):
     workers: int
     """The value of `workers`: what threads take one after the other."""
     address: int
-    """Of the job."""
+    job: Callable[[int, int], None]
+    """The function at the address."""
 
 
 class Schedule:
@@ -130,19 +132,19 @@ class Schedule:
             raise OperandError(f"{len(operands)} operands; {self.__name__} takes {names}")
         found = []
         for given, declared in zip(operands, inputs, strict=True):
-            array = as_array(given, declared.name)
-            if array.dtype != self._numpy:
+            operand = as_array(given, declared.name)
+            if operand.dtype != self._numpy:
                 raise DTypeError(
-                    f"{declared.name} has dtype {array.dtype}; expected {declared.dtype}"
+                    f"{declared.name} has dtype {operand.dtype}; expected {declared.dtype}"
                 )
-            if array.ndim != len(declared.shape):
+            if operand.ndim != len(declared.shape):
                 raise ShapeError(
-                    f"{declared.name} has the shape {array.shape}; expected "
+                    f"{declared.name} has the shape {operand.shape}; expected "
                     f"({', '.join(map(str, declared.shape))})"
                 )
-            if not (array.flags.c_contiguous and array.flags.aligned):
-                array = np.require(array, requirements=["C", "A"])
-            found.append(array)
+            if not (operand.flags.c_contiguous and operand.flags.aligned):
+                operand = np.require(operand, requirements=["C", "A"])
+            found.append(operand)
         return found
 
     def bound(self, shapes: Sequence[tuple[int, ...]]) -> Bound:
@@ -153,16 +155,16 @@ class Schedule:
         for (_, dim), extent in zip(declared, given, strict=True):
             if str(dim) in self._any.extents:
                 values.setdefault(str(dim), extent)
-        for (array, dim), extent in zip(declared, given, strict=True):
+        for (owner, dim), extent in zip(declared, given, strict=True):
             if evaluate(dim, values) != extent:
                 known = ", ".join(f"{k}={v}" for k, v in values.items())
                 raise ShapeError(
-                    f"{array.name} has an extent {extent}, where {dim} is expected ({known})"
+                    f"{owner.name} has an extent {extent}, where {dim} is expected ({known})"
                 )
         outputs = tuple(tuple(evaluate(d, values) for d in a.shape) for a in self._any.outputs)
-        for array, shape in zip(self._any.outputs, outputs, strict=True):
+        for output, shape in zip(self._any.outputs, outputs, strict=True):
             if any(extent < 0 for extent in shape):
-                raise ShapeError(f"the output {array.name} would have the shape {shape}")
+                raise ShapeError(f"the output {output.name} would have the shape {shape}")
         return Bound(tuple(values[name] for name in self._any.extents), outputs)
 
     def decide(self, tiles: Tiles, bound: Bound, workers: int) -> None:
@@ -283,15 +285,16 @@ class Code:
             pieces = int(seconds * used / PIECE_S)
             workers = min(max(pieces, used), used * MOST_PIECES)
         self._schedule.decide(chosen, bound, workers)
-        return Launch(bound, chosen, used, workers, self.addresses[chosen])
+        address = self.addresses[chosen]
+        return Launch(bound, chosen, used, workers, address, _JOB(address))
 
     def run(self, arrays: Sequence[Array], tiles: Tiles | None = None) -> list[Array]:
         """The outputs for contiguous arrays. Raises ShapeError as a call."""
         launch = self.launch(tuple([a.shape for a in arrays]), tiles)
         outputs = [allocated(shape, self._dtype) for shape in launch.bound.outputs]
         addresses = [address_of(a) for a in (*arrays, *outputs)]
-        record = np.array([0, launch.workers, *launch.bound.extents, *addresses], np.int64)
-        self._execute(launch, address_of(record))
+        record = array("q", (0, launch.workers, *launch.bound.extents, *addresses))
+        self._execute(launch, record.buffer_info()[0])
         return outputs
 
     def _execute(self, launch: Launch, record: int) -> None:
@@ -304,7 +307,7 @@ class Code:
                     return
             finally:
                 pool.lock.release()
-        _JOB(launch.address)(record, 0)
+        launch.job(record, 0)
 
 
 _JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
