@@ -53,6 +53,20 @@ def gap_of_a_column(x: f32["m", 2], y: Out[f32["m", 2]]):
         y[i, 0] = x[i, 0]  # CoverageError: a gap
 
 
+def gap_in_one_column(x: f32["m", 2], y: Out[f32["m", 2]]):
+    for i in split(m, workers)(worker):
+        y[i, 0] = x[i, 0]
+        if i < m - 1:
+            y[i, 1] = x[i, 1]  # CoverageError: leaves out elements
+
+
+def one_column_under_data(x: f32["m", 2], y: Out[f32["m", 2]]):
+    for i in split(m, workers)(worker):
+        y[i, 0] = x[i, 0]
+        if x[i, 1] > 0:
+            y[i, 1] = x[i, 1]  # CoverageError: a condition on elements
+
+
 def gap_between_columns(x: f32["m", 3], y: Out[f32["m", 3]]):
     for i in split(m, workers)(worker):
         y[i, 0] = x[i, 0]  # CoverageError: moves by 2

@@ -1,12 +1,12 @@
 """Programs in LLVM IR, for every instruction set.
 
-`void job(record, thread)` executes tasks: a thread takes one virtual worker after the other, so
+`void job(record, thread)` executes tasks: a thread takes some virtual workers after the other, so
 that threads that the system delays hold up no others. The record has the number of virtual workers
-that are taken, the value of `workers`, the extents in the order of the program, and the address of
-each array. Locals and elements of tiles are on the stack, from where LLVM moves them to registers.
-A `lanes` loop goes by vectors, of which the last one is under a mask. Conditions on indices that
-hold for a whole task, or for a whole vector, are tested once: the code inside is written a second
-time without them.
+that are taken, how many are taken at once, the value of `workers`, the extents in the order of the
+program, and the address of each array. Locals and elements of tiles are on the stack, from where
+LLVM moves them to registers. A `lanes` loop goes by vectors, of which the last one is under a mask.
+Conditions on indices that hold for a whole task, or for a whole vector, are tested once: the code
+inside is written a second time without them.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def emit(module: ir.Module, symbol_name: str, program: Program, isa: Instruction
     record, _ = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     names = (WORKERS, *program.extents)
-    env = {name: slot(builder, record, number) for number, name in enumerate(names, 1)}
+    env = {name: slot(builder, record, number) for number, name in enumerate(names, 2)}
     places = {
-        array.name: pointer_slot(builder, record, 1 + len(names) + number)
+        array.name: pointer_slot(builder, record, 2 + len(names) + number)
         for number, array in enumerate(program.arrays)
     }
     _Emitter(builder, program, isa, env, places).tasks(record)
@@ -143,16 +143,18 @@ class _Emitter:
     def tasks(self, taken: ir.Value) -> None:
         """`taken`: where the number of virtual workers that are taken is."""
         loop, builder = self._program.tasks, self._builder
-        count = self.dim(loop.workers)
-        take, some, done = (
-            builder.append_basic_block(f"workers.{name}") for name in ("take", "some", "done")
+        count, some = self.dim(loop.workers), slot(builder, taken, 1)
+        take, execute, done = (
+            builder.append_basic_block(f"workers.{name}") for name in ("take", "execute", "done")
         )
         builder.branch(take)
         builder.position_at_end(take)
-        virtual = builder.atomic_rmw("add", taken, const(1), "monotonic")
-        builder.cbranch(builder.icmp_signed("<", virtual, count), some, done)
-        builder.position_at_end(some)
+        first = builder.atomic_rmw("add", taken, some, "monotonic")
+        builder.cbranch(builder.icmp_signed("<", first, count), execute, done)
+        builder.position_at_end(execute)
         with ExitStack() as loops:
+            end = minimum(builder, builder.add(first, some), count)
+            virtual = loops.enter_context(counted_loop(builder, first, end))
             self._enter(loop, virtual, loops)
             tests = self._decided(loop.body, [], loop.names)
             self._twice(tests, lambda: self.block(loop.body))

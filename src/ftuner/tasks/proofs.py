@@ -228,7 +228,8 @@ class _Prover:
             if len(set(constants)) != len(constants):
                 store = group[-1][0]
                 raise self.error(CoverageError, store.line, f"{store.array!r} is stored here again")
-            self._covers(*group[0], list(zip(*constants, strict=True)))
+            for store, place in group:
+                self._covers(store, place, list(zip(*constants, strict=True)))
         first, place = stores[0]
         for store, other in stores[1:]:
             along = {v.name for v in other.variables if v.kind == LANES} & {

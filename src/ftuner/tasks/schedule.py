@@ -49,7 +49,9 @@ class Launch(NamedTuple):
     tiles: Tiles
     threads: int
     workers: int
-    """The value of `workers`: what threads take one after the other."""
+    """The value of `workers`."""
+    chunk: int
+    """Virtual workers that a thread takes at once."""
     address: int
     job: Callable[[int, int], None]
     """The function at the address."""
@@ -210,7 +212,9 @@ class Schedule:
     def explain(self) -> str:
         """The tiles that are kept and pruned on this machine, why, and the checks of each call."""
         funnel = self.code().funnel
-        lines = [repr(self), "tiles kept: " + "; ".join(map(text_of, funnel.kept))]
+        lines = [repr(self)]
+        if self.parameters:
+            lines.append("tiles kept: " + "; ".join(map(text_of, funnel.kept)))
         for pruned in funnel.pruned:
             if pruned.tiles:
                 lines.append(f"pruned, {pruned.name}: {'; '.join(map(text_of, pruned.tiles))}")
@@ -243,9 +247,7 @@ class Code:
         bundle = import_module("ftuner.codegen.llvm.objects.bundle")
         row = import_module("ftuner.hardware.isa").instruction_set(isa.name)
         bundles = {
-            tiles: bundle.kernel_bundle(
-                "ftuner.tasks.llvm", made.__name__, made.programs[tiles], row
-            )
+            tiles: bundle.kernel_bundle("ftuner.tasks.llvm", "schedule", made.programs[tiles], row)
             for tiles in self.funnel.kept
         }
         self._loaded = kernels.loaded([*bundles.values()])
@@ -286,14 +288,18 @@ class Code:
             workers = min(max(pieces, used), used * MOST_PIECES)
         self._schedule.decide(chosen, bound, workers)
         address = self.addresses[chosen]
-        return Launch(bound, chosen, used, workers, address, _JOB(address))
+        program = self._schedule.programs[chosen]
+        values = dict(zip(program.extents, bound.extents, strict=True))
+        virtual = evaluate(program.tasks.workers, {**values, WORKERS: workers})
+        chunk = max(virtual // (used * MOST_PIECES), 1)
+        return Launch(bound, chosen, used, workers, chunk, address, _JOB(address))
 
     def run(self, arrays: Sequence[Array], tiles: Tiles | None = None) -> list[Array]:
         """The outputs for contiguous arrays. Raises ShapeError as a call."""
         launch = self.launch(tuple([a.shape for a in arrays]), tiles)
         outputs = [allocated(shape, self._dtype) for shape in launch.bound.outputs]
         addresses = [address_of(a) for a in (*arrays, *outputs)]
-        record = array("q", (0, launch.workers, *launch.bound.extents, *addresses))
+        record = array("q", (0, launch.chunk, launch.workers, *launch.bound.extents, *addresses))
         self._execute(launch, record.buffer_info()[0])
         return outputs
 

@@ -34,9 +34,10 @@ def agrees(program: Program, extents: dict[str, int], workers: int, seed: int = 
         np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    "name", ["matmul", "softmax", "layer_norm", "depthwise", "selective_scan", "lattice_filter"]
-)
+@pytest.mark.parametrize("name", [
+    "matmul", "softmax", "layer_norm", "depthwise", "lattice_filter",
+    pytest.param("selective_scan", marks=pytest.mark.full),
+])  # fmt: skip
 def test_gallery(name: str) -> None:
     schedule = getattr(import_module(f"tests.tasks.gallery.{name}"), name)
     programs = [*schedule.programs.values()]
