@@ -32,6 +32,7 @@ from ftuner.errors import (
     PickleError,
     QueueFullError,
     SavedModelError,
+    ScheduleError,
     ShapeError,
     UnsupportedOperatorError,
 )
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from ftuner.serving.batcher import Batcher
     from ftuner.serving.generator import Generator
     from ftuner.serving.unpadding import unpad
+    from ftuner.tasks.check import check
+    from ftuner.tasks.schedule import schedule
 else:
 
     def __getattr__(name: str) -> object:
@@ -91,12 +94,14 @@ __all__ = [
     "PickleError",
     "QueueFullError",
     "SavedModelError",
+    "ScheduleError",
     "SessionOptions",
     "ShapeError",
     "TuneReport",
     "UnsupportedOperatorError",
     "__version__",
     "attention",
+    "check",
     "compile",
     "explain",
     "export_hardware",
@@ -106,6 +111,7 @@ __all__ = [
     "load",
     "matmul",
     "save",
+    "schedule",
     "set_num_threads",
     "tune",
     "unpad",
@@ -120,6 +126,7 @@ _HOMES = {
     "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
     "attention": "ftuner.ops",
+    "check": "ftuner.tasks.check",
     "compile": "ftuner.inference",
     "explain": "ftuner.api",
     "export_hardware": "ftuner.api",
@@ -129,6 +136,7 @@ _HOMES = {
     "load": "ftuner.inference",
     "matmul": "ftuner.ops",
     "save": "ftuner.inference",
+    "schedule": "ftuner.tasks.schedule",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",
     "unpad": "ftuner.serving.unpadding",

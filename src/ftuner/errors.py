@@ -84,7 +84,8 @@ class IndexRangeError(FTunerError, IndexError):
 
 
 class MismatchError(FTunerError, AssertionError):
-    """A result that differs from PyTorch's, where the option `check` asked for a comparison."""
+    """A result that differs from what it is compared with: PyTorch's result, where the option
+    `check` asked for that, or the definition of a schedule."""
 
 
 class IterationLimitError(FTunerError, RuntimeError):
@@ -143,3 +144,31 @@ class CacheWarning(UserWarning):
 
 class DatasetWarning(UserWarning):
     """A part of a dataset of samples could not be used; ftuner went on without it."""
+
+
+class ScheduleError(FTunerError, ValueError):
+    """A schedule that cannot be compiled; the message has the file and the line."""
+
+
+class UnsupportedStatementError(ScheduleError):
+    """A statement or an expression that the language of schedules does not have."""
+
+
+class UndefinedNameError(ScheduleError):
+    """A name that a schedule has not defined, or not on every way to where it is used."""
+
+
+class MappingError(ScheduleError):
+    """A task mapping of another number of axes, or with impossible extents."""
+
+
+class BoundsError(ScheduleError):
+    """An element outside of an array or of a tile."""
+
+
+class CoverageError(ScheduleError):
+    """Elements of an output that no task stores, or that are stored more than once."""
+
+
+class RaceError(ScheduleError):
+    """Elements that several workers may write, or that one reads before they are written."""

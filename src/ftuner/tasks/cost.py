@@ -1,0 +1,258 @@
+"""What a program costs, from its loads, stores and functions; which tiles are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from ftuner.core.dim import (
+    Dim,
+    ceil_quotient,
+    maximum,
+    minimum,
+    product,
+    quotient,
+    symbols_of,
+)
+from ftuner.core.evaluation import compiled
+from ftuner.cost.functions import operation_cycles
+from ftuner.cost.step import Estimate, Machine, Stream, estimate_of
+from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.tasks.program import (
+    LANES,
+    RANGE,
+    WORKERS,
+    Apply,
+    Assign,
+    Element,
+    Expr,
+    If,
+    Load,
+    Local,
+    Loop,
+    MakeTile,
+    Program,
+    Reduce,
+    SetElement,
+    Statement,
+    Store,
+    expressions,
+    linear,
+    statements,
+    tiles_across,
+    uses,
+)
+from ftuner.tasks.proofs import Variable, decided, least_at, variables_of
+from ftuner.ukernels.funnel import Funnel, Sieve
+
+Tiles = tuple[tuple[str, int], ...]
+"""The value of each tile parameter."""
+REDUCTION_CHAINS = 4
+"""Independent accumulators of a reduction, as `tasks.llvm` writes them."""
+
+
+@dataclass
+class _Body:
+    """The instructions of one iteration of a loop, or of a task, without those of loops in it."""
+
+    trips: Dim
+    compute: float = 0.0
+    """Cycles of arithmetic."""
+    loads: float = 0.0
+    stores: float = 0.0
+    chain: float = 0.0
+    """Cycles from one iteration to the next."""
+    load_bytes: float = 0.0
+    seen: set[object] = field(default_factory=set)
+
+
+def bodies(program: Program, isa: Isa, hardware: CpuHardware) -> list[_Body]:
+    """What a task executes, loop by loop."""
+    return _Counter(program, isa, hardware).count()
+
+
+class _Counter:
+    def __init__(self, program: Program, isa: Isa, hardware: CpuHardware) -> None:
+        self._program, self._isa, self._hardware = program, isa, hardware
+        self._lanes = isa.lanes(program.dtype)
+        self._found: list[_Body] = []
+
+    def count(self) -> list[_Body]:
+        body = _Body(1)
+        self._found.append(body)
+        self._block(self._program.tasks.body, body, {}, "", [])
+        return self._found
+
+    def _block(
+        self, block: Sequence[Statement], body: _Body, unrolled: dict[str, int], lane: str,
+        variables: list[Variable],
+    ) -> None:  # fmt: skip
+        """`unrolled`: how often loops that are written out are."""
+        for statement in block:
+            match statement:
+                case Loop():
+                    self._loop(statement, body, unrolled, lane, variables)
+                    continue
+                case If(_, inner):
+                    self._block(inner, body, unrolled, lane, variables)
+                    continue
+                case Store():
+                    body.stores += prod(unrolled.values())
+                case SetElement() | Assign(declares=False):
+                    body.chain = self._isa.fma_latency_cycles
+                case Reduce():
+                    body.compute += prod(unrolled.values()) * self._cycles("add", lane)
+                    body.chain = self._isa.fma_latency_cycles / REDUCTION_CHAINS
+            for expr in expressions(statement):
+                self._expression(expr, body, unrolled, lane)
+
+    def _loop(
+        self, loop: Loop, body: _Body, unrolled: dict[str, int], lane: str,
+        variables: list[Variable],
+    ) -> None:  # fmt: skip
+        extents = [e - b for b, e in zip(loop.begins, loop.ends, strict=True)]
+        inside = loop.names[0] if loop.kind == LANES else lane
+        if loop.kind == LANES:
+            extents = [ceil_quotient(extents[0], self._lanes)]
+        inner_loops = any(isinstance(s, Loop) and s.kind == RANGE for s in statements(loop.body))
+        if loop.kind != RANGE and loop.constant and not (loop.kind == LANES and inner_loops):
+            numbers = [e for e in extents if isinstance(e, int)]
+            more = {**unrolled, **dict(zip(loop.names, numbers, strict=True))}
+            self._block(loop.body, body, more, inside, variables)
+            return
+        known = [*variables, *variables_of(loop)]
+        most = [least_at(-e, known) for e in extents]
+        times = product(-m if m is not None else 1 for m in most) * prod(unrolled.values())
+        inner = _Body(body.trips * times)
+        self._found.append(inner)
+        self._block(loop.body, inner, {}, inside, known)
+
+    def _expression(self, expr: Expr, body: _Body, unrolled: dict[str, int], lane: str) -> None:
+        parts = [*expressions(expr)]
+        dims = [d for p in parts if isinstance(p, (Load, Element)) for d in p.index]
+        varies = any(isinstance(p, (Local, Element)) for p in parts)
+        used = set(unrolled) if varies else set(symbols_of(dims)) & set(unrolled)
+        times = prod(unrolled[name] for name in used)
+        if isinstance(expr, Load) and expr not in body.seen:
+            body.seen.add(expr)
+            contiguous = not lane or any(uses(d, lane) for d in expr.index[-1:])
+            scattered = not contiguous and any(uses(d, lane) for d in expr.index)
+            body.loads += times * (self._lanes if scattered else 1)
+            wide = lane and any(uses(d, lane) for d in expr.index)
+            body.load_bytes += times * (self._lanes if wide else 1) * self._program.dtype.itemsize
+        elif isinstance(expr, Apply) and (varies or expr not in body.seen):
+            body.seen.add(expr)
+            body.compute += times * self._of_function(expr, lane)
+
+    def _of_function(self, expr: Apply, lane: str) -> float:
+        product_in_sum = expr.function in ("add", "subtract") and any(
+            isinstance(a, Apply) and a.function == "multiply" for a in expr.arguments
+        )
+        if product_in_sum and self._isa.fused:
+            # The product is counted with its own node.
+            return 0.0
+        if expr.function in ("logical_and", "logical_or", "logical_not", "where"):
+            return 1.0 / self._isa.fma_per_cycle
+        return self._cycles(expr.function, lane)
+
+    def _cycles(self, function: str, lane: str) -> float:
+        dtype = self._program.dtype
+        if function in ("add", "subtract", "multiply"):
+            return 1.0 / self._isa.fma_per_cycle
+        lanes = self._lanes if lane else 1
+        return operation_cycles(function, dtype, lanes, self._isa, self._hardware.tuning)
+
+
+EDGE = 4.0
+"""How much longer a task takes of which some conditions do not hold. Assumed: edges of a product by
+register tiles leave most of a tile empty, and branch."""
+
+
+def _whole_tasks(program: Program) -> Dim:
+    """The tasks of which all conditions on indices hold."""
+    loop = program.tasks
+    whole = dict(zip(loop.names, loop.ends, strict=True))
+    for least in decided(loop.body, [], loop.names).values():
+        for name in loop.names:
+            parts = linear(least, name)
+            if parts is not None and isinstance(parts[0], int) and parts[0] < 0:
+                some = maximum(quotient(parts[1], -parts[0]) + 1, 0)
+                whole[name] = minimum(whole[name], some)
+    return product(whole.values())
+
+
+class Costs:
+    """The estimates of a program on one ISA, for any extents."""
+
+    def __init__(self, program: Program, isa: Isa, hardware: CpuHardware) -> None:
+        found = bodies(program, isa, hardware)
+        self._isa, self._hardware = isa, hardware
+        self._cycles = [
+            max(b.compute, b.loads / isa.load_per_cycle, b.stores / isa.store_per_cycle, b.chain)
+            + (hardware.tuning.loop_cycles if number == 0 else 0.0)
+            for number, b in enumerate(found)
+        ]
+        itemsize = program.dtype.itemsize
+        dims = [
+            product(program.tasks.ends), _whole_tasks(program), program.tasks.workers,
+            sum((product(a.shape) * itemsize for a in program.arrays), start=0),
+            *(b.trips for b in found),
+        ]  # fmt: skip
+        self._names = (WORKERS, *program.extents)
+        self._of: Callable[[Sequence[int]], list[int]] = compiled(dims, self._names)
+
+    def estimate(self, extents: Sequence[int], workers: int) -> Estimate:
+        """The estimate for extents in the order of the program."""
+        tasks, whole, virtual, moved, *trips = self._of((workers, *extents))
+        busy = max(min(workers, virtual, tasks), 1)
+        mine = -(-(tasks + (EDGE - 1.0) * max(tasks - whole, 0)) // busy)
+        cycles = mine * sum(max(t, 0) * c for t, c in zip(trips, self._cycles, strict=True))
+        machine = Machine(self._hardware, self._isa, busy)
+        return estimate_of(machine, busy, cycles, 0.0, 0.0, [Stream(moved / busy, moved)])
+
+
+def kept_tiles(
+    programs: Iterable[tuple[Tiles, Program]], isa: Isa, hardware: CpuHardware
+) -> Funnel[Tiles]:
+    """The values of tile parameters that fit the registers and the L1 cache of an ISA, and why the
+    others do not. Where none fits, the smallest is kept."""
+    by_tiles = dict(programs)
+    registers = {t: registers_needed(p, isa) for t, p in by_tiles.items()}
+    l1 = hardware.levels[0].capacity_bytes
+    sieve = Sieve(by_tiles)
+    least = min(registers.values())
+    sieve.keep(
+        "registers",
+        f"its tiles, a row of vectors and an element do not fit {isa.vector_registers} vector "
+        "registers",
+        lambda t: registers[t] <= max(isa.vector_registers, least),
+    )
+    share = hardware.tuning.cache_share
+    touched = {t: _step_bytes(p, isa, hardware) for t, p in by_tiles.items()}
+    smallest = min((touched[t] for t in sieve.left), default=0.0)
+    sieve.keep(
+        "L1",
+        f"a step of its inner loop reads more than {share:g} of L1",
+        lambda t: touched[t] <= max(share * l1, smallest),
+    )
+    return Funnel(sieve.enumerated, sieve.pruned, tuple(sieve.left))
+
+
+def registers_needed(program: Program, isa: Isa) -> int:
+    """Vector registers of all tiles of a task, of one row of an operand, and of one element; where
+    multiply-add is not one instruction, of a product as well."""
+    lanes, along = isa.lanes(program.dtype), tiles_across(program)
+    total = row = 0
+    for statement in statements(program.body):
+        if isinstance(statement, MakeTile):
+            shape = list(statement.shape)
+            if statement.name in along:
+                shape[-1] = -(-shape[-1] // lanes)
+            total += prod(shape)
+            row = max(row, shape[-1] if len(shape) > 1 else 1)
+    return total + row + 1 + (0 if isa.fused else 1)
+
+
+def _step_bytes(program: Program, isa: Isa, hardware: CpuHardware) -> float:
+    return max(b.load_bytes for b in bodies(program, isa, hardware))

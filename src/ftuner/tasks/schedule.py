@@ -1,0 +1,344 @@
+"""`@ftuner.schedule`: a Python function over workers, tasks, tiles and lanes as an operator."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from itertools import product as all_of
+from typing import Any, NamedTuple, overload
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ftuner.core.caching import RecentlyUsed
+from ftuner.core.evaluation import evaluate
+from ftuner.errors import DTypeError, OperandError, ScheduleError, ShapeError
+from ftuner.runtime.cpu.arrays import Array, address_of, any_tensor, as_array, tensor_of
+from ftuner.runtime.cpu.memory import allocated
+from ftuner.tasks.cost import Costs, Tiles, kept_tiles
+from ftuner.tasks.interpret import interpret
+from ftuner.tasks.parse import Source, parse, source_of, tile_parameters
+from ftuner.tasks.program import WORKERS, Program
+from ftuner.tasks.proofs import Check, prove
+from ftuner.ukernels.funnel import Funnel
+
+MOST_TILES = 64
+"""Combinations of tile parameters. Derived: each is a function that is compiled."""
+MOST_SHAPES = 4096
+"""Shapes that are kept with what was decided for them."""
+PIECE_S, MOST_PIECES = 20e-6, 16
+"""Least time of a virtual worker, and the most of them for each thread. Derived: to take one costs
+a tenth of a microsecond, and the last ones to end are then a small part of the whole."""
+Definition = Callable[..., Any]
+
+
+class Bound(NamedTuple):
+    """What is decided for the shapes of some operands."""
+
+    extents: tuple[int, ...]
+    outputs: tuple[tuple[int, ...], ...]
+
+
+class Launch(NamedTuple):
+    """How operands of some shapes run on a session."""
+
+    bound: Bound
+    tiles: Tiles
+    threads: int
+    workers: int
+    """The value of `workers`."""
+    chunk: int
+    """Virtual workers that a thread takes at once."""
+    address: int
+    job: Callable[[int, int], None]
+    """The function at the address."""
+
+
+class Schedule:
+    """A schedule that is parsed and proved. It is called with arrays, and returns its outputs.
+
+    Attributes:
+        parameters: the candidates of each tile parameter.
+        programs: a program for each combination of them.
+        checks: the conditions that could not be decided for all extents; each call decides them.
+        definition: what it computes, a function of NumPy arrays; None if it was not given.
+    """
+
+    def __init__(self, function: Callable[..., Any], definition: Definition | None = None) -> None:
+        source = source_of(function)
+        self.__name__, self.__doc__ = source.node.name, function.__doc__
+        self.definition = definition
+        self.parameters = tile_parameters(source)
+        combinations = [
+            tuple(zip(self.parameters, values, strict=True))
+            for values in all_of(*self.parameters.values())
+        ]
+        if len(combinations) > MOST_TILES:
+            raise source.error(
+                ScheduleError, source.node.lineno,
+                f"{len(combinations)} combinations of tiles; expected {MOST_TILES} at most",
+            )  # fmt: skip
+        self.programs: dict[Tiles, Program] = {
+            tiles: parse(source, dict(tiles)) for tiles in combinations
+        }
+        self.checks: dict[Tiles, tuple[Check, ...]] = {
+            t: prove(p) for t, p in self.programs.items()
+        }
+        self._any = next(iter(self.programs.values()))
+        self.dtype, self._inputs = self._any.dtype, self._any.inputs
+        self._numpy = np.dtype(self.dtype.name)
+        self._expect_bound_extents(source)
+        self._codes: WeakKeyDictionary[Any, Code] = WeakKeyDictionary()
+
+    def _expect_bound_extents(self, source: Source) -> None:
+        alone = {str(d) for a in self._any.inputs for d in a.shape}
+        for name in self._any.extents:
+            if name not in alone:
+                raise source.error(
+                    ScheduleError,
+                    source.node.lineno,
+                    f"extent {name!r} is of no input's axis alone",
+                )
+
+    def __repr__(self) -> str:
+        arrays = ", ".join(
+            f"{a.name}: {'Out ' if a.is_output else ''}{a.dtype}[{', '.join(map(str, a.shape))}]"
+            for a in self._any.arrays
+        )
+        return f"<schedule {self.__name__}({arrays})>"
+
+    def __call__(self, *operands: object) -> Any:
+        """The outputs: one array, or a tuple of them.
+
+        Args:
+            operands: an array or CPU tensor for each input, of its dtype and number of axes.
+                Strided ones are copied.
+
+        Raises:
+            ShapeError: extents that contradict the declaration, or a condition of `checks`.
+            DTypeError, OperandError: operands of another dtype, or that are no arrays.
+        """
+        results: list[Any] = self.code().run(self.admitted(operands))
+        if any_tensor(*operands):
+            results = [tensor_of(r) for r in results]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def admitted(self, operands: Sequence[object]) -> list[Array]:
+        """The operands as contiguous arrays. Raises as a call."""
+        inputs = self._inputs
+        if len(operands) != len(inputs):
+            names = ", ".join(a.name for a in inputs)
+            raise OperandError(f"{len(operands)} operands; {self.__name__} takes {names}")
+        found = []
+        for given, declared in zip(operands, inputs, strict=True):
+            operand = as_array(given, declared.name)
+            if operand.dtype != self._numpy:
+                raise DTypeError(
+                    f"{declared.name} has dtype {operand.dtype}; expected {declared.dtype}"
+                )
+            if operand.ndim != len(declared.shape):
+                raise ShapeError(
+                    f"{declared.name} has the shape {operand.shape}; expected "
+                    f"({', '.join(map(str, declared.shape))})"
+                )
+            if not (operand.flags.c_contiguous and operand.flags.aligned):
+                operand = np.require(operand, requirements=["C", "A"])
+            found.append(operand)
+        return found
+
+    def bound(self, shapes: Sequence[tuple[int, ...]]) -> Bound:
+        """The extents of the program, and the shapes of the outputs. Raises ShapeError."""
+        values: dict[str, int] = {}
+        declared = [(a, d) for a in self._any.inputs for d in a.shape]
+        given = [extent for shape in shapes for extent in shape]
+        for (_, dim), extent in zip(declared, given, strict=True):
+            if str(dim) in self._any.extents:
+                values.setdefault(str(dim), extent)
+        for (owner, dim), extent in zip(declared, given, strict=True):
+            if evaluate(dim, values) != extent:
+                known = ", ".join(f"{k}={v}" for k, v in values.items())
+                raise ShapeError(
+                    f"{owner.name} has an extent {extent}, where {dim} is expected ({known})"
+                )
+        outputs = tuple(tuple(evaluate(d, values) for d in a.shape) for a in self._any.outputs)
+        for output, shape in zip(self._any.outputs, outputs, strict=True):
+            if any(extent < 0 for extent in shape):
+                raise ShapeError(f"the output {output.name} would have the shape {shape}")
+        return Bound(tuple(values[name] for name in self._any.extents), outputs)
+
+    def decide(self, tiles: Tiles, bound: Bound, workers: int) -> None:
+        """Evaluate the checks of a program. Raises ShapeError if one does not hold."""
+        values = dict(zip(self._any.extents, bound.extents, strict=True))
+        values[WORKERS] = workers
+        for check in self.checks[tiles]:
+            if all(evaluate(d, values) > 0 for d in check.some) and evaluate(check.dim, values) < 0:
+                known = ", ".join(f"{k}={v}" for k, v in values.items())
+                raise ShapeError(f"{check.message} ({known})")
+
+    def interpret(self, *operands: object, workers: int = 1, **tiles: int) -> Any:
+        """The outputs as the NumPy interpreter computes them: the meaning of the schedule.
+
+        Args:
+            operands: as of a call.
+            workers: how many execute the tasks.
+            tiles: values of tile parameters; by default the first candidates.
+
+        Raises:
+            ShapeError, DTypeError, OperandError: as a call.
+            BoundsError: an element outside of an array.
+        """
+        chosen = tuple((k, tiles.get(k, values[0])) for k, values in self.parameters.items())
+        if chosen not in self.programs or set(tiles) - set(self.parameters):
+            raise ScheduleError(f"tiles {tiles}; expected some of {self.parameters}")
+        arrays = self.admitted(operands)
+        bound = self.bound([a.shape for a in arrays])
+        self.decide(chosen, bound, workers)
+        extents = dict(zip(self._any.extents, bound.extents, strict=True))
+        results = interpret(self.programs[chosen], arrays, extents, workers)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def code(self, session: Any = None) -> Code:
+        """The compiled schedule. `session`: of an ISA; by default that of the CPU's back end."""
+        if session is None:
+            session = _default_backend()
+        found = self._codes.get(session)
+        if found is None:
+            found = self._codes[session] = Code(self, session)
+        return found
+
+    def explain(self) -> str:
+        """The tiles that are kept and pruned on this machine, why, and the checks of each call."""
+        funnel = self.code().funnel
+        lines = [repr(self)]
+        if self.parameters:
+            lines.append("tiles kept: " + "; ".join(map(text_of, funnel.kept)))
+        for pruned in funnel.pruned:
+            if pruned.tiles:
+                lines.append(f"pruned, {pruned.name}: {'; '.join(map(text_of, pruned.tiles))}")
+                lines.append(f"  {pruned.reason}")
+        checks = dict.fromkeys(c.message for t in funnel.kept for c in self.checks[t])
+        lines += [f"each call checks: {message}" for message in checks] or [
+            "proved for all extents: bounds, each element stored once, no races"
+        ]
+        return "\n".join(lines)
+
+
+@cache
+def _default_backend() -> Any:
+    return import_module("ftuner.runtime.cpu.backend").default_backend()
+
+
+def text_of(tiles: Tiles) -> str:
+    return ", ".join(f"{name}={value}" for name, value in tiles) or "none"
+
+
+class Code:
+    """A schedule on one session, compiled once for any shapes. Several threads may use it."""
+
+    def __init__(self, made: Schedule, session: Any) -> None:
+        self._schedule, self._session = made, session
+        kernels = session.kernels
+        isa, hardware = kernels.isa, kernels.hardware
+        self.funnel: Funnel[Tiles] = kept_tiles(made.programs.items(), isa, hardware)
+        self._costs = {t: Costs(made.programs[t], isa, hardware) for t in self.funnel.kept}
+        bundle = import_module("ftuner.codegen.llvm.objects.bundle")
+        row = import_module("ftuner.hardware.isa").instruction_set(isa.name)
+        bundles = {
+            tiles: bundle.kernel_bundle("ftuner.tasks.llvm", "schedule", made.programs[tiles], row)
+            for tiles in self.funnel.kept
+        }
+        self._loaded = kernels.loaded([*bundles.values()])
+        self.addresses = {t: self._loaded.addresses[b.symbol] for t, b in bundles.items()}
+        """Of the job of each kept tile."""
+        self._launches: RecentlyUsed[tuple[object, ...], Launch] = RecentlyUsed(MOST_SHAPES)
+        symbols = import_module("ftuner.codegen.llvm.native.symbols")
+        threads = import_module("ftuner.runtime.cpu.threads")
+        self._pool = kernels.runtime.pool
+        self._run = threads.RUN_TYPE(kernels.runtime.addresses[symbols.POOL_RUN_SYMBOL])
+        self._dtype = np.dtype(made.dtype.name)
+
+    def launch(self, shapes: tuple[tuple[int, ...], ...], tiles: Tiles | None = None) -> Launch:
+        """How operands of some shapes run. `tiles`: by default those with the best estimate.
+
+        Raises:
+            ShapeError: as a call.
+        """
+        key = (shapes, self._session.threads, tiles)
+        found = self._launches.get(key)
+        if found is None:
+            found = self._decided(shapes, self._session.threads, tiles)
+            self._launches.add(key, found)
+        return found
+
+    def _decided(
+        self, shapes: tuple[tuple[int, ...], ...], threads: int, tiles: Tiles | None
+    ) -> Launch:
+        bound = self._schedule.bound(shapes)
+        seconds, _, chosen, used = min(
+            (self._costs[t].estimate(bound.extents, count).seconds, number, t, count)
+            for number, t in enumerate(self.funnel.kept if tiles is None else [tiles])
+            for count in dict.fromkeys((1, threads))
+        )
+        workers = 1
+        if used > 1:
+            pieces = int(seconds * used / PIECE_S)
+            workers = min(max(pieces, used), used * MOST_PIECES)
+        self._schedule.decide(chosen, bound, workers)
+        address = self.addresses[chosen]
+        program = self._schedule.programs[chosen]
+        values = dict(zip(program.extents, bound.extents, strict=True))
+        virtual = evaluate(program.tasks.workers, {**values, WORKERS: workers})
+        chunk = max(virtual // (used * MOST_PIECES), 1)
+        return Launch(bound, chosen, used, workers, chunk, address, _JOB(address))
+
+    def run(self, arrays: Sequence[Array], tiles: Tiles | None = None) -> list[Array]:
+        """The outputs for contiguous arrays. Raises ShapeError as a call."""
+        launch = self.launch(tuple([a.shape for a in arrays]), tiles)
+        outputs = [allocated(shape, self._dtype) for shape in launch.bound.outputs]
+        addresses = [address_of(a) for a in (*arrays, *outputs)]
+        record = array("q", (0, launch.chunk, launch.workers, *launch.bound.extents, *addresses))
+        self._execute(launch, record.buffer_info()[0])
+        return outputs
+
+    def _execute(self, launch: Launch, record: int) -> None:
+        """Run a job on the pool; on the calling thread alone if another one has the workers."""
+        threads, pool = launch.threads, self._pool
+        if threads > 1 and pool.lock.acquire(blocking=False):
+            try:
+                if pool.threads >= threads or pool.grow(threads):
+                    self._run(pool.address, launch.address, record, threads, 0, 0)
+                    return
+            finally:
+                pool.lock.release()
+        launch.job(record, 0)
+
+
+_JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+
+
+@overload
+def schedule(function: Callable[..., Any]) -> Schedule: ...
+@overload
+def schedule(*, definition: Definition) -> Callable[[Callable[..., Any]], Schedule]: ...
+def schedule(
+    function: Callable[..., Any] | None = None, *, definition: Definition | None = None
+) -> Schedule | Callable[[Callable[..., Any]], Schedule]:
+    """Make an operator of a function over workers, tasks, tiles and lanes; see docs/schedules.md.
+
+    Args:
+        function: read from its source, never executed. Each parameter is annotated as an array or
+            `Out` array with an extent for each axis, or is a tile parameter.
+        definition: what it computes, on NumPy arrays: `ftuner.check` compares both.
+
+    Raises:
+        UnsupportedStatementError, UndefinedNameError, MappingError: what the language does not
+            have.
+        BoundsError, CoverageError, RaceError: what is wrong for all extents.
+        ScheduleError: the function has no source, or too many combinations of tiles.
+    """
+    if function is None:
+        return lambda given: Schedule(given, definition)
+    return Schedule(function, definition)

@@ -1,0 +1,53 @@
+"""Schedules as Triton text, in Triton's interpreter."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from tests.tasks.random_schedules import made  # noqa: E402
+
+from ftuner.codegen.triton.source import load  # noqa: E402
+from ftuner.core.evaluation import evaluate  # noqa: E402
+from ftuner.tasks.interpret import interpret  # noqa: E402
+from ftuner.tasks.program import WORKERS, Program  # noqa: E402
+from ftuner.tasks.triton import kernel_source  # noqa: E402
+
+
+def agrees(program: Program, extents: dict[str, int], workers: int, seed: int = 0) -> None:
+    random = np.random.default_rng(seed)
+    shapes = [[evaluate(d, extents) for d in a.shape] for a in program.inputs]
+    arrays = [random.standard_normal(s).astype(program.dtype.name) for s in shapes]
+    expected = interpret(program, arrays, extents, workers)
+    outputs = [torch.full(x.shape, torch.nan, dtype=torch.float32) for x in expected]
+    values = {**extents, WORKERS: workers}
+    programs = evaluate(program.tasks.workers, values)
+    tensors = [torch.from_numpy(a) for a in arrays]
+    load(kernel_source(program))[(programs,)](workers, *extents.values(), *tensors, *outputs)
+    for found, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", [
+    "matmul", "softmax", "layer_norm", "depthwise", "lattice_filter",
+    pytest.param("selective_scan", marks=pytest.mark.full),
+])  # fmt: skip
+def test_gallery(name: str) -> None:
+    schedule = getattr(import_module(f"tests.tasks.gallery.{name}"), name)
+    programs = [*schedule.programs.values()]
+    program = programs[len(programs) // 2]
+    agrees(program, dict(zip(program.extents, (3, 7, 19), strict=False)), workers=2)
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(3, 60))]
+)
+def test_random_schedules(seed: int, tmp_path: Path) -> None:
+    (program,) = made(seed, tmp_path).programs.values()
+    agrees(program, dict(zip(program.extents, (5, 3, 4), strict=False)), 2, seed)

@@ -1,0 +1,245 @@
+"""Random schedules: mappings, tiles, loops and expressions at random, compiled for every ISA and
+compared with the interpreter. `python -m tests.tasks.random_schedules COUNT [SEED]` runs many."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.conftest import HOST_ISAS
+
+import ftuner
+from ftuner.tasks import check
+from ftuner.tasks.schedule import Schedule
+
+HEAD = """
+from ftuner.tasks import *
+from numpy import exp, tanh
+
+def made({parameters}):
+"""
+NAMES = ("m", "n", "k")
+UNARY = ("tanh({})", "exp(-abs({}))", "sigmoid({})", "-{}", "{} ** 2", "sqrt(abs({}))")
+BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})", "{} / (2.0 + {} ** 2)")
+
+
+class Maker:
+    """Writes one schedule. The output has an axis for each of some symbols; `places` are the index
+    along each, of loops over tasks, blocks of them and whole axes."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._lines: list[str] = []
+        self._inputs: dict[str, str] = {}
+        self._names = NAMES[: self._random.randint(1, 3)]
+        self._places: dict[str, str] = {}
+        self._guards: list[str] = []
+        self._depth = 1
+        self._in_lanes = False
+
+    def text(self) -> str:
+        """The source of a module with the function `made`."""
+        names, rnd = self._names, self._random
+        tasks = list(names[: rnd.randint(1, len(names))])
+        blocks = {name: rnd.choice((1, 1, 2, 3, 4, 5, 8, 17)) for name in tasks}
+        targets = ", ".join(f"t{name}" for name in tasks)
+        self._open(f"for {targets} in {self._mapping(tasks, blocks)}:")
+        inner = [name for name in names if name not in tasks or blocks[name] > 1]
+        rnd.shuffle(inner)
+        for name in tasks:
+            self._places[name] = f"t{name}"
+        if rnd.random() < 0.3 and len(tasks) > 1 and blocks[tasks[-1]] > 1:
+            self._tiled(tasks, blocks)
+        else:
+            self._plain(inner, blocks)
+        shapes = [f"{n}: {kind}" for n, kind in self._inputs.items()]
+        axes = ", ".join(f'"{name}"' for name in names)
+        extents = [f'{name}{name}: f32["{name}"]' for name in names]
+        parameters = ", ".join([*extents, *shapes, f"y: Out[f32[{axes}]]"])
+        return HEAD.format(parameters=parameters) + "\n".join(self._lines) + "\n"
+
+    def _put(self, line: str) -> None:
+        self._lines.append("    " * self._depth + line)
+
+    def _open(self, line: str) -> None:
+        self._put(line)
+        self._depth += 1
+
+    def _mapping(self, tasks: list[str], blocks: dict[str, int]) -> str:
+        rnd = self._random
+        extents = [n if blocks[n] == 1 else f"ceil_div({n}, {blocks[n]})" for n in tasks]
+        ranks = ""
+        if rnd.random() < 0.5:
+            order = [*range(len(tasks))]
+            rnd.shuffle(order)
+            ranks = f", ranks=({', '.join(map(str, order))},)"
+        kind = rnd.choice(("grid", "spatial", "repeat", "composed"))
+        if kind == "grid" and len(tasks) == 1 and rnd.random() < 0.5:
+            return f"split({extents[0]}, {rnd.choice(('workers', '3', '7'))})(worker)"
+        if kind == "grid":
+            parts = [str(rnd.choice((1, 1, 2, 3))) for _ in tasks]
+            parts[rnd.randrange(len(parts))] = "workers"
+            return f"grid(({', '.join(extents)},), ({', '.join(parts)},))(worker)"
+        if kind != "composed":
+            return f"{kind}({', '.join(extents)}{ranks})(worker)"
+        outer, inner = rnd.choice((("spatial", "repeat"), ("repeat", "spatial")))
+        times = [rnd.choice((1, 2, 3)) for _ in tasks]
+        for name, time in zip(tasks, times, strict=True):
+            if time > 1 and blocks[name] == 1:
+                self._guards.append(f"t{name} < {name}")
+        # A block number may be beyond the last one: the guard of its elements says so.
+        first = ", ".join(
+            f"ceil_div({n}, {blocks[n] * time})" for n, time in zip(tasks, times, strict=True)
+        )
+        factors = (f"{outer}({first}{ranks})", f"{inner}({', '.join(map(str, times))})")
+        return f"({' * '.join(factors)})(worker)"
+
+    def _plain(self, inner: list[str], blocks: dict[str, int]) -> None:
+        rnd = self._random
+        lane = rnd.choice([*inner, None]) if inner else None
+        for name in inner:
+            block = blocks.get(name, 0)
+            kind = "lanes" if name == lane else rnd.choice(("range", "repeat"))
+            self._open(f"for q{name} in {kind}({block or name}):")
+            self._in_lanes |= kind == "lanes"
+            self._places[name] = f"q{name}" if not block else f"(t{name} * {block} + q{name})"
+            if block:
+                self._guards.append(f"{self._places[name]} < {name}")
+        if self._guards:
+            self._open(f"if {' and '.join(self._guards)}:")
+        if rnd.random() < 0.6:
+            self._reduction()
+        else:
+            self._put(f"s = {self._expression(2)}")
+        if rnd.random() < 0.3:
+            self._open(f"if {self._expression(1)} > 0.0:")
+            self._put(f"s = s * {self._expression(1)}")
+            self._depth -= 1
+        self._put(f"y[{self._index()}] = s + {self._expression(1)}")
+
+    def _reduction(self) -> None:
+        rnd = self._random
+        extent = rnd.choice((*self._names, "3"))
+        kind = rnd.choice(("range", "repeat") if self._in_lanes else ("range", "repeat", "lanes"))
+        how = rnd.choice(("s += {}", "s -= {}", "s = max(s, {})", "s = min(s, {})"))
+        self._put("s = 0.5")
+        self._open(f"for p in {kind}({extent}):")
+        value = self._load({"p": extent})
+        self._put(how.format(f"{value} * {self._load({'p': extent})}"))
+        self._depth -= 1
+
+    def _tiled(self, tasks: list[str], blocks: dict[str, int]) -> None:
+        """A product in a register tile along lanes."""
+        rnd, last = self._random, tasks[-1]
+        rows = [name for name in tasks[:-1] if blocks[name] > 1]
+        whole = [name for name in self._names if name not in tasks]
+        for name in whole:
+            self._open(f"for q{name} in range({name}):")
+            self._places[name] = f"q{name}"
+        for name in (*rows, last):
+            self._places[name] = f"(t{name} * {blocks[name]} + q{name})"
+            self._guards.append(f"{self._places[name]} < {name}")
+        shape = ", ".join(str(blocks[name]) for name in (*rows, last))
+        element = f"t[{', '.join(f'q{name}' for name in (*rows, last))}]"
+        self._put(f"t = tile({shape}, value={rnd.choice(('0.0', '1.5'))})")
+        extent = rnd.choice(self._names)
+        for step in ("sum", "store"):
+            before = self._depth
+            if step == "sum":
+                self._open(f"for p in range({extent}):")
+            for name in rows:
+                self._open(f"for q{name} in repeat({blocks[name]}):")
+            self._open(f"for q{last} in lanes({blocks[last]}):")
+            self._open(f"if {' and '.join(self._guards)}:")
+            if step == "sum":
+                a, b = self._load({"p": extent}), self._load({"p": extent})
+                self._put(f"{element} += {a} * {b}")
+            else:
+                self._put(f"y[{self._index()}] = {element} + {self._expression(1)}")
+            self._depth = before
+
+    def _index(self) -> str:
+        return ", ".join(self._places[name] for name in self._names)
+
+    def _load(self, more: dict[str, str] | None = None) -> str:
+        """An element of a new input, at some of the indices, in any order."""
+        rnd = self._random
+        places = [(self._places[name], name) for name in self._names]
+        some = rnd.sample(places, rnd.randint(0 if more else 1, len(places)))
+        chosen = [*some, *((p, n) for p, n in (more or {}).items())]
+        rnd.shuffle(chosen)
+        name = f"x{len(self._inputs)}"
+        axes, index, inside = [], [], []
+        for place, extent in chosen:
+            way = rnd.choice(("same", "same", "same", "strided", "quotient", "shifted", "reversed"))
+            if way == "strided":
+                times = rnd.choice((2, 3, 5))
+                axes.append(f'"{times} * {extent}"')
+                index.append(f"{times} * {place} + {rnd.randrange(times)}")
+            elif way == "quotient":
+                axes.append(f'"({extent} + 2) // 3"')
+                index.append(f"{place} // 3")
+            elif way == "shifted":
+                shift = rnd.choice((-2, -1, 1, 2))
+                axes.append(f'"{extent}"')
+                index.append(f"{place} + {shift}")
+                inside.append(f"0 <= {place} + {shift} < {extent}")
+            elif way == "reversed":
+                axes.append(f'"{extent}"')
+                index.append(f"{extent} - 1 - {place}")
+            else:
+                axes.append(f'"{extent}"' if not extent.isdigit() else extent)
+                index.append(place)
+        self._inputs[name] = f"f32[{', '.join(axes)}]"
+        found = f"{name}[{', '.join(index)}]"
+        return f"({found} if {' and '.join(inside)} else 0.5)" if inside else found
+
+    def _expression(self, depth: int) -> str:
+        rnd = self._random
+        if depth == 0:
+            return rnd.choice((self._load, self._load, lambda: "0.75", self._position))()
+        if rnd.random() < 0.3:
+            return f"({rnd.choice(UNARY).format(f'({self._expression(depth - 1)})')})"
+        if rnd.random() < 0.2:
+            parts = [self._expression(depth - 1) for _ in range(3)]
+            return f"where({parts[0]} < 0.3, {parts[1]}, {parts[2]})"
+        parts = [f"({self._expression(depth - 1)})" for _ in range(2)]
+        return f"({rnd.choice(BINARY).format(*parts)})"
+
+    def _position(self) -> str:
+        name = self._random.choice(self._names)
+        return f"(({self._places[name]}) % 7 * 0.125)"
+
+
+def made(seed: int, folder: Path) -> Schedule:
+    """The schedule of a seed. Its source is written to a folder."""
+    path = folder / f"made_{seed}.py"
+    path.write_text(Maker(seed).text())
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Any = module.made
+    return Schedule(function)
+
+
+def main(count: int, seed: int) -> None:
+    check.MOST_ITERATIONS = 64
+    with TemporaryDirectory() as folder:
+        for number in range(seed, seed + count):
+            try:
+                isa = HOST_ISAS[number % len(HOST_ISAS)]
+                ftuner.check(made(number, Path(folder)), cases=3, seed=number, isas=[isa])
+            except Exception as error:
+                print(f"seed {number}: {type(error).__name__}: {error}", flush=True)
+            if (number - seed) % 25 == 24:
+                print(f"{number - seed + 1} done", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
