@@ -50,6 +50,7 @@ ONLY_ON_CPU = {
     "cost.selection": "torch selects elements on a GPU",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "runtime.appending": "outputs that append to inputs in place",
+    "runtime.joint_program": "the program of a batch, of which a GPU has none so far",
     "runtime.ragged": "steps run for the rows of several requests; a GPU runs each alone so far",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
