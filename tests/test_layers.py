@@ -70,7 +70,6 @@ ONLY_ON_CPU = {
 ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
-    "runtime.launching": "recorded launches, and the launcher of Triton; a CPU calls pointers",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""
