@@ -120,7 +120,9 @@ REFUSED: dict[str, tuple[Body, str]] = {
             "slice", x, starts=(0, S - 1, 0), steps=(1, 1, 1), shape=(B, 1, WIDTH)
         ), "",
     ),
-    "one axis": (lambda g, x, mask: g.add("reshape", x, shape=(B * S, WIDTH)), "no axis of requests"),
+    "one axis": (
+        lambda g, x, mask: g.add("reshape", x, shape=(B * S, WIDTH)), "no axis of requests"
+    ),
     "requests by their numbers": (
         lambda g, x, mask: by_number(g, x, mask, 0), "takes requests by their number"
     ),
