@@ -73,6 +73,22 @@ def translator() -> Graph:
     return graph_of(made)
 
 
+def biased() -> Graph:
+    """An attention whose scores depend on distances, which a program computes in its first run."""
+
+    def made(g: Maker) -> Any:
+        x = g.linear(g.given("x", B, S, 64), 64)
+        with g.writing():
+            at = g.add("iota", shape=(S,), axis=0).cast(x.dtype)
+            rows, keys = (g.add("reshape", at, shape=shape) for shape in ((S, 1), (S,)))
+            bias = g.add("reshape", g.add("tanh", rows - keys), shape=(1, 1, S, S))
+            q, v = g.heads(x, 2, (0, 2, 1, 3)), g.heads(x, 2, (0, 2, 1, 3))
+            seen = g.attention(q, g.heads(x, 2, (0, 2, 3, 1)), v, 0.2, bias)
+            return g.linear(g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=x.shape), 64)
+
+    return graph_of(made)
+
+
 class Alone:
     """Counts the requests that ran alone."""
 
@@ -147,6 +163,18 @@ def test_texts_of_two_lengths(widest: CpuBackend, threads: int) -> None:
     bindings = [{"B": 1, "S": s, "T": t} for s, t in pairs]
     assert_same_bits(model, [inputs_of(translator(), known) for known in bindings])
     assert_same_bits(model, [inputs_of(translator(), {**known, "B": 3}) for known in bindings])
+
+
+def test_results_that_depend_on_extents_alone(widest: CpuBackend, threads: int) -> None:
+    """Requests of one shape share them."""
+    model = Model(optimised(biased(), halves=False), widest)
+    assert_same_bits(model, requests(biased(), [30, 30, 17, 30, 17, 40]))
+
+
+def test_a_very_long_request(widest: CpuBackend) -> None:
+    graph = graph_of(lambda g: g.linear(g.given("x", B, S, 8), 16))
+    model = Model(optimised(graph, halves=False), widest)
+    assert_same_bits(model, requests(graph, [30, 100_000, 40]))
 
 
 @pytest.mark.parametrize("graph", [translator(), encoder_of(3, 64)], ids=["two texts", "one"])
