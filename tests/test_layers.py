@@ -50,6 +50,7 @@ ONLY_ON_CPU = {
     "cost.selection": "torch selects elements on a GPU",
     "planner.cover": "a GPU covers n by tiles of one width and needs no table of covers",
     "runtime.appending": "outputs that append to inputs in place",
+    "runtime.joint_program": "the program of a batch, of which a GPU has none so far",
     "runtime.ragged": "steps run for the rows of several requests; a GPU runs each alone so far",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
@@ -69,7 +70,6 @@ ONLY_ON_CPU = {
 ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
-    "runtime.launching": "recorded launches, and the launcher of Triton; a CPU calls pointers",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
 from ftuner.core.given import ElementType
@@ -71,6 +71,7 @@ def load(
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
     random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
     warm: Mapping[str, Extents] | None = None, precision: str = FLOAT32.name,
+    unpad: Literal["auto"] | None = None,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -120,6 +121,12 @@ def load(
             `int4-weights` rounds weights of at least 16384 elements to 4 bits with a scale for each
             32 steps of k, on any CPU; rows stay float32. Nothing is rounded unless it is asked for.
             Products that a file has quantised are computed in integers in any case.
+        unpad: "auto" has `run` leave out the padding of a batch, on a CPU: rows of which the mask,
+            an input of requests by positions, ends with zeros. Each then has the bits that it has
+            in `Model.run_batch`, and outputs are zero at the positions that were left out. This is
+            done where the graph proves that nothing else depends on them; `Model.padding_kept` says
+            why not. Masks of other forms, such as padding on the left, are run as they are, and so
+            is a batch in which a request has no position.
 
     Returns:
         The model: call it with arrays by name, or use its `run`. A model that was loaded from a
@@ -131,15 +138,15 @@ def load(
         MissingFileError: there is no such file; also a `FileNotFoundError`.
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
-            an unknown `dtype`, or any on a CPU; an unknown `precision`, or one that the device has
-            no instruction for; `append_in_place` on a GPU; a `random_seed` that is
-            no such number; a `memory_limit` that is none, or on a GPU.
+            an unknown `dtype`, or any on a CPU; an unknown `unpad`; an unknown `precision`, or one
+            that the device has no instruction for; `append_in_place` on a GPU; a `random_seed` that
+            is no such number; a `memory_limit` that is none, or on a GPU.
         InputError, ShapeError, MemoryLimitError: shapes of `warm`; see `Model.prepare`.
         HardwareError: a GPU that kernels cannot run on.
     """
     request = Request(
         threads, progress, device, dtype, append_in_place, random_seed, memory_limit, warm,
-        precision,
+        precision, unpad=unpad,
     )  # fmt: skip
     return _loaded(model, request)
 
@@ -380,6 +387,7 @@ def compile(
     device: str | None = None, dtype: ElementType | None = None, append_in_place: bool = False,
     random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
     warm: Mapping[str, Extents] | None = None, precision: str = FLOAT32.name,
+    unpad: Literal["auto"] | None = None,
 ) -> Model:  # fmt: skip
     """Compile a PyTorch module, or a graph, for this machine, for inputs of any extents.
 
@@ -392,8 +400,8 @@ def compile(
         dynamic_shapes: of a module, as of `torch.export.export`. By default, all extents are
             dynamic that can be; which cannot is logged.
         device: by default the one that the module is on.
-        threads, progress, dtype, append_in_place, random_seed, memory_limit, warm, precision: as of
-            `load`.
+        threads, progress, dtype, append_in_place, random_seed, memory_limit, warm, precision,
+            unpad: as of `load`.
 
     Returns:
         The model. That of a module or an exported program is called as these are: with tensors, in
@@ -410,7 +418,7 @@ def compile(
     """
     request = Request(
         threads, progress, device or CPU, dtype, append_in_place, random_seed, memory_limit, warm,
-        precision=precision,
+        precision=precision, unpad=unpad,
     )  # fmt: skip
     if isinstance(program, Graph):
         found = _from_graph(program, request)

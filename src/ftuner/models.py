@@ -71,7 +71,10 @@ class Model(model.Model):
         found = explain_model(
             self.programs, extents, self._machine(), seconds, memory, self.weights_bytes, title
         )
-        return replace(found, appended=self.appended, copied=self.copied)
+        return replace(
+            found, appended=self.appended, copied=self.copied, ragged=self.ragged,
+            padding_kept=self.padding_kept,
+        )  # fmt: skip
 
     def _variant(self, inputs: Mapping[str, Given]) -> Model:
         """The variant for some shapes, or this model."""

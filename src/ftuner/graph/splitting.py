@@ -18,6 +18,7 @@ from ftuner.graph.appending import Appended, Copied
 from ftuner.graph.growing import grown_outputs
 from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.padding import Padding, proven_padding
 from ftuner.graph.steps import Lowered
 
 MAX_PARTS = 64
@@ -81,6 +82,8 @@ class SplitGraph(Graph):
     parts: tuple[Part, ...] = ()
     grown: tuple[Appended | Copied, ...] = ()
     """As `growing.grown_outputs` finds them."""
+    padding: Padding | str = ""
+    """As `padding.proven_padding` finds it."""
 
 
 def runs_on_host(node: Node) -> bool:
@@ -135,8 +138,8 @@ def divided(graph: Graph) -> SplitGraph:
     """A graph in parts, which does not keep the nodes of the whole graph."""
     if isinstance(graph, SplitGraph):
         return graph
-    parts, grown = split(graph), grown_outputs(graph)
-    return SplitGraph(graph.inputs, graph.outputs, (), graph.constraints, parts, grown)
+    parts, grown, padding = split(graph), grown_outputs(graph), proven_padding(graph)
+    return SplitGraph(graph.inputs, graph.outputs, (), graph.constraints, parts, grown, padding)
 
 
 def _host_first(graph: Graph) -> tuple[Node, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from operator import gt, index
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -21,6 +21,7 @@ MAX_KEY, MAX_VALUE = 1024, 8192
 OWN = "ftuner."
 """What keys of configuration entries begin with that onnxruntime does not have."""
 APPEND_IN_PLACE = f"{OWN}append_in_place"
+UNPAD = f"{OWN}unpad"
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The key of the folder of data outside the model file."""
 FLAGS = {"0": False, "1": True}
@@ -162,6 +163,11 @@ class SessionOptions(Options):
         return FLAGS[self._entries.get(APPEND_IN_PLACE, "0")]
 
     @property
+    def unpad(self) -> Literal["auto"] | None:
+        """Whether runs leave out the padding of batches, as of `ftuner.load`."""
+        return "auto" if FLAGS[self._entries.get(UNPAD, "0")] else None
+
+    @property
     def folder(self) -> Path | None:
         """The folder of data outside the model file, if it is not the model's."""
         found = self._entries.get(DATA_FOLDER)
@@ -200,18 +206,19 @@ class SessionOptions(Options):
         return found
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
-        """Keep a text under a key. Two keys have an effect: "ftuner.append_in_place" with "1" has
-        outputs on a CPU append to inputs in place, as of `ftuner.load`, and `DATA_FOLDER` names the
-        folder of data outside the model file.
+        """Keep a text under a key. Three keys have an effect: "ftuner.append_in_place" with "1"
+        has outputs on a CPU append to inputs in place, "ftuner.unpad" with "1" leaves out the
+        padding of batches, both as of `ftuner.load`, and `DATA_FOLDER` names the folder of data
+        outside the model file.
 
         Raises:
             ArgumentTypeError, ArgumentError: no texts, an empty key, or too many characters; a key
                 that begins with "ftuner." and is another, or a value that is neither "0" nor "1".
         """
         if isinstance(key, str) and key.startswith(OWN) and isinstance(value, str):
-            if key != APPEND_IN_PLACE:
-                raise ArgumentError(f"there is no configuration entry {key!r}; ftuner's own is "
-                                    f"{APPEND_IN_PLACE!r}")  # fmt: skip
+            if key not in (APPEND_IN_PLACE, UNPAD):
+                raise ArgumentError(f"there is no configuration entry {key!r}; ftuner's own are "
+                                    f"{APPEND_IN_PLACE!r} and {UNPAD!r}")  # fmt: skip
             if value not in FLAGS:
                 raise ArgumentError(f"{key} is {value!r}; expected one of {', '.join(FLAGS)}")
         self._add_entry(key, value)

@@ -147,7 +147,7 @@ class InferenceSession:
         append = self._options.append_in_place and picked.device == CPU
         request = Request(
             threads if threads > 0 else None, device=picked.device, append_in_place=append,
-            random_seed=self._seed,
+            random_seed=self._seed, unpad=self._options.unpad,
         )  # fmt: skip
         model = compile_file(read, request)
         return headers[0], model

@@ -6,6 +6,7 @@ the given hardware model, and the caller gives the times and memory of the compi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
@@ -96,6 +97,10 @@ class ModelExplanation(Saved):
     """Outputs that append to an input in place, by the name of the input."""
     copied: Mapping[str, str] = field(default_factory=dict)
     """Why inputs are copied to outputs that begin with them, by the name of the input."""
+    ragged: Sequence[tuple[str, str]] = ()
+    """As `Model.ragged`."""
+    padding_kept: str = ""
+    """As `Model.padding_kept`."""
 
     def summary(self) -> str:
         parts = [self.title, count(len(self.groups), "step")]
@@ -136,6 +141,8 @@ class ModelExplanation(Saved):
             "memory": None if memory is None else asdict(memory),
             "appended": dict(self.appended),
             "copied": dict(self.copied),
+            "ragged": [{"step": title, "why": why} for title, why in self.ragged],
+            "padding_kept": self.padding_kept,
             "groups": [
                 {**asdict(g), "measured_over_estimate": g.measured_over_estimate}
                 for g in self.groups
@@ -336,6 +343,21 @@ def growth_facts(appended: Mapping[str, str], copied: Mapping[str, str]) -> dict
         parts = (f"{_some(names)} ({why})" for why, names in by_reason.items())
         facts["copied"] = "; ".join(parts)
     return facts
+
+
+def batch_facts(found: ModelExplanation) -> dict[str, str]:
+    """How batches run: the steps that run once for all requests, those that do not by the reason,
+    and whether padding is left out."""
+    if not found.ragged:
+        return {}
+    by_reason = Counter(why for _, why in found.ragged)
+    once, total = by_reason.pop("", 0), count(len(found.ragged), "step")
+    parts = [f"{once} of {total} run once for all requests"]
+    if by_reason:
+        whys = (f"{why} ({count(n, 'step')})" for why, n in by_reason.most_common())
+        parts.append(f"others for one after the other: {', '.join(whys)}")
+    kept = f"kept: {found.padding_kept}" if found.padding_kept else "left out"
+    return {"in a batch": "; ".join(parts), "padding of a batch": kept}
 
 
 def _some(names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from ftuner.report.charts import (
 )
 from ftuner.report.cpu.picture import COLOURS
 from ftuner.report.html import Html, colour_key, element, html, linked, scrolled
-from ftuner.report.model import FusedGroup, ModelExplanation, growth_facts
+from ftuner.report.model import FusedGroup, ModelExplanation, batch_facts, growth_facts
 
 DRAWN_PRODUCTS = 4
 """Plans whose patches are drawn: those of the heaviest products, each plan once."""
@@ -93,7 +93,7 @@ def _sums(found: ModelExplanation) -> dict[str, str]:
         facts["work"] = rate(found.flops, "flop")
     if found.memory is not None:
         facts["memory"] = capacity(found.memory.total_bytes)
-    return facts | growth_facts(found.appended, found.copied)
+    return facts | growth_facts(found.appended, found.copied) | batch_facts(found)
 
 
 def _times(

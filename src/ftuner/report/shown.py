@@ -28,7 +28,7 @@ from ftuner.report.gpu.explain import BlockExplanation
 from ftuner.report.gpu.picture import wave_picture
 from ftuner.report.hardware import hardware_values, tuned_values
 from ftuner.report.html import Html, element
-from ftuner.report.model import ModelExplanation, explain_model, growth_facts
+from ftuner.report.model import ModelExplanation, batch_facts, explain_model, growth_facts
 from ftuner.report.page import model_sections, steps_table
 from ftuner.report.plots import save_picture
 from ftuner.report.tuned import TuneReport
@@ -331,7 +331,7 @@ def _(value: ModelExplanation) -> str:
         for g in shown
     ]
     return _printed(
-        value.summary(), *_growth(value),
+        value.summary(), *_growth(value), *map(": ".join, batch_facts(value).items()),
         _table(title, ("#", "kind", "operators", "estimate", "measured"), rows),
     )  # fmt: skip
 

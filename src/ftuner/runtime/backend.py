@@ -52,6 +52,8 @@ class Options:
     progress: Progress | None = None
     append_in_place: bool = False
     """Whether outputs append to inputs in place, where the graph is one part."""
+    unpad: bool = False
+    """Whether runs leave out the padding of a batch, where that is proven to be the same."""
     random_seed: SupportsIndex | None = None
     kept: KeptMemory = field(default_factory=KeptMemory)
     """Counts the memory that is kept between runs."""

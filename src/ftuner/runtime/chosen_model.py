@@ -116,6 +116,11 @@ class ChosenModel(Model):
         why = "requests may need different models"
         return [(step.title, why) for step in self.steps]
 
+    @property
+    def padding_kept(self) -> str:
+        """As of the model of the last run."""
+        return self._current.padding_kept
+
     def _ready(self, given: Mapping[str, Extents]) -> Prepared:
         return Prepared(0, ("the shapes of all inputs decide which model runs",))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -11,12 +11,13 @@ import numpy.typing as npt
 from ftuner.core.evaluation import evaluate
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count
-from ftuner.errors import FTunerError, GraphError, InputError, PickleError, ShapeError
+from ftuner.errors import GraphError, PickleError, ShapeError
 from ftuner.graph.appending import Appended, Copied
 from ftuner.graph.ir import RANDOM_KEY, Array, Graph, RandomKey, Value
 from ftuner.graph.splitting import SplitGraph, divided
 from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable, Options
+from ftuner.runtime.batches import Batches
 from ftuner.runtime.chain import Chain, Note
 from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.kept_memory import Memory, together
@@ -45,7 +46,7 @@ class TensorSpec:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
-class Model(Shown):
+class Model(Batches, Shown):
     """A graph compiled for one device. Safe to use from several threads."""
 
     def __init__(
@@ -71,6 +72,7 @@ class Model(Shown):
         """Whether a run draws random numbers."""
         in_parts = len(graph.parts) > 1
         self._grown = graph.grown
+        self._padding = graph.padding
         self._graph = Graph(given, graph.outputs, (), graph.constraints)
         self._not_in_place = ""
         if not options.append_in_place:
@@ -212,115 +214,6 @@ class Model(Shown):
         """
         return self._ran(feeds)
 
-    @overload
-    def run_batch(
-        self, batch: Sequence[Mapping[str, Foreign]], *, exact: bool = True
-    ) -> list[list[npt.NDArray[Any]]]: ...
-    @overload
-    def run_batch(
-        self, batch: Sequence[Mapping[str, AnyTensor]], *, exact: bool = True
-    ) -> list[list[AnyTensor]]: ...
-    def run_batch(
-        self, batch: Sequence[Mapping[str, object]], *, exact: bool = True
-    ) -> list[list[Any]]:
-        """Run several requests, whose extents may differ: nothing is padded. On a CPU, steps that
-        compute rows independently run once for all requests, where each then has the bits that it
-        has alone; all others run for one request after the other. `ragged` shows which.
-
-        Args:
-            batch: the `feeds` of each request, as `run` takes them.
-            exact: whether each request has the bits that it has alone. Else its products may sum in
-                another order, so that requests of few rows, such as the next tokens of several
-                texts, run together, too.
-
-        Returns:
-            What `run` returns for each request, with the same bits if `exact`. Outputs of several
-            requests may be views of one array.
-
-        Raises:
-            FTunerError: as `run`, for the first request that fails; the message begins with its
-                number, from 0. No outputs are returned then, and nothing else has changed.
-        """
-        if isinstance(batch, Mapping) or not isinstance(batch, Sequence):
-            given = type(batch).__name__
-            raise InputError(f"expected a sequence, of the feeds of each request; got {given}")
-        if len(batch) > 1:
-            try:
-                found = self._together(batch, exact)
-            except FTunerError:
-                # Which request it is shows when each runs alone.
-                found = None
-            if found is not None:
-                return found
-        results = []
-        for number, feeds in enumerate(batch):
-            try:
-                results.append(self._ran(feeds))
-            except FTunerError as error:
-                error.args = (f"request {number}: {error}",)
-                raise
-        return results
-
-    @property
-    def _joining(self) -> Executable | None:
-        """What runs requests of a batch together; None if nothing does."""
-        alone = None if self._draws else self._chain.alone
-        return None if alone is None or alone.ragged is None else alone
-
-    @property
-    def rows_together(self) -> int:
-        """Rows of several requests that `run_batch` runs together at most: tokens, for an encoder.
-        Where a batch has more, it is no faster. 0 if each request runs alone."""
-        return 0 if self._joining is None else self._joining.rows_together
-
-    def rows(self, feeds: Mapping[str, object]) -> int:
-        """The rows of a request, of which `run_batch` runs at most `rows_together` together; 0 if
-        the request runs alone. Nothing is computed.
-
-        Raises:
-            InputError, ShapeError: as `run`.
-        """
-        joining = self._joining
-        if joining is None or (
-            self.variants and self.variants.used and self._fitting(feeds) is not self
-        ):
-            return 0
-        operands = self._boundary.admitted(feeds)
-        try:
-            return joining.rows(operands)
-        except ShapeError:
-            # The run decides, if a variant may fit.
-            if self.variants is None:
-                raise
-        return 0
-
-    def _together(
-        self, batch: Sequence[Mapping[str, object]], exact: bool = True
-    ) -> list[list[Any]] | None:
-        """As `run_batch`, by one program; None where each request is better a run."""
-        alone = self._joining
-        if alone is None:
-            return None
-        varied = self.variants is not None and self.variants.used
-        if varied and any(self._fitting(feeds) is not self for feeds in batch):
-            return None
-        results = alone.run_batch([self._boundary.admitted(feeds) for feeds in batch], exact)
-        pairs = zip(results, batch, strict=True)
-        return [self._boundary.delivered(outputs, feeds) for outputs, feeds in pairs]
-
-    @property
-    def ragged(self) -> list[tuple[str, str]]:
-        """The operators of each of `steps`, and why `run_batch` runs the step for one request after
-        the other; the reason is empty for what runs once for all of them."""
-        alone = self._chain.alone
-        found = None if alone is None or self._draws else alone.ragged
-        if found is None:
-            why = "no product computes the rows of requests independently"
-            if alone is None:
-                why = "the model runs in several parts"
-            return [(step.title, why) for step in self.steps]
-        return [(s.title, why) for s, why in zip(self.steps, found.reasons, strict=True)]
-
     def run_noted(self, feeds: Mapping[str, object], note: Note) -> list[Any]:
         """As `run`, with the same bits; `note` gets the steps and host nodes of the run with their
         times. Steps are launched one by one, which takes longer; those that a CUDA graph captures
@@ -359,6 +252,10 @@ class Model(Shown):
         self, feeds: Mapping[str, object], key: Array | None, note: Note | None = None
     ) -> list[Any]:
         """As `run`. `key`: of the random numbers that the run draws. `note`: as of `run_noted`."""
+        if self._unpads and note is None:
+            found = self._without_padding(feeds)
+            if found is not None:
+                return found
         return self._boundary.delivered(self._chain.run(self._operands(feeds, key), note), feeds)
 
     def _new_key(self) -> Array | None:

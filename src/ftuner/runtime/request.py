@@ -31,12 +31,15 @@ class Request:
     memory_limit: SupportsIndex | None = None
     warm: Mapping[str, Extents] | None = None
     precision: str = FLOAT32.name
+    unpad: str | None = None
     isa: str | None = None
     """One of this machine's CPU; by default as the process says."""
 
     def __post_init__(self) -> None:
         # An unknown element type is named before a device that is missing.
         _half(self.dtype)
+        if self.unpad not in (None, "auto"):
+            raise ConfigurationError(f"unpad is {self.unpad!r}; expected None or 'auto'")
 
     def backend(self) -> Backend:
         """The back end of the device.
@@ -73,7 +76,8 @@ class Request:
             limit = checked_integer(limit, "memory_limit", 0, error=ConfigurationError)
         return Options(
             self.threads, held, self._known_precision(backend), self.progress,
-            self.append_in_place, self.random_seed, KeptMemory(limit), made_by=made_by,
+            self.append_in_place, self.unpad is not None, self.random_seed,
+            KeptMemory(limit), made_by=made_by,
         )  # fmt: skip
 
     def _known_precision(self, backend: Backend) -> str:

@@ -73,6 +73,22 @@ def translator() -> Graph:
     return graph_of(made)
 
 
+def biased() -> Graph:
+    """An attention whose scores depend on distances, which a program computes in its first run."""
+
+    def made(g: Maker) -> Any:
+        x = g.linear(g.given("x", B, S, 64), 64)
+        with g.writing():
+            at = g.add("iota", shape=(S,), axis=0).cast(x.dtype)
+            rows, keys = (g.add("reshape", at, shape=shape) for shape in ((S, 1), (S,)))
+            bias = g.add("reshape", g.add("tanh", rows - keys), shape=(1, 1, S, S))
+            q, v = g.heads(x, 2, (0, 2, 1, 3)), g.heads(x, 2, (0, 2, 1, 3))
+            seen = g.attention(q, g.heads(x, 2, (0, 2, 3, 1)), v, 0.2, bias)
+            return g.linear(g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=x.shape), 64)
+
+    return graph_of(made)
+
+
 class Alone:
     """Counts the requests that ran alone."""
 
@@ -93,8 +109,14 @@ def requests(graph: Graph, lengths: Sequence[int], batch: int = 1) -> list[dict[
 
 def assert_same_bits(model: Model, batch: Sequence[dict[str, Any]]) -> None:
     alone = [model.run(feeds) for feeds in batch]
-    # Errors within are not hidden by runs one by one.
-    together = model._together(batch) or model.run_batch(batch)
+    for _ in range(2):
+        # Errors within are not hidden by runs one by one.
+        together = model._together(batch) or model.run_batch(batch)
+        assert_equal(together, alone)
+        batch, alone = batch[::-1], alone[::-1]
+
+
+def assert_equal(together: Sequence[Sequence[Any]], alone: Sequence[Sequence[Any]]) -> None:
     for number, (found, wanted) in enumerate(zip(together, alone, strict=True)):
         for x, y in zip(found, wanted, strict=True):
             assert (x.shape, x.dtype) == (y.shape, y.dtype)
@@ -143,12 +165,25 @@ def test_texts_of_two_lengths(widest: CpuBackend, threads: int) -> None:
     assert_same_bits(model, [inputs_of(translator(), {**known, "B": 3}) for known in bindings])
 
 
+def test_results_that_depend_on_extents_alone(widest: CpuBackend, threads: int) -> None:
+    """Requests of one shape share them."""
+    model = Model(optimised(biased(), halves=False), widest)
+    assert_same_bits(model, requests(biased(), [30, 30, 17, 30, 17, 40]))
+
+
+def test_a_very_long_request(widest: CpuBackend) -> None:
+    graph = graph_of(lambda g: g.linear(g.given("x", B, S, 8), 16))
+    model = Model(optimised(graph, halves=False), widest)
+    assert_same_bits(model, requests(graph, [30, 100_000, 40]))
+
+
 @pytest.mark.parametrize("graph", [translator(), encoder_of(3, 64)], ids=["two texts", "one"])
 def test_what_lives_at_one_time_has_memory_of_its_own(graph: Graph, widest: CpuBackend) -> None:
     model = Model(optimised(graph, halves=False), widest)
     found = part_of(model)._batches
     assert found is not None
-    program = found._bound_rows(RunState(), ROWS, 1)
+    symbols = [ROWS if counts else 1 for counts in found._total]
+    program = found._template(RunState(), found._row_writer, symbols, ((ROWS,),), 1)
     lifetimes = found._division.by_rows.lifetimes()
     assert lifetimes.keys() == found._row_writer.places.keys()
     places = []
@@ -189,8 +224,8 @@ def test_rows_are_limited(model: Model, graph: Graph, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ragged.RaggedGraph, "most_rows", 64)
     alone = Alone(monkeypatch)
     assert_same_bits(model, requests(graph, [100, 30, 30, 20, 20, 20, 64]))
-    # Those that are compared with, and the two that are too long.
-    assert alone.count == 7 + 2
+    # Those that are compared with, and twice the two that are too long.
+    assert alone.count == 7 + 2 * 2
 
 
 def test_arenas_grow_and_are_trimmed(model: Model, graph: Graph) -> None:

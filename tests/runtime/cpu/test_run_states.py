@@ -16,6 +16,7 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.cpu.launching import Launcher
 from ftuner.runtime.cpu.program import BoundProgram
 from ftuner.runtime.cpu.run_states import MAX_PROGRAM_BYTES, RunStates
 from ftuner.runtime.model import Model
@@ -127,13 +128,13 @@ def test_runs_of_one_model_side_by_side(
     monkeypatch.setattr(widest, "cores", 2)
     model = Model(LAYER, widest, Options(threads=threads))
     both = threading.Barrier(2)
-    launch = CompiledGraph._launch
+    launch = Launcher.all
 
-    def together(self: CompiledGraph, *arguments: Any) -> None:
+    def together(self: Launcher, *arguments: Any) -> None:
         both.wait(timeout=10)
         launch(self, *arguments)
 
-    monkeypatch.setattr(CompiledGraph, "_launch", together)
+    monkeypatch.setattr(Launcher, "all", together)
 
     def work(seed: int) -> None:
         for s in (5, 33, 5):
@@ -157,16 +158,16 @@ def test_a_program_is_bound_to_one_state(
     assert isinstance(part, CompiledGraph)
     cases = [inputs_of(LAYER, {"B": 1, "S": s}, s) for s in range(1, 9)]
     expected = [[y.tobytes() for y in model.run(feeds)] for feeds in cases]
-    launch = CompiledGraph._launch
+    launch = Launcher.all
     running: set[int] = set()
 
-    def watched(self: CompiledGraph, program: BoundProgram, *arguments: Any) -> None:
+    def watched(self: Launcher, program: BoundProgram, *arguments: Any) -> None:
         assert program.arena not in running
         running.add(program.arena)
         launch(self, program, *arguments)
         running.remove(program.arena)
 
-    monkeypatch.setattr(CompiledGraph, "_launch", watched)
+    monkeypatch.setattr(Launcher, "all", watched)
 
     def work(first: int) -> None:
         for turn in range(100):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program, Status
-from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import Bundle
-from ftuner.core.units import count
-from ftuner.errors import IndexRangeError, MemoryLimitError, ShapeError, UnsupportedKernelError
+from ftuner.errors import MemoryLimitError, ShapeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
@@ -25,6 +20,7 @@ from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
 from ftuner.runtime.cpu.arrays import Array, items_address
+from ftuner.runtime.cpu.launching import Launch, Launcher
 from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.ragged import RaggedGraph
@@ -88,9 +84,7 @@ class CompiledGraph(Executable):
         )  # fmt: skip
         if compiled is None:
             self._writer.plan_few_rows(self.threads)
-        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
-            session.kernels.runtime.addresses[PROGRAM_SYMBOL]
-        )
+        self.launch = Launcher(session.kernels.runtime)
         self.states = RunStates(session.cores)
         self._compiled = compiled_steps
 
@@ -199,7 +193,7 @@ class CompiledGraph(Executable):
             going, number = True, 0
             while going and number < most:
                 operands.begin(number, most)
-                self.launched(program, workers, operands.objects, self._launch)
+                self.launch(program, workers, operands.objects, self.launch.all)
                 number += 1
                 going = operands.end()
             return operands.results(number, going)
@@ -215,10 +209,10 @@ class CompiledGraph(Executable):
 
         def launch(program: BoundProgram, objects: int, alone: bool) -> None:
             # Wakes workers that fell asleep since the last run.
-            self.launch_steps(program, 0, 0, objects, alone)
+            self.launch.steps(program, 0, 0, objects, alone)
             for i in range(len(self.lowered.steps)):
                 began = time.perf_counter()
-                self.launch_steps(program, i, 1, objects, alone)
+                self.launch.steps(program, i, 1, objects, alone)
                 seconds.append(time.perf_counter() - began)
 
         state = self.states.take()
@@ -283,19 +277,15 @@ class CompiledGraph(Executable):
         if self._kept.crowded:
             self._kept.settle()
 
-    def _launch(self, program: BoundProgram, objects: int, alone: bool) -> None:
-        self._run(program.address, objects, alone)
-
     def _in(
-        self, state: RunState, arrays: Sequence[Array],
-        launch: Callable[[BoundProgram, int, bool], None] | None = None,
-    ) -> list[Array]:  # fmt: skip
-        """Run in a state, by `launch` if it is given, which gets where the addresses of the arrays
-        are and whether to run without workers. Both run the same program, with the same bits."""
+        self, state: RunState, arrays: Sequence[Array], launch: Launch | None = None
+    ) -> list[Array]:
+        """Run in a state, by `launch` if it is given. Both run the same program, with the same
+        bits."""
         workers = self.threads
         program = self._program(state, _shapes(arrays), workers)
         outputs: list[Array] = program.fresh_outputs()
-        launch = launch or self._launch
+        launch = launch or self.launch.all
         if not self._pasts:
             self._execute(program, workers, (*arrays, *outputs), launch)
             return outputs
@@ -334,67 +324,14 @@ class CompiledGraph(Executable):
         ]
 
     def _execute(
-        self, program: BoundProgram, workers: int, arrays: tuple[Array, ...],
-        launch: Callable[[BoundProgram, int, bool], None],
-    ) -> None:  # fmt: skip
+        self, program: BoundProgram, workers: int, arrays: tuple[Array, ...], launch: Launch
+    ) -> None:
         """Run a program on the arrays of the inputs and of the outputs.
 
         Raises:
             IndexRangeError: an index in the data that is out of range.
         """
-        self.launched(program, workers, items_address(arrays), launch)
-
-    def launched(
-        self, program: BoundProgram, workers: int, objects: int,
-        launch: Callable[[BoundProgram, int, bool], None],
-    ) -> None:  # fmt: skip
-        """The same; `objects`: where the addresses of the arrays are."""
-        pool = self.session.kernels.runtime.pool
-        alone = True
-        try:
-            if workers > 1 and pool.lock.acquire(blocking=False):
-                alone = pool.threads < workers and not pool.grow(workers)
-            launch(program, objects, alone)
-        finally:
-            if workers > 1:
-                try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
-                    pool.lock.release()
-                except RuntimeError:
-                    # Another thread has the lock.
-                    pass
-        self.ended(program)
-
-    def ended(self, program: BoundProgram) -> None:
-        """Note that a run of a program has ended.
-
-        Raises:
-            IndexRangeError: an index in the data that is out of range.
-        """
-        records = program.records
-        failed = program.checked and [found for found in program.checked if records[found[0]]]
-        if failed:
-            slot, texts = failed[0]
-            number, index, extent = records[slot : slot + Status.SIZE].tolist()
-            for slot, _ in failed:
-                records[slot] = 0
-            raise IndexRangeError(
-                f"{texts[number - 1]}: an index is out of range: {index}, along an axis of "
-                f"{count(extent, 'element')}"
-            )
-        program.finished()
-
-    def launch_steps(
-        self, program: BoundProgram, number: int, count: int, objects: int, alone: bool
-    ) -> None:
-        """Run `count` steps, beginning with the step `number`."""
-        records = program.records
-        first, all_ = records[Program.STEPS], records[Program.STEP_COUNT]
-        try:
-            records[Program.STEPS] = first + number * StepSlot.SIZE * SLOT_BYTES
-            records[Program.STEP_COUNT] = count
-            self._run(program.address, objects, alone)
-        finally:
-            records[Program.STEPS], records[Program.STEP_COUNT] = first, all_
+        self.launch(program, workers, items_address(arrays), launch)
 
     def _program(self, state: RunState, shapes: Shapes, workers: int) -> BoundProgram:
         key = (shapes, workers)

@@ -29,7 +29,7 @@ from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, RecordLayout
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, POOL, RecordLayout
 from ftuner.runtime.cpu.step_kind import CompiledStep, kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
 from ftuner.runtime.cpu.tasks import Unless, most_chunks
@@ -151,13 +151,16 @@ class ProgramWriter:
         runtime: NativeRuntime,
         make_large: Make,
         cuts: Collection[int] = (),
+        keeps_results: bool = True,
     ) -> None:
         """`compiled`: the steps of `lowered`; `binding`: of the symbols; `make_large`: makes large
-        outputs; `cuts`: as of `stages`."""
+        outputs; `cuts`: as of `stages`; `keeps_results`: whether programs keep results that depend
+        on extents alone, which no other program may then access."""
         self._hardware, self._runtime = hardware, runtime
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
-        numbered = stages(lowered.steps, cuts)
+        self.stages = numbered = stages(lowered.steps, cuts)
+        """The first step of the stage of each step."""
         arena = arena_buffers(lowered, numbered)
         self.places = places = {buffer: place for place, (buffer, _, _) in enumerate(arena)}
         """The buffers of the arena, numbered."""
@@ -170,6 +173,11 @@ class ProgramWriter:
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
         self._image, fills = records.finished()
+        self.patches = records.patches
+        sources = fills[2]
+        within = (sources != NOTHING) & (sources != POOL)
+        self.addresses = fills[0][within], sources[within]
+        """The slots that hold addresses in the records or the arena, and the source of each."""
         self._tasks = list(records.tasks)
         # Laying out has numbered all dims but those of the outputs and of loops.
         self._groups = TaskGroups(records, hardware, lambda symbols: self._evaluate(symbols))
@@ -184,7 +192,7 @@ class ProgramWriter:
         )
         self._invariants = [
             (found.steps, [places[buffer] for buffer in found.results])
-            for found in invariants(lowered.steps)
+            for found in (invariants(lowered.steps) if keeps_results else ())
         ]
         """Steps that depend on extents alone, and the places of what other steps read of them."""
         self._most_kept = min(MAX_INVARIANT_BYTES, hardware.levels[-2].capacity_bytes // 2)

@@ -2,9 +2,10 @@
 
 Two programs share the steps of a graph (`graph.ragged`): one of the row-wise steps, bound to the
 rows of all requests together, and one of the others, bound to the extents of each request as a run
-of that request alone is. They take turns. Buffers that both access are in the arena of the first
-one, in which the rows of requests follow each other; the others read and write their part of these.
-What a request needs later, and has no rows, is kept for each one apart.
+of that request alone is. They take turns, all in one launch (`joint_program`), in which workers
+share the requests. Buffers that both access are in the arena of the first one, in which the rows of
+requests follow each other; the others read and write their part of these. What a request needs
+later, and has no rows, is kept for each one apart.
 
 Each row has the bits that it has alone. Plans of products differ with the number of rows, and so
 may the order of the sums over k: requests run together only if that order is one for all.
@@ -12,13 +13,13 @@ may the order of the sums over k: requests run together only if that order is on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES, SLOT_BYTES
+from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dim import symbols_of
 from ftuner.core.evaluation import compiled
@@ -26,7 +27,9 @@ from ftuner.errors import UnsupportedKernelError
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ragged import RaggedSteps, divide
 from ftuner.graph.steps import Lowered
-from ftuner.runtime.cpu.arrays import DATA_WORD, Array, address_of, numpy_dtype
+from ftuner.runtime.cpu.arrays import Array, address_of, numpy_dtype
+from ftuner.runtime.cpu.joint_program import JointSteps, arena_bytes, placed, turns_of
+from ftuner.runtime.cpu.launching import Launcher, ended
 from ftuner.runtime.cpu.memory import allocated
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
@@ -39,9 +42,6 @@ from ftuner.runtime.shapes.layout import Words
 
 KNOWN_ORDERS = 4096
 """Numbers of rows of which the order of sums is kept. Derived: an entry is some 100 bytes."""
-Launch = Callable[[BoundProgram, int, bool], None]
-_OBJECT_WORDS = DATA_WORD // SLOT_BYTES + 1
-"""What native code reads of an array object; the address of the elements is the last word."""
 
 
 class Runner(Protocol):
@@ -51,25 +51,11 @@ class Runner(Protocol):
     binding: Binding
     session: CpuSession
 
+    launch: Launcher
+
     @property
     def threads(self) -> int: ...
     def run(self, arrays: Sequence[Array]) -> list[Array]: ...
-    def launched(
-        self, program: BoundProgram, workers: int, objects: int, launch: Launch
-    ) -> None: ...
-    def launch_steps(
-        self, program: BoundProgram, number: int, count: int, objects: int, alone: bool
-    ) -> None: ...
-    def ended(self, program: BoundProgram) -> None: ...
-
-
-class _Turn(NamedTuple):
-    """Successive steps of one of the two programs."""
-
-    wise: bool
-    """Whether they are row-wise."""
-    first: int
-    steps: int
 
 
 class _Request(NamedTuple):
@@ -103,13 +89,20 @@ class RaggedGraph(Keeper):
         wise = [s for s, why in zip(steps, found.reasons, strict=True) if not why]
         rest = [s for s, why in zip(steps, found.reasons, strict=True) if why]
         self._wise = wise
-        self._turns = _turns(found)
+        turns = turns_of(found)
 
         def writer(lowered: Lowered, part: Sequence[CompiledStep], wise: bool) -> ProgramWriter:
-            cuts = {turn.first for turn in self._turns if turn.wise is wise}
+            cuts = {turn.first for turn in turns if turn.wise is wise}
             lowered = replace(lowered, steps=tuple([compiled.step for compiled in part]))
             return ProgramWriter(
-                lowered, part, binding, session.hardware, session.kernels.runtime, np.empty, cuts
+                lowered,
+                part,
+                binding,
+                session.hardware,
+                session.kernels.runtime,
+                np.empty,
+                cuts,
+                not wise,
             )
 
         rest = [_accessing(step, division.moved) for step in rest]
@@ -117,7 +110,8 @@ class RaggedGraph(Keeper):
         self._own_writer = writer(division.of_request, rest, False)
         self._shared = [self._row_writer.places[buffer] for buffer in division.shared]
         self._shared_bytes = [self._width(b) * b.dtype.itemsize for b in division.shared]
-        self._row_states, self._own_states = RunStates(session.cores), RunStates(session.cores)
+        self._joint = JointSteps(turns, self._row_writer.stages, self._own_writer.stages)
+        self._states = RunStates(session.cores)
         self._orders: RecentlyUsed[tuple[int, int], tuple[Hashable, ...]] = RecentlyUsed(
             KNOWN_ORDERS
         )
@@ -138,11 +132,10 @@ class RaggedGraph(Keeper):
 
     @property
     def kept_bytes(self) -> int:
-        return self._row_states.kept_bytes + self._own_states.kept_bytes
+        return self._states.kept_bytes
 
     def trim(self) -> None:
-        self._row_states.trim()
-        self._own_states.trim()
+        self._states.trim()
 
     def run(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
         """The outputs of each request, for arrays as `CompiledGraph.run` takes them. Outputs of
@@ -205,48 +198,37 @@ class RaggedGraph(Keeper):
         return found
 
     def _together(self, group: Sequence[_Request], workers: int) -> list[list[Array]]:
-        row_state = self._row_states.take()
+        state = self._states.take()
         try:
-            own_state = self._own_states.take()
-            try:
-                by_rows = self._bound_rows(row_state, _rows(group), workers)
-                own = self._bound_each(own_state, group, workers)
-                return self._ran(by_rows, own, group, workers)
-            finally:
-                self._own_states.give_back(own_state)
+            total = _rows(group)
+            symbols = [total if counts else 1 for counts in self._total]
+            by_rows = self._template(state, self._row_writer, symbols, ((total,),), workers)
+            own = [
+                self._template(state, self._own_writer, request.symbols, request.shapes, workers)
+                for request in group
+            ]
+            return self._ran(state, by_rows, own, group, workers)
         finally:
-            self._row_states.give_back(row_state)
+            self._states.give_back(state)
 
-    def _bound_rows(self, state: RunState, rows: int, workers: int) -> BoundProgram:
-        """The row-wise steps, bound to a number of rows."""
-        symbols = [rows if total else 1 for total in self._total]
-        pool = self._graph.session.kernels.runtime.pool.address
-        return self._row_writer.bind(symbols, workers, pool, state.arena.grown)
-
-    def _bound_each(
-        self, state: RunState, group: Sequence[_Request], workers: int
-    ) -> list[BoundProgram]:
-        """The other steps, bound to the extents of each request."""
-        pool = self._graph.session.kernels.runtime.pool.address
-        found: dict[tuple[tuple[int, ...], ...], BoundProgram] = {}
-        # The arena grows for the largest; what was bound before it moved is bound again.
-        while not found or any(p.arena != state.arena.address for p in found.values()):
-            for request in group:
-                key = request.shapes, workers
-                program = state.programs.get(key)
-                if program is None or program.arena != state.arena.address:
-                    program = self._own_writer.bind(
-                        request.symbols, workers, pool, state.arena.grown
-                    )
-                    state.programs.add(key, program)
-                found[request.shapes] = program
-        return [found[request.shapes] for request in group]
+    def _template(
+        self, state: RunState, writer: ProgramWriter, symbols: Sequence[int],
+        shapes: tuple[tuple[int, ...], ...], workers: int,
+    ) -> BoundProgram:  # fmt: skip
+        """A program for values of the symbols, of which `placed` makes those that run."""
+        key = shapes, workers
+        found = state.programs.get(key)
+        if found is None:
+            pool = self._graph.session.kernels.runtime.pool.address
+            found = writer.bind(symbols, workers, pool, lambda size: 0)
+            state.programs.add(key, found)
+        return found
 
     def _ran(
-        self, by_rows: BoundProgram, own: Sequence[BoundProgram], group: Sequence[_Request],
-        workers: int,
+        self, state: RunState, by_rows: BoundProgram, own: Sequence[BoundProgram],
+        group: Sequence[_Request], workers: int,
     ) -> list[list[Array]]:  # fmt: skip
-        """The outputs of requests, by programs that are bound to them."""
+        """The outputs of requests, by templates for their rows together and for each of them."""
         division, total = self._division, _rows(group)
         ends = np.cumsum([request.rows for request in group])
         begins = ends - [request.rows for request in group]
@@ -269,73 +251,55 @@ class RaggedGraph(Keeper):
             for i, program in enumerate(own)
         ]
 
+        # The arena: that of the row-wise steps, then for each request what it keeps, and its own.
+        kept = self._kept_bytes(group)
+        sizes = np.array([arena_bytes(program) for program in (by_rows, *own)], np.int64)
+        sizes[1:] += kept.sum(axis=1)
+        bases = np.cumsum(sizes) - sizes
+        bases += state.arena.grown(int(sizes.sum()))
+        kept_at = bases[1:, None] + np.cumsum(kept, axis=1) - kept
+
         given, made = len(division.by_rows.inputs), len(own[0].outputs)
         shared, further = len(division.shared), len(division.moved)
-        rows_io = _Objects(1, given + made)
+        of_rows = np.zeros((1, given + made), np.int64)
         for number, array in inputs.items():
-            rows_io.addresses[0, number] = address_of(array)
+            of_rows[0, number] = address_of(array)
         for number, array in common.items():
-            rows_io.addresses[0, given + number] = address_of(array)
-        own_io = _Objects(len(group), given + further + made)
-        # Both lists point into memory that must outlive the run.
-        _memory, kept_at = self._kept(group)
-        of_inputs, at = own_io.addresses[:, :given], own_io.addresses[:, given:]
+            of_rows[0, given + number] = address_of(array)
+        of_each = np.empty((len(group), given + further + made), np.int64)
+        of_inputs, at = of_each[:, :given], of_each[:, given:]
         of_inputs[:] = [[address_of(x) for x in request.arrays] for request in group]
-        at[:, :shared] = by_rows.buffers[self._shared] + np.outer(begins, self._shared_bytes)
+        rows_at = bases[0] + by_rows.buffers[self._shared]
+        at[:, :shared] = rows_at + np.outer(begins, self._shared_bytes)
         at[:, shared:further] = kept_at
         at[:, further:] = [[address_of(x) for x in found] for found in results]
 
-        def launch(program: BoundProgram, objects: int, alone: bool) -> None:
-            for wise, first, count in self._turns:
-                if wise:
-                    self._graph.launch_steps(program, first, count, objects, alone)
-                    continue
-                for one, io in zip(own, own_io.lists, strict=True):
-                    self._graph.launch_steps(one, first, count, io, alone)
+        records = (
+            placed(self._row_writer, [by_rows], bases[:1], of_rows),
+            placed(self._own_writer, own, bases[1:] + kept.sum(axis=1), of_each),
+        )
+        steps, joint = self._joint(*records, by_rows)
 
-        self._graph.launched(by_rows, workers, rows_io.lists[0], launch)
+        def launch(program: BoundProgram, objects: int, alone: bool) -> None:
+            self._graph.launch.native(address_of(joint), objects, alone)
+            self._joint.note(steps, (by_rows, *own))
+
+        self._graph.launch(by_rows, workers, 0, launch)
         for program in own:
-            self._graph.ended(program)
+            ended(program)
         return results
 
-    def _kept(self, group: Sequence[_Request]) -> tuple[Array, Words]:
-        """Memory for what each request keeps between turns, and the address of each buffer."""
+    def _kept_bytes(self, group: Sequence[_Request]) -> Words:
+        """The bytes of each buffer that each request keeps between turns."""
+        kept = self._division.kept
         elements = [self._sizes(request.symbols) for request in group]
-        items = np.array([b.dtype.itemsize for b in self._division.kept], np.int64)
-        sizes = np.array(elements, np.int64).reshape(len(group), len(items)) * items
-        ends = np.cumsum(aligned(sizes + SLACK_BYTES)).reshape(sizes.shape)
-        memory = allocated((int(ends.max(initial=0)) + ALIGNMENT_BYTES,), np.uint8)
-        return memory, aligned(address_of(memory)) + ends - aligned(sizes + SLACK_BYTES)
-
-
-class _Objects:
-    """What native code reads of arrays, without the arrays."""
-
-    def __init__(self, lists: int, each: int) -> None:
-        """`lists` of `each` array objects."""
-        self._objects = np.zeros((lists, each, _OBJECT_WORDS), np.int64)
-        self.addresses = self._objects[:, :, -1]
-        """Of the elements of each, to be written."""
-        places = np.arange(lists * each, dtype=np.int64).reshape(lists, each)
-        self._places = address_of(self._objects) + places * (_OBJECT_WORDS * SLOT_BYTES)
-        self.lists = [
-            address_of(self._places) + number * each * SLOT_BYTES for number in range(lists)
-        ]
-        """Where the addresses of the objects of each list are."""
+        items = np.array([b.dtype.itemsize for b in kept], np.int64)
+        sizes = np.array(elements, np.int64).reshape(len(group), len(kept)) * items
+        return aligned(sizes + SLACK_BYTES)
 
 
 def _rows(group: Sequence[_Request]) -> int:
     return sum([request.rows for request in group])
-
-
-def _turns(found: RaggedSteps) -> list[_Turn]:
-    """The turns of the two programs."""
-    turns: list[_Turn] = []
-    next_of = {True: 0, False: 0}
-    for wise, count in found.segments():
-        turns.append(_Turn(wise, next_of[wise], count))
-        next_of[wise] += count
-    return turns
 
 
 def _accessing(compiled: CompiledStep, moved: Mapping[Buffer, Buffer]) -> CompiledStep:

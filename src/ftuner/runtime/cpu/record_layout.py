@@ -186,6 +186,15 @@ class RecordLayout:
                 at = end
         return found
 
+    @property
+    def patches(self) -> npt.NDArray[np.int64]:
+        """After `finished`: of each address in an array of the caller, its slot, the number of the
+        array, and the slot that holds the offset."""
+        first = len(self._image) - len(self._patches) * Patch.SIZE + Patch.OFFSET
+        offsets = range(first, len(self._image) + Patch.OFFSET, Patch.SIZE)
+        rows = [(p.slot, p.array, at) for p, at in zip(self._patches, offsets, strict=True)]
+        return np.array([*zip(*rows, strict=True)] or [()] * 3, np.int64)
+
     def finished(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The image, and its fills as an array with a row for each field of `_Fill`."""
         self.point(Program.PATCHES, len(self._image))

@@ -1,0 +1,137 @@
+"""Joint programs: the steps of several bound programs in one table, which one launch walks.
+
+A *template* is a program that was bound at address 0. `placed` copies its records for one request:
+with an arena and arrays of its own, so that requests of one shape run concurrently. `JointSteps`
+then orders the steps of all: a step that works within a request follows itself for the next
+request, without a wait in between, so that workers share the requests by work stealing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ftuner.codegen.llvm.native.records import Program, Status
+from ftuner.codegen.llvm.native.records import Step as StepSlot
+from ftuner.core.caching import RecentlyUsed
+from ftuner.graph.ragged import RaggedSteps
+from ftuner.runtime.cpu.arrays import address_of
+from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, RECORDS, WORKSPACE
+from ftuner.runtime.shapes.layout import Words
+
+MAX_ORDERS = 512
+"""Numbers of requests of which the order of steps is kept. Derived: as many as rows run together,
+if each request has one; an order is some 10 KiB."""
+
+
+class Turn(NamedTuple):
+    """Successive steps of one of the two programs of a batch."""
+
+    wise: bool
+    """Whether they are row-wise."""
+    first: int
+    steps: int
+
+
+def turns_of(found: RaggedSteps) -> list[Turn]:
+    """The turns of the two programs."""
+    turns: list[Turn] = []
+    next_of = {True: 0, False: 0}
+    for wise, count in found.segments():
+        turns.append(Turn(wise, next_of[wise], count))
+        next_of[wise] += count
+    return turns
+
+
+def arena_bytes(template: BoundProgram) -> int:
+    """The bytes of the arena that the copy of a template has, with its workspace."""
+    return aligned(template.arena_bytes + template.workspace_bytes)
+
+
+def placed(
+    writer: ProgramWriter, templates: Sequence[BoundProgram], bases: Words, arrays: Words
+) -> Words:
+    """The records of copies of templates, a row for each: the arena begins at its address of
+    `bases`, and the caller's arrays are at its row of addresses of `arrays`."""
+    records = np.stack([template.records for template in templates])
+    here = address_of(records) + np.arange(len(records)) * records.strides[0]
+    moved = np.zeros((len(records), FIRST_BUFFER + len(writer.places)), np.int64)
+    moved[:, RECORDS] = here - [template.address for template in templates]
+    moved[:, WORKSPACE] = bases
+    # Kept results have memory of their own, at addresses beyond those of an arena at 0.
+    buffers = np.stack([template.buffers for template in templates])
+    ends = np.array([[template.arena_bytes] for template in templates], np.int64)
+    moved[:, FIRST_BUFFER:] = np.where(buffers <= ends, bases[:, None], 0)
+    slots, sources = writer.addresses
+    records[:, slots] += moved[:, sources]
+    slots, numbers, offsets = writer.patches
+    records[:, slots] = arrays[:, numbers] + records[:, offsets]
+    return records
+
+
+class JointSteps:
+    """Orders the steps of the two programs of a batch."""
+
+    def __init__(self, turns: Sequence[Turn], wise: Sequence[int], own: Sequence[int]) -> None:
+        """`wise`, `own`: of each step of either program, the first step of its stage."""
+        self._turns, self._stages = turns, {True: wise, False: own}
+        self._orders: RecentlyUsed[int, tuple[Words, Words]] = RecentlyUsed(MAX_ORDERS)
+
+    def __call__(self, wise: Words, own: Words, by_rows: BoundProgram) -> tuple[Words, Words]:
+        """The table of steps, and the header of the program that walks it. `wise`, `own`: the
+        records of the program of all rows and of those of requests; `by_rows`: the first one."""
+        order, begins = self._ordered(len(own))
+        steps = np.concatenate([_steps(wise, self._stages[True]), _steps(own, self._stages[False])])
+        steps = steps[order]
+        chunks = steps[:, StepSlot.CHUNKS]
+        before = np.cumsum(chunks) - chunks
+        # Workers that wait for each other within a step have ended all before it.
+        waits = steps[:, StepSlot.TOGETHER] != 0
+        steps[:, StepSlot.BEFORE] = before[np.where(waits, np.arange(len(order)), begins)]
+        header = np.zeros(Program.SIZE, np.int64)
+        header[Program.WORKERS] = by_rows.records[Program.WORKERS]
+        header[Program.POOL] = by_rows.records[Program.POOL]
+        header[Program.STEPS], header[Program.STEP_COUNT] = address_of(steps), len(steps)
+        return steps, header
+
+    def note(self, steps: Words, templates: Sequence[BoundProgram]) -> None:
+        """Let `ended` of a template find the first failed check of all, if its copy has that."""
+        wise, own = len(self._stages[True]), len(self._stages[False])
+        order, _ = self._ordered(len(templates) - 1)
+        for at in np.flatnonzero(steps[:, StepSlot.STATUS])[:1].tolist():
+            number = int(order[at])
+            which, step = (0, number) if number < wise else divmod(number - wise, own)
+            template = templates[0 if number < wise else which + 1]
+            slot = Program.SIZE + step * StepSlot.SIZE + StepSlot.STATUS
+            status = slice(StepSlot.STATUS, StepSlot.STATUS + Status.SIZE)
+            template.records[slot : slot + Status.SIZE] = steps[at, status]
+
+    def _ordered(self, requests: int) -> tuple[Words, Words]:
+        """Of each step of the table: its number among those of the program of rows and then of each
+        request; and where its stage begins."""
+        found = self._orders.get(requests)
+        if found is None:
+            wise, own = len(self._stages[True]), len(self._stages[False])
+            order: list[int] = []
+            begins: list[int] = []
+            places: dict[tuple[bool, int], int] = {}
+            for turn in self._turns:
+                copies = range(1 if turn.wise else requests)
+                for step in range(turn.first, turn.first + turn.steps):
+                    places[turn.wise, step] = len(order)
+                    stage = places[turn.wise, self._stages[turn.wise][step]]
+                    order += [step if turn.wise else wise + i * own + step for i in copies]
+                    begins += [stage] * len(copies)
+            found = np.array(order, np.int64), np.array(begins, np.int64)
+            self._orders.add(requests, found)
+        return found
+
+
+def _steps(records: Words, steps: Sequence[int]) -> Words:
+    """The steps of programs, one after the other, a row of slots for each."""
+    end = Program.SIZE + len(steps) * StepSlot.SIZE
+    return records[:, Program.SIZE : end].reshape(-1, StepSlot.SIZE)
