@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ftuner.inference import Model, compile, load, save
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
+    from ftuner.quantised import Quantized, quantize
 else:
 
     def __getattr__(name: str) -> object:
@@ -81,6 +82,7 @@ __all__ = [
     "OperandError",
     "ParseError",
     "PickleError",
+    "Quantized",
     "SavedModelError",
     "SessionOptions",
     "ShapeError",
@@ -96,6 +98,7 @@ __all__ = [
     "hardware",
     "load",
     "matmul",
+    "quantize",
     "save",
     "set_num_threads",
     "tune",
@@ -105,6 +108,7 @@ _HOMES = {
     "Dense": "ftuner.ops",
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
+    "Quantized": "ftuner.quantised",
     "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
     "attention": "ftuner.ops",
@@ -116,6 +120,7 @@ _HOMES = {
     "hardware": "ftuner.api",
     "load": "ftuner.inference",
     "matmul": "ftuner.ops",
+    "quantize": "ftuner.quantised",
     "save": "ftuner.inference",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",
