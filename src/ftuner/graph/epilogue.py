@@ -135,8 +135,8 @@ def extended(
             return None
         width = node.output.shape[-1] if node.output.rank else 1
         literal = _is_structural(number) or width == 1 or len(read) == MAX_OPERANDS
-        if node.op == "divide" and not literal and not isinstance(width, int):
-            # A scale of quantised scores: the nest that rounds them divides, too.
+        if node.op in ("divide", "multiply") and not literal and not isinstance(width, int):
+            # A scale of quantised scores: the nest that rounds them scales, too.
             return None
         if literal or not isinstance(width, int):
             value = Constant(number)
