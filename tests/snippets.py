@@ -1,8 +1,8 @@
 """The code blocks of the pages, which tests run, and what they print.
 
-Python blocks of a page run one after the other in one process, in a folder with `encoder.onnx`.
-Lines of shell blocks that call `ftuner` run there, too. A `text` block after a block is what it
-prints. `python -m tests.snippets PAGE...` writes the `text` blocks anew.
+Python blocks of a page run one after the other in one process, in a folder with `encoder.onnx`
+and `mlp.onnx`. Lines of shell blocks that call `ftuner` run there, too. A `text` block after a
+block is what it prints. `python -m tests.snippets PAGE...` writes the `text` blocks anew.
 """
 
 from __future__ import annotations
@@ -86,6 +86,27 @@ def write_encoder(path: Path) -> None:
     save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
 
+def write_models(folder: Path) -> None:
+    """The files that pages name."""
+    from onnx import helper, numpy_helper, save
+
+    write_encoder(folder / "encoder.onnx")
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(shape, np.float32), name)
+        for name, shape in (("up", (64, 128)), ("down", (128, 64)))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["wide"]),
+        helper.make_node("Relu", ["wide"], ["hidden"]),
+        helper.make_node("MatMul", ["hidden", "down"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, 1, ["rows", 64]) for name in "xy")
+    graph = helper.make_graph(nodes, "mlp", [x], [y], weights)
+    opsets = [helper.make_opsetid("", 18)]
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / "mlp.onnx")
+
+
 def snippets(page: str, language: str, gpu: bool = False) -> list[Snippet]:
     """The blocks of a language; those that need a GPU only with `gpu`."""
     blocks = list(_BLOCK.finditer(page))
@@ -160,7 +181,7 @@ def stripped(text: str) -> str:
 
 def main(paths: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        write_encoder(Path(folder) / "encoder.onnx")
+        write_models(Path(folder))
         for path in map(Path, paths):
             page = path.read_text(encoding="utf-8")
             found = list(outcomes(page, Path(folder), Path(folder) / "cache"))

@@ -140,7 +140,7 @@ def test_the_containers_are_those_of_the_examples() -> None:
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_snippets_run(page: str, tmp_path: Path, cache_folder: Path) -> None:
     """They run, and print what the page says: `python -m tests.snippets PAGE` writes it anew."""
-    snippets.write_encoder(tmp_path / "encoder.onnx")
+    snippets.write_models(tmp_path)
     text = (ROOT / page).read_text(encoding="utf-8")
     for block, printed in snippets.outcomes(text, tmp_path, cache_folder):
         if block.printed is not None:

@@ -18,7 +18,7 @@ ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "schedules", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen",
     "runtime", "tasks", "ops", "frontends", "learn", "report", "models", "api", "inference",
-    "serving", "ort", "torch", "", "cli", "__main__", "__pyinstaller",
+    "quantised", "serving", "ort", "torch", "", "cli", "__main__", "__pyinstaller",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below.
 `schedules` are packages alone: their modules are in the layers that their names say."""

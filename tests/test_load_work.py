@@ -108,6 +108,14 @@ def gated(m: Made, x: str) -> str:
     return m.add("Mul", m.add("Sigmoid", x), "x")
 
 
+def scores(m: Made, x: str) -> str:
+    """Each block has a scale of its own."""
+    name = f"scale_{len(m.nodes)}"
+    m.weights.append(numpy_helper.from_array(np.float32(0.3 + len(m.nodes) / 997), name))
+    y = m.add("MatMul", x, m.add("Transpose", x, perm=[1, 0]))
+    return m.add("MatMul", m.add("Floor", m.add("Mul", y, name)), x)
+
+
 def chain_of(count: int, block: Block, kind: int, *shape: int | str) -> Any:
     m, x = Made([], []), "x"
     for _ in range(count):
@@ -189,7 +197,7 @@ ROWS = (FLOAT, "rows", 8)
 PICTURE = (FLOAT, "images", 8, "height", "width")
 MODELS: dict[str, Callable[[int], Any]] = {
     **{block.__name__: lambda n, block=block: chain_of(n, block, *ROWS)
-       for block in (pointwise, centred, dense, views, shapes, joined, constants, gated)},
+       for block in (pointwise, centred, dense, views, shapes, joined, constants, gated, scores)},
     **{block.__name__: lambda n, block=block: chain_of(n, block, *PICTURE)
        for block in (residual, instances)},
     "joined halves": lambda n: chain_of(n, joined, HALF, "rows", 8),

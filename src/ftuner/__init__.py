@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ftuner.inference import Model, compile, load, save
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
+    from ftuner.quantised import Quantized, quantize
     from ftuner.serving.batcher import Batcher
     from ftuner.serving.generator import Generator
     from ftuner.serving.unpadding import unpad
@@ -92,6 +93,7 @@ __all__ = [
     "OperandError",
     "ParseError",
     "PickleError",
+    "Quantized",
     "QueueFullError",
     "SavedModelError",
     "ScheduleError",
@@ -110,6 +112,7 @@ __all__ = [
     "hardware",
     "load",
     "matmul",
+    "quantize",
     "save",
     "schedule",
     "set_num_threads",
@@ -123,6 +126,7 @@ _HOMES = {
     "Generator": "ftuner.serving.generator",
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
+    "Quantized": "ftuner.quantised",
     "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
     "attention": "ftuner.ops",
@@ -135,6 +139,7 @@ _HOMES = {
     "hardware": "ftuner.api",
     "load": "ftuner.inference",
     "matmul": "ftuner.ops",
+    "quantize": "ftuner.quantised",
     "save": "ftuner.inference",
     "schedule": "ftuner.tasks.schedule",
     "set_num_threads": "ftuner.api",

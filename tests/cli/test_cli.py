@@ -37,6 +37,7 @@ def test_version_and_help() -> None:
         ("bench", "model"),
         ("run",),
         ("save",),
+        ("quantize",),
         ("compare",),
         ("demo",),
         ("report",),

@@ -284,6 +284,60 @@ def test_compare_finds_differences(layer: str, monkeypatch: pytest.MonkeyPatch) 
     assert generous["within"]
 
 
+@pytest.fixture
+def samples(tmp_path: Path) -> str:
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    for rows in (3, 5):
+        np.savez(folder / f"{rows}.npz", x=RNG.standard_normal((rows, 8)).astype(np.float32))
+    return str(folder)
+
+
+def test_quantize_and_what_it_costs(layer: str, samples: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    target = str(tmp_path / "out.onnx")
+    found = document("quantize", layer, "--samples", samples, "-o", target)
+    assert found == {"model": layer, "file": target, "layers": ["product"], "left": {}}
+    by_samples = ("--against", layer, "--samples", samples, "--layers", "3", "--atol", "0.2")
+    result = document("compare", target, *by_samples)
+    assert [entry["name"] for entry in result["outputs"]] == ["head/y", "total"]
+    assert all(1e-4 < entry["norm"] < 0.05 for entry in result["outputs"])
+    (lost,) = result["layers"]
+    assert lost["name"] == "product"
+    assert lost["before"] == 0 < 1e-4 < lost["after"] < 0.05
+    assert "product" in run("compare", target, *by_samples).stdout
+    # One file of samples; the layer is kept.
+    one = str(Path(samples) / "3.npz")
+    kept = run("quantize", layer, "--samples", one, "-o", target, "--keep", "product")
+    assert kept.exit_code == 1
+    assert "product: kept" in kept.stderr
+
+
+def test_layers_that_lose_nothing(layer: str, samples: str) -> None:
+    pytest.importorskip("onnxruntime")
+    found = document("compare", layer, "--samples", samples, "--layers", "1")
+    (lost,) = found["layers"]
+    assert lost["after"] < 1e-6
+
+
+def test_samples_that_are_none(layer: str, lookup: str, tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("text")
+    np.save(tmp_path / "one.npy", WEIGHT)
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("text.npz", "not a .npz file"), ("one.npy", "one array"), ("empty", "no .npz file"),
+        ("missing.npz", "cannot read"),
+    ):  # fmt: skip
+        result = run("compare", layer, "--samples", str(tmp_path / name))
+        assert result.exit_code == 1
+        assert message in result.stderr
+    both = run("compare", layer, "--samples", "x.npz", "--shape", "x=3x8")
+    assert both.exit_code == EXIT_USAGE
+    other = run("compare", layer, "--against", lookup, "--shape", "x=3x8")
+    assert other.exit_code == EXIT_USAGE
+    assert "has the outputs" in other.stderr
+
+
 def test_compare_needs_the_reference(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = OnnxEngine(("no_such_module",), ONNX_ENGINES[SUBJECT].prepare)
     monkeypatch.setitem(ONNX_ENGINES, "onnxruntime", missing)

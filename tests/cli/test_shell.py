@@ -21,7 +21,7 @@ HEAVY = {"numpy", "llvmlite", "matplotlib", "torch", "triton", "onnx", "onnxrunt
 COMMANDS = (
     (), ("tune",), ("doctor",), ("hardware",), ("cache",), ("report",), ("explain",),
     ("explain", "gemm"), ("explain", "model"), ("bench",), ("bench", "gemm"), ("bench", "bmm"),
-    ("bench", "model"), ("run",), ("compare",), ("demo",),
+    ("bench", "model"), ("run",), ("quantize",), ("compare",), ("demo",),
 )  # fmt: skip
 PLAN = ("explain", "gemm", "77", "768", "768", "--hardware", "epyc-milan-2")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ftuner.cli.arrays import Array
+    from ftuner_tools.losses import Loss
+    from ftuner_tools.onnx_engines import BindAll
 
 REFERENCE = "onnxruntime"
 EXIT_DIFFERENT = 1
@@ -37,6 +40,25 @@ def compare(
     path: ModelArgument,
     inputs: InputOption = None,
     shapes: ShapeOption = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Inputs of several runs: a .npz file with an array for each, or a folder of such.",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The ONNX file that a quantised MODEL was made of; default: MODEL."
+        ),
+    ] = None,
+    layers: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="Show the N products and convolutions whose errors grow most."
+        ),
+    ] = 0,
     rtol: Annotated[
         float,
         typer.Option(min=0.0, metavar="R", help="Tolerance relative to the expected value."),
@@ -55,8 +77,8 @@ def compare(
 
     ONNX Runtime computes on the CPU. The exit code is 1 if outputs differ.
     """
-    from ftuner.cli.arrays import gathered_inputs
-    from ftuner_tools.agreement import agreement
+    from ftuner.cli.arrays import gathered_inputs, read_samples
+    from ftuner_tools.losses import Compared, Layers
     from ftuner_tools.measuring import version_of
     from ftuner_tools.onnx_engines import ONNX_ENGINES
 
@@ -64,19 +86,34 @@ def compare(
         raise ConfigurationError(
             f"comparing needs {REFERENCE}; install it with: pip install {REFERENCE}"
         )
-    feeds = gathered_inputs(read_specs(path), inputs, shapes)
-    model, _ = loaded(path, threads, device, dtype, append_in_place, precision)
-    results = model.run(feeds)
-    expected = _expected(path, model.threads, feeds)
-    outputs: list[dict[str, Any]] = [
-        {
-            "name": spec.name,
-            "dtype": x.dtype.name,
-            "shape": list(x.shape),
-            **asdict(agreement(x, y, rtol, atol)),
-        }
-        for spec, x, y in zip(model.outputs, results, expected, strict=True)
-    ]
+    if samples is not None and (inputs or shapes):
+        raise ConfigurationError("give --samples, or --input and --shape, not both")
+    feeds = (
+        iter([gathered_inputs(read_specs(path), inputs, shapes)])
+        if samples is None
+        else read_samples(samples)
+    )
+    reference = against or path
+    observed = Layers(path, reference) if layers or against else None
+    files = [path, reference]
+    with TemporaryDirectory() as folder:
+        if observed is not None and layers:
+            files = [observed.observed(file, Path(folder)) for file in files]
+        model, _ = loaded(files[0], threads, device, dtype, append_in_place, precision)
+        run_reference = _reference(files[1], model.threads)
+    names = [spec.name for spec in model.outputs]
+    compared = {name: Compared() for name in (observed.outputs if observed else names)}
+    shown: dict[str, list[int]] = {}
+    for given in feeds:
+        results = dict(zip(names, model.run(given), strict=True))
+        expected = dict(zip(names, _run(run_reference, given), strict=True))
+        shown = shown or {name: list(x.shape) for name, x in given.items()}
+        for name, both in compared.items():
+            both.add(results[name], expected[name], rtol, atol)
+        if observed is not None and layers:
+            observed.add(results, expected)
+    losses = observed.losses()[:layers] if observed else []
+    outputs = [{"name": name, **both.as_dict()} for name, both in compared.items()]
     within = all(entry["within"] for entry in outputs)
     version = version_of(REFERENCE)
     if as_json:
@@ -86,25 +123,47 @@ def compare(
                 "reference": {"name": REFERENCE, "version": version},
                 "rtol": rtol,
                 "atol": atol,
-                "inputs": {name: list(x.shape) for name, x in feeds.items()},
+                "inputs": shown,
                 "outputs": outputs,
+                "layers": [asdict(loss) for loss in losses],
                 "within": within,
             }
         )
     else:
         title = f"{path.name} beside {REFERENCE} {version}: rtol {rtol:g}, atol {atol:g}"
         show_table(console(), _table(title, outputs))
+        if losses:
+            show_table(console(), _layer_table(losses))
     if not within:
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _expected(path: Path, threads: int, feeds: dict[str, Array]) -> list[Array]:
+def _reference(path: Path, threads: int) -> BindAll:
     from ftuner_tools.onnx_engines import ONNX_ENGINES
 
     try:
-        return ONNX_ENGINES[REFERENCE].prepare(path, threads, None)(feeds)()
+        return ONNX_ENGINES[REFERENCE].prepare(path, threads, None)
+    except Exception as error:  # Its classes share no base.
+        raise FTunerError(f"{REFERENCE} cannot load the model: {error}") from error
+
+
+def _run(bound: BindAll, feeds: dict[str, Array]) -> list[Array]:
+    try:
+        return bound(feeds)()
     except Exception as error:  # Its classes share no base.
         raise FTunerError(f"{REFERENCE} cannot run the model: {error}") from error
+
+
+def _layer_table(losses: Sequence[Loss]) -> Table:
+    from rich.table import Table
+
+    table = Table(title="relative errors of layers; the greatest increases", title_justify="left")
+    table.add_column("layer", overflow="fold")
+    for column in ("of what it reads", "of what it gives"):
+        table.add_column(column, justify="right")
+    for loss in losses:
+        table.add_row(loss.name, _shown(loss.before), _shown(loss.after))
+    return table
 
 
 def _table(title: str, outputs: Sequence[dict[str, Any]]) -> Table:
@@ -113,7 +172,7 @@ def _table(title: str, outputs: Sequence[dict[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left")
     for column in ("output", "dtype", "shape"):
         table.add_column(column, overflow="fold")
-    for column in ("max absolute error", "max relative error"):
+    for column in ("max absolute error", "max relative error", "error of the norm"):
         table.add_column(column, justify="right")
     table.add_column("within")
     for entry in outputs:
@@ -122,7 +181,8 @@ def _table(title: str, outputs: Sequence[dict[str, Any]]) -> Table:
             verdict = f"{verdict}: {entry['why']}"
         table.add_row(
             entry["name"], entry["dtype"], shape_text(entry["shape"]),
-            _shown(entry["absolute"]), _shown(entry["relative"]), verdict,
+            _shown(entry["absolute"]), _shown(entry["relative"]),
+            _shown(entry["norm"]), verdict,
         )  # fmt: skip
     return table
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.errors import ConfigurationError, InputError, ShapeError
+from ftuner.errors import ConfigurationError, FTunerError, InputError, ShapeError
 
 if TYPE_CHECKING:
     from ftuner.frontends.onnx.records import ModelRecord
@@ -183,15 +185,44 @@ def read_array(name: str, path: Path) -> Array:
     Raises:
         InputError: the file cannot be read, or is not such an array.
     """
-    try:
+    with _reading(f"input {name}", path, ".npy"):
         found = np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"input {name}: cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, MemoryError) as error:
-        raise InputError(f"input {name}: {path} is not a .npy file of numbers") from error
     if not isinstance(found, np.ndarray):
         raise InputError(f"input {name}: {path} holds several arrays; expected a .npy file")
     return found
+
+
+def read_samples(path: Path) -> Iterator[dict[str, Array]]:
+    """The inputs of runs: the arrays by name of a .npz file, or of each in a folder, in the order
+    of their names.
+
+    Raises:
+        InputError: a file cannot be read, or is not such a file; there is none.
+    """
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"samples: there is no .npz file in {path}")
+    for file in files:
+        with _reading("samples", file, ".npz"):
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise InputError(f"samples: {file} holds one array; expected a .npz file")
+            with found:
+                arrays = dict(found)
+        yield arrays
+
+
+@contextmanager
+def _reading(what: str, path: Path, kind: str) -> Iterator[None]:
+    """Names the errors of NumPy's reader."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what}: cannot read {path}: {error.strerror or error}") from error
+    except FTunerError:
+        raise
+    except (ValueError, EOFError, MemoryError, BadZipFile) as error:
+        raise InputError(f"{what}: {path} is not a {kind} file of numbers") from error
 
 
 def description(name: str, x: Array) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import ftuner
-from ftuner.cli import cache, doctor, explain, hardware, run, save, tune
+from ftuner.cli import cache, doctor, explain, hardware, quantize, run, save, tune
 from ftuner.cli.routing import Commands, add_commands
 from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, FTunerError
 
@@ -93,6 +93,7 @@ app.command("cache")(cache.cache)
 app.add_typer(explain.app, name="explain")
 app.command("run")(run.run)
 app.command("save")(save.save)
+app.command("quantize")(quantize.quantize)
 add_commands(app)
 
 

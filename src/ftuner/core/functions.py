@@ -232,7 +232,7 @@ _TABLE: dict[str, ScalarFunction] = {
     "round_bfloat16": _unary(references.round_bfloat16, cost=11, epilogue=True),
     "floor": _unary(np.floor),
     "ceil": _unary(np.ceil),
-    "rint": _unary(np.rint),
+    "rint": _unary(np.rint, epilogue=True),
     "isnan": _unary(np.isnan, result="bool", onnx="IsNaN"),
     "isinf": _unary(np.isinf, result="bool", cost=2),
     "equal": _comparison(COMPARED, np.equal, "Equal"),

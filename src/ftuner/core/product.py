@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from ftuner.core.dtype import BFLOAT16, BFLOAT16X2, FLOAT32, INT8X4, INT32, UINT8, UINT8X4, DType
+from ftuner.core.dtype import (
+    BFLOAT16,
+    BFLOAT16X2,
+    FLOAT32,
+    INT8,
+    INT8X4,
+    INT32,
+    UINT8,
+    UINT8X4,
+    DType,
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,11 @@ class ProductTypes:
         return self.widened
 
     @property
+    def finished(self) -> DType:
+        """What complete sums and the epilogue are in: that of C, but for levels of 8 bits."""
+        return self.c if self.c not in LEVELS else FLOAT32
+
+    @property
     def steps(self) -> int:
         """Multiply-adds in turn for an element of A, which is one step of k."""
         return self.a.numbers if self.a.kind == "block" else 1
@@ -50,6 +65,8 @@ class ProductTypes:
         return names[0] if len(set(names)) == 1 else "_".join(names)
 
 
+LEVELS = (UINT8, INT8)
+"""What the epilogue of a product of levels may round to."""
 WORD_PRODUCTS: Mapping[DType, ProductTypes] = {
     UINT8: ProductTypes(UINT8X4, INT8X4, INT32, FLOAT32),
     BFLOAT16: ProductTypes(BFLOAT16X2, BFLOAT16X2, FLOAT32, FLOAT32),
@@ -59,13 +76,15 @@ Sums of integers are exact, and become float32 when they are complete."""
 
 
 @lru_cache(maxsize=64)
-def product_types(dtype: DType, b: DType | None = None) -> ProductTypes:
+def product_types(dtype: DType, b: DType | None = None, c: DType | None = None) -> ProductTypes:
     """The types of a product whose A, accumulators and C are of one dtype; B too, unless `b` is
-    given. Those of words are in `WORD_PRODUCTS`; blocks are added up in float32."""
+    given. Those of words are in `WORD_PRODUCTS`, with levels of 8 bits as C if `c` is that; blocks
+    are added up in float32."""
     if dtype.kind == "block":
         return ProductTypes(dtype, b or dtype, FLOAT32, FLOAT32)
     of_words = (types for types in WORD_PRODUCTS.values() if types.a == dtype)
-    return next(of_words, None) or ProductTypes(dtype, b or dtype, dtype, dtype)
+    found = next(of_words, None) or ProductTypes(dtype, b or dtype, dtype, dtype)
+    return replace(found, c=c) if c in LEVELS else found
 
 
 class ReadWindow(NamedTuple):

@@ -11,9 +11,10 @@ import numpy as np
 
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dim import Shape
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import FLOAT32, UINT8, DType, moved_as
 from ftuner.core.expr import (
     ACCUMULATOR,
+    Apply,
     Constant,
     Expr,
     Operand,
@@ -23,6 +24,7 @@ from ftuner.core.expr import (
     operands,
 )
 from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.core.product import LEVELS, WORD_PRODUCTS
 from ftuner.graph.buffers import View, reshaped
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Pending, Placement
@@ -56,8 +58,23 @@ class PendingRows(Pending):
 
     @property
     @abstractmethod
+    def multiplied(self) -> DType:
+        """What is multiplied: numbers, or words or blocks of them."""
+
+    @property
     def dtype(self) -> DType:
-        """What is multiplied."""
+        """What sums and operands are in."""
+        return moved_as(self.multiplied)
+
+    @property
+    def of_levels(self) -> bool:
+        """Whether sums of levels are added up, which may be rounded to levels again."""
+        return self.dtype == FLOAT32 and self.multiplied == WORD_PRODUCTS[UINT8].a
+
+    @property
+    def stored(self) -> DType:
+        """What memory has: levels that the epilogue rounds to, or what is multiplied."""
+        return self.result.dtype if self.result.dtype in LEVELS else self.dtype
 
     def ordered_operands(self) -> tuple[View, ...]:
         """The operands of the epilogue in the order of their first use, as records hold them."""
@@ -66,6 +83,10 @@ class PendingRows(Pending):
 
     def grown(self, node: Node, position: int, placement: Placement) -> PendingRows | None:
         """A node is taken into the epilogue."""
+        if node.op == "cast":
+            return self._rounded(node)
+        if node.op == "rint" and not self.of_levels:
+            return None
         if node.output.shape != self.result.shape or node.output.dtype != self.result.dtype:
             return None
         dtype = self.dtype
@@ -86,6 +107,18 @@ class PendingRows(Pending):
             return None
         return replace(self, epilogue=grown, title=f"{self.title} + {node.op}")
 
+    def _rounded(self, node: Node) -> PendingRows | None:
+        """Numbers that limits keep within levels of 8 bits are stored as these."""
+        to = node.output.dtype
+        if not self.of_levels or self.result.dtype != FLOAT32 or to not in LEVELS:
+            return None
+        match self.epilogue.expr:
+            case Apply("minimum", (Apply("maximum", (_, Constant(low))), Constant(high))):
+                limits = np.iinfo(to.name)
+                if limits.min <= low and high <= limits.max:
+                    return replace(self, result=node.output, title=f"{self.title} + cast")
+        return None
+
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingRows | None:
         """The same rows in another shape, whose epilogue may still grow."""
         if not (read_once and self.flat) or len(new) < 2 or old[-1] != new[-1]:
@@ -100,15 +133,17 @@ class _Reshaped(PendingRows):
     """The rows in the shape in which they are computed."""
 
     @property
-    def dtype(self) -> DType:
-        return self.rows.dtype
+    def multiplied(self) -> DType:
+        return self.rows.multiplied
 
     def store(self, target: View, placement: Placement) -> None:
         view = reshaped(target, self.rows.result.shape)
         if view is None:
-            placement.store_by_copy(self, self.dtype, target)
+            placement.store_by_copy(self, self.stored, target)
             return
-        replace(self.rows, epilogue=self.epilogue, title=self.title).store(view, placement)
+        result = replace(self.rows.result, type=TensorType(self.result.dtype, view.shape))
+        rows = replace(self.rows, result=result, epilogue=self.epilogue, title=self.title)
+        rows.store(view, placement)
 
 
 def extended(
@@ -135,8 +170,8 @@ def extended(
             return None
         width = node.output.shape[-1] if node.output.rank else 1
         literal = _is_structural(number) or width == 1 or len(read) == MAX_OPERANDS
-        if node.op == "divide" and not literal and not isinstance(width, int):
-            # A scale of quantised scores: the nest that rounds them divides, too.
+        if node.op in ("divide", "multiply") and not literal and not isinstance(width, int):
+            # A scale of quantised scores: the nest that rounds them scales, too.
             return None
         if literal or not isinstance(width, int):
             value = Constant(number)

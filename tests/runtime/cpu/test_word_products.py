@@ -13,9 +13,10 @@ import ftuner
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
 from ftuner.errors import ConfigurationError
-from ftuner.graph.algebra import apply, concat, constant, tanh
+from ftuner.graph.algebra import apply, concat, constant, rint, tanh
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
+from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.hardware.isa import instruction_set
@@ -23,6 +24,7 @@ from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.reference import run_reference
+from ftuner.schedules.product.step import ProductStep
 
 RNG = np.random.default_rng(41)
 SHAPES = ((384, 97), (515, 33), (129, 130), (4100, 17), (64, 256))
@@ -149,6 +151,57 @@ def test_convolutions_are_exact(
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1)
             (reference,) = run_reference(narrow, [given])
             np.testing.assert_allclose(reference, wanted, rtol=1e-5, atol=1)
+
+
+def rounded(x: Value, zero: int, to: DType) -> Value:
+    limits = np.iinfo(to.name)
+    return (rint(x) + float(zero)).at_least(int(limits.min)).at_most(int(limits.max)).cast(to)
+
+
+@pytest.mark.each_value
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize(("k", "n"), [(97, 33), (64, 256), (1030, 3), (16, 515)])
+@pytest.mark.parametrize(("to", "zero"), [(UINT8, 0), (UINT8, 113), (INT8, -7)])
+@pytest.mark.parametrize("form", ["alone", "joined", "reshaped", "window"])
+def test_sums_are_stored_as_levels(
+    isa: str, k: int, n: int, to: DType, zero: int, form: str
+) -> None:
+    """Scales are powers of two, so that each number before it is rounded is exact."""
+    device = backend(isa)
+    if UINT8 not in device.narrow_dtypes:
+        pytest.skip("this CPU does not have the instruction")
+    weight = RNG.integers(-128, 128, (k, n)).astype(np.int8)
+    scale, bias = 2.0 ** -RNG.integers(7, 12, n), RNG.integers(-40, 40, n) / 8
+    builder, m = Builder(), symbol("m")
+    a = builder.input("a", UINT8, (m, k))
+    with builder.writing():
+        x, b = a.cast(FLOAT32) - 9.0, constant(weight).cast(FLOAT32)
+        if form == "window":
+            sums = apply(
+                "convolution", x.reshape((1, 1, m, k)), b.reshape((1, 1, k, n)), groups=1,
+                strides=(1, 1), dilations=(1, 1), begin=(0, 0), extents=(1, m),
+            ).reshape((m, n))  # fmt: skip
+        else:
+            sums = x @ b
+        sums = sums * constant(scale.astype(np.float32)) + constant(bias.astype(np.float32))
+        y = rounded(sums.reshape((m, 1, n)) if form == "reshaped" else sums, zero, to)
+        results = [y, concat([y, y], 1)] if form == "joined" else [y]
+    graph = builder.graph([a], [(f"y{i}", y) for i, y in enumerate(results)])
+    graph = optimised(graph, halves=False, words=(UINT8,))
+    limits = np.iinfo(to.name)
+    whole = RNG.integers(0, 256, (max(ROWS), k)).astype(np.uint8)
+    exact = ((whole.astype(np.int64) - 9) @ weight.astype(np.int64)) * scale + bias
+    wanted = np.clip(np.rint(exact) + zero, limits.min, limits.max)
+    assert {limits.min, limits.max} <= {*wanted.ravel()}
+    products = [step for step in lower(replace(graph)).steps if isinstance(step, ProductStep)]
+    assert [step.c.layout.dtype for step in products] == [to]
+    for threads in (1, 3):
+        run = CompiledGraph(replace(graph), device, Options(threads=threads))
+        for rows in ROWS:
+            found = run.run([whole[:rows]])
+            np.testing.assert_array_equal(found[0].reshape(rows, n), wanted[:rows])
+            if form == "joined":
+                np.testing.assert_array_equal(found[1], np.tile(wanted[:rows], 2))
 
 
 def test_references_agree() -> None:

@@ -110,6 +110,29 @@ def load(
     return model, data
 
 
+def whole(source: Source) -> onnx.ModelProto:
+    """A copy of a model that has all data that it refers to in itself.
+
+    Raises:
+        As `load`; GraphError: the data is missing, or outside of the model's folder.
+    """
+    model, data = load(source)
+    found = type(model)()
+    found.CopyFrom(model)
+    reader = _Reader(data)
+    attributes = [x for node in nodes_of(found.graph.node) for x in node.attribute]
+    graphs = [found.graph, *(g for x in attributes for g in (x.g, *x.graphs))]
+    tensors = [*(x.t for x in attributes), *(t for graph in graphs for t in graph.initializer)]
+    for tensor in tensors:
+        if tensor.data_location == reader.library.TensorProto.EXTERNAL:
+            what = f"initializer {text_of(tensor.name)!r}"
+            size = math.prod(tensor.dims) * dtype_of(tensor.data_type, what).itemsize
+            tensor.raw_data = reader.external_bytes(tensor, size, what).tobytes()
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+    return found
+
+
 def nodes_of(nodes: Sequence[onnx.NodeProto], depth: int = 0) -> Iterator[onnx.NodeProto]:
     """The nodes, and the nodes of the graphs within them.
 

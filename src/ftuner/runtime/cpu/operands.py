@@ -109,8 +109,8 @@ def _source_of_b(along_k: bool, along_n: bool, one_column: bool) -> BSource:
 
 
 def step_types(step: ProductStep) -> ProductTypes:
-    """The dtypes of a step, which adds up in that of its result."""
-    return product_types(step.a.layout.dtype, step.b.layout.dtype)
+    """The dtypes of a step, which adds up in that of its result, or rounds sums to it."""
+    return product_types(*(view.layout.dtype for view in (step.a, step.b, step.c)))
 
 
 def step_operands(step: ProductStep) -> Operands:

@@ -158,7 +158,7 @@ class PlanWriter:
                 private_at,
                 0,
             )
-        header = _header(plan, strides, reduce_address, axes_at)
+        header = _header(plan, strides, reduce_address, axes_at, types.c.itemsize)
         if self._chunked:
             # Every worker has a private workspace of the one record's size. In a program any worker
             # may take chunks.
@@ -250,7 +250,9 @@ def _fetches_next(plan: Plan, strides: Strides, types: ProductTypes, fetched_byt
     return plan.problem.batch > 1 and a_whole and (in_rows or in_columns) and b_fits
 
 
-def _header(plan: Plan, strides: Strides, reduce_address: int, axes_at: int) -> list[int]:
+def _header(
+    plan: Plan, strides: Strides, reduce_address: int, axes_at: int, c_itemsize: int
+) -> list[int]:
     problem, choice = plan.problem, plan.choice
     header = [0] * PlanSlot.WORKER_RECORDS
     header[PlanSlot.WORKERS] = len(plan.shares)
@@ -266,6 +268,7 @@ def _header(plan: Plan, strides: Strides, reduce_address: int, axes_at: int) -> 
     header[PlanSlot.SHARED_PACK] = int(choice.shared_pack)
     header[PlanSlot.PARTS] = choice.grid.k
     header[PlanSlot.N] = problem.n
+    header[PlanSlot.C_ITEMSIZE] = c_itemsize
     header[PlanSlot.REDUCE] = reduce_address
     header[PlanSlot.A_STRIDE] = strides.a_k if problem.a_layout == COLUMN else strides.a_row
     for i, stride in enumerate(strides.operands):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, least_value
-from ftuner.core.dtype import DType, moved_as
+from ftuner.core.dtype import DType
 from ftuner.core.expr import operands as operands_of
 from ftuner.core.product import WORD_PRODUCTS, ReadWindow
 from ftuner.graph.buffers import View, contiguous_rows, in_words, row_major
@@ -107,13 +107,13 @@ class PendingConvolution(PendingRows):
     window: Window
 
     @property
-    def dtype(self) -> DType:
-        return moved_as(self.x.layout.dtype)
+    def multiplied(self) -> DType:
+        return self.x.layout.dtype
 
     def store(self, target: View, placement: Placement) -> None:
         rows = contiguous_rows(target)
-        if target.layout.dtype != self.dtype or rows is None:
-            placement.store_by_copy(self, self.dtype, target)
+        if target.layout.dtype != self.stored or rows is None:
+            placement.store_by_copy(self, self.stored, target)
         else:
             self.store_rows(rows, self.ordered_operands(), placement)
 

@@ -83,7 +83,7 @@ class _PendingDepthwise(PendingRows):
     """Of the result; x may be held in another dtype where it is reduced."""
 
     @property
-    def dtype(self) -> DType:
+    def multiplied(self) -> DType:
         return self.held
 
     def store(self, target: View, placement: Placement) -> None:

@@ -159,7 +159,7 @@ class CompiledProduct(CompiledStep, Generic[P]):
                 records.constant(call + slot, int(panels.packed.ctypes.data))
             else:
                 records.address(call + slot, view.buffer, view.layout.offset)
-        for i, limit in enumerate(lay_out_limits(records, epilogue, step.c.layout.dtype)):
+        for i, limit in enumerate(lay_out_limits(records, epilogue, step_types(step).finished)):
             records.point(call + Call.OPERANDS + LIMITS + i, limit)
         records.planned_tasks(self.task(records), (call + Call.PLAN,))
         window = self.lay_out_window(records)
@@ -294,7 +294,7 @@ class ProductKind(MatrixKind, StepKind[P]):
         writes = touched(step.c, extents)
         if 0 in (*a.shape, *c.shape):
             return StepReport("nothing", no_cost(machine))
-        dtype, k = step.c.layout.dtype, b.shape[-2]
+        dtype, k = step_types(step).finished, b.shape[-2]
         need = self.required_families(step, hardware, isa.name, workers)
         planner = planner_for(build_library(hardware, isa.name, *need.library))
         problem, _ = self.problem_of(step)(a, b, c, operands, need.width, workers, hardware)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ftuner.core.dtype import DType, block_of_floats, moved_as
+from ftuner.core.dtype import DType, block_of_floats
 from ftuner.core.expr import Expr
 from ftuner.core.product import WORD_PRODUCTS, ReadWindow
 from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words
@@ -71,8 +71,8 @@ class PendingProduct(PendingRows):
     b: View
 
     @property
-    def dtype(self) -> DType:
-        return moved_as(self.a.layout.dtype)
+    def multiplied(self) -> DType:
+        return self.a.layout.dtype
 
     @property
     def strided_rows(self) -> bool:
@@ -83,8 +83,8 @@ class PendingProduct(PendingRows):
         rows = contiguous_rows(target)
         if not self.flat and target.layout.strides[-1] == 1:
             rows = target
-        if target.layout.dtype != self.dtype or rows is None:
-            placement.store_by_copy(self, self.dtype, target)
+        if target.layout.dtype != self.stored or rows is None:
+            placement.store_by_copy(self, self.stored, target)
             return
         expr, operands = self.epilogue.expr, self.ordered_operands()
         placement.add(ProductStep(self.title, self.a, self.b, rows, expr, operands))

@@ -32,7 +32,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot_address,
     splat,
 )
-from ftuner.codegen.llvm.ir.functions import emit
+from ftuner.codegen.llvm.ir.functions import cast, emit
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
@@ -153,10 +153,10 @@ def _rows_of_c(
 
 
 def _as_stored(builder: ir.IRBuilder, kernel: UKernel, sums: Sums) -> Sums:
-    """Complete sums in the dtype of C."""
-    if kernel.types.c == kernel.types.accumulator:
+    """Complete sums in the dtype of the epilogue."""
+    if kernel.types.finished == kernel.types.accumulator:
         return sums
-    floats = ir.VectorType(scalar_type(kernel.types.c), kernel.lanes)
+    floats = ir.VectorType(scalar_type(kernel.types.finished), kernel.lanes)
     return [[builder.sitofp(x, floats) for x in row] for row in sums]
 
 
@@ -182,7 +182,7 @@ def finish_tile(
     vector is loaded and stored under a mask, or if the ISA has none (not `masked`) and `valid` is
     less than the width, C is a scratch tile and operands are read through scratch too.
     """
-    size = kernel.types.c.itemsize
+    types, size = kernel.types, kernel.types.c.itemsize
     access = _Access(builder, kernel, valid if masked else None)
     addresses = [
         [
@@ -196,16 +196,20 @@ def finish_tile(
         for i in range(kernel.mr)
     ]
 
-    accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE), const(0))
-    sums = _if(
-        builder,
-        accumulate,
-        sums,
-        lambda: [
-            [builder.fadd(s, access.load(p, v)) for v, (s, p) in enumerate(zip(r, q, strict=True))]
-            for r, q in zip(sums, addresses, strict=True)
-        ],
-    )
+    if types.c == types.finished:
+        accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE), const(0))
+        sums = _if(
+            builder,
+            accumulate,
+            sums,
+            lambda: [
+                [
+                    builder.fadd(s, access.load(p, v))
+                    for v, (s, p) in enumerate(zip(*r, strict=True))
+                ]
+                for r in zip(sums, addresses, strict=True)
+            ],
+        )
     if kernel.epilogue != ACCUMULATOR:
         last = builder.icmp_signed("!=", slot(builder, context, Context.FINISH), const(0))
         given = sums
@@ -214,7 +218,7 @@ def finish_tile(
         sums = _if(builder, last, given, lambda: _finished(builder, kernel, place, given))
     for values, pointers in zip(sums, addresses, strict=True):
         for v, (value, pointer) in enumerate(zip(values, pointers, strict=True)):
-            access.store(value, pointer, v)
+            access.store(cast(builder, value, types.finished, types.c), pointer, v)
 
 
 class _Access:
@@ -223,8 +227,9 @@ class _Access:
 
     def __init__(self, builder: ir.IRBuilder, kernel: UKernel, valid: ir.Value | None) -> None:
         self._builder = builder
-        self._size = kernel.types.c.itemsize
-        self._vector = ir.VectorType(scalar_type(kernel.types.c), kernel.lanes)
+        self._c_size, dtype = kernel.types.c.itemsize, kernel.types.finished
+        self._size = dtype.itemsize
+        self._vector = ir.VectorType(scalar_type(dtype), kernel.lanes)
         self._last = kernel.tile.vectors - 1
         self._mask: ir.Value | None = None
         if valid is not None:
@@ -237,7 +242,7 @@ class _Access:
 
     def store(self, value: ir.Value, address: ir.Value, v: int) -> None:
         """Store the `v`-th vector of a row."""
-        store_lanes(self._builder, value, address, self._size, self._mask_of(v))
+        store_lanes(self._builder, value, address, self._c_size, self._mask_of(v))
 
     def _mask_of(self, v: int) -> ir.Value | None:
         return self._mask if v == self._last else None
@@ -278,7 +283,7 @@ def _applied(
     sums: Sums,
 ) -> Sums:  # fmt: skip
     """An expression of every vector of a tile. `numbers`: of the operands, by name."""
-    dtype, lanes = kernel.types.c, kernel.lanes
+    dtype, lanes = kernel.types.finished, kernel.lanes
     size, element = dtype.itemsize, scalar_type(dtype)
     operand_slots, row, column, access, valid, fused = place
     column_bytes = builder.mul(column, const(size))

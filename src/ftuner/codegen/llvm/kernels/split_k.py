@@ -34,7 +34,9 @@ from ftuner.core.cpu.tile import MAX_OPERANDS, RegisterTile, UKernel
 
 def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
     """Add the reduction of the dtypes, ISA and epilogue of `like` to a module."""
-    kernel = replace(like, tile=RegisterTile(1, 1, 1), tail=True)
+    # Parts of k are never of a product that rounds sums to levels: those are whole.
+    of_floats = replace(like.types, c=like.types.finished)
+    kernel = replace(like, tile=RegisterTile(1, 1, 1), tail=True, types=of_floats)
     function = ir.Function(module, REDUCE_TYPE, reduce_symbol(like))
     call, first_row, last_row = function.args
     dtype = kernel.types.c

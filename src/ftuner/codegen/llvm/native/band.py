@@ -212,6 +212,7 @@ class _Band:
         a_first = at(builder, operands.a, builder.mul(block.k_begin, a_k_stride))
         packs_a = builder.icmp_signed("!=", slot(builder, band, Band.PACK_A), const(0))
         size = const(self.dtype.itemsize)
+        c_size = slot(builder, plan, Plan.C_ITEMSIZE)
 
         def pack_segment(share: _SegmentShare) -> None:
             tile_bytes = builder.mul(builder.mul(share.mr, block.steps), size)
@@ -314,7 +315,7 @@ class _Band:
                 self._set(Context.A_STRIDE, stride)
                 self._set(Context.A_TILE_STRIDE, tile_stride)
                 place = at(builder, c, builder.mul(share.row, c_stride))
-                place = at(builder, place, builder.mul(column, size))
+                place = at(builder, place, builder.mul(column, c_size))
                 with builder.if_then(builder.icmp_signed(">", share.tiles, const(0))):
                     call_address(
                         builder,

@@ -101,7 +101,8 @@ class Plan:
     """1 if the tiles of a batch element prefetch A and B of the next one, both contiguous."""
     ROWS = 23
     """Rows of A; of a plan for a range of rows, those that it was made for."""
-    OPERAND_STRIDES = 24
+    C_ITEMSIZE = 24
+    OPERAND_STRIDES = 25
     WORKER_RECORDS = OPERAND_STRIDES + MAX_OPERANDS
 
 
