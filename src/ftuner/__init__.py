@@ -13,6 +13,7 @@ from ftuner.errors import (
     CacheWarning,
     CompileError,
     ConfigurationError,
+    DefinitionError,
     DTypeError,
     ExportError,
     ExpressionError,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from ftuner.inference import Model, compile, load, save
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
+    from ftuner.own_operators import Operator, operator, register
 else:
 
     def __getattr__(name: str) -> object:
@@ -63,6 +65,7 @@ __all__ = [
     "CompileError",
     "ConfigurationError",
     "DTypeError",
+    "DefinitionError",
     "Dense",
     "ExportError",
     "ExpressionError",
@@ -79,6 +82,7 @@ __all__ = [
     "Model",
     "ObjectFileError",
     "OperandError",
+    "Operator",
     "ParseError",
     "PickleError",
     "SavedModelError",
@@ -96,6 +100,8 @@ __all__ = [
     "hardware",
     "load",
     "matmul",
+    "operator",
+    "register",
     "save",
     "set_num_threads",
     "tune",
@@ -105,6 +111,7 @@ _HOMES = {
     "Dense": "ftuner.ops",
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
+    "Operator": "ftuner.own_operators",
     "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
     "attention": "ftuner.ops",
@@ -116,6 +123,8 @@ _HOMES = {
     "hardware": "ftuner.api",
     "load": "ftuner.inference",
     "matmul": "ftuner.ops",
+    "operator": "ftuner.own_operators",
+    "register": "ftuner.own_operators",
     "save": "ftuner.inference",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",
