@@ -11,6 +11,7 @@ from inspect import Parameter
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from ftuner.core.dim import maximum
 from ftuner.core.dtype import ELEMENT_DTYPES
@@ -79,8 +80,10 @@ class Operator:
         self._models: dict[object, Model] = {}
         names = [*inspect.signature(function).parameters][: len(signature.operands)]
         self._operands = Operands(self.__name__, names, signature)
+        self._defaults: _Given | None = None
         if all(p.default is not p.empty for p in self.attributes):
-            self._traced(self._given({}))
+            self._defaults = self._given({})
+            self._traced(self._defaults)
 
     def __repr__(self) -> str:
         return f"<operator {self.__name__}{self.signature.text!r}>"
@@ -114,18 +117,20 @@ class Operator:
         """The model that runs calls with such operands: of their dtypes and ranks, for any extents.
         It is made at the first of these calls; `explain` shows its steps. Raises as a call does."""
         self._expect_count(operands)
-        forms, device = [], CPU
-        pairs = zip(self._operands.names, self.signature.operands, operands, strict=True)
-        for name, one, x in pairs:
+        forms, device = list[object](), CPU
+        for one, x in zip(self.signature.operands, operands, strict=True):
             try:
-                dtype, shape = x.dtype, x.shape
+                forms.append(x.dtype)
+                shape = x.shape
             except AttributeError:
+                name = self._operands.names[len(forms) // 2]
                 what = f"operand {name} of {self.__name__} is a {type(x).__name__}"
                 raise OperandError(f"{what}; expected an array or a tensor") from None
+            rank = len(shape)
             # Of axes that broadcast, those of one element are compiled as such.
-            lead = shape[: len(shape) - len(one.shape)] if one.batched else ()
-            forms.append((dtype, len(shape), *[n == 1 for n in lead]))
-            if on_gpu(x):
+            lead = shape[: rank - len(one.shape)] if one.batched else ()
+            forms.append(tuple(n == 1 for n in lead) if 1 in lead else rank)
+            if type(x) is not ndarray and on_gpu(x):
                 device = str(x.device)
         given = self._given(attributes)
         key = (given, device, *forms)
@@ -162,8 +167,8 @@ class Operator:
 
     def _given(self, attributes: Mapping[str, Any]) -> _Given:
         """All attributes, with their defaults, as a key."""
-        if not attributes and not self.attributes:
-            return ()
+        if not attributes and self._defaults is not None:
+            return self._defaults
         whole = {**{p.name: p.default for p in self.attributes}, **attributes}
         unknown = sorted({*attributes} - {p.name for p in self.attributes})
         missing = [name for name, value in whole.items() if value is Parameter.empty]

@@ -55,7 +55,7 @@ class Writer:
                 return self.d[self.ids[random.choice(m)]]
             case 6 if n:
                 at = random.choice(n) + random.choice((-2, -1, 1, 2))
-                inside = (0 <= at) & (at < self.n)
+                inside = (at >= 0) & (at < self.n)
                 return define.where(inside, self.d[at], random.choice((0, 1)))
         return self.d[self.index(scope, "n")]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.define.random_definitions import random_arrays, random_operator
 
 CORE = 12

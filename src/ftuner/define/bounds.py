@@ -127,6 +127,11 @@ class Bounds:
         assert found is not None
         return found
 
+    def rounds_down(self, x: Element, y: Element) -> bool:
+        """Whether a quotient of indices that rounds towards zero is one that rounds down."""
+        low, by = self._range(x)[0], dim_of(y, self.names)
+        return low is not None and by is not None and _never_negative(low) and _never_negative(by)
+
     def only_bounds(self, condition: Element, read: Read) -> bool:
         """Whether a condition holds wherever a read is inside of its tensor."""
         edges = list[Linear]()

@@ -59,7 +59,7 @@ def meaning(
         whole: Any = (*batch, *shape) if result.batched else shape
         if not result.batched:
             array = array.reshape(array.shape[len(batch) :])
-        results.append(np.ascontiguousarray(np.broadcast_to(array, whole)))
+        results.append(np.array(np.broadcast_to(array, whole)))
     return results
 
 
@@ -152,8 +152,8 @@ class _Meaning:
         wanted = wanted.reshape((1,) * (len(self._batch) - len(lead)) + array.shape)
         count = len(self._batch)
         grid = [
-            np.arange(int(n)).reshape([-1 if a == axis else 1 for a in range(count)] + [1] * len(order))
-            for axis, n in enumerate(tuple[int, ...](wanted.shape[:count]))
+            np.arange(wanted.shape[axis]).reshape((-1,) + (1,) * (count - axis - 1 + len(order)))
+            for axis in range(count)
         ]
         at: list[Array] = [*grid]
         for axis, index in enumerate(one.at):

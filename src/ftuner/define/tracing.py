@@ -95,6 +95,10 @@ def traced(
             shown = "nothing" if body is None else type(body).__name__
             what = f"expected a function of {len(index)} indices, such as lambda i, j: ..."
             raise wrong(f"{function.__name__} returns {shown}; {what}", where)
+        if not wanted.batched and any(
+            isinstance(one, Read) and one.tensor.batched for one in elements_of(value)
+        ):
+            raise wrong("the result has no axes '...', and depends on an operand that has", where)
         results.append(Result(index, _typed(value, wanted.type), wanted.type, wanted.batched))
     found = Definition(function.__name__, operands, tuple(results))
     for result in results:

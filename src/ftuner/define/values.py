@@ -14,7 +14,7 @@ from functools import reduce
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL as BOOL_DTYPE
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, INT64, UINT8, DType
-from ftuner.define.bounds import PADDED, Bounds, Linear, dim_of, linear
+from ftuner.define.bounds import DATA, INSIDE, PADDED, Bounds, Linear, dim_of, linear
 from ftuner.define.elements import (
     INDEX,
     NUMBER,
@@ -33,6 +33,8 @@ from ftuner.graph.algebra import apply, counted, gather, iota, scalar
 from ftuner.graph.einsum import BROADCAST, Term, arranged, contract, summed
 from ftuner.graph.ir import Value, building
 
+_UNIT = "\0"
+"""The label of a last axis that was reduced, and is kept with extent 1."""
 _FIRST_LABEL = 0xE000
 """Labels of indices: Unicode's private characters."""
 COMPARED = ("less", "less_equal", "equal")
@@ -87,6 +89,14 @@ class Lowering:
 
     def term(self, one: Element, dtype: DType | None = None) -> Term:
         """The tensor of an element; a weak one in a given dtype."""
+        found = self._kept(one, dtype)
+        if not found.labels.endswith(_UNIT):
+            return found
+        return Term(found.labels[:-1], found.value.squeeze([found.value.rank - 1]))
+
+    def _kept(self, one: Element, dtype: DType | None = None) -> Term:
+        """As `term`, but the last axis of a mean may be kept, with extent 1: what it is subtracted
+        from needs it, and norms are recognised by it."""
         own = self.dtype(one.type) if dtype is None or one.type not in (INDEX, NUMBER) else dtype
         if one.type == INDEX and own.kind == "float" and not isinstance(one, Number):
             whole = self.term(one, INT64)
@@ -136,12 +146,14 @@ class Lowering:
                                 *(self.term(x, dtype) for x in arguments[1:]))  # fmt: skip
         if function in COMPARED:
             dtype = self.dtype(arguments[0].type)
-        terms = [self.term(x, dtype) for x in arguments]
+        terms = [self._kept(x, dtype) for x in arguments]
         if function == "quotient":
             # Python rounds down, and ONNX towards zero: what is left is divided exactly.
             x, y = terms
             if dtype.kind == "float":
                 return self.applied("floor", self.applied("divide", x, y))
+            if one.type == INDEX and self.bounds.rounds_down(*arguments):
+                return self.applied("divide", x, y)
             rest = self.applied("subtract", x, self.applied("remainder", x, y))
             return self.applied("divide", rest, y)
         return self.applied(function, *terms)
@@ -155,7 +167,11 @@ class Lowering:
         """The labels of some terms, as one has them that has all, or else in the order of their
         indices."""
         every = {label for term in terms for label in term.labels}
-        whole = next((t.labels for t in terms if len(t.labels) == len(every)), None)
+        kept = next((t.labels for t in terms if t.labels.endswith(_UNIT)), "")
+        if kept and {*kept} == every:
+            return kept
+        every.discard(_UNIT)
+        whole = next((t.labels for t in terms if {*t.labels} == every), None)
         if whole is not None:
             return whole
         batch = [label for label in reversed(BROADCAST) if label in every]
@@ -195,7 +211,7 @@ class Lowering:
         if len(set(used)) == len(used) and len(unfit) <= 1:
             if not unfit:
                 return self._sliced(read, forms, unfit, None)
-            if forms[unfit[0]] is None:
+            if kinds[unfit[0]] == DATA:
                 at = self.term(read.at[unfit[0]], INT64)
                 if {*batch, *map(self.label, used)}.isdisjoint(at.labels):
                     return self._sliced(read, forms, unfit, at)
@@ -270,10 +286,13 @@ class Lowering:
             starts[axis] = form.constant
             steps += [0] * len(lead)
             steps += [form.coefficients.get(index, 0) for index in indices]
-        padded = tuple(len(batch) + a for a, kind in enumerate(kinds) if kind == PADDED)
+        padded, inside = (
+            tuple(len(batch) + a for a, kind in enumerate(kinds) if kind == wanted)
+            for wanted in (PADDED, INSIDE)
+        )
         found = apply(
             "read", x, *given, shape=shape, starts=tuple(starts), steps=tuple(steps),
-            chosen=tuple(chosen), padded=padded, node=building().where,
+            chosen=tuple(chosen), inside=inside, padded=padded, node=building().where,
         )  # fmt: skip
         return Term(labels, found)
 
@@ -295,7 +314,9 @@ class Lowering:
         elif one.kind == "mean":
             wide = value.wide()
             count = counted(map(self.bounds.extent, one.axes), wide.dtype)
-            value = (wide.reduce("sum", positions, keep=False) / count).cast(value.dtype)
+            last = positions == [body.value.rank - 1]
+            value = (wide.reduce("sum", positions, keep=last) / count).cast(value.dtype)
+            left += _UNIT * last
         else:
             value = value.wide().reduce(one.kind, positions, keep=False).cast(value.dtype)
         return Term(left, value)
@@ -390,6 +411,11 @@ def _batch_labels(count: int) -> str:
 def _aligned(term: Term, labels: str, whole: bool = False) -> Value:
     """The tensor with its axes in the order of some labels, and axes of one element for those that
     it lacks: with `whole`, also for the first ones, which broadcasting adds."""
+    if term.labels.endswith(_UNIT) and _UNIT not in labels:
+        if labels[-1] not in term.labels:
+            term = Term(term.labels[:-1] + labels[-1], term.value)
+        else:
+            term = Term(term.labels[:-1], term.value.squeeze([term.value.rank - 1]))
     held = [label for label in labels if label in term.labels]
     value = term.value.transpose([term.labels.index(label) for label in held])
     first = labels.index(held[0]) if held and not whole else 0

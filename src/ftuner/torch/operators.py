@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from inspect import Parameter
+from typing import Any, Protocol
 
 import torch
 
 from ftuner.define.bounds import dim_of
 from ftuner.define.elements import FLOAT, INT
+from ftuner.define.signature import Signature
 from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.registry import ATEN, aten
 
-if TYPE_CHECKING:
-    from ftuner.own_operators import Operator
+
+class Operator(Protocol):
+    """`ftuner.Operator`, which is in a room above."""
+
+    signature: Signature
+    attributes: list[Parameter]
+
+    @property
+    def importer(self) -> Callable[..., Any]: ...
+
+    def __call__(self, *operands: Any, **attributes: Any) -> Any: ...
+
 
 _SCHEMAS = {"int": "int", "float": "float", "bool": "bool", "str": "str",
             "tuple[int, ...]": "int[]", "tuple[float, ...]": "float[]"}  # fmt: skip

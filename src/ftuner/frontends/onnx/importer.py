@@ -62,6 +62,7 @@ from ftuner.frontends.onnx.context import (
     NodeView,
     Nothing,
     Operand,
+    Table,
 )
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.files import NO_FILES
@@ -106,7 +107,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 REGISTERED.update({**QUANTISED_FUNCTIONS, **TEXT, **TREES})
-SUPPORTED = frozenset(REGISTERED)
+IMPORTERS: Table = REGISTERED
+SUPPORTED = frozenset(IMPORTERS)
 """Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7
 """First opset whose operators broadcast as NumPy does. Models of older ones are converted."""

@@ -50,9 +50,9 @@ def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
                 number = attributes["chosen"].index(axis)
                 own = broadcast_index(writer, positions[number].shape, shape, index)
                 chosen = writer.cast(load(writer, types, 1 + number, own), INT64)
-                place = checked(
-                    writer, writer.add(chosen, place), writer.integer(extent), attributes
-                )
+                place = writer.add(chosen, place)
+                if axis not in attributes["inside"]:
+                    place = checked(writer, place, writer.integer(extent), attributes)
             elif axis in attributes["padded"]:
                 low = writer.compare("less_equal", writer.integer(0), place)
                 high = writer.compare("less", place, writer.integer(extent))
@@ -69,10 +69,11 @@ def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
 
 def _reference(
     x: Any, *positions: Any, shape: tuple[int, ...], starts: tuple[int, ...],
-    steps: tuple[int, ...], chosen: tuple[int, ...], padded: tuple[int, ...], node: str = "",
+    steps: tuple[int, ...], chosen: tuple[int, ...], inside: tuple[int, ...],
+    padded: tuple[int, ...], node: str = "",
 ) -> Any:  # fmt: skip
     grid = np.indices(shape, sparse=True) if shape else ()
-    at, inside = [], np.ones((), np.bool_)
+    at, valid = [], np.ones((), np.bool_)
     for axis, extent in enumerate(x.shape):
         place = np.asarray(starts[axis])
         for step, i in zip(steps[axis * len(shape) :], grid, strict=False):
@@ -82,17 +83,18 @@ def _reference(
             if place.size and not ((place >= -extent) & (place < extent)).all():
                 raise IndexRangeError(f"{node}: an index is out of range of {extent}")
         elif axis in padded:
-            inside = inside & (place >= 0) & (place < extent)
+            valid = valid & (place >= 0) & (place < extent)
             place = np.clip(place, 0, max(extent - 1, 0))
         at.append(place)
     if 0 in x.shape:
         return np.zeros(shape, x.dtype)
     found = x[tuple(at)] if at else x
-    return np.broadcast_to(np.where(inside, found, np.zeros((), x.dtype)), shape)
+    return np.broadcast_to(np.where(valid, found, np.zeros((), x.dtype)), shape)
 
 
 READING = (Operator("read", _infer, _reference, _define, numerics=Numerics.LOOK_UP, exact_from=1),)
 """Element `i` of the result is that of x at `starts[a] + sum(steps[a * rank + r] * i[r])` along
 each axis `a`. Along the axes `chosen`, the elements of a further operand are added, which broadcast
-to the result, and the sum is checked at run time. Along the axes `padded` it may lie outside of x,
-where the result is zero; along the others the caller has proven that it does not."""
+to the result, and the sum is checked at run time, unless the caller has proven that it is `inside`.
+Along the axes `padded` it may lie outside of x, where the result is zero; along the others it does
+not."""
