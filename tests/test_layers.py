@@ -18,7 +18,7 @@ ROOT = Path(ftuner.__file__).parent
 LAYERS = (
     "errors", "schedules", "core", "hardware", "cost", "ukernels", "planner", "graph", "define",
     "codegen", "runtime", "ops", "frontends", "learn", "report", "models", "api", "inference",
-    "ort", "torch", "own_operators", "", "cli", "__main__", "__pyinstaller",
+    "ort", "torch", "operators", "", "cli", "__main__", "__pyinstaller",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below.
 `schedules` are packages alone: their modules are in the layers that their names say."""

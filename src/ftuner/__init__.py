@@ -46,9 +46,9 @@ if TYPE_CHECKING:
         tune,
     )
     from ftuner.inference import Model, compile, load, save
+    from ftuner.operators import Operator, operator, register
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
-    from ftuner.own_operators import Operator, operator, register
 else:
 
     def __getattr__(name: str) -> object:
@@ -111,7 +111,7 @@ _HOMES = {
     "Dense": "ftuner.ops",
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
-    "Operator": "ftuner.own_operators",
+    "Operator": "ftuner.operators",
     "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
     "attention": "ftuner.ops",
@@ -123,8 +123,8 @@ _HOMES = {
     "hardware": "ftuner.api",
     "load": "ftuner.inference",
     "matmul": "ftuner.ops",
-    "operator": "ftuner.own_operators",
-    "register": "ftuner.own_operators",
+    "operator": "ftuner.operators",
+    "register": "ftuner.operators",
     "save": "ftuner.inference",
     "set_num_threads": "ftuner.api",
     "tune": "ftuner.api",

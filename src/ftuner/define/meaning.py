@@ -182,7 +182,7 @@ class _Meaning:
         array = np.broadcast_to(array, shape)
         over = tuple(range(count + len(order), array.ndim))
         if kind == "mean":
-            return array.mean(over) if array.size else array.sum(over) / np.float64(0)
+            return np.asarray(array.mean(over) if array.size else array.sum(over) / np.float64(0))
         if kind in ("maximum", "minimum"):
             dtype = FLOAT64 if array.dtype.kind == "f" else ELEMENT_DTYPES[array.dtype.name]
             reduced = np.max if kind == "maximum" else np.min

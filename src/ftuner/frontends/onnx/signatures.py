@@ -232,7 +232,7 @@ def _is_own(importer: Importer) -> bool:
     return not isinstance(importer, Versions) or importer.module.startswith("ftuner.")
 
 
-GROUP = "ftuner.operators"
+GROUP = "ftuner_operators"
 """The entry points of operators that other distributions define: `domain.name`."""
 
 
