@@ -17,6 +17,7 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.define import any, argmax, axis, cast, exp, max, mean, prod, sqrt, sum, tanh, where
 from ftuner.errors import ConfigurationError, IndexRangeError, UnsupportedOperatorError
 from ftuner.frontends.onnx import signatures
+from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array
 
@@ -232,3 +233,33 @@ def test_models_with_operators_are_saved(tmp_path: Path) -> None:
     found = ftuner.load(tmp_path / "windows.ftuner")(x=given)["y"]
     np.testing.assert_array_equal(found, model(x=given)["y"])
     np.testing.assert_allclose(found, windows.reference(given, random(3)), rtol=1e-4, atol=1e-5)
+
+
+def what(step: Any) -> Any:
+    """A step without its buffers."""
+    return step.kernel if step.kind == "nest" else (step.kind, step.described(str))
+
+
+def test_what_is_recognised_has_the_kernels_of_built_in_operators() -> None:
+    @ftuner.operator("(m, n) -> (m, n)")
+    def softmax(x: Any) -> Any:
+        def largest(i: Any) -> Any:
+            return max(x[i, t] for t in axis)
+
+        return lambda i, j: exp(x[i, j] - largest(i)) / sum(exp(x[i, t] - largest(i)) for t in axis)
+
+    @ftuner.operator("(m, k), (k, n) -> (m, n)")
+    def product(a: Any, b: Any) -> Any:
+        return lambda i, j: sum(a[i, t] * b[t, j] for t in axis)
+
+    for own, names, built_in in (
+        (softmax, ("mn",), lambda x: apply("softmax", x, axis=1, log=False)),
+        (product, ("mk", "kn"), lambda a, b: a @ b),
+    ):
+        builder = Builder()
+        given = [builder.input(n, FLOAT32, tuple(map(symbol, n))) for n in names]
+        with builder.writing():
+            y = built_in(*given)
+        wanted = ftuner.compile(builder.graph(given, [("y", y)])).steps
+        found = own.compiled(*(random(3, 3) for _ in names)).steps
+        assert list(map(what, found)) == list(map(what, wanted))
