@@ -105,13 +105,13 @@ class Operator:
             IndexRangeError: an index in the data is out of range.
             DefinitionError: an attribute is missing or unknown.
         """
-        if any(isinstance(x, Value) for x in operands):
-            found: Any = tuple(self._values(operands, attributes))
+        if Value in map(type, operands):
+            found: list[Any] = [*self._values(operands, attributes)]
         else:
             model = self.compiled(*operands, **attributes)
             names = self._operands.names
-            found = tuple(model.run(dict(zip(names, operands, strict=True))))
-        return found[0] if len(found) == 1 else found
+            found = model.run(dict(zip(names, operands, strict=True)))
+        return found[0] if len(found) == 1 else tuple(found)
 
     def compiled(self, *operands: Any, **attributes: Any) -> Model:
         """The model that runs calls with such operands: of their dtypes and ranks, for any extents.
