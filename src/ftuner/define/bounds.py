@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ftuner.core.dim import Dim, least_value, maximum, minimum, product, quotient, remainder
+from ftuner.core.dim import Dim, least_value, maximum, minimum, product, quotient
 from ftuner.define.elements import Apply, Element, Extent, Index, Number, Read, Reduction, Tensor
 from ftuner.define.tracing import Definition, elements_of, operands_of
 
@@ -49,7 +49,7 @@ def _combined(function: str, given: list[Dim]) -> Dim | None:
         case "minimum", [x, y]:
             return minimum(x, y)
         case (("quotient" | "remainder"), [x, int() as y]) if y != 0:
-            return quotient(x, y) if function == "quotient" else remainder(x, y)
+            return x // y if function == "quotient" else x % y
     return None
 
 

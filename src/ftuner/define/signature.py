@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ftuner.define.elements import BOOL, FLOAT, INDEX, TYPES, Element, Extent, element, wrong
+from ftuner.define.elements import FLOAT, INDEX, TYPES, Element, Extent, element, wrong
 
 _TENSOR = re.compile(r"\s*(\w*)\s*\(")
 _OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -138,6 +138,3 @@ def _names(extent: Element) -> set[str]:
     if isinstance(extent, Extent):
         return {extent.name}
     return set().union(*map(_names, getattr(extent, "arguments", ())))
-
-
-__all__ = ["BOOL", "Signature", "TensorSignature", "parsed"]

@@ -94,12 +94,8 @@ def _fake(operator: Operator, operands: tuple[torch.Tensor, ...]) -> Any:
     batch = broadcast(*leads)
     found = []
     for one in signature.results:
-        shape = [_size(extent, names) for extent in one.shape]
+        shape = [dim_of(extent, names) for extent in one.shape]
         dtype = dtypes.get(one.type) or getattr(torch, one.type)
         whole = (*batch, *shape) if one.batched else tuple(shape)
         found.append(operands[0].new_empty(whole, dtype=dtype))
     return found[0] if len(found) == 1 else tuple(found)
-
-
-def _size(extent: Any, names: dict[str, Any]) -> Any:
-    return dim_of(extent, names)
