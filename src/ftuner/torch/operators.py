@@ -94,7 +94,7 @@ def _fake(operator: Operator, operands: tuple[torch.Tensor, ...]) -> Any:
     batch = broadcast(*leads)
     found = []
     for one in signature.results:
-        shape = [dim_of(extent, names) for extent in one.shape]
+        shape: list[Any] = [dim_of(extent, names) for extent in one.shape]
         dtype = dtypes.get(one.type) or getattr(torch, one.type)
         whole = (*batch, *shape) if one.batched else tuple(shape)
         found.append(operands[0].new_empty(whole, dtype=dtype))
