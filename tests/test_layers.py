@@ -16,9 +16,10 @@ from ftuner.graph.schedules import SCHEDULES, binding_name
 
 ROOT = Path(ftuner.__file__).parent
 LAYERS = (
-    "errors", "schedules", "core", "hardware", "cost", "ukernels", "planner", "graph", "codegen",
-    "runtime", "tasks", "ops", "frontends", "learn", "report", "models", "api", "inference",
-    "quantised", "serving", "ort", "torch", "", "cli", "__main__", "__pyinstaller",
+    "errors", "schedules", "core", "hardware", "cost", "ukernels", "planner", "graph", "define",
+    "codegen", "runtime", "tasks", "ops", "frontends", "learn", "report", "models", "api",
+    "inference", "quantised", "serving", "ort", "torch", "operators", "", "cli", "__main__",
+    "__pyinstaller",
 )  # fmt: skip
 """Lowest first; the empty name is `ftuner/__init__.py`. A layer imports itself and those below.
 `schedules` are packages alone: their modules are in the layers that their names say."""

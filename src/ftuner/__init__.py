@@ -14,6 +14,7 @@ from ftuner.errors import (
     ClosedError,
     CompileError,
     ConfigurationError,
+    DefinitionError,
     DTypeError,
     ExportError,
     ExpressionError,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         tune,
     )
     from ftuner.inference import Model, compile, load, save
+    from ftuner.operators import Operator, operator, register
     from ftuner.ops import Dense, attention, grouped_matmul, matmul
     from ftuner.ort import InferenceSession, SessionOptions
     from ftuner.quantised import Quantized, quantize
@@ -74,6 +76,7 @@ __all__ = [
     "CompileError",
     "ConfigurationError",
     "DTypeError",
+    "DefinitionError",
     "Dense",
     "ExportError",
     "ExpressionError",
@@ -91,6 +94,7 @@ __all__ = [
     "Model",
     "ObjectFileError",
     "OperandError",
+    "Operator",
     "ParseError",
     "PickleError",
     "Quantized",
@@ -112,7 +116,9 @@ __all__ = [
     "hardware",
     "load",
     "matmul",
+    "operator",
     "quantize",
+    "register",
     "save",
     "schedule",
     "set_num_threads",
@@ -127,6 +133,7 @@ _HOMES = {
     "InferenceSession": "ftuner.ort",
     "Model": "ftuner.inference",
     "Quantized": "ftuner.quantised",
+    "Operator": "ftuner.operators",
     "SessionOptions": "ftuner.ort",
     "TuneReport": "ftuner.api",
     "attention": "ftuner.ops",
@@ -140,6 +147,8 @@ _HOMES = {
     "load": "ftuner.inference",
     "matmul": "ftuner.ops",
     "quantize": "ftuner.quantised",
+    "operator": "ftuner.operators",
+    "register": "ftuner.operators",
     "save": "ftuner.inference",
     "schedule": "ftuner.tasks.schedule",
     "set_num_threads": "ftuner.api",

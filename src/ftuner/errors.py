@@ -45,6 +45,10 @@ class ExpressionError(FTunerError, ValueError):
     """An epilogue expression that is malformed or names operands that were not given."""
 
 
+class DefinitionError(FTunerError, ValueError):
+    """A definition of an operator that is malformed; the message begins with its file and line."""
+
+
 class GraphError(FTunerError, ValueError):
     """A model or graph that is malformed: types that do not fit, missing values, cycles."""
 

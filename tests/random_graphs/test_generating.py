@@ -62,8 +62,10 @@ def test_a_row_makes_valid_graphs(row: Row, reached: Counter[str]) -> None:
 
 
 def test_every_operator_of_graphs_is_reached(reached: Counter[str]) -> None:
-    """By the rows above, as nodes of models, of graphs within nodes, or by the passes."""
-    assert set(reached) | {"maps", "split_text", "tokens", "normalised_text"} == set(OPERATORS)
+    """By the rows above, as nodes of models, of graphs within nodes, or by the passes. `read` is of
+    the operators of users: `tests/define` has random ones."""
+    others = {"maps", "split_text", "tokens", "normalised_text", "read"}
+    assert set(reached) | others == set(OPERATORS)
 
 
 def test_a_script_makes_the_same_case_again() -> None:

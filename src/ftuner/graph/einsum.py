@@ -18,12 +18,12 @@ from ftuner.graph.checks import malformed, require
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
 
-_BROADCAST = "0123456789"
+BROADCAST = "0123456789"
 """Labels for the axes of an ellipsis, the last axis first."""
 
 
 @dataclass(frozen=True)
-class _Term:
+class Term:
     """A tensor with a label for each axis."""
 
     labels: str
@@ -42,9 +42,9 @@ def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Valu
         raise malformed(f"{equation!r} has {len(written)} operands, not {len(operands)}")
     terms = [_labelled(text, v) for text, v in zip(written, operands, strict=True)]
     dots = max(
-        (label for term in terms for label in term.labels if label in _BROADCAST), default=None
+        (label for term in terms for label in term.labels if label in BROADCAST), default=None
     )
-    ellipsis = "" if dots is None else _BROADCAST[: int(dots) + 1][::-1]
+    ellipsis = "" if dots is None else BROADCAST[: int(dots) + 1][::-1]
     result = right.replace("...", ellipsis) if arrow else ellipsis + _implicit(left)
     used = set("".join(term.labels for term in terms))
     if len(set(result)) != len(result) or not used.issuperset(result):
@@ -56,18 +56,18 @@ def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Valu
         needed.append(needed[-1] | set(term.labels))
     total = terms[0]
     for term in terms[1:]:
-        total = _contract(total, term, needed.pop())
-    return _arranged(_summed(total, set(result)), result)
+        total = contract(total, term, needed.pop())
+    return arranged(summed(total, set(result)), result)
 
 
-def _labelled(text: str, value: Value) -> _Term:
+def _labelled(text: str, value: Value) -> Term:
     before, dots, after = text.partition("...")
     named = before + after
     skipped = value.rank - len(named)
     letters = all(c.isascii() and c.isalpha() for c in named)
-    if not letters or skipped < 0 or (skipped and not dots) or skipped > len(_BROADCAST):
+    if not letters or skipped < 0 or (skipped and not dots) or skipped > len(BROADCAST):
         raise malformed(f"labels {text!r} of {value.type}")
-    return _Term(before + _BROADCAST[:skipped][::-1] + after, value)
+    return Term(before + BROADCAST[:skipped][::-1] + after, value)
 
 
 def _implicit(left: str) -> str:
@@ -76,7 +76,7 @@ def _implicit(left: str) -> str:
     return "".join(sorted(label for label, n in counts.items() if n == 1))
 
 
-def _diagonal(composer: Composer, term: _Term) -> _Term:
+def _diagonal(composer: Composer, term: Term) -> Term:
     """The term with repeated labels replaced by their diagonal."""
     labels, value = term.labels, term.value
     while repeated := [c for c, n in Counter(labels).items() if n > 1]:
@@ -92,55 +92,55 @@ def _diagonal(composer: Composer, term: _Term) -> _Term:
         at = iota(extent).cast(INT64) * stride
         value = gather(value, at)
         labels = label + "".join(labels[k] for k in others)
-    return _Term(labels, value)
+    return Term(labels, value)
 
 
-def _summed(term: _Term, needed: set[str]) -> _Term:
+def summed(term: Term, needed: set[str]) -> Term:
     """The term summed over the labels that are not needed."""
     axes = [i for i, label in enumerate(term.labels) if label not in needed]
     labels = "".join(label for label in term.labels if label in needed)
-    return _Term(labels, term.value.reduce("sum", axes, keep=False))
+    return Term(labels, term.value.reduce("sum", axes, keep=False))
 
 
-def _arranged(term: _Term, labels: str) -> Value:
+def arranged(term: Term, labels: str) -> Value:
     """The tensor with its axes in the order of `labels`; axes that it lacks have extent 1."""
     order = [term.labels.index(label) for label in labels if label in term.labels]
     value = term.value.transpose(order)
     return value.unsqueeze([i for i, c in enumerate(labels) if c not in term.labels])
 
 
-def _contract(a: _Term, b: _Term, needed: set[str]) -> _Term:
+def contract(a: Term, b: Term, needed: set[str]) -> Term:
     """The product of two terms, summed over shared labels that are not needed later."""
-    a = _summed(a, needed | set(b.labels))
-    b = _summed(b, needed | set(a.labels))
+    a = summed(a, needed | set(b.labels))
+    b = summed(b, needed | set(a.labels))
     shared = [label for label in a.labels if label in b.labels]
     batch = "".join(label for label in shared if label in needed)
-    summed = "".join(label for label in shared if label not in needed)
+    over = "".join(label for label in shared if label not in needed)
     rows = "".join(label for label in a.labels if label not in b.labels)
     columns = "".join(label for label in b.labels if label not in a.labels)
     labels = batch + rows + columns
-    if not summed:
-        x, y = _arranged(a, labels), _arranged(b, labels)
-        return _Term(labels, x * y)
-    for label in summed:
+    if not over:
+        x, y = arranged(a, labels), arranged(b, labels)
+        return Term(labels, x * y)
+    for label in over:
         require(
             a.value.shape[a.labels.index(label)],
             b.value.shape[b.labels.index(label)],
             f"extents of {label!r}",
         )
-    left = _matrices(a, batch, rows, summed)
-    right = _matrices(b, batch, summed, columns)
+    left = _matrices(a, batch, rows, over)
+    right = _matrices(b, batch, over, columns)
     result = left @ right
     shape = (*result.shape[:-2], *_extents(a, rows), *_extents(b, columns))
-    return _Term(labels, result.reshape(shape))
+    return Term(labels, result.reshape(shape))
 
 
-def _extents(term: _Term, labels: str) -> list[Dim]:
+def _extents(term: Term, labels: str) -> list[Dim]:
     return [term.value.shape[term.labels.index(label)] for label in labels]
 
 
-def _matrices(term: _Term, batch: str, rows: str, columns: str) -> Value:
+def _matrices(term: Term, batch: str, rows: str, columns: str) -> Value:
     """The tensor as matrices: row labels merged into one axis, column labels into another."""
-    value = _arranged(term, batch + rows + columns)
+    value = arranged(term, batch + rows + columns)
     m, n = product(_extents(term, rows)), product(_extents(term, columns))
     return value.reshape((*value.shape[: len(batch)], m, n))

@@ -21,6 +21,7 @@ from ftuner.graph.ops.learning import LEARNING
 from ftuner.graph.ops.ordering import ORDERING
 from ftuner.graph.ops.pointwise import POINTWISE, pointwise
 from ftuner.graph.ops.random_numbers import RANDOM_NUMBERS
+from ftuner.graph.ops.reading import READING
 from ftuner.graph.ops.recurrence import RECURRENCE
 from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.resampling import RESAMPLING
@@ -40,6 +41,7 @@ _TABLE: dict[str, Operator] = {
         *VIEWS,
         *LAYOUT,
         *INDEXING,
+        *READING,
         *SCATTERING,
         *ORDERING,
         *REDUCTIONS,

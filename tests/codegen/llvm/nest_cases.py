@@ -300,6 +300,11 @@ def _index_cases() -> list[Case]:
              (values_of, below(minimum(A, B))), extents=some),
         Case("gather_nd", (("float32", (A, B, C)), ("int32", (A, 3, 1))), {"batch_dims": 1},
              (values_of, below(B)), extents=some),
+        # Along the axes: what data says, twice and beyond both ends, and reversed.
+        Case("read", (("float32", (A, B, C)), ("int64", (A, 1))),
+             {"shape": (A, C), "starts": (0, -2, C - 1), "steps": (0, 0, 2, 1, 0, -1),
+              "chosen": (0,), "inside": (), "padded": (1,)},
+             (values_of, below(A)), extents=some),
     ]  # fmt: skip
     return found
 

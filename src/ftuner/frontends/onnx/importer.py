@@ -85,7 +85,7 @@ from ftuner.frontends.onnx.records import (
     NodeRecord,
 )
 from ftuner.frontends.onnx.schemas import expect_valid
-from ftuner.frontends.onnx.signatures import REGISTERED
+from ftuner.frontends.onnx.signatures import REGISTERED, importer_of
 from ftuner.frontends.onnx.text import TEXT
 from ftuner.frontends.onnx.trees import TREES
 from ftuner.graph.answers import (
@@ -193,7 +193,7 @@ def _expect_supported(
     missing: dict[str, list[str]] = {}
     for node in nodes_of(nodes):
         domain, op = domain_of(node.domain), text_of(node.op_type)
-        if (domain, op) not in IMPORTERS and not is_defined(domain, op, opsets.get(domain, 0)):
+        if importer_of(domain, op) is None and not is_defined(domain, op, opsets.get(domain, 0)):
             name = f"{domain}.{op}" if domain else op
             missing.setdefault(name, []).append(node.name or next(iter(node.output), ""))
     if not missing:
@@ -318,7 +318,7 @@ def _import_graph(
         expect_valid(record, opset)
         operands = tuple(scope[name] for name in record.inputs)
         context.builder.operands = tuple(v.shape for v in operands if isinstance(v, Value))
-        importer = IMPORTERS.get((record.domain, record.op))
+        importer = importer_of(record.domain, record.op)
         results: Sequence[Operand]
         if importer is None:
             results = _import_definition(context, record, operands, opsets)

@@ -118,19 +118,23 @@ def _is_of(value: Attribute, kind: str) -> bool:
     return isinstance(value, tuple) and all(issubclass(x, member) for x in set(map(type, value)))
 
 
-@cache
 def _schema(domain: str, op: str, opset: int) -> _Schema | None:
-    added = _ONNXRUNTIME.get((domain, op))
-    if added is not None:
-        return added
+    found = _ONNXRUNTIME.get((domain, op)) or _of_onnx(domain, op, opset)
+    if found is not None:
+        return found
+    importer = REGISTERED.get((domain, op))
+    own = importer.at(opset) if isinstance(importer, Versions) else None
+    if own is None or not own.is_whole:
+        return None
+    return _Schema({a.name: a.kind for a in own.attributes}, own.most_inputs, math.inf)
+
+
+@cache
+def _of_onnx(domain: str, op: str, opset: int) -> _Schema | None:
     definitions: Any = import_module("onnx.defs")
     try:
         found = definitions.get_schema(op, min(opset, _MAX_VERSION), domain)
     except definitions.SchemaError:
-        importer = REGISTERED.get((domain, op))
-        own = importer.at(opset) if isinstance(importer, Versions) else None
-        if own is None or not own.is_whole:
-            return None
-        return _Schema({a.name: a.kind for a in own.attributes}, own.most_inputs, math.inf)
+        return None
     attributes = {name: a.type.name for name, a in found.attributes.items()}
     return _Schema(attributes, found.max_input, found.max_output)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint, entry_points
 from inspect import Parameter, formatannotation, signature
 from typing import NamedTuple, TypeVar, cast
 
@@ -199,9 +200,12 @@ REGISTERED: dict[tuple[str, str], Importer] = {}
 F = TypeVar("F", bound=Function)
 
 
-def onnx(*ops: str, domain: str = "", since: int = 1, **bound: object) -> Callable[[F], F]:
+def onnx(
+    *ops: str, domain: str = "", since: int = 1, replace: bool = False, **bound: object
+) -> Callable[[F], F]:
     """Make a function the importer of operators, from a version of the domain's operators on.
-    `bound`: arguments of the function that are the same for all nodes.
+    `replace`: whether another one of the version, from outside ftuner, is replaced. `bound`:
+    arguments of the function that are the same for all nodes.
 
     Raises:
         ConfigurationError: the operator has another importer of this version, or one of another
@@ -211,15 +215,36 @@ def onnx(*ops: str, domain: str = "", since: int = 1, **bound: object) -> Callab
     def register(function: F) -> F:
         made, module = Signature(function, bound), function.__module__
         for op in ops:
-            versions = REGISTERED.setdefault((domain, op), Versions(module))
-            if (
-                not isinstance(versions, Versions)
-                or versions.module != module
-                or since in versions.since
-            ):
+            found = REGISTERED.get((domain, op))
+            if found is None or (replace and not _is_own(found)):
+                found = REGISTERED[domain, op] = Versions(module)
+            if not isinstance(found, Versions) or found.module != module or since in found.since:
                 what = f"operator {op!r} of the domain {domain!r}"
                 raise ConfigurationError(f"{what} has an importer; choose a domain of your own")
-            versions.since[since] = made
+            found.since[since] = made
         return function
 
     return register
+
+
+def _is_own(importer: Importer) -> bool:
+    """Whether an importer is one of ftuner."""
+    return not isinstance(importer, Versions) or importer.module.startswith("ftuner.")
+
+
+GROUP = "ftuner_operators"
+"""The entry points of operators that other distributions define: `domain.name`."""
+
+
+def importer_of(domain: str, op: str) -> Importer | None:
+    """The importer of an operator, if there is one: of ftuner, registered, or of an entry point,
+    which is loaded when a file first has its operator."""
+    if (domain, op) not in REGISTERED and domain:
+        for point in _points(f"{domain}.{op}"):
+            onnx(op, domain=domain)(point.load().importer)
+    return REGISTERED.get((domain, op))
+
+
+@cache
+def _points(name: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=GROUP, name=name))

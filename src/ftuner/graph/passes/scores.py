@@ -153,12 +153,16 @@ class ScoresReader:
 
     def _by_matrix(self, value: Value) -> tuple[Value, Value] | None:
         """(scores, factor) if a value is scores times a factor for each of their matrices, as Swin
-        V2 has one for each head."""
-        node = self._around.producer(value, "multiply")
+        V2 has one for each head, or times or over a number that is known at run time, such as the
+        root of a depth."""
+        node = self._around.producer_of(value)
         if node is None or self._around.only_consumer(value) is None:
             return None
-        for scores, factor in (node.inputs, node.inputs[::-1]):
-            if scores.type == value.type and factor.rank > 2 and factor.shape[-2:] == (1, 1):
+        if node.op == "divide" and node.inputs[0].type == value.type and not node.inputs[1].rank:
+            return node.inputs[0], 1 / node.inputs[1]
+        for scores, factor in (node.inputs, node.inputs[::-1]) if node.op == "multiply" else ():
+            ones = not factor.rank or (factor.rank > 2 and factor.shape[-2:] == (1, 1))
+            if scores.type == value.type and ones:
                 return scores, factor
         return None
 

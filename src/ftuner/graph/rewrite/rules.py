@@ -131,7 +131,7 @@ def _with_parameters(norm: Callable[..., Value]) -> tuple[Callable[..., Value], 
 def _norm(x: Value, axes: Axes, epsilon: float, rms: bool, *given: Value | None) -> Value | None:
     parameters = [value for value in given if value is not None]
     fits = all(value.shape == x.shape[-1:] for value in parameters)
-    if axes != (x.rank - 1,) or not fits or not isinstance(x.shape[-1], int):
+    if axes != (x.rank - 1,) or not fits:
         return None
     return apply("norm", x, *parameters, axis=x.rank - 1, epsilon=epsilon, rms=rms)
 

@@ -1,0 +1,331 @@
+"""Elements: what a definition says of one element of a result, as an expression over indices.
+
+Running a user's function once on `Tensor`s gives elements; nothing is computed. An element has a
+*type*: the name of a dtype; `float` or `int` for any dtype of that kind, the same one everywhere in
+the operator; or a *weak* one, `index` or `number`, of indices, extents and Python's numbers, which
+take the type of what they meet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from ftuner.core.dtype import ELEMENT_DTYPES, STRING
+from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.errors import DefinitionError
+
+_HERE = str(Path(__file__).parent)
+FLOAT, INT, BOOL = "float", "int", "bool"
+INDEX, NUMBER = "index", "number"
+WEAK = (INDEX, NUMBER)
+TYPES = (FLOAT, INT, *(name for name in ELEMENT_DTYPES if name != STRING.name))
+"""What a signature may call the type of a tensor."""
+_NUMBERS = itertools.count()
+
+
+def place() -> str:
+    """The file and line of the user's code that is running."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def wrong(what: str, where: str | None = None) -> DefinitionError:
+    """The error that a definition is malformed, at a place or else where the user's code is."""
+    return DefinitionError(f"{where or place()}: {what}")
+
+
+def kind_of(type_: str) -> str:
+    """The kind of dtype that a type is of."""
+    if type_ in ELEMENT_DTYPES:
+        return ELEMENT_DTYPES[type_].kind
+    return {INDEX: "int", NUMBER: "float"}.get(type_, type_)
+
+
+@dataclass(frozen=True, eq=False)
+class Element:
+    """Base of all expressions. Python's operators make larger ones."""
+
+    type: str
+    free: frozenset[Index] = field(repr=False)
+    """The indices that it depends on."""
+    place: str = field(repr=False)
+
+    def __bool__(self) -> NoReturn:
+        raise wrong(
+            "the truth of an element is not known while an operator is defined; write "
+            "where(condition, x, y) for `x if condition else y`, (a <= b) & (b < c) for "
+            "`a <= b < c`, and &, | and ~ for and, or and not"
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise wrong("an element is no sequence; iterate over `axis`")
+
+    def __index__(self) -> NoReturn:
+        raise wrong("an extent or index is not known while an operator is defined; use axis(n)")
+
+    __int__ = __float__ = __index__
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Operand) -> Element:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Element:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Element:
+        return apply("subtract", self, other)
+
+    def __rsub__(self, other: Operand) -> Element:
+        return apply("subtract", other, self)
+
+    def __mul__(self, other: Operand) -> Element:
+        return apply("multiply", self, other)
+
+    def __rmul__(self, other: Operand) -> Element:
+        return apply("multiply", other, self)
+
+    def __truediv__(self, other: Operand) -> Element:
+        return _divided(self, element(other))
+
+    def __rtruediv__(self, other: Operand) -> Element:
+        return _divided(element(other), self)
+
+    def __floordiv__(self, other: Operand) -> Element:
+        return apply("quotient", self, other)
+
+    def __rfloordiv__(self, other: Operand) -> Element:
+        return apply("quotient", other, self)
+
+    def __mod__(self, other: Operand) -> Element:
+        return apply("remainder", self, other)
+
+    def __rmod__(self, other: Operand) -> Element:
+        return apply("remainder", other, self)
+
+    def __pow__(self, other: Operand) -> Element:
+        return self * self if isinstance(other, int) and other == 2 else apply("power", self, other)
+
+    def __rpow__(self, other: Operand) -> Element:
+        return apply("power", other, self)
+
+    def __neg__(self) -> Element:
+        return apply("negative", self)
+
+    def __abs__(self) -> Element:
+        return apply("absolute", self)
+
+    def __lt__(self, other: Operand) -> Element:
+        return apply("less", self, other)
+
+    def __gt__(self, other: Operand) -> Element:
+        return apply("less", other, self)
+
+    def __le__(self, other: Operand) -> Element:
+        return apply("less_equal", self, other)
+
+    def __ge__(self, other: Operand) -> Element:
+        return apply("less_equal", other, self)
+
+    def __eq__(self, other: object) -> Element:  # type: ignore[override]
+        return apply("equal", self, element(other))
+
+    def __ne__(self, other: object) -> Element:  # type: ignore[override]
+        return apply("logical_not", apply("equal", self, element(other)))
+
+    def __and__(self, other: Operand) -> Element:
+        return _bitwise("and", self, other)
+
+    def __rand__(self, other: Operand) -> Element:
+        return _bitwise("and", other, self)
+
+    def __or__(self, other: Operand) -> Element:
+        return _bitwise("or", self, other)
+
+    def __xor__(self, other: Operand) -> Element:
+        return _bitwise("xor", self, other)
+
+    def __invert__(self) -> Element:
+        return _bitwise("not", self)
+
+    def __lshift__(self, other: Operand) -> Element:
+        return apply("shift_left", self, other)
+
+    def __rshift__(self, other: Operand) -> Element:
+        return apply("shift_right", self, other)
+
+
+Operand = Element | float | bool
+
+
+@dataclass(frozen=True, eq=False)
+class Number(Element):
+    """A number of Python's."""
+
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Extent(Element):
+    """An extent that the signature names."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Index(Element):
+    """A position along an axis, from 0 below its extent."""
+
+    extent: Element | None
+    """None: that of the axes it selects from, which all are as long."""
+    number: int = field(default_factory=lambda: next(_NUMBERS))
+    """In the order of creation: those of a result come before those of reductions."""
+    uses: list[tuple[Element, str]] = field(default_factory=list)
+    """The extents of the axes that it selects from, and where, if it has none of its own."""
+
+    @property
+    def extents(self) -> list[tuple[Element, str]]:
+        return self.uses if self.extent is None else [(self.extent, self.place)]
+
+
+@dataclass(frozen=True, eq=False)
+class Read(Element):
+    """The element of an operand at an index."""
+
+    tensor: Tensor
+    at: tuple[Element, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Apply(Element):
+    """A row of `SCALAR_FUNCTIONS`, `where`, `cast`, or `quotient`, which rounds down."""
+
+    function: str
+    arguments: tuple[Element, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction(Element):
+    """A reduction of an element over all positions along axes."""
+
+    kind: str
+    axes: tuple[Index, ...]
+    body: Element
+
+
+class Tensor:
+    """An operand of the operator that is being defined. `x[i, j]` is an element of it; `x.shape`
+    are the extents of its axes, without those that `...` of the signature stands for."""
+
+    def __init__(
+        self, name: str, type_: str, shape: tuple[Element, ...], number: int, batched: bool
+    ) -> None:
+        self.name, self.type, self.shape = name, type_, shape
+        self.number, self.batched = number, batched
+
+    def __getitem__(self, index: Operand | tuple[Operand, ...]) -> Element:
+        at: tuple[object, ...] = index if isinstance(index, tuple) else (index,)
+        if len(at) != len(self.shape):
+            raise wrong(f"{self.name} has {len(self.shape)} axes, and is read at {len(at)} indices")
+        found = []
+        for given, extent in zip(at, self.shape, strict=True):
+            if isinstance(given, slice) or given is None or given is ...:
+                raise wrong(f"{self.name} is read element by element; iterate over `axis`")
+            one = element(given)
+            if kind_of(one.type) not in ("int", "uint"):
+                raise wrong(f"an index of {self.name} is a {one.type}; expected an integer")
+            if isinstance(one, Index) and one.extent is None:
+                one.uses.append((extent, place()))
+            found.append(one)
+        free = frozenset[Index]().union(*(one.free for one in found))
+        return Read(self.type, free, place(), self, tuple(found))
+
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise wrong(
+            f"{self.name} is an operand and cannot be written; return a function of indices"
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise wrong(f"the extents of {self.name} are not known; iterate over `axis`")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise wrong(f"{self.name} has no {name}; it has shape, and elements {self.name}[i, ...]")
+
+
+def element(value: object) -> Element:
+    """A number of Python's as an element."""
+    if isinstance(value, Element):
+        return value
+    none = frozenset[Index]()
+    if isinstance(value, bool):
+        return Number(BOOL, none, place(), value)
+    if isinstance(value, int):
+        return Number(INDEX, none, place(), value)
+    if isinstance(value, float):
+        return Number(NUMBER, none, place(), value)
+    if isinstance(value, Tensor):
+        raise wrong(f"{value.name} is a tensor; read an element of it, {value.name}[i, ...]")
+    raise wrong(f"{type(value).__name__} in a definition; expected an element or a number")
+
+
+def common(elements: Sequence[Element], what: str) -> str:
+    """The type of elements together: weak ones take that of the others."""
+    types = [one.type for one in elements]
+    strong = dict.fromkeys(t for t in types if t not in WEAK)
+    if not strong:
+        return NUMBER if NUMBER in types else INDEX
+    if len(strong) > 1:
+        raise wrong(f"{what} of {' and '.join(strong)}; convert one with cast(x, type)")
+    (found,) = strong
+    if kind_of(found) == "bool" and len(types) > types.count(found):
+        raise wrong(f"{what} of a bool and a number; use where")
+    if kind_of(found) != "float" and NUMBER in types:
+        raise wrong(f"{what} of {found} and a fraction; convert the integer with cast(x, type)")
+    return found
+
+
+def apply(function: str, *given: Operand) -> Element:
+    """A function of elements and numbers."""
+    arguments = tuple(map(element, given))
+    row = SCALAR_FUNCTIONS.get(function)
+    type_ = common(arguments, function)
+    if row is not None:
+        if type_ == INDEX and row.kinds == frozenset({"float"}):
+            type_ = NUMBER
+        if kind_of(type_) not in row.kinds:
+            raise wrong(f"{function} of {type_}; it takes {', '.join(sorted(row.kinds))}")
+        if function == "power" and type_ == INDEX:
+            type_ = NUMBER
+    result = BOOL if row is not None and row.result == "bool" else type_
+    return made(function, result, tuple(converted(one, type_) for one in arguments))
+
+
+def made(function: str, type_: str, arguments: tuple[Element, ...]) -> Element:
+    """The application of a function, of a given type."""
+    free = frozenset[Index]().union(*(one.free for one in arguments))
+    return Apply(type_, free, place(), function, arguments)
+
+
+def converted(one: Element, type_: str) -> Element:
+    """An element in a type, which it is converted to if it is another."""
+    return one if one.type == type_ else made("cast", type_, (one,))
+
+
+def _divided(x: Element, y: Element) -> Element:
+    if kind_of(x.type) != "float" and kind_of(y.type) != "float":
+        if {x.type, y.type} - {INDEX}:
+            raise wrong(f"/ of {x.type} and {y.type}; write // or convert with cast(x, type)")
+        x = converted(x, NUMBER)
+    return apply("divide", x, y)
+
+
+def _bitwise(name: str, *given: Operand) -> Element:
+    arguments = [element(one) for one in given]
+    logical = all(one.type == BOOL for one in arguments)
+    return apply(f"{'logical' if logical else 'bitwise'}_{name}", *arguments)

@@ -1,0 +1,195 @@
+"""Runs a user's function once, which gives the definition of its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from typing import Any
+
+from ftuner.define.elements import (
+    INDEX,
+    NUMBER,
+    Apply,
+    Element,
+    Index,
+    Read,
+    Reduction,
+    Tensor,
+    common,
+    converted,
+    element,
+    wrong,
+)
+from ftuner.define.signature import Signature
+from ftuner.errors import DefinitionError, FTunerError
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result: the element at an index."""
+
+    index: tuple[Index, ...]
+    value: Element
+    type: str
+    batched: bool
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What an operator computes."""
+
+    name: str
+    operands: tuple[Tensor, ...]
+    results: tuple[Result, ...]
+
+
+def parameters(function: Callable[..., Any], given: Signature, where: str) -> list[Parameter]:
+    """The attributes of an operator: the keyword-only parameters of its function.
+
+    Raises:
+        DefinitionError: the function takes other tensors than the signature has.
+    """
+    found = list(signature(function, eval_str=False).parameters.values())
+    tensors = [p for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    attributes = [p for p in found if p.kind is p.KEYWORD_ONLY]
+    if len(tensors) + len(attributes) < len(found):
+        raise wrong(f"{function.__name__} takes *args or **kwargs; name each tensor", where)
+    if len(tensors) != len(given.operands):
+        what = f"{len(given.operands)} tensors in {given.text!r}, {len(tensors)} parameters"
+        raise wrong(f"{function.__name__}: {what}; attributes come after *", where)
+    for p in attributes:
+        if p.default is not p.empty and not isinstance(p.default, int | float | str | tuple):
+            raise wrong(f"attribute {p.name} is {p.default!r}; expected a number or a text", where)
+    return attributes
+
+
+def traced(
+    function: Callable[..., Any], given: Signature, attributes: Mapping[str, Any], where: str
+) -> Definition:
+    """The definition that a function gives, for some attributes.
+
+    Raises:
+        DefinitionError: it is malformed, or the function fails.
+    """
+    names = [p.name for p in signature(function).parameters.values()]
+    operands = tuple(
+        Tensor(name, one.type, one.shape, number, one.batched)
+        for number, (name, one) in enumerate(zip(names, given.operands, strict=False))
+    )
+    returned = _called(function, operands, attributes, where)
+    several = isinstance(returned, tuple | list)
+    bodies: Sequence[Any] = returned if several else (returned,)
+    if len(bodies) != len(given.results):
+        what = f"{len(given.results)} results in {given.text!r}, {len(bodies)} returned"
+        raise wrong(f"{function.__name__}: {what}", where)
+    results = []
+    for body, wanted in zip(bodies, given.results, strict=True):
+        index = tuple(_index(extent, where) for extent in wanted.shape)
+        if isinstance(body, Element) and not index:
+            value = body
+        elif callable(body) and not isinstance(body, Element | Tensor):
+            _expect_parameters(body, len(index), where)
+            value = element(_called(body, index, {}, where))
+        else:
+            shown = "nothing" if body is None else type(body).__name__
+            what = f"expected a function of {len(index)} indices, such as lambda i, j: ..."
+            raise wrong(f"{function.__name__} returns {shown}; {what}", where)
+        if not wanted.batched and any(
+            isinstance(one, Read) and one.tensor.batched for one in elements_of(value)
+        ):
+            raise wrong("the result has no axes '...', and depends on an operand that has", where)
+        results.append(Result(index, _typed(value, wanted.type), wanted.type, wanted.batched))
+    found = Definition(function.__name__, operands, tuple(results))
+    for result in results:
+        _expect_bound(result)
+        for one in elements_of(result.value):
+            if isinstance(one, Index) and not one.extents:
+                raise wrong("axis has no extent: no tensor is read at its index; use axis(n)",
+                            one.place)  # fmt: skip
+    return found
+
+
+def _index(extent: Element, where: str) -> Index:
+    found = Index(INDEX, frozenset(), where, extent)
+    object.__setattr__(found, "free", frozenset({found}))
+    return found
+
+
+def _called(
+    function: Callable[..., Any], operands: Iterable[object], attributes: Mapping[str, Any],
+    where: str,
+) -> Any:  # fmt: skip
+    try:
+        return function(*operands, **attributes)
+    except FTunerError:
+        raise
+    except Exception as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        if trace is not None and trace.tb_frame.f_code.co_filename != __file__:
+            where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        raise DefinitionError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _expect_parameters(body: Callable[..., Any], rank: int, where: str) -> None:
+    code = getattr(body, "__code__", None)
+    at = where if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    try:
+        signature(body).bind(*range(rank))
+    except TypeError as error:
+        raise wrong(
+            f"a result with {rank} axes is a function of {rank} indices: {error}", at
+        ) from None
+
+
+def _typed(value: Element, type_: str) -> Element:
+    if value.type == type_:
+        return value
+    if value.type == INDEX or (value.type == NUMBER and type_ != INDEX):
+        common([value, _of_type(type_)], "the result")
+        return converted(value, type_)
+    raise wrong(
+        f"the result is {value.type}, its signature says {type_}; convert it with cast(x, type)",
+        value.place,
+    )
+
+
+def _of_type(type_: str) -> Element:
+    return Element(type_, frozenset(), "")
+
+
+def _expect_bound(result: Result) -> None:
+    """Raise DefinitionError if an index of a reduction is used outside of it."""
+    for index in sorted(result.value.free - {*result.index}, key=lambda i: i.number):
+        raise wrong(
+            "the index of this `axis` is used outside of its reduction; are sum, max, min, any "
+            "and all those of ftuner.define?",
+            index.place,
+        )
+
+
+def operands_of(one: Element) -> tuple[Element, ...]:
+    """The elements that an element is computed from."""
+    match one:
+        case Read():
+            return one.at
+        case Apply():
+            return one.arguments
+        case Reduction():
+            return (one.body, *one.axes)
+    return ()
+
+
+def elements_of(root: Element) -> Iterator[Element]:
+    """Each element within one, once, after those that it is computed from."""
+    left, visited = [(root, False)], set[int]()
+    while left:
+        one, ready = left.pop()
+        if ready:
+            yield one
+        elif id(one) not in visited:
+            visited.add(id(one))
+            left.append((one, True))
+            left += [(inner, False) for inner in operands_of(one)]

@@ -1,0 +1,22 @@
+"""Random definitions against their meaning in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.define.random_definitions import random_arrays, random_operator
+
+CORE = 12
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(CORE), *(pytest.param(s, marks=pytest.mark.full) for s in range(CORE, 200))]
+)
+def test_random_definitions_agree_with_numpy_at_several_shapes(seed: int) -> None:
+    operator = random_operator(seed)
+    for number in range(3):
+        arrays = random_arrays(10 * seed + number)
+        for got, want in zip(operator(*arrays), operator.reference(*arrays), strict=True):
+            assert got.shape == want.shape
+            scale = max(1.0, float(np.abs(want).max()))
+            np.testing.assert_allclose(got / scale, want / scale, rtol=2e-3, atol=2e-4)
