@@ -12,6 +12,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,8 +64,17 @@ def batches(stream: Sequence[Feeds], size: int) -> list[Sequence[Feeds]]:
     return [stream[i : i + size] for i in range(0, len(stream), size)]
 
 
-def ways(path: Path, stream: Sequence[Feeds], size: int, threads: int) -> dict[str, Way]:
-    """What runs all requests of a stream, by name."""
+def from_clients(
+    run: Callable[[Feeds], object], stream: Sequence[Feeds], clients: ThreadPoolExecutor
+) -> Way:
+    """Callers, each of which waits for the answer to a request before it sends the next one."""
+    return lambda: [*clients.map(run, stream)]
+
+
+def ways(
+    path: Path, stream: Sequence[Feeds], size: int, threads: int, clients: ThreadPoolExecutor | None
+) -> dict[str, Way]:
+    """What runs all requests of a stream, by name; with `clients` also one by one from these."""
     ftuner: Any = importlib.import_module("ftuner")
     model, session = ftuner.load(path, threads=threads), onnxruntime_session(str(path), threads)
     in_order = sorted(stream, key=lambda feeds: feeds["input_ids"].shape[1])
@@ -72,12 +82,22 @@ def ways(path: Path, stream: Sequence[Feeds], size: int, threads: int) -> dict[s
     def peer(parts: Sequence[Sequence[Feeds]]) -> Way:
         return lambda: [session.run(None, padded(part)) for part in parts]
 
+    called = {}
+    if clients is not None:
+        # Closed when nothing refers to it.
+        batcher = ftuner.Batcher(model)
+        called["ftuner, Batcher"] = from_clients(batcher.run, stream, clients)
+        called["ftuner, clients"] = from_clients(model.run, stream, clients)
+        called[f"{PEER}, clients"] = from_clients(
+            lambda feeds: session.run(None, feeds), stream, clients
+        )
     return {
         TOGETHER: lambda: [model.run_batch(part) for part in batches(stream, size)],
         ONE_BY_ONE: lambda: [model.run(feeds) for feeds in stream],
         f"{PEER}, padded": peer(batches(stream, size)),
         f"{PEER}, padded, sorted": peer(batches(in_order, size)),
         f"{PEER}, one by one": peer([[feeds] for feeds in stream]),
+        **called,
     }
 
 
@@ -102,17 +122,19 @@ def main(
     count: Annotated[int, typer.Option(help="Requests of a stream.")] = 128,
     threads: Annotated[int, typer.Option(help="Workers; by default one a core.")] = 0,
     rounds: Annotated[int, typer.Option(help="Rounds of each stream.")] = 5,
+    clients: Annotated[int, typer.Option(help="Callers at once, also behind a Batcher.")] = 0,
 ) -> None:
     """Measure, print and save."""
     here = machine.describe()
     workers, path = threads or here.cores, model or minilm.model_path()
-    cases = []
+    cases: list[dict[str, Any]] = []
+    pool = ThreadPoolExecutor(clients) if clients else None
     for name in lengths.split(","):
         for size in map(int, sizes.split(",")):
             rng = np.random.default_rng(0)
             drawn_lengths = drawn(name, count, rng)
             stream = requests(drawn_lengths, rng)
-            seconds = least_seconds(ways(path, stream, size, workers), rounds)
+            seconds = least_seconds(ways(path, stream, size, workers, pool), rounds)
             tokens = sum(drawn_lengths)
             cases.append({"lengths": name, "batch": size, "tokens": tokens, "seconds": seconds})
             shown = Table(title=f"{name}, batches of {size}, {workers} threads")

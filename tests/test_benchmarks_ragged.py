@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
-from benchmarks.ragged import batches, drawn, least_seconds, padded, requests
+from benchmarks.ragged import batches, drawn, from_clients, least_seconds, padded, requests
 
 
 def test_lengths_are_between_the_quantiles() -> None:
@@ -28,3 +30,10 @@ def test_ways_take_turns() -> None:
     ways = {name: lambda name=name: order.append(name) for name in ("one", "other")}
     assert least_seconds(ways, 2).keys() == ways.keys()
     assert order == ["one", "other"] * 3
+
+
+def test_each_client_waits_for_its_answer() -> None:
+    stream = requests([3, 5, 4], np.random.default_rng(0))
+    with ThreadPoolExecutor(2) as clients:
+        answers = from_clients(lambda feeds: feeds["input_ids"].shape[1], stream, clients)()
+    assert answers == [3, 5, 4]
