@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.core import mapping as mapping_module
 from ftuner.errors import ShapeError
+from ftuner.tasks import mapping as mapping_module
 from ftuner.tasks.mapping import (
     TaskMapping,
     covers_exactly_once,

@@ -19,9 +19,11 @@ from ftuner.core.evaluation import compiled
 from ftuner.cost.functions import operation_cycles
 from ftuner.cost.step import Estimate, Machine, Stream, estimate_of
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.tasks.bounds import Variable, decided, least_at, variables_of
 from ftuner.tasks.program import (
     LANES,
     RANGE,
+    REDUCTION_CHAINS,
     WORKERS,
     Apply,
     Assign,
@@ -43,13 +45,10 @@ from ftuner.tasks.program import (
     tiles_across,
     uses,
 )
-from ftuner.tasks.proofs import Variable, decided, least_at, variables_of
 from ftuner.ukernels.funnel import Funnel, Sieve
 
 Tiles = tuple[tuple[str, int], ...]
 """The value of each tile parameter."""
-REDUCTION_CHAINS = 4
-"""Independent accumulators of a reduction, as `tasks.llvm` writes them."""
 
 
 @dataclass

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ftuner.core.dim import Dim, product, symbol, symbols_of
+from ftuner.core.dim import Dim, product, row_major_strides, symbol, symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
 
 WORKERS = "workers"
 """The symbol of the number of workers that run a schedule."""
+REDUCTION_CHAINS = 4
+"""Vectors of a reduction that are added independently. Derived: the latency of a multiply-add is
+four cycles on most cores, at one to two of them a cycle."""
 
 
 def _line() -> Any:
@@ -33,6 +36,13 @@ class Array:
     shape: tuple[Dim, ...]
     is_output: bool
     line: int = _line()
+
+    def flat(self, index: Sequence[Dim]) -> Dim:
+        """The number of an element in row-major order."""
+        total: Dim = 0
+        for position, stride in zip(index, row_major_strides(self.shape), strict=True):
+            total = total + position * stride
+        return total
 
 
 class Expr:

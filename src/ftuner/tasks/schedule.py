@@ -18,11 +18,13 @@ from ftuner.core.evaluation import evaluate
 from ftuner.errors import DTypeError, OperandError, ScheduleError, ShapeError
 from ftuner.runtime.cpu.arrays import Array, address_of, any_tensor, as_array, tensor_of
 from ftuner.runtime.cpu.memory import allocated
+from ftuner.tasks.claims import Check
 from ftuner.tasks.cost import Costs, Tiles, kept_tiles
 from ftuner.tasks.interpret import interpret
-from ftuner.tasks.parse import Source, parse, source_of, tile_parameters
+from ftuner.tasks.parse import parse
 from ftuner.tasks.program import WORKERS, Program
-from ftuner.tasks.proofs import Check, prove
+from ftuner.tasks.proofs import prove
+from ftuner.tasks.source import Source, source_of, tile_parameters
 from ftuner.ukernels.funnel import Funnel
 
 MOST_TILES = 64

@@ -11,7 +11,7 @@ from itertools import product as all_of
 
 from ftuner.codegen.triton.functions import Functions, literal, scalar_bool, type_text
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument, Source, function_source
-from ftuner.core.dim import Dim, least_value, product, row_major_strides
+from ftuner.core.dim import Dim, least_value, product
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import neutral
 from ftuner.core.symbolic import Atom, Symbol
@@ -256,10 +256,7 @@ class _Writer:
         return " & ".join([*block, *self._masks]) or "True"
 
     def _address(self, array: str, index: Sequence[Dim]) -> str:
-        flat: Dim = 0
-        shape = self._program.array(array).shape
-        for position, stride in zip(index, row_major_strides(shape), strict=True):
-            flat = flat + position * stride
+        flat = self._program.array(array).flat(index)
         lanes = f" + tl.full([{self._size}], 0, tl.int64)" if self._lane else ""
         return f"{array}_p + {self._dim(flat)}{lanes}"
 

@@ -1,0 +1,142 @@
+"""Least values of dims over loop variables.
+
+A dim that is linear in a loop variable is least at one of its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ftuner.core.dim import Dim, least_value, quotient, symbol, symbols_of
+from ftuner.core.symbolic import Atom, Symbolic
+from ftuner.tasks.program import (
+    RANGE,
+    REPEAT,
+    Apply,
+    Expr,
+    Loop,
+    Statement,
+    Test,
+    expressions,
+    linear,
+    statements,
+)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A loop variable, `begin <= name < end`."""
+
+    name: str
+    begin: Dim
+    end: Dim
+    kind: str
+    line: int
+
+
+def variables_of(loop: Loop) -> list[Variable]:
+    bounds = zip(loop.names, loop.begins, loop.ends, strict=True)
+    return [Variable(name, begin, end, loop.kind, loop.line) for name, begin, end in bounds]
+
+
+def conjuncts(condition: Expr) -> Iterator[Expr]:
+    """The conditions that hold together where one does."""
+    match condition:
+        case Apply("logical_and", (x, y)):
+            yield from conjuncts(x)
+            yield from conjuncts(y)
+        case _:
+            yield condition
+
+
+def holds(goal: Dim, variables: Sequence[Variable], facts: Sequence[Test]) -> bool:
+    """Whether a goal is known to be zero or more."""
+    candidates = [goal, *(goal - f.dim for f in facts), *(goal + f.dim for f in facts if f.exact)]
+    for candidate in candidates:
+        least = least_at(candidate, variables)
+        low = None if least is None else least_value(least)
+        if low is not None and low >= 0:
+            return True
+    return False
+
+
+def least_at(goal: Dim, variables: Sequence[Variable]) -> Dim | None:
+    """A dim of extents that a goal is never below, where all variables have values; the least value
+    if the goal has no quotients. None if it is not found."""
+    goal, known = _without_atoms(goal, [*variables])
+    for variable in reversed(known):
+        parts = linear(goal, variable.name)
+        if parts is None:
+            return None
+        factor, rest = parts
+        if factor == 0:
+            continue
+        up, down = least_value(factor), least_value(-factor)
+        if up is not None and up >= 0:
+            goal = rest + factor * variable.begin
+        elif down is not None and down >= 0:
+            goal = rest + factor * (variable.end - 1)
+        else:
+            return None
+    return goal
+
+
+def _without_atoms(goal: Dim, variables: list[Variable]) -> tuple[Dim, list[Variable]]:
+    """Quotients and remainders of loop variables by numbers as variables of their own."""
+    if isinstance(goal, int):
+        return goal, variables
+    names = {v.name for v in variables}
+    total: Dim = 0
+    for monomial, coefficient in goal.terms:
+        term: Dim = coefficient
+        for atom in monomial:
+            part: Dim = Symbolic((((atom,), 1),))
+            if isinstance(atom, Atom) and not names.isdisjoint(symbols_of((part,))):
+                bounds = _bounds(atom, variables)
+                if bounds is not None:
+                    name = f"<{atom.text}>"
+                    if all(v.name != name for v in variables):
+                        variables = [*variables, Variable(name, *bounds, REPEAT, 0)]
+                    part = symbol(name)
+            term = term * part
+        total = total + term
+    return total, variables
+
+
+def _bounds(atom: Atom, variables: Sequence[Variable]) -> tuple[Dim, Dim] | None:
+    """The least value of a quotient or a remainder, and one above the largest."""
+    if not isinstance(atom.y, int) or atom.y <= 0:
+        return None
+    if atom.kind == "remainder":
+        return 0, atom.y
+    if atom.kind != "quotient":
+        return None
+    low, high = least_at(atom.x, variables), least_at(-atom.x, variables)
+    if low is None or high is None:
+        return None
+    return quotient(low, atom.y), quotient(-high, atom.y) + 1
+
+
+def decided(
+    body: Sequence[Statement], variables: Sequence[Variable], names: Sequence[str]
+) -> dict[Test, Dim]:
+    """The tests within a body that depend on some names, and the least value of each over
+    `variables` and those of loops that are written out, free of other loops of the body."""
+    found: dict[Test, Dim] = {}
+    known, inner = [*variables], set[str]()
+    for loop in (s for s in statements(body) if isinstance(s, Loop)):
+        if loop.constant and loop.kind != RANGE:
+            known += variables_of(loop)
+        else:
+            inner |= set(loop.names)
+    for statement in statements(body):
+        for test in expressions(statement):
+            if not isinstance(test, Test) or test.exact:
+                continue
+            least = least_at(test.dim, known)
+            if least is None or not inner.isdisjoint(symbols_of((least,))):
+                continue
+            if not set(symbols_of((test.dim,))).isdisjoint(names):
+                found[test] = least
+    return found

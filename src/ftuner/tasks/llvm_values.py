@@ -1,0 +1,331 @@
+"""Values of a program in LLVM IR: dims, elements, and loads and stores of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.builder import (
+    I1,
+    I64,
+    any_lane,
+    const,
+    maximum,
+    minimum,
+    reserve,
+    scalar_type,
+    splat,
+)
+from ftuner.codegen.llvm.ir.lanes import load_apart, load_lanes, store_lanes
+from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
+from ftuner.core.dim import Dim, least_value
+from ftuner.core.evaluation import evaluate
+from ftuner.core.symbolic import Atom, Symbol
+from ftuner.hardware.isa import InstructionSet
+from ftuner.tasks.program import (
+    Apply,
+    Choose,
+    Element,
+    Expr,
+    IndexValue,
+    Load,
+    Local,
+    Number,
+    Program,
+    Store,
+    Test,
+    linear,
+    tiles_across,
+    uses,
+)
+
+MOST_APART = 4
+"""Distance of elements up to which vectors are shuffled from contiguous ones."""
+Totals = Mapping[Local | tuple[str, tuple[int, ...]], ir.Value]
+"""The accumulators of locals, and of elements of tiles."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The vector of a `lanes` loop that is being written."""
+
+    name: str
+    base: ir.Value
+    number: int
+    """Of the vector, where the loop is written out."""
+    live: ir.Value | None
+    """The mask of lanes for which statements are executed; None for all."""
+    chosen: ir.Value | None = None
+    """The part of it that is due to conditions."""
+    totals: Totals = field(default_factory=dict)
+    """The accumulators of reductions."""
+
+
+class Values:
+    """Values where the builder is: scalars, and vectors in a `lanes` loop."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, program: Program, isa: InstructionSet,
+        env: dict[str, ir.Value], places: Mapping[str, ir.Value],
+    ) -> None:  # fmt: skip
+        self._builder, self._program, self._isa = builder, program, isa
+        self._env, self._places = env, places
+        self._numbers: dict[str, int] = {}
+        """Values of variables of loops that are written out."""
+        self._element = scalar_type(program.dtype)
+        self._lanes = isa.vector_bytes // program.dtype.itemsize
+        self._vector = ir.VectorType(self._element, self._lanes)
+        self._locals: dict[str, ir.Value] = {}
+        self._wide: set[str] = set()
+        """Locals and tiles of a `lanes` loop."""
+        self._tiles: dict[str, dict[tuple[int, ...], ir.Value]] = {}
+        self._across = tiles_across(program)
+        self._at: Vector | None = None
+        self._guard: ir.Value | None = None
+        """A scalar condition under which memory may be read; None if it may."""
+        self._assumed: frozenset[Test] = frozenset()
+        self._nothing = reserve(builder, self._vector)
+        builder.store(ir.Constant(self._vector, None), self._nothing)
+
+    # Indices.
+
+    def dim(self, dim: Dim, values: Mapping[str, ir.Value] | None = None) -> ir.Value:
+        """An index, with other values for some symbols."""
+        builder = self._builder
+        if isinstance(dim, int):
+            return const(dim)
+        total: ir.Value | None = None
+        for monomial, coefficient in dim.terms:
+            term: ir.Value | None = None if coefficient == 1 and monomial else const(coefficient)
+            for atom in monomial:
+                part = self._atom(atom, values or {})
+                term = part if term is None else builder.mul(term, part)
+            assert term is not None
+            total = term if total is None else builder.add(total, term)
+        assert total is not None
+        return total
+
+    def _atom(self, atom: Atom | Symbol, values: Mapping[str, ir.Value]) -> ir.Value:
+        builder = self._builder
+        if isinstance(atom, Symbol):
+            return values[atom.name] if atom.name in values else self._env[atom.name]
+        x, y = self.dim(atom.x, values), self.dim(atom.y, values)
+        if atom.kind in ("maximum", "minimum"):
+            return (maximum if atom.kind == "maximum" else minimum)(builder, x, y)
+        if atom.kind == "whole":
+            return x
+        low = least_value(atom.x)
+        if low is not None and low >= 0:
+            return (builder.udiv if atom.kind == "quotient" else builder.urem)(x, y)
+        # Divisors are positive: round towards minus infinity.
+        rest = builder.srem(x, y)
+        negative = builder.icmp_signed("<", rest, const(0))
+        if atom.kind == "remainder":
+            return builder.select(negative, builder.add(rest, y), rest)
+        rounded = builder.sdiv(x, y)
+        return builder.select(negative, builder.sub(rounded, const(1)), rounded)
+
+    def _each_lane(self, dim: Dim) -> ir.Value:
+        """An index; a vector of them if it depends on the lanes."""
+        lanes, builder = self._at, self._builder
+        if lanes is None or not uses(dim, lanes.name):
+            return self.dim(dim)
+        parts = linear(dim, lanes.name)
+        if parts is None:
+            value: ir.Value = ir.Constant(ir.VectorType(I64, self._lanes), ir.Undefined)
+            for lane in range(self._lanes):
+                own = {lanes.name: builder.add(lanes.base, const(lane))}
+                value = builder.insert_element(value, self.dim(dim, own), const(lane))
+            return value
+        numbers = ir.Constant(ir.VectorType(I64, self._lanes), list(range(self._lanes)))
+        step = splat(builder, self.dim(parts[0]), self._lanes)
+        first = splat(builder, self.dim(dim), self._lanes)
+        return builder.add(first, builder.mul(numbers, step))
+
+    # Elements.
+
+    def _widened(self, expr: Expr) -> ir.Value:
+        return self._wide_value(self.value(expr))
+
+    def _wide_value(self, value: ir.Value) -> ir.Value:
+        return value if elements.lanes_of(value) else splat(self._builder, value, self._lanes)
+
+    def condition(self, expr: Expr) -> ir.Value | None:
+        """A condition; None if it is known to hold."""
+        builder = self._builder
+        match expr:
+            case Test(dim, exact):
+                if expr in self._assumed:
+                    return None
+                value = self._each_lane(dim)
+                zero = elements.zero(value.type)
+                return builder.icmp_signed("==" if exact else ">=", value, zero)
+            case Apply("logical_and", (x, y)):
+                return both(builder, self.condition(x), self.condition(y))
+        return self.value(expr)
+
+    def value(self, expr: Expr) -> ir.Value:
+        builder, dtype = self._builder, self._program.dtype
+        match expr:
+            case Number(number):
+                return ir.Constant(self._element, number)
+            case Local(name):
+                kind = self._vector if name in self._wide else self._element
+                return builder.load(self._locals[name], typ=kind)
+            case Element(tile):
+                wide = tile in self._wide or tile in self._across
+                kind = self._vector if wide else self._element
+                return builder.load(self._place(expr), typ=kind)
+            case Load():
+                return self._load(expr)
+            case IndexValue(dim):
+                index = self._each_lane(dim)
+                return builder.sitofp(index, elements.like(index.type, self._element))
+            case Choose(condition, x, y):
+                return self._choice(condition, x, y)
+            case Test() | Apply("logical_and"):
+                found = self.condition(expr)
+                return ir.Constant(I1, 1) if found is None else found
+            case Apply("logical_not", (x,)):
+                return builder.not_(self.value(x))
+            case Apply("logical_or" | "logical_xor" as word, (x, y)):
+                pair = elements.widened(builder, [self.value(x), self.value(y)])
+                return (builder.or_ if word == "logical_or" else builder.xor)(*pair)
+            case Apply("add", (x, Apply("multiply", (a, b)))):
+                return self._multiply_add(*self._alike(a, b, x))
+            case Apply("add", (Apply("multiply", (a, b)), x)):
+                return self._multiply_add(*self._alike(a, b, x))
+            case Apply("subtract", (x, Apply("multiply", (a, b)))):
+                first, second, third = self._alike(a, b, x)
+                return self._multiply_add(builder.fneg(first), second, third)
+            case Apply(function, arguments):
+                given = self._alike(*arguments)
+                return elements.apply(builder, function, given, dtype, self._isa.fused)
+        raise AssertionError(expr)
+
+    def _alike(self, *arguments: Expr) -> list[ir.Value]:
+        return elements.widened(self._builder, [self.value(a) for a in arguments])
+
+    def _multiply_add(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+        if self._isa.fused:
+            return intrinsic(self._builder, "fma", x, y, z)
+        return self._builder.fadd(self._builder.fmul(x, y), z)
+
+    def _choice(self, condition: Expr, x: Expr, y: Expr) -> ir.Value:
+        builder = self._builder
+        wanted = self.condition(condition)
+        if wanted is None:
+            return self.value(x)
+        chosen = []
+        for expr, own in ((x, wanted), (y, builder.not_(wanted))):
+            guard = self._guard
+            if elements.lanes_of(own):
+                with self._narrowed([own]):
+                    chosen.append(self.value(expr))
+            else:
+                self._guard = both(builder, guard, own)
+                chosen.append(self.value(expr))
+                self._guard = guard
+        return builder.select(*elements.widened(builder, [wanted, *chosen]))
+
+    @contextmanager
+    def _narrowed(self, conditions: Sequence[ir.Value]) -> Iterator[None]:
+        """Statements in the lanes for which some vectors of conditions hold."""
+        outer = self._at
+        if outer is not None:
+            live, chosen = outer.live, outer.chosen
+            for own in conditions:
+                live, chosen = both(self._builder, live, own), both(self._builder, chosen, own)
+            self._at = replace(outer, live=live, chosen=chosen)
+        yield
+        self._at = outer
+
+    def _place(self, element: Element) -> ir.Value:
+        return self._tiles[element.tile][self._index_of(element)]
+
+    def _index_of(self, element: Element) -> tuple[int, ...]:
+        index = element.index
+        if element.tile in self._across:
+            assert self._at is not None
+            leading = tuple(evaluate(d, self._numbers) for d in index[:-1])
+            return (*leading, self._at.number)
+        return tuple(evaluate(d, self._numbers) for d in index)
+
+    # Memory.
+
+    def _address(self, array: str, flat: Dim, values: Mapping[str, ir.Value]) -> ir.Value:
+        offset = self.dim(flat, values)
+        return self._builder.gep(self._places[array], [offset], source_etype=self._element)
+
+    def _safe(self, address: ir.Value, condition: ir.Value | None) -> ir.Value:
+        """The address, or one that may be read if a condition is false."""
+        if condition is None:
+            return address
+        return self._builder.select(condition, address, self._nothing)
+
+    def _load(self, load: Load) -> ir.Value:
+        builder, at_lanes = self._builder, self._at
+        flat, align = self._program.array(load.array).flat(load.index), self._program.dtype.itemsize
+        parts = None if at_lanes is None else linear(flat, at_lanes.name)
+        if at_lanes is None or (parts is not None and parts[0] == 0):
+            guard = self._guard
+            if at_lanes is not None and at_lanes.chosen is not None:
+                guard = both(builder, guard, any_lane(builder, at_lanes.live))
+            address = self._safe(self._address(load.array, flat, {}), guard)
+            return builder.load(address, typ=self._element, align=align)
+        step = None if parts is None else parts[0]
+        live = at_lanes.live
+        if step == 1:
+            address = self._safe(self._address(load.array, flat, {}), self._guard)
+            return load_lanes(builder, address, self._vector, align, live)
+        if isinstance(step, int) and 1 < abs(step) <= MOST_APART and self._guard is None:
+            address = self._address(load.array, flat, {})
+            return load_apart(builder, address, self._vector, align, step, live)
+        value: ir.Value = ir.Constant(self._vector, None)
+        for lane in range(self._lanes):
+            own = None if live is None else builder.extract_element(live, const(lane))
+            address = self._lane_address(load.array, flat, lane)
+            safe = self._safe(address, both(builder, self._guard, own))
+            one = builder.load(safe, typ=self._element, align=align)
+            value = builder.insert_element(value, one, const(lane))
+        return value
+
+    def _lane_address(self, array: str, flat: Dim, lane: int) -> ir.Value:
+        assert self._at is not None
+        own = self._builder.add(self._at.base, const(lane))
+        return self._address(array, flat, {self._at.name: own})
+
+    def _store(self, statement: Store) -> None:
+        builder, lanes, align = self._builder, self._at, self._program.dtype.itemsize
+        flat, value = (
+            self._program.array(statement.array).flat(statement.index),
+            self.value(statement.value),
+        )
+        if lanes is None:
+            builder.store(value, self._address(statement.array, flat, {}), align=align)
+            return
+        value = self._wide_value(value)
+        parts = linear(flat, lanes.name)
+        if parts is not None and parts[0] == 1:
+            address = self._address(statement.array, flat, {})
+            store_lanes(builder, value, address, align, lanes.live)
+            return
+        for lane in range(self._lanes):
+            one = builder.extract_element(value, const(lane))
+            with ExitStack() as branch:
+                if lanes.live is not None:
+                    own = builder.extract_element(lanes.live, const(lane))
+                    branch.enter_context(builder.if_then(own))
+                address = self._lane_address(statement.array, flat, lane)
+                builder.store(one, address, align=align)
+
+
+def both(builder: ir.IRBuilder, x: ir.Value | None, y: ir.Value | None) -> ir.Value | None:
+    """Two conditions together; None stands for true."""
+    if x is None or y is None:
+        return y if x is None else x
+    return builder.and_(*elements.widened(builder, [x, y]))

@@ -1,0 +1,343 @@
+"""From an expression of Python to a dim, or to an expression of elements."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from operator import add, mul, sub
+from types import ModuleType
+from typing import Any
+
+from ftuner.core.dim import Dim, ceil_quotient, quotient, remainder, symbol, symbols_of
+from ftuner.core.dim import maximum as larger
+from ftuner.core.dim import minimum as smaller
+from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.errors import ScheduleError, UndefinedNameError, UnsupportedStatementError
+from ftuner.tasks.program import (
+    WORKERS,
+    Apply,
+    Array,
+    Choose,
+    Element,
+    Expr,
+    IndexValue,
+    Load,
+    Local,
+    Number,
+    Test,
+    uses,
+)
+from ftuner.tasks.source import Source
+
+FUNCTIONS = {"abs": "absolute", "max": "maximum", "min": "minimum"}
+"""Python's names of functions of elements."""
+OPERATORS: Mapping[type[ast.AST], str] = {
+    ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", ast.Div: "divide",
+}  # fmt: skip
+_COMPARISONS = {ast.Lt: "less", ast.LtE: "less_equal", ast.Eq: "equal"}
+_OF_INDICES: Mapping[type[ast.AST], Callable[[Dim, Dim], Dim]] = {
+    ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: quotient, ast.Mod: remainder,
+}  # fmt: skip
+Value = Expr | int | Any
+"""An expression of elements, or a `Dim`."""
+
+
+@dataclass
+class LocalVariable:
+    """A local scalar or a register tile."""
+
+    name: str
+    lane: str | None
+    """The `lanes` loop that it is of."""
+    shape: tuple[int, ...] = ()
+    across: bool | None = None
+    """Of a tile from outside of `lanes` loops: whether its last axis is along lanes."""
+
+
+class Expressions:
+    """The names that are known where a schedule is parsed, and what expressions of them mean."""
+
+    def __init__(self, source: Source, tiles: Mapping[str, int]) -> None:
+        self._source = source
+        self._node = source.node
+        self._arrays: dict[str, Array] = {}
+        self._extents: dict[str, None] = {}
+        self._scopes: list[dict[str, Any]] = [dict(tiles)]
+        """Dims, variables, mappings (tuples of factors)."""
+        self._names: set[str] = {WORKERS}
+        self._lane: str | None = None
+        self._lane_extent: Dim = 0
+        self._unrolled: set[str] = set()
+        self._reduced: set[str] = set()
+        self._read: set[str] = set()
+        self._in_tasks = False
+
+    def error(self, kind: type[ScheduleError], node: ast.AST, message: str) -> ScheduleError:
+        return self._source.error(kind, getattr(node, "lineno", self._node.lineno), message)
+
+    def unsupported(self, node: ast.AST, message: str) -> ScheduleError:
+        return self.error(UnsupportedStatementError, node, message)
+
+    # Names.
+
+    def _lookup(self, node: ast.Name) -> Any:
+        for scope in reversed(self._scopes):
+            if node.id in scope:
+                return scope[node.id]
+        if node.id == WORKERS:
+            return symbol(WORKERS)
+        value = self._source.globals.get(node.id)
+        if type(value) in (int, float):
+            return value if isinstance(value, int) else Number(float(value or 0.0))
+        known = [n for scope in self._scopes for n in scope] + [*self._arrays]
+        meant = _meant(node.id, known)
+        outside = f" (it is {type(value).__name__})" if value is not None else ""
+        raise self.error(
+            UndefinedNameError, node, f"{node.id!r} is not defined here{outside}{meant}"
+        )
+
+    def _word(self, node: ast.expr) -> str:
+        """The word that a call names: as itself, or as an attribute of a module."""
+        match node:
+            case ast.Name(name) if not any(name in scope for scope in self._scopes):
+                return name
+            case ast.Attribute(ast.Name(base), name):
+                if isinstance(self._source.globals.get(base), ModuleType):
+                    return name
+        return ""
+
+    def _unique(self, name: str) -> str:
+        found, number = name, 2
+        while found in self._names:
+            found, number = f"{name}_{number}", number + 1
+        self._names.add(found)
+        return found
+
+    # Indices.
+
+    def _dim(self, node: ast.expr, what: str) -> Dim:
+        value = self._value(node)
+        if isinstance(value, Expr):
+            raise self.unsupported(
+                node,
+                f"{what} is `{ast.unparse(node)}`, a number with a fraction; expected an index",
+            )
+        found: Dim = value
+        return found
+
+    def _index(self, node: ast.Subscript, axes: int) -> tuple[Dim, ...]:
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for part in parts:
+            if isinstance(part, (ast.Slice, ast.Starred)):
+                raise self.unsupported(node, f"`{ast.unparse(node)}`: a slice")
+        if len(parts) != axes:
+            raise self.unsupported(
+                node, f"`{ast.unparse(node)}` has {len(parts)} indices; it has {axes} axes"
+            )
+        return tuple(self._dim(part, "an index") for part in parts)
+
+    def _tile_element(self, node: ast.Subscript) -> tuple[LocalVariable, Element, bool]:
+        """The tile, the element, and whether its last index is the variable of the lanes loop."""
+        assert isinstance(node.value, ast.Name)
+        entry = self._lookup(node.value)
+        if not isinstance(entry, LocalVariable) or not entry.shape:
+            raise self.unsupported(node, f"{node.value.id!r} is no array and no tile")
+        index = self._index(node, len(entry.shape))
+        across = False
+        if self._lane is not None and entry.lane is None and uses(index[-1], self._lane):
+            across = index[-1] == symbol(self._lane)
+            if not across or self._lane_extent != entry.shape[-1]:
+                raise self.unsupported(
+                    node,
+                    f"`{ast.unparse(node)}`: along lanes the last index is that of "
+                    f"`lanes({entry.shape[-1]})` alone",
+                )
+        if entry.across not in (None, across):
+            raise self.unsupported(
+                node, f"`{ast.unparse(node)}`: the tile is used along lanes and by numbers"
+            )
+        entry.across = across
+        for position in index[: len(index) - across]:
+            if unknown := set(symbols_of((position,))) - self._unrolled:
+                raise self.unsupported(
+                    node,
+                    f"`{ast.unparse(node)}`: {', '.join(sorted(unknown))} is not known when it is "
+                    "compiled; registers have no addresses: use `repeat` of numbers",
+                )
+        return entry, Element(entry.name, index), across
+
+    # Values.
+
+    def _condition(self, node: ast.expr) -> Expr:
+        value = self._value(node)
+        if not (isinstance(value, Expr) and is_condition(value)):
+            raise self.unsupported(node, f"`{ast.unparse(node)}` is no condition")
+        return value
+
+    def _element(self, value: Value, node: ast.expr) -> Expr:
+        """A number: an index becomes one."""
+        if isinstance(value, int):
+            return Number(float(value))
+        if not isinstance(value, Expr):
+            return IndexValue(value)
+        if is_condition(value):
+            raise self.unsupported(node, f"`{ast.unparse(node)}` is a condition; expected a number")
+        return value
+
+    def _value(self, node: ast.expr) -> Value:
+        match node:
+            case ast.Constant(bool()) | ast.Constant(str()):
+                pass
+            case ast.Constant(int() as number):
+                return number
+            case ast.Constant(float() as number):
+                return Number(number)
+            case ast.Name():
+                return self._named(node)
+            case ast.Attribute(ast.Name(base), name):
+                value = getattr(self._source.globals.get(base), name, None)
+                if type(value) is float:
+                    return Number(value)
+                raise self.error(UndefinedNameError, node, f"`{ast.unparse(node)}` is no float")
+            case ast.Subscript(ast.Name(name)):
+                return self._subscript(node, name)
+            case ast.BinOp(x, sign, y):
+                return self._operation(node, self._value(x), sign, self._value(y))
+            case ast.UnaryOp(ast.USub(), x):
+                value = self._value(x)
+                if isinstance(value, Number):
+                    return Number(-value.value)
+                if isinstance(value, Expr):
+                    return Apply("negative", (self._element(value, x),))
+                return -value
+            case ast.UnaryOp(ast.Not(), x):
+                return Apply("logical_not", (self._condition(x),))
+            case ast.BoolOp(sign, values):
+                word = "logical_and" if isinstance(sign, ast.And) else "logical_or"
+                found, *others = map(self._condition, values)
+                for other in others:
+                    found = Apply(word, (found, other))
+                return found
+            case ast.Compare(first, signs, others):
+                operands = [self._value(x) for x in (first, *others)]
+                tests = [
+                    self._comparison(node, x, sign, y)
+                    for x, sign, y in zip(operands, signs, operands[1:], strict=False)
+                ]
+                found = tests[0]
+                for test in tests[1:]:
+                    found = Apply("logical_and", (found, test))
+                return found
+            case ast.IfExp(test, x, y):
+                condition = self._condition(test)
+                return Choose(
+                    condition, self._element(self._value(x), x), self._element(self._value(y), y)
+                )
+            case ast.Call(func, arguments, []):
+                return self._call(node, func, arguments)
+        raise self.unsupported(node, f"`{ast.unparse(node)}` is not supported")
+
+    def _named(self, node: ast.Name) -> Value:
+        if node.id in self._arrays:
+            raise self.unsupported(node, f"the array {node.id!r} without an index")
+        value = self._lookup(node)
+        if isinstance(value, tuple):
+            raise self.unsupported(node, f"the mapping {node.id!r} in arithmetic")
+        if isinstance(value, LocalVariable):
+            if value.shape:
+                raise self.unsupported(node, f"the tile {node.id!r} without an index")
+            self._read.add(node.id)
+            return Local(value.name)
+        return value
+
+    def _subscript(self, node: ast.Subscript, name: str) -> Expr:
+        array = self._arrays.get(name)
+        if array is not None:
+            if not self._in_tasks:
+                raise self.unsupported(node, f"{name!r} is read outside of the tasks")
+            return Load(name, self._index(node, len(array.shape)), line=node.lineno)
+        _, element, across = self._tile_element(node)
+        if not across:
+            self._read.add(name)
+        return element
+
+    def _operation(self, node: ast.BinOp, x: Value, sign: ast.operator, y: Value) -> Value:
+        if not isinstance(x, Expr) and not isinstance(y, Expr):
+            operation = _OF_INDICES.get(type(sign))
+            if operation is not None:
+                if isinstance(sign, (ast.FloorDiv, ast.Mod)) and not (isinstance(y, int) and y > 0):
+                    raise self.unsupported(
+                        node,
+                        f"`{ast.unparse(node)}`: an index is divided by positive numbers alone",
+                    )
+                return operation(x, y)
+        elements = (self._element(x, node.left), self._element(y, node.right))
+        if isinstance(sign, ast.Pow) and y == 2:
+            return Apply("multiply", (elements[0], elements[0]))
+        if isinstance(sign, ast.Pow):
+            return Apply("power", elements)
+        if type(sign) not in OPERATORS:
+            raise self.unsupported(node, f"`{ast.unparse(node)}`: only indices have it")
+        if all(isinstance(e, Number) for e in elements) and not isinstance(sign, ast.Div):
+            row = SCALAR_FUNCTIONS[OPERATORS[type(sign)]]
+            return Number(float(row.reference(*(e.value for e in elements))))  # type: ignore[attr-defined]
+        return Apply(OPERATORS[type(sign)], elements)
+
+    def _comparison(self, node: ast.Compare, x: Value, sign: ast.cmpop, y: Value) -> Expr:
+        match sign:
+            case ast.NotEq():
+                return Apply("logical_not", (self._comparison(node, x, ast.Eq(), y),))
+            case ast.Gt():
+                return self._comparison(node, y, ast.Lt(), x)
+            case ast.GtE():
+                return self._comparison(node, y, ast.LtE(), x)
+            case ast.Lt() | ast.LtE() | ast.Eq():
+                if isinstance(x, Expr) or isinstance(y, Expr):
+                    operands = (self._element(x, node), self._element(y, node))
+                    return Apply(_COMPARISONS[type(sign)], operands)
+                if isinstance(sign, ast.Eq):
+                    return Test(x - y, exact=True)
+                return Test(y - x - 1 if isinstance(sign, ast.Lt) else y - x)
+        raise self.unsupported(node, f"`{ast.unparse(node)}` is not supported")
+
+    def _call(self, node: ast.Call, func: ast.expr, arguments: list[ast.expr]) -> Value:
+        word = self._word(func)
+        values = [self._value(a) for a in arguments]
+        if word == "ceil_div" and len(values) == 2:
+            if isinstance(values[0], Expr) or type(values[1]) is not int or values[1] < 1:
+                raise self.unsupported(
+                    node, f"`{ast.unparse(node)}`: expected an index and a positive number"
+                )
+            return ceil_quotient(values[0], values[1])
+        name = FUNCTIONS.get(word, word)
+        if word == "where" and len(values) == 3:
+            condition = self._condition(arguments[0])
+            x, y = (self._element(v, a) for v, a in zip(values[1:], arguments[1:], strict=True))
+            return Apply("where", (condition, x, y))
+        row = SCALAR_FUNCTIONS.get(name)
+        if row is None or "float" not in row.kinds:
+            meant = _meant(word, SCALAR_FUNCTIONS)
+            raise self.error(UndefinedNameError, node, f"no function `{ast.unparse(func)}`{meant}")
+        if len(values) != row.arity:
+            raise self.unsupported(node, f"{name} of {len(values)} arguments; expected {row.arity}")
+        if not any(isinstance(v, Expr) for v in values) and name in ("maximum", "minimum"):
+            return (larger if name == "maximum" else smaller)(*values)
+        elements = (self._element(v, a) for v, a in zip(values, arguments, strict=True))
+        return Apply(name, tuple(elements))
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    close = get_close_matches(word, [*known], 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def is_condition(expr: Expr) -> bool:
+    """Whether the elements of an expression are bool."""
+    if isinstance(expr, Test):
+        return True
+    if not isinstance(expr, Apply) or expr.function == "where":
+        return False
+    row = SCALAR_FUNCTIONS[expr.function]
+    return row.result == "bool" or row.kinds == {"bool"}
