@@ -33,7 +33,8 @@ class PatchOfWorker(NamedTuple):
     def to_document(self) -> dict[str, Any]:
         """The patch as JSON can hold it."""
         values = {n: list(x) if isinstance(x, tuple) else x for n, x in self._asdict().items()}
-        return {**values, "ukernel": str(values.pop("kernel"))}
+        kernel = values.pop("kernel")
+        return {**values, "ukernel": str(kernel)}
 
 
 class Region(NamedTuple):
