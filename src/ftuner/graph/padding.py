@@ -59,6 +59,8 @@ def proven_padding(graph: Graph) -> Padding | str:
         dims = value.shape
         if value.rank != 2 or not all(_is_symbol(d) for d in dims) or dims[0] == dims[1]:
             continue
+        if value.dtype.on_host:
+            continue  # Text.
         proof = _Proof(number, graph.inputs)
         try:
             return proof.of(graph)

@@ -102,7 +102,7 @@ class Following:
 
     def tail(self, value: Value, axis: int) -> Any:
         """The constant of a value in the tail of an axis; None if it is not known."""
-        if value.constant is not None and value.constant.size == 1:
+        if value.constant is not None and value.constant.size == 1 and not value.dtype.on_host:
             return value.constant.reshape(())[()]
         return self.tails(value).get(axis)
 
