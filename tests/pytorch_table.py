@@ -65,7 +65,7 @@ def table() -> str:
     for name in left:
         reasons.setdefault(reason(name), []).append(name)
     rows = [f"| {_named(names)} | {why} |" for why, names in sorted(reasons.items())]
-    others = sorted(n for n in {*ATEN, *COMPLEX} if n not in known and not n.startswith("prims::"))
+    others = sorted(n for n in {*ATEN, *COMPLEX} if n not in known and "::" not in n)
     return "\n".join(
         [
             "# PyTorch's operators",

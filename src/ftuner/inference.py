@@ -344,11 +344,9 @@ def compiled(
 
 def _parts(graph: Graph, backend: Backend, options: Options) -> SplitGraph:
     """The parts of a graph, which loses its nodes, as they are compiled."""
-    return divided(
-        optimised(
-            graph.moved(), backend.multiplies_halves, backend.narrow_dtypes, options.precision
-        )
-    )
+    halves, narrow = backend.multiplies_halves, backend.narrow_dtypes
+    whole = optimised(graph.moved(), halves, narrow, options.precision)
+    return divided(whole, options.unpad)
 
 
 def _variants(
@@ -400,8 +398,8 @@ def compile(
         dynamic_shapes: of a module, as of `torch.export.export`. By default, all extents are
             dynamic that can be; which cannot is logged.
         device: by default the one that the module is on.
-        threads, progress, dtype, append_in_place, random_seed, memory_limit, warm, precision,
-            unpad: as of `load`.
+        threads, progress, dtype, append_in_place, random_seed, memory_limit: as of `load`.
+        warm, precision, unpad: as of `load`.
 
     Returns:
         The model. That of a module or an exported program is called as these are: with tensors, in

@@ -94,7 +94,7 @@ def recording() -> Iterator[Recorder]:
 
 def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     """What stands in for functions that lower, plan and run."""
-    init, launch = compiled.CompiledGraph.__init__, compiled.CompiledGraph._launch
+    init, execute = compiled.CompiledGraph.__init__, compiled.CompiledGraph._execute
     lowered, grown_product, run = lowering.lowered, PendingProduct.grown, Model.run
     make = Model.__init__
     between: dict[Model, set[Cell]] = {}
@@ -123,8 +123,8 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
             init(self, graph, session, *arguments)
         self.noted_cells = recorder.noted(found[0], session.kernels.isa.vector_bytes)
 
-    def noting_launch(self: Any, program: BoundProgram, words: int, alone: bool) -> None:
-        launch(self, program, words, alone)
+    def noting_run(self: Any, program: BoundProgram, *arguments: Any) -> None:
+        execute(self, program, *arguments)
         recorder.cells.update(self.noted_cells)
         for group in program.groups:
             for ready in group.plans:
@@ -154,7 +154,7 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     yield lowering, "lowered", noting_node
     yield PendingProduct, "grown", noting_epilogue
     yield compiled.CompiledGraph, "__init__", noting_graph
-    yield compiled.CompiledGraph, "_launch", noting_launch
+    yield compiled.CompiledGraph, "_execute", noting_run
     yield Products, "encode", noting_plan
     yield Products, "_enter", noting_product
     yield Model, "__init__", noting_parts

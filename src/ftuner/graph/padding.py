@@ -28,6 +28,8 @@ from ftuner.graph.padding_rules import (
     moved_axes,
 )
 
+NOT_ASKED = 'unpad="auto" was not given when the model was compiled'
+
 _UNCOUNTED = ("shape", "node")
 """Attributes that may hold the number of requests or positions: axes of results are checked."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Symbolic, minimum, product
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.ir import Node, Value
@@ -300,14 +301,15 @@ def _attention(proof: Following, node: Node) -> Tails:
         return {}
     if not proof.is_length(k.shape[-1]):
         raise NoProofError("mixes requests")
-    causal, sinks = node.attributes["causal"], node.attributes["sinks"]
+    softmax = AttentionSoftmax(**node.attributes)
+    causal = softmax.causal
     if isinstance(causal, int) and causal <= 0 and proof.is_length(q.shape[-2]):
         return {}
-    masks = node.inputs[3 : len(node.inputs) - sinks]
+    masks = node.inputs[3 : len(node.inputs) - softmax.sinks]
     if not masks:
         raise NoProofError("sees positions that no mask hides")
     (mask,) = masks
-    hidden = node.attributes["hidden"] <= HIDDEN
+    hidden = softmax.hidden <= HIDDEN
 
     def hides(tail: Any) -> bool:
         return hidden and not tail if mask.dtype.kind == "bool" else bool(tail <= HIDDEN)

@@ -18,7 +18,7 @@ from ftuner.graph.appending import Appended, Copied
 from ftuner.graph.growing import grown_outputs
 from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.padding import Padding, proven_padding
+from ftuner.graph.padding import NOT_ASKED, Padding, proven_padding
 from ftuner.graph.steps import Lowered
 
 MAX_PARTS = 64
@@ -82,7 +82,7 @@ class SplitGraph(Graph):
     parts: tuple[Part, ...] = ()
     grown: tuple[Appended | Copied, ...] = ()
     """As `growing.grown_outputs` finds them."""
-    padding: Padding | str = ""
+    padding: Padding | str = NOT_ASKED
     """As `padding.proven_padding` finds it."""
 
 
@@ -134,11 +134,13 @@ def split(graph: Graph) -> tuple[Part, ...]:
         left = after
 
 
-def divided(graph: Graph) -> SplitGraph:
-    """A graph in parts, which does not keep the nodes of the whole graph."""
+def divided(graph: Graph, unpads: bool = False) -> SplitGraph:
+    """A graph in parts, which does not keep the nodes of the whole graph. `unpads`: whether to look
+    for a proof that padding can be left out."""
     if isinstance(graph, SplitGraph):
         return graph
-    parts, grown, padding = split(graph), grown_outputs(graph), proven_padding(graph)
+    padding = proven_padding(graph) if unpads else NOT_ASKED
+    parts, grown = split(graph), grown_outputs(graph)
     return SplitGraph(graph.inputs, graph.outputs, (), graph.constraints, parts, grown, padding)
 
 

@@ -12,15 +12,13 @@ import numpy.typing as npt
 
 from ftuner.errors import FTunerError, InputError, ShapeError
 from ftuner.graph.ir import Graph
-from ftuner.graph.padding import Axes, Padding
+from ftuner.graph.padding import NOT_ASKED, Axes, Padding
 from ftuner.graph.steps import Step
 from ftuner.runtime.backend import Boundary, Executable, Options
 from ftuner.runtime.chain import Chain
 from ftuner.runtime.ops.operands import AnyTensor, Foreign
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.variants import Variants
-
-NOT_ASKED = 'unpad="auto" was not given'
 
 
 class Batches(ABC):

@@ -66,7 +66,7 @@ class Model(Batches, Shown):
         options = self._options = options or Options()
         self._names = [name for name, _ in graph.outputs]
         self._keys = RandomKeys(options.random_seed)
-        graph = divided(graph)
+        graph = divided(graph, options.unpad)
         given = tuple(v for v in graph.inputs if not isinstance(v, RandomKey))
         self._draws = len(given) < len(graph.inputs)
         """Whether a run draws random numbers."""

@@ -53,19 +53,24 @@ def registered(operator: Operator, name: str) -> Any:
 
 
 def _row(operator: Operator) -> Any:
-    """The row of `frontends.torch.registry`, which takes lists as torch has them."""
-    return lambda *operands, **attributes: operator.importer(*operands, **attributes)
+    """The row of `frontends.torch.registry`."""
+    names = _operands(operator)
+    return lambda **given: operator.importer(*[given.pop(n) for n in names], **given)
+
+
+def _operands(operator: Operator) -> list[str]:
+    parameters = inspect.signature(operator.importer).parameters.values()
+    return [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
 
 
 def _schema(operator: Operator) -> str:
-    parameters = inspect.signature(operator.importer).parameters.values()
-    operands = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     attributes = []
     for p in operator.attributes:
         kind = inspect.signature(operator.importer).parameters[p.name].annotation
         default = "" if p.default is p.empty else f"={_text(p.default)}"
         attributes.append(f"{_SCHEMAS[kind]} {p.name}{default}")
-    taken = [f"Tensor {name}" for name in operands] + ["*"] * bool(attributes) + attributes
+    operands = [f"Tensor {name}" for name in _operands(operator)]
+    taken = operands + ["*"] * bool(attributes) + attributes
     results = len(operator.signature.results)
     returned = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
     return f"({', '.join(taken)}) -> {returned}"

@@ -63,10 +63,13 @@ def name_of(target: Any) -> str:
 @cache
 def places_of(target: Any, row: Row) -> Mapping[str, str]:
     """The parameter of a row for each argument of an operator, in their order, but for those
-    without a meaning."""
+    without a meaning. A row may take all by their names."""
     names = [a.name for a in target._schema.arguments if a.name not in MEANINGLESS]
     bound = {"pieces", *(row.keywords if isinstance(row, partial) else ())}
-    own = [p for p in signature(row).parameters if p not in bound]
+    parameters = signature(row).parameters
+    own = [p for p in parameters if p not in bound]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        own = names
     operands = (p for p in own if p not in names)
     return {name: name if name in own else next(operands) for name in names}
 
