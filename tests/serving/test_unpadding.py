@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ftuner
-from ftuner.errors import InputError
+from ftuner.errors import ConfigurationError, InputError
 from ftuner.runtime.model import Model
 from ftuner.serving.unpadding import run_unpadded
 
@@ -137,6 +137,8 @@ def test_fastembed(path: Path, model: Model) -> None:
         np.testing.assert_allclose(found[1], x[1], rtol=1e-5)
     (classes,) = session.run(["classes"], feeds)
     np.testing.assert_allclose(classes, wanted[1], rtol=1e-5)
+    with pytest.raises(ConfigurationError, match="precision"):
+        ftuner.unpad(TextEmbedding(), precision="half")
     embedding.model.model = object()
     with pytest.raises(InputError, match="no session of onnxruntime"):
         ftuner.unpad(embedding)

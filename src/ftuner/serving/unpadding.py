@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ftuner.core.dtype import FLOAT32
 from ftuner.errors import InputError
 from ftuner.graph.ir import Array
 from ftuner.inference import compile, load
@@ -28,7 +29,7 @@ MASK = "attention_mask"
 EXAMPLES = ["a sentence", "a somewhat longer sentence"]
 
 
-def unpad(embedder: Embedder) -> Embedder:
+def unpad(embedder: Embedder, *, precision: str = FLOAT32.name) -> Embedder:
     """Have ftuner run the encoder of an embedder, from now on and without padding; returns the
     embedder. Each text has the embedding that it has alone, up to rounding: padding on the left,
     too, takes no positions. Vectors of padding are zero.
@@ -36,6 +37,7 @@ def unpad(embedder: Embedder) -> Embedder:
     Args:
         embedder: a `SentenceTransformer` whose modules are PyTorch's, on the CPU, or a
             `fastembed.TextEmbedding`, for `embed` without `parallel`.
+        precision: of the encoder's products, as of `ftuner.load`.
 
     Raises:
         InputError: another object, or a model without an `attention_mask`.
@@ -43,9 +45,9 @@ def unpad(embedder: Embedder) -> Embedder:
     """
     packages = {kind.__module__.partition(".")[0] for kind in type(embedder).__mro__}
     if "sentence_transformers" in packages:
-        _unpad_module(embedder)
+        _unpad_module(embedder, precision)
     elif "fastembed" in packages:
-        _unpad_session(getattr(embedder, "model", None))
+        _unpad_session(getattr(embedder, "model", None), precision)
     else:
         raise InputError(
             f"expected a SentenceTransformer or a fastembed.TextEmbedding; got {embedder!r:.200}"
@@ -89,7 +91,7 @@ def _expect_mask(model: Model) -> None:
         raise InputError(f"expected an input {MASK} of requests and tokens; there are {known}")
 
 
-def _unpad_module(embedder: Any) -> None:
+def _unpad_module(embedder: Any, precision: str) -> None:
     """The encoder is the PyTorch module within the first module of a `SentenceTransformer`."""
     import torch
 
@@ -102,7 +104,7 @@ def _unpad_module(embedder: Any) -> None:
     if any(parameter.device.type != "cpu" for parameter in encoder.parameters()):
         raise InputError('the SentenceTransformer is on a GPU; make it with device="cpu"')
     example = _arguments(embedder, encoder)
-    model = compile(encoder, example)
+    model = compile(encoder, example, precision=precision)
     assert isinstance(model, ModuleModel)
     _expect_mask(model)
     encoder.forward = _Forward(model)
@@ -144,7 +146,7 @@ class _Forward:
         return self._model.calling.returned(outputs, feeds)
 
 
-def _unpad_session(runner: Any) -> None:
+def _unpad_session(runner: Any, precision: str) -> None:
     """The encoder is a session of onnxruntime within the model of a `TextEmbedding`."""
     if getattr(runner, "model", 0) is None:
         # It is loaded with the first text.
@@ -152,7 +154,7 @@ def _unpad_session(runner: Any) -> None:
     path = getattr(getattr(runner, "model", None), "_model_path", None)
     if path is None:
         raise InputError("the TextEmbedding has no session of onnxruntime that has read a file")
-    model = load(path, threads=getattr(runner, "threads", None))
+    model = load(path, threads=getattr(runner, "threads", None), precision=precision)
     _expect_mask(model)
     runner.model = _Session(model, runner.model)
 
