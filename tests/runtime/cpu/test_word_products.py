@@ -244,6 +244,7 @@ def test_integers_that_are_read_stay_as_they_are() -> None:
     assert "word_matmul" not in operators(graph)
 
 
+@pytest.mark.isa("avx2")
 def test_only_where_the_cpu_has_the_instruction() -> None:
     rows = [row for row in instruction_set("avx2").multiply_adds if row.flag]
     assert [row.flag for row in rows] == ["avx_vnni"]
