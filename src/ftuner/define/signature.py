@@ -42,7 +42,7 @@ class TensorSignature:
 
 @dataclass(frozen=True)
 class Signature:
-    """What an operator takes and returns."""
+    """The operands and results of an operator, as its signature has them."""
 
     text: str
     operands: tuple[TensorSignature, ...]

@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from ftuner.errors import ConfigurationError, QueueFullError
 from ftuner.runtime.model import Model
-from ftuner.serving.worker import Worker
+from ftuner.serving.worker import Closing, Worker
 
 Feeds = Mapping[str, Any]
 _LOG = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class _Done:
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
 
 
-class Batcher:
+class Batcher(Closing):
     """Runs the requests of many threads and coroutines in batches. Safe to use from all of them."""
 
     def __init__(
@@ -155,16 +154,6 @@ class Batcher:
         """Take no more requests, and wait for the thread to end. `drain`: whether requests that
         wait are run; else they are cancelled. A batch that runs is always finished."""
         self._queue.close(drain)
-
-    def __enter__(self) -> Batcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        """Close it; after an error, requests that wait are cancelled."""
-        self.close(drain=error is None)
 
 
 class _Queue(Worker):

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy as np
 from ftuner.errors import ClosedError, ConfigurationError, InputError, QueueFullError
 from ftuner.graph.ir import Array
 from ftuner.runtime.model import Model, TensorSpec
-from ftuner.serving.worker import Worker
+from ftuner.serving.worker import Closing, Worker
 
 TOKENS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 """Inputs that are made of the tokens of a text; all others are caches."""
@@ -85,7 +84,7 @@ class _Text:
             future.set_exception(error)
 
 
-class Generator:
+class Generator(Closing):
     """Generates the texts of many threads and coroutines at once. Safe to use from all of them."""
 
     def __init__(self, model: Model, *, max_texts: int = 16, max_queue: int = 1024) -> None:
@@ -163,16 +162,6 @@ class Generator:
         """Take no more texts, and wait for the thread to end. `drain`: whether the texts are
         finished; else they end after the step that runs, with a ClosedError."""
         self._texts.close(drain)
-
-    def __enter__(self) -> Generator:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        """Close it; after an error, texts are not finished."""
-        self.close(drain=error is None)
 
 
 class _Texts(Worker):

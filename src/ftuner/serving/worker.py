@@ -6,14 +6,35 @@ import atexit
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TypeVar
 
 from ftuner.core.forks import renew_after_fork
 from ftuner.errors import ClosedError
 
+Itself = TypeVar("Itself")
 SECONDS_AT_EXIT = 10.0
 """Longest wait of the interpreter's exit for what a thread runs."""
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
 """Those whose threads the interpreter's exit ends."""
+
+
+class Closing(ABC):
+    """What users have of a worker: a `with` block closes it."""
+
+    @abstractmethod
+    def close(self, *, drain: bool = True) -> None:
+        """Take no more requests, and wait for the thread. `drain`: whether those that wait run."""
+
+    def __enter__(self: Itself) -> Itself:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        """Close it; after an error, what waits is cancelled."""
+        self.close(drain=error is None)
 
 
 class Worker(ABC):

@@ -123,7 +123,7 @@ def _affine_grid(context: Context, theta: Value, size: Value, align_corners: boo
     turned = theta.swapped()
 
     def column(number: int) -> Value:
-        """What one coordinate adds to each coordinate of the result."""
+        """Returns what one coordinate adds to each coordinate of the result."""
         return turned.slice(1, number, 1).reshape((theta.shape[0], *[1] * rank, rank))
 
     total = column(rank)
