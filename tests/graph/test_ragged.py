@@ -94,6 +94,17 @@ def test_rows_of_matrices_without_a_batch() -> None:
     assert found.segments() == [(True, len(found.reasons))]
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "int8-dynamic"])
+def test_products_of_words(precision: str) -> None:
+    """A row of words has the elements of a row of the buffer."""
+    graph = graph_of(lambda g: g.linear(g.gelu(g.linear(g.given("x", B, S, 64), 64)), 64))
+    lowered = lower(optimised(graph, halves=False, precision=precision))
+    assert "word_matmul" in lowered.steps[-1].title
+    found = ragged_steps(lowered)
+    assert found is not None
+    assert set(found.reasons) == {""}
+
+
 @pytest.mark.parametrize(
     "graph",
     [

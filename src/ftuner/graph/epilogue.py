@@ -100,7 +100,7 @@ class PendingRows(Pending):
             # A matrix is of the dtype that is multiplied; a number for each column may be wider.
             return placement.rows(value, dtype if kind == "matrix" else value.dtype)
 
-        grown = extended(self.epilogue, node, position, self.flat, operand)
+        grown = extended(self.epilogue, node, position, self.flat, operand, self.of_levels)
         if grown is None or len(grown.operands) > MAX_OPERANDS:
             return None
         if len(flatten(grown.expr)) > MAX_EPILOGUE_STEPS:
@@ -152,10 +152,11 @@ def extended(
     position: int,
     flat: bool,
     view: Callable[[Value, OperandKind], View],
+    by_row: bool = False,
 ) -> Epilogue | None:
     """The epilogue followed by a node whose operand at `position` is the product. None if the
     operator cannot be in an epilogue, or if its other operand is broadcast in a way that uKernels
-    do not read."""
+    do not read. `by_row`: whether they read a number for each row."""
     row = SCALAR_FUNCTIONS.get(node.op)
     if row is None or not row.epilogue:
         return None
@@ -180,7 +181,7 @@ def extended(
             read = (*read, view(columns, "column"))
             value = Operand(f"x{len(read)}", "column")
     else:
-        kind = _kind(other, node.output, flat)
+        kind = _kind(other, node.output, flat, by_row)
         if kind is None:
             return None
         given = view(other, kind)
@@ -198,7 +199,7 @@ def _is_structural(number: float) -> bool:
     return significand in (0.0, 0.5, 0.75, math.inf) or math.frexp(abs(number) + 1)[0] == 0.5
 
 
-def _kind(value: Value, result: Value, flat: bool) -> OperandKind | None:
+def _kind(value: Value, result: Value, flat: bool, by_row: bool) -> OperandKind | None:
     """How an operand is broadcast over the product; None if in a way that uKernels do not read."""
     if all(n == 1 for n in value.shape) and value.rank <= result.rank:
         return "column"
@@ -207,4 +208,6 @@ def _kind(value: Value, result: Value, flat: bool) -> OperandKind | None:
             return "column"
         if flat and value.shape == result.shape:
             return "matrix"
+    if flat and by_row and value.shape == (*result.shape[:-1], 1):
+        return "row"
     return None

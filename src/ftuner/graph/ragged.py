@@ -63,9 +63,14 @@ class Rows:
         each = self.each(view.shape[axis])
         if each is None:
             return False
-        loops = [*zip(view.layout.strides, view.shape, strict=True)]
+        # A view may be of words, several elements of the buffer.
+        word = view.layout.dtype.itemsize // view.buffer.dtype.itemsize
+        loops = [
+            (n * word, extent) for n, extent in zip(view.layout.strides, view.shape, strict=True)
+        ]
         stride, _ = loops.pop(axis)
-        return self.stays(view.buffer, view.layout.offset, stride, each, loops)
+        loops.append((1, word))
+        return self.stays(view.buffer, view.layout.offset * word, stride, each, loops)
 
 
 @runtime_checkable

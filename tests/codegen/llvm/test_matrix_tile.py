@@ -32,9 +32,9 @@ has_unit = pytest.mark.skipif(
 
 
 def kernel_of(
-    rows: DType, mr: int, vectors: int, tail: bool = False, a_layout: str = ROW
+    rows: DType, mr: int, vectors: int, tail: bool = False, a_layout: str = ROW, parts: int = 1
 ) -> UKernel:
-    tile = RegisterTile(mr, vectors, 1, matrix=True)
+    tile = RegisterTile(mr, vectors, 1, parts, matrix=True)
     return UKernel(tile, WORD_PRODUCTS[rows], "avx512", LANES, a_layout, tail=tail)
 
 
@@ -60,6 +60,22 @@ def test_code(rows: DType, a_layout: str) -> None:
         assert found.count("tilestored") == vectors
 
 
+@pytest.mark.parametrize("rows", DTYPES, ids=str)
+def test_code_of_several_tiles_of_rows(rows: DType) -> None:
+    """What is loaded is multiplied by all tiles of the other operand."""
+    isa = instruction_set("avx512")
+    features = f"{isa.features},+amx-tile,+amx-int8,+amx-bf16"
+    target = Target("x86_64-unknown-linux-gnu", "sapphirerapids", features)
+    module = ir.Module("kernel")
+    module.triple = target.triple
+    kernel = kernel_of(rows, 32, 2, parts=2)
+    emit_ukernel(module, kernel, CodeOptions(isa, KLoopTuning(), 64))
+    found = re.findall(r"\t(ldtilecfg|tile\w+|tdp\w+)\t?", compile_assembly(module, target))
+    counts = {name: found.count(name) for name in ("tileloadd", "tilestored", "tilezero")}
+    assert counts == {"tileloadd": 2 * 4, "tilestored": 4, "tilezero": 4}
+    assert found.count("tdpbusd" if rows == UINT8 else "tdpbf16ps") == 2 * 4
+
+
 def words(rows: DType, shape: tuple[int, int], signed: bool) -> tuple[Array, Array]:
     """Random words, and their numbers in float64: of each word a row of them."""
     rng = np.random.default_rng(sum(shape))
@@ -73,14 +89,19 @@ def words(rows: DType, shape: tuple[int, int], signed: bool) -> tuple[Array, Arr
 
 @has_unit
 @pytest.mark.parametrize("tail", [False, True])
-@pytest.mark.parametrize("vectors", [1, 4])
+@pytest.mark.parametrize(
+    ("heights", "vectors", "parts"),
+    [((1, 7, 16), 1, 1), ((1, 7, 16), 4, 1), ((17, 32), 2, 1), ((17, 32), 2, 2)],
+)
 @pytest.mark.parametrize("rows", DTYPES, ids=str)
-def test_sums(rows: DType, vectors: int, tail: bool) -> None:
+def test_sums(rows: DType, heights: tuple[int, ...], vectors: int, parts: int, tail: bool) -> None:
     """Every length of what is left over, several tiles, columns that are missing; nothing beside
     the result is touched, and a row does not depend on those beside it."""
-    alone = Loaded(kernel_of(rows, 1, vectors, tail), True, "avx512", True)
-    for mr in (1, 7, 16):
-        kernel = kernel_of(rows, mr, vectors, tail)
+    if tail and parts > 1:
+        pytest.skip("tails have one part")
+    alone = Loaded(kernel_of(rows, 1, vectors * parts, tail), True, "avx512", True)
+    for mr in heights:
+        kernel = kernel_of(rows, mr, vectors, tail, parts=parts)
         run = Loaded(kernel, True, "avx512", True)
         columns = (kernel.nr,) if not tail else (kernel.nr - 15, kernel.nr - 3, kernel.nr)
         for k in STEPS:

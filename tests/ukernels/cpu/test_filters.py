@@ -152,18 +152,20 @@ def test_a_matrix_unit_has_the_tiles_that_it_multiplies_faster() -> None:
     with_unit = replace(vectors, tiles_of_bytes_per_cycle=16.0, tiles_of_bfloat16_per_cycle=16.0)
     machine = replace(hardware, isas=(*hardware.isas[:-1], vectors))
     tiles = [RegisterTile(mr, 4, 2 if mr == 1 else 1) for mr in range(1, 7)]
-    assert with_matrix_tiles(tiles, 4, vectors, types) == tiles
-    found = with_matrix_tiles(tiles, 4, with_unit, types)
-    assert [tile.mr for tile in found] == list(range(1, 17))
+    assert with_matrix_tiles(tiles, 4, vectors, types, True) == tiles
+    found = with_matrix_tiles(tiles, 4, with_unit, types, True)
+    assert [tile.mr for tile in found] == [*range(1, 17), 32]
+    windows = with_matrix_tiles(tiles, 4, with_unit, types, False)
+    assert windows == found[:-1]
     assert [tile.mr for tile in found if not tile.matrix] == [1]
     # Sums of floats are rounded: all rows by one unit.
-    assert all(tile.matrix for tile in with_matrix_tiles(tiles, 4, with_unit, of_floats))
+    assert all(tile.matrix for tile in with_matrix_tiles(tiles, 4, with_unit, of_floats, True))
     # Tiles of more vectors than the unit has registers for are left as they are.
     wide = [RegisterTile(1, 5, 1)]
-    assert with_matrix_tiles(wide, 5, with_unit, types) == wide
+    assert with_matrix_tiles(wide, 5, with_unit, types, True) == wide
     for isa in (vectors, with_unit):
         library = build_library(replace(machine, isas=(isa,)), isa.name, types)
         family = library.family(library.widths[0], False, ROW, PACKED)
-        assert (family.max_mr == 16) == (isa is with_unit)
+        assert (family.max_mr == 32) == (isa is with_unit)
         column = library.family(library.widths[0], False, COLUMN, PACKED)
         assert not any(kernel.tile.matrix for kernel in column.kernels)

@@ -70,9 +70,9 @@ def _matrix_step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> St
     assert unit is not None
     assert rate is not None
     return StepCycles(
-        issue=tile.mr * tile.vectors / rate.per_cycle,
-        latency=rate.latency_cycles / unit.steps,
-        load=(tile.mr / unit.steps + tile.vectors) / isa.load_per_cycle,
+        issue=tile.parts * tile.mr * tile.vectors / rate.per_cycle,
+        latency=tile.parts * rate.latency_cycles / unit.steps,
+        load=tile.parts * (tile.mr / unit.steps + tile.vectors) / isa.load_per_cycle,
     )
 
 

@@ -101,11 +101,11 @@ class CoverTable:
         # Parts pass B once for more rows than a tile has. After another tile, or before one, that
         # saves nothing: B is in L2 by then.
         for kernel in family.kernels:
-            if kernel.tile.parts > 1:
+            if kernel.tile.parts > 1 and not kernel.tile.matrix:
                 del cost[kernel.mr]
         self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
         self._limit = max(PERIODS * max(cost), family.max_mr)
-        self._heights = _cheapest(cost, self._limit)
+        self._heights = _cheapest(cost, self._limit, self._main)
         self._rests: list[Cover | None] = [None] * len(self._heights)
         """Covers that follow main tiles, as far as they were asked for."""
         self._solved = list(self._rests)
@@ -186,7 +186,7 @@ class CoverTable:
         """The kind of a cover by some row tiles."""
         if not segments:
             return 0
-        tile = self._family.kernels[segments[0][0] - 1].tile
+        tile = self._family.by_height[segments[0][0]].tile
         return kind_of(tile, sum(tiles for _, tiles in segments), self._tuning)
 
     def features(self, segments: Segments) -> tuple[float, ...]:
@@ -203,7 +203,7 @@ class CoverTable:
 
     def _features(self, cover: Cover) -> tuple[float, ...]:
         return cover_features(
-            cover, self._family.kernels[cover.segments[0][0] - 1].tile, self._isa,
+            cover, self._family.by_height[cover.segments[0][0]].tile, self._isa,
             main=self._main, kind=cover.kind, steps=self._steps, far=self._far, in_l1=self._in_l1,
         )  # fmt: skip
 
@@ -219,7 +219,7 @@ class CoverTable:
         """A cover with what it waits for a far panel, and how that is read."""
         if far is None or not cover.tiles:
             return cover
-        first = self._family.kernels[cover.segments[0][0] - 1].tile
+        first = self._family.by_height[cover.segments[0][0]].tile
         intake = far.intake(self._tuning, first, cover.tiles == 1)
         return cover._replace(wait=far.wait(intake, cover.step), reading=reading(intake))
 
@@ -283,8 +283,9 @@ def one_or_two_heights(m: int, heights: int) -> Iterator[Segments]:
                     yield ((main, left // main), (other, count))
 
 
-def _cheapest(cost: Mapping[int, float], limit: int) -> list[tuple[int, ...]]:
-    """The heights of the cheapest tiles for 0, 1, ... `limit` rows, `cost` being that of one."""
+def _cheapest(cost: Mapping[int, float], limit: int, main: int) -> list[tuple[int, ...]]:
+    """The heights of the cheapest tiles for 0, 1, ... `limit` rows, `cost` being that of one. They
+    may follow tiles of height `main`."""
     empty: tuple[int, ...] = ()
     best = [(0.0, empty)]
     for rows in range(1, limit + 1):
@@ -297,7 +298,7 @@ def _cheapest(cost: Mapping[int, float], limit: int) -> list[tuple[int, ...]]:
                 continue
             used = (*heights, mr)
             better = (before + cycles, used) < (least, chosen)
-            if better and len(set(used)) <= MAX_SEGMENTS:
+            if better and len({main, *used}) <= MAX_SEGMENTS:
                 least, chosen = before + cycles, used
         best.append((least, chosen))
     return [heights for _, heights in best]

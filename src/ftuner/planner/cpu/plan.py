@@ -177,8 +177,8 @@ class Plan(Shown, PlanFields):
         for share in self.shares:
             bands = []
             for band in share.bands:
-                tallest = max(mr for mr, _ in segments)
-                if band.rows != (0, self.problem.m) or tallest > band.family.max_mr:
+                known = all(mr in band.family.by_height for mr, _ in segments)
+                if band.rows != (0, self.problem.m) or not known:
                     return None
                 if not band.family.tail:
                     band = band._replace(segments=segments, reading=reading)

@@ -54,7 +54,7 @@ def patches_of(plan: Plan) -> Iterator[PatchOfWorker]:
         for patch in plan.patches(share):
             yield PatchOfWorker(
                 worker,
-                patch.family.kernels[patch.mr - 1],
+                patch.family.by_height[patch.mr],
                 (patch.row, patch.row + patch.mr * patch.tiles),
                 (patch.column, patch.column + patch.columns),
                 patch.tiles,

@@ -103,8 +103,8 @@ class CompiledLibrary:
         self, library: Library, loaded: LoadedObject, reduce_address: int, widen_address: int = 0
     ) -> None:
         self.library = library
-        self.kernels: dict[str, tuple[int, ...]] = {}
-        """Addresses by family name; the function of height `mr` is at `mr - 1`."""
+        self.kernels: dict[str, Mapping[int, int]] = {}
+        """Addresses of uKernels by family name and height."""
         self.reduce_address = reduce_address
         self.widen_address = widen_address
         """Of the function that widens panels of B; 0 where B is as wide as A."""
@@ -114,7 +114,7 @@ class CompiledLibrary:
         """Add families that have been loaded."""
         self._loaded.append(loaded)
         for family in families:
-            addresses = tuple(loaded.addresses[k.symbol] for k in family.kernels)
+            addresses = {k.mr: loaded.addresses[k.symbol] for k in family.kernels}
             self.kernels[family.name] = addresses
 
 

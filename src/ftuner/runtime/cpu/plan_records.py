@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -86,15 +86,14 @@ class PlanWriter:
         plan: Plan,
         strides: Strides,
         types: ProductTypes,
-        kernels: Mapping[str, Sequence[int]],
+        kernels: Mapping[str, Mapping[int, int]],
         reduce_address: int,
         widen_address: int,
         fetched_bytes: int,
     ) -> None:
-        """`kernels`: addresses of compiled uKernels by family name; that of height `mr` is at
-        `mr - 1`. `widen_address`: of the function that widens panels; 0 if none is narrower than A.
-        `fetched_bytes`: A and B of a batch element are prefetched during the previous one if
-        neither is larger."""
+        """`kernels`: addresses of compiled uKernels by family name and height. `widen_address`: of
+        the function that widens panels; 0 if none is narrower than A. `fetched_bytes`: A and B of a
+        batch element are prefetched during the previous one if neither is larger."""
         problem, choice, shares = plan.problem, plan.choice, plan.shares
         self._chunked = plan.chunks > 0
         if self._chunked:
@@ -109,7 +108,7 @@ class PlanWriter:
         self._together = choice.shared_pack or parts > 1
         self._fetched_bytes = fetched_bytes
         self._next_element = _fetches_next(plan, strides, types, fetched_bytes)
-        self._bands: list[tuple[int, Sequence[int]]] = []
+        self._bands: list[tuple[int, Mapping[int, int]]] = []
         axes_at = PlanSlot.WORKER_RECORDS + len(shares) * WorkerSlot.SIZE
         workers: list[int] = []
         body: list[int] = [value for axis in strides.batch for value in axis]
@@ -210,7 +209,7 @@ class PlanWriter:
                 records[at + BandSlot.OTHER_TILES] = others
             at += BandSlot.FIRST_SEGMENT
             for mr, tiles in segments:
-                records[at] = addresses[mr - 1]
+                records[at] = addresses[mr]
                 records[at + 1] = mr
                 records[at + 2] = tiles
                 at += SegmentSlot.SIZE
@@ -373,7 +372,7 @@ def _band_record(
     return record
 
 
-def encoded_covers(table: CoverTable, addresses: Sequence[int]) -> array[int]:
+def encoded_covers(table: CoverTable, addresses: Mapping[int, int]) -> array[int]:
     """An `AllCovers`. `addresses`: of uKernels by height."""
     solved, main = table.solved, table.main
     slots = [0] * AllCovers.TABLES
@@ -395,21 +394,22 @@ def kept_covers(covers: array[int]) -> Array:
     return slots.astype(np.int32)
 
 
-def known_covers(kept: Array, addresses: Sequence[int]) -> array[int]:
+def known_covers(kept: Array, addresses: Mapping[int, int]) -> array[int]:
     """The inverse of `kept_covers`. `addresses`: of uKernels by height."""
-    slots, by_height = kept.astype(np.int64), np.array([0, *addresses])
+    slots, by_height = kept.astype(np.int64), np.zeros(max(addresses) + 1, np.int64)
+    by_height[[*addresses]] = [*addresses.values()]
     heights = slots[AllCovers.TABLES + Segment.MR :: Segment.SIZE]
     slots[AllCovers.TABLES + Segment.KERNEL :: Segment.SIZE] = by_height[heights]
     return array("q", slots.tobytes())
 
 
-def _segment_slots(segments: Segments, addresses: Sequence[int]) -> list[int]:
+def _segment_slots(segments: Segments, addresses: Mapping[int, int]) -> list[int]:
     """The segments of a cover. `addresses`: of uKernels by height."""
     assert len(segments) <= MAX_SEGMENTS
     slots = [0] * (MAX_SEGMENTS * Segment.SIZE)
     for i, (mr, tiles) in enumerate(segments):
         at = i * Segment.SIZE
-        slots[at + Segment.KERNEL] = addresses[mr - 1]
+        slots[at + Segment.KERNEL] = addresses[mr]
         slots[at + Segment.MR] = mr
         slots[at + Segment.TILES] = tiles
     return slots

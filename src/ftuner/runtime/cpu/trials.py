@@ -107,7 +107,7 @@ class Bed:
         return Weights(n, k, copies, cycle(copies))
 
     def trial(
-        self, plan: Plan, weights: Weights, kernels: Mapping[str, Sequence[int]] | None = None
+        self, plan: Plan, weights: Weights, kernels: Mapping[str, Mapping[int, int]] | None = None
     ) -> Trial:
         """A plan of a product with a weight in panels. `kernels`: addresses of other uKernels, by
         family and height; by default those of the library."""
@@ -127,7 +127,7 @@ class Bed:
         return Trial(run)
 
     def _encoded(
-        self, plan: Plan, strides: Strides, kernels: Mapping[str, Sequence[int]] | None
+        self, plan: Plan, strides: Strides, kernels: Mapping[str, Mapping[int, int]] | None
     ) -> Encoded:
         compiled = self.products.compiled
         if kernels is None:

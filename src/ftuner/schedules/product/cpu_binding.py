@@ -212,7 +212,7 @@ def _steps_in_order(planner: Planner, problem: Problem) -> int | None:
     plan = planner.plan_of_range(problem)
     bands = [*plan.bands()]
     apart = plan.choice.grid.k > 1 or any(
-        band.reading.streams_log2 or band.family.kernels[mr - 1].tile.chains > 1
+        band.reading.streams_log2 or band.family.by_height[mr].tile.chains > 1
         for band in bands for mr, _ in band.segments
     )  # fmt: skip
     return None if apart else plan.choice.kc
@@ -326,7 +326,7 @@ class ProductKind(MatrixKind, StepKind[P]):
 def _in_words(plan: Plan) -> str:
     """The tiles of the first worker, and how workers share the axes."""
     tiles = [
-        f"{segments} x {band.family.kernels[mr - 1]}"
+        f"{segments} x {band.family.by_height[mr]}"
         for band in plan.shares[0].bands[:1]
         for mr, segments in band.segments
     ]

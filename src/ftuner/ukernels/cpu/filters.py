@@ -61,11 +61,13 @@ def dot_tiles(isa: Isa, types: ProductTypes, tuning: CpuTuning) -> list[Register
 
 
 def with_matrix_tiles(
-    tiles: Sequence[RegisterTile], vectors: int, isa: Isa, types: ProductTypes
+    tiles: Sequence[RegisterTile], vectors: int, isa: Isa, types: ProductTypes, in_place: bool
 ) -> list[RegisterTile]:
     """Tiles of one width, one for each height, where the machine may have a matrix unit: up to the
     rows of its registers, those that it multiplies in fewer cycles. All of them where sums are
-    rounded: a row's bits then do not depend on the rows beside it."""
+    rounded: a row's bits then do not depend on the rows beside it. Where rows of A are read in
+    place, two registers of rows by two of columns are a tile, too: each that is loaded is
+    multiplied twice."""
     unit = instruction_set(isa.name).matrix
     if isa.tile_multiply_add(types) is None or unit is None or vectors > unit.registers - 4:
         return list(tiles)
@@ -79,7 +81,10 @@ def with_matrix_tiles(
         known = by_height.get(height)
         if known is None or types.accumulator.kind == "float" or cycles(tile) < cycles(known):
             by_height[height] = tile
-    return [tile for height, tile in by_height.items() if height <= unit.rows]
+    found = [tile for height, tile in by_height.items() if height <= unit.rows]
+    if in_place and vectors % 2 == 0:
+        found.append(RegisterTile(2 * unit.rows, 2, 1, vectors // 2, matrix=True))
+    return found
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,6 +7,7 @@ families of every width up to the widest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -56,8 +57,7 @@ LAYERS = Operands((ROW, COLUMN), ("panels",))
 
 @dataclass(frozen=True)
 class Family:
-    """uKernels of one width, operand layouts, dtypes and epilogue: `kernels[mr - 1]` has height
-    `mr`."""
+    """uKernels of one width, operand layouts, dtypes and epilogue, one for each of some heights."""
 
     vectors: int
     tail: bool
@@ -71,7 +71,11 @@ class Family:
 
     @cached_attribute
     def max_mr(self) -> int:
-        return len(self.kernels)
+        return self.kernels[-1].mr
+
+    @cached_attribute
+    def by_height(self) -> Mapping[int, UKernel]:
+        return {kernel.mr: kernel for kernel in self.kernels}
 
     @cached_attribute
     def name(self) -> str:
@@ -154,9 +158,9 @@ class Library:
             most = self.funnel.tail_heights[vectors - 1]
             known = [t for t in known if t.parts > 1 or t.mr <= most]
         if a_layout in (ROW, WINDOW) and b_layout == PACKED:
-            known = with_matrix_tiles(known, vectors, self.isa, self.types)
+            in_place = a_layout == ROW
+            known = with_matrix_tiles(known, vectors, self.isa, self.types, in_place)
         tiles = sorted(known, key=lambda t: t.mr)
-        assert [t.mr for t in tiles] == list(range(1, len(tiles) + 1))
         types = replace(self.types, b=b or self.types.b)
         epilogue = self.epilogue
         if epilogue == ACCUMULATOR and b_layout == PACKED:

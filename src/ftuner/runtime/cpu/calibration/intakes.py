@@ -209,7 +209,7 @@ def fit_code(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     tallest = stand.tallest
     lower = max(tallest - 2, 1)
     heights = sorted({lower, tallest})
-    kernels = [stand.family.kernels[mr - 1] for mr in heights]
+    kernels = [stand.family.by_height[mr] for mr in heights]
     for number, contest in enumerate(_CONTESTS):
         prior = getattr(loop, contest.field)
         values = sorted({*contest.values, prior})
@@ -221,7 +221,7 @@ def fit_code(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
         covers: list[Segments] = [((mr, tiles),) for mr in heights]
         way = Reading(0, 1 << 13)
         trials = [
-            stand.trial(cover, weights, way, _by_height(heights, addresses))
+            stand.trial(cover, weights, way, dict(zip(heights, addresses, strict=True)))
             for addresses in compiled
             for cover in covers
         ]
@@ -232,12 +232,4 @@ def fit_code(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
             scores[value] = sum(math.log(t.seconds) for t in some) / len(some)
         noise = max(t.spread for t in timings)
         found[contest.field] = Fitted(preferred(scores, prior, noise), noise)
-    return found
-
-
-def _by_height(heights: Sequence[int], addresses: Sequence[int]) -> list[int]:
-    """The addresses by height; those of other heights are 0 and must not be run."""
-    found = [0] * max(heights)
-    for mr, address in zip(heights, addresses, strict=True):
-        found[mr - 1] = address
     return found

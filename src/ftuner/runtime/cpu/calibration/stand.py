@@ -119,7 +119,7 @@ class Stand:
         return self.hardware.levels[2:]
 
     def tile(self, mr: int) -> RegisterTile:
-        return self.family.kernels[mr - 1].tile
+        return self.family.by_height[mr].tile
 
     def level(self, name: str) -> MemoryLevel:
         return next(level for level in self.hardware.levels if level.name == name)
@@ -139,7 +139,7 @@ class Stand:
 
     def trial(
         self, segments: Segments, weights: Weights, reading: Reading = AT_HAND,
-        addresses: Sequence[int] | None = None, workers: int = 1, chunks: int = 0,
+        addresses: Mapping[int, int] | None = None, workers: int = 1, chunks: int = 0,
     ) -> Trial:  # fmt: skip
         """A cover of rows, with panels cut for `workers`. `addresses`: of the family's uKernels in
         another code."""
@@ -150,7 +150,7 @@ class Stand:
         plan = planner.lay_out(problem, planner.candidate(problem, choice), chunks)
         covered = plan.covered(segments, reading)
         assert covered is not None
-        kernels: Mapping[str, Sequence[int]] | None = None
+        kernels: Mapping[str, Mapping[int, int]] | None = None
         if addresses is not None:
             kernels = {self.family.name: addresses}
         return self.bed.trial(covered, weights, kernels)
