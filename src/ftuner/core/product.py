@@ -52,8 +52,8 @@ class ProductTypes:
 
     @property
     def finished(self) -> DType:
-        """What complete sums and the epilogue are in: that of C, but for levels of 8 bits."""
-        return self.c if self.c not in LEVELS else FLOAT32
+        """What complete sums and the epilogue are in: that of C, unless words are rounded to it."""
+        return FLOAT32 if self.c in STORED.get(self.a, ()) else self.c
 
     @property
     def steps(self) -> int:
@@ -65,8 +65,8 @@ class ProductTypes:
         return names[0] if len(set(names)) == 1 else "_".join(names)
 
 
-LEVELS = (UINT8, INT8)
-"""What the epilogue of a product of levels may round to."""
+STORED: Mapping[DType, tuple[DType, ...]] = {UINT8X4: (UINT8, INT8), BFLOAT16X2: (BFLOAT16,)}
+"""What the results of a product of words may be rounded to as they are stored, by A's dtype."""
 WORD_PRODUCTS: Mapping[DType, ProductTypes] = {
     UINT8: ProductTypes(UINT8X4, INT8X4, INT32, FLOAT32),
     BFLOAT16: ProductTypes(BFLOAT16X2, BFLOAT16X2, FLOAT32, FLOAT32),
@@ -78,13 +78,13 @@ Sums of integers are exact, and become float32 when they are complete."""
 @lru_cache(maxsize=64)
 def product_types(dtype: DType, b: DType | None = None, c: DType | None = None) -> ProductTypes:
     """The types of a product whose A, accumulators and C are of one dtype; B too, unless `b` is
-    given. Those of words are in `WORD_PRODUCTS`, with levels of 8 bits as C if `c` is that; blocks
-    are added up in float32."""
+    given. Those of words are in `WORD_PRODUCTS`, with `c` as C if results may be rounded to it;
+    blocks are added up in float32."""
     if dtype.kind == "block":
         return ProductTypes(dtype, b or dtype, FLOAT32, FLOAT32)
     of_words = (types for types in WORD_PRODUCTS.values() if types.a == dtype)
     found = next(of_words, None) or ProductTypes(dtype, b or dtype, dtype, dtype)
-    return replace(found, c=c) if c in LEVELS else found
+    return replace(found, c=c) if c in STORED.get(found.a, ()) else found
 
 
 class ReadWindow(NamedTuple):

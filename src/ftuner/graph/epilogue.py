@@ -24,7 +24,7 @@ from ftuner.core.expr import (
     operands,
 )
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.core.product import LEVELS, WORD_PRODUCTS
+from ftuner.core.product import STORED, WORD_PRODUCTS
 from ftuner.graph.buffers import View, reshaped
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Pending, Placement
@@ -73,8 +73,9 @@ class PendingRows(Pending):
 
     @property
     def stored(self) -> DType:
-        """What memory has: levels that the epilogue rounds to, or what is multiplied."""
-        return self.result.dtype if self.result.dtype in LEVELS else self.dtype
+        """What memory has: what words are rounded to, or what is multiplied."""
+        rounded = self.result.dtype in STORED.get(self.multiplied, ())
+        return self.result.dtype if rounded else self.dtype
 
     def ordered_operands(self) -> tuple[View, ...]:
         """The operands of the epilogue in the order of their first use, as records hold them."""
@@ -108,15 +109,18 @@ class PendingRows(Pending):
         return replace(self, epilogue=grown, title=f"{self.title} + {node.op}")
 
     def _rounded(self, node: Node) -> PendingRows | None:
-        """Numbers that limits keep within levels of 8 bits are stored as these."""
+        """Numbers are stored as what they are rounded to: levels of 8 bits only if limits keep
+        them within these."""
         to = node.output.dtype
-        if not self.of_levels or self.result.dtype != FLOAT32 or to not in LEVELS:
+        if self.result.dtype != FLOAT32 or to not in STORED.get(self.multiplied, ()):
             return None
+        found = replace(self, result=node.output, title=f"{self.title} + cast")
+        if to.kind == "float":
+            return found
         match self.epilogue.expr:
             case Apply("minimum", (Apply("maximum", (_, Constant(low))), Constant(high))):
                 limits = np.iinfo(to.name)
-                if limits.min <= low and high <= limits.max:
-                    return replace(self, result=node.output, title=f"{self.title} + cast")
+                return found if limits.min <= low and high <= limits.max else None
         return None
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingRows | None:

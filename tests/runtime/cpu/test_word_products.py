@@ -11,7 +11,7 @@ import pytest
 
 import ftuner
 from ftuner.core.dim import symbol
-from ftuner.core.dtype import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
+from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
 from ftuner.errors import ConfigurationError
 from ftuner.graph.algebra import apply, concat, constant, rint, tanh
 from ftuner.graph.builder import Builder
@@ -287,6 +287,34 @@ def test_precision_of_floats(precision: str, k: int, n: int) -> None:
         # A row does not depend on the others.
         for i in range(3):
             np.testing.assert_array_equal(run.run([x[i : i + 1]])[0], got[i : i + 1])
+
+
+@pytest.mark.parametrize("hidden", [96, 33, 130])
+@pytest.mark.parametrize("rows", [1, 7, 33, 131])
+def test_bfloat16_is_stored_where_the_next_product_reads_it(rows: int, hidden: int) -> None:
+    device = CpuBackend()
+    if BFLOAT16 not in device.narrow_dtypes:
+        pytest.skip("this CPU multiplies no bfloat16")
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("m"), 64))
+    first, second = (
+        (RNG.standard_normal(shape) / shape[0] ** 0.5).astype(np.float32)
+        for shape in ((64, hidden), (hidden, 40))
+    )
+    with builder.writing():
+        y = tanh(x @ constant(first)) @ constant(second)
+    graph = optimised(builder.graph([x], [("y", y)]), halves=False, precision="bfloat16")
+    run = CompiledGraph(replace(graph), device, Options(threads=2))
+    titles = [step.title for step in run.lowered.steps if step.kind == "product"]
+    assert titles == ["word_matmul + tanh + cast", "word_matmul"]
+    given = RNG.standard_normal((rows, 64)).astype(np.float32)
+    given[0, 3] = np.nan
+    (got,), (wanted,) = run.run([given]), run_reference(graph, [given])
+    assert np.isnan(got[0]).all()
+    # Ties of sums in another order round to one of two neighbours.
+    np.testing.assert_allclose(got[1:], wanted[1:], atol=2e-3)
+    # A row does not depend on the others.
+    np.testing.assert_array_equal(run.run([given[-1:]])[0], got[-1:])
 
 
 def test_precision_is_asked_for_by_name() -> None:

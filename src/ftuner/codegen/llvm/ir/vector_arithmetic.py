@@ -53,11 +53,11 @@ class Body:
         scalar, vector = ir.IntType(self.format.bits), isinstance(self.type, ir.VectorType)
         return ir.VectorType(scalar, self.type.count) if vector else scalar
 
-    @property
-    def lift(self) -> int:
-        """The exponent by which small powers are lifted to normal numbers while they are factors:
-        half the largest one."""
-        return (self.format.bias + 1) // 2
+    def lift(self, least: float) -> int:
+        """The exponent by which powers of e are lifted while they are factors: e**`least`, below
+        which a function rounds to zero, becomes zero, and larger ones normal numbers. A product
+        that underflows takes x86 some hundred cycles, so none does where arguments are beyond."""
+        return round(-least / math.log(2.0)) - self.format.bias
 
     @property
     def widened(self) -> Body:
@@ -227,13 +227,13 @@ def scale(body: Body, x: ir.Value, n: ir.Value) -> ir.Value:
     return builder.fmul(once, power_of_two(body, second))
 
 
-def scale_down(body: Body, x: ir.Value, n: ir.Value) -> ir.Value:
-    """x * 2**n for n <= 0: first by a power that is surely normal, which is exact, so that a
-    subnormal result is rounded once."""
-    once = body.builder.fmul(x, lifted_power(body, n))
-    return body.builder.fmul(once, body.number(2.0**-body.lift))
+def scale_down(body: Body, x: ir.Value, n: ir.Value, lift: int) -> ir.Value:
+    """x * 2**n for n <= 0: first by the lifted power, which is exact, so that a subnormal result is
+    rounded once."""
+    once = body.builder.fmul(x, lifted_power(body, n, lift))
+    return body.builder.fmul(once, body.number(2.0**-lift))
 
 
-def lifted_power(body: Body, n: ir.Value) -> ir.Value:
-    """2**(n + lift), a normal number even where 2**n is subnormal or zero."""
-    return power_of_two(body, body.builder.add(n, body.integer(body.format.bias + body.lift)))
+def lifted_power(body: Body, n: ir.Value, lift: int) -> ir.Value:
+    """2**(n + lift): zero where n is the least that `Body.lift` allows for."""
+    return power_of_two(body, body.builder.add(n, body.integer(body.format.bias + lift)))

@@ -130,9 +130,10 @@ def softplus(body: Body, x: ir.Value) -> ir.Value:
     """log(1 + e**x) as max(x, 0) + log1p(z) with z = e**-|x|; log1p(z) is 2 atanh(z / (2 + z)),
     which cancels nowhere."""
     builder, constants = body.builder, body.format
-    down, two = body.number(2.0**-body.lift), body.number(2.0)
+    lift = body.lift(constants.exp_low)
+    down, two = body.number(2.0**-lift), body.number(2.0)
     n, rest = reduce(body, body.at_least(_minus_magnitude(body, x), constants.exp_low))
-    power = lifted_power(body, n)
+    power = lifted_power(body, n, lift)
     z = body.madd(power, rest, power)
     lifted = builder.fdiv(z, body.madd(z, down, two))
     s = builder.fmul(lifted, down)
@@ -147,14 +148,14 @@ def mish(body: Body, x: ir.Value) -> ir.Value:
     """x tanh(softplus(x)), which is x w / (w + 2) with w = e**x (e**x + 2), for positive x as
     x - 2x / (w + 2), whose quotient is small."""
     builder, constants = body.builder, body.format
-    down = body.number(2.0**-body.lift)
+    lift = body.lift(constants.silu_low)
+    down = body.number(2.0**-lift)
     within = body.at_most(body.at_least(x, constants.silu_low), constants.tanh_high)
     n, rest = reduce(body, within)
-    power = lifted_power(body, n)
+    power = lifted_power(body, n, lift)
     exp = builder.fmul(body.madd(power, rest, power), down)
     # The product by a power of two is exact: x e**x is rounded once.
-    product = builder.fmul(within, power)
-    product = body.madd(product, rest, product)
+    product = builder.fmul(body.madd(within, rest, within), power)
     product = body.madd(product, exp, builder.fadd(product, product))
     w = body.madd(exp, exp, builder.fadd(exp, exp))
     positive = builder.fcmp_ordered(">", x, body.number(0.0))
@@ -179,9 +180,9 @@ def tanh(body: Body, x: ir.Value) -> ir.Value:
 @shared
 def sigmoid(body: Body, x: ir.Value) -> ir.Value:
     """1 / (1 + e**-x); for negative x as e**x / (1 + e**x), accurate down to underflow."""
-    builder = body.builder
-    z = _exp_in_range(body, body.at_least(_minus_magnitude(body, x), body.format.exp_low))
-    one = body.number(1.0)
+    builder, low, one = body.builder, body.format.exp_low, body.number(1.0)
+    n, expm1 = reduce(body, body.at_least(_minus_magnitude(body, x), low))
+    z = scale_down(body, builder.fadd(expm1, one), n, body.lift(low))
     return builder.fdiv(body.where(">=", x, 0.0, one, z), builder.fadd(one, z))
 
 
@@ -190,12 +191,15 @@ def _minus_magnitude(body: Body, x: ir.Value) -> ir.Value:
 
 
 def _gated(
-    body: Body, x: ir.Value, y: ir.Value, positive: ir.Value, n: ir.Value, rest: ir.Value
-) -> ir.Value:
-    """x sigmoid(v), where e**-|v| is 2**n (1 + rest), `positive` says whether v >= 0 and y is x
-    wherever v is negative and the result not zero. A subnormal result is rounded once."""
-    builder, one, down = body.builder, body.number(1.0), body.number(2.0**-body.lift)
-    power = lifted_power(body, n)
+    body: Body, x: ir.Value, y: ir.Value, positive: ir.Value, n: ir.Value, rest: ir.Value,
+    least: float,
+) -> ir.Value:  # fmt: skip
+    """x sigmoid(v), where e**-|v| is 2**n (1 + rest), not less than e**`least`, `positive` says
+    whether v >= 0 and y is x wherever v is negative and the result not zero. A subnormal result is
+    rounded once."""
+    lift = body.lift(least)
+    builder, one, down = body.builder, body.number(1.0), body.number(2.0**-lift)
+    power = lifted_power(body, n, lift)
     below = builder.fmul(body.madd(y, rest, y), power)
     total = body.madd(body.madd(power, rest, power), down, one)
     quotient = builder.fdiv(builder.select(positive, x, below), total)
@@ -207,7 +211,7 @@ def silu(body: Body, x: ir.Value) -> ir.Value:
     """x sigmoid(x)."""
     y = body.at_least(_minus_magnitude(body, x), body.format.silu_low)
     positive = body.builder.fcmp_ordered(">=", x, body.number(0.0))
-    return _gated(body, x, y, positive, *reduce(body, y))
+    return _gated(body, x, y, positive, *reduce(body, y), body.format.silu_low)
 
 
 @shared
@@ -225,7 +229,7 @@ def swish(body: Body, x: ir.Value, slope: ir.Value) -> ir.Value:
     # Of any number that is not large the result is zero there.
     y = builder.select(vanishes, intrinsic(builder, "copysign", body.number(1.0), x), x)
     positive = builder.fcmp_ordered(">=", builder.fmul(slope, x), zero)
-    return _gated(body, x, y, positive, n, rest)
+    return _gated(body, x, y, positive, n, rest, body.format.swish_low)
 
 
 @shared
@@ -235,7 +239,9 @@ def gelu_tanh(body: Body, x: ir.Value) -> ir.Value:
     away is carried along; c is so short that its difference from the sum is exact."""
     builder, constants = body.builder, body.format
     c, c_low, d, d_low = map(body.number, constants.gelu_tanh)
-    y = body.at_least(_minus_magnitude(body, x), constants.gelu_tanh_low)
+    lowest = constants.gelu_tanh_low
+    least = lowest * (constants.gelu_tanh[0] + constants.gelu_tanh[2] * lowest**2)
+    y = body.at_least(_minus_magnitude(body, x), lowest)
     square, square_low = body.product(y, y)
     low = body.madd(square_low, d, body.madd(square, d_low, c_low))
     if body.fused:
@@ -249,7 +255,7 @@ def gelu_tanh(body: Body, x: ir.Value) -> ir.Value:
     v_low = body.madd(y, builder.fadd(lost, low), v_low)
     n, rest = reduce(body, v, lambda part: builder.fadd(builder.fadd(v, part), v_low))
     positive = builder.fcmp_ordered(">=", x, body.number(0.0))
-    return _gated(body, x, y, positive, n, rest)
+    return _gated(body, x, y, positive, n, rest, least)
 
 
 @shared
@@ -268,9 +274,10 @@ def gelu(body: Body, x: ir.Value) -> ir.Value:
     # The factor in what is above one: multiplying by it would be another rounding.
     factor = constants.gelu_factor
     rest = body.madd(rest, body.number(factor), body.number(factor - 1.0))
-    tail = builder.fmul(body.madd(tail, rest, tail), lifted_power(body, n))
+    lift = body.lift(-0.5 * constants.gelu_high**2)
+    tail = builder.fmul(body.madd(tail, rest, tail), lifted_power(body, n, lift))
     # -0.0 is the bound so that zeros keep their sign.
-    down = body.number(-(2.0 ** -(body.lift + 1)))
+    down = body.number(-(2.0 ** -(lift + 1)))
     return body.madd(tail, down, body.at_least(x, -0.0))
 
 
@@ -293,15 +300,15 @@ def _erf_near_zero(body: Body, x: ir.Value) -> ir.Value:
     return body.madd(x, series, x)
 
 
-def _erfc_tail(body: Body, magnitude: ir.Value) -> ir.Value:
-    """erfc of `magnitude` >= 0 as exp(-a^2) erfcx(a).
+def _erfc_tail(body: Body, magnitude: ir.Value, high: float) -> ir.Value:
+    """erfc of `magnitude` >= 0, at most `high`, as exp(-a^2) erfcx(a).
 
     An error of a^2 is an absolute error of the exponent, so the square is not rounded. erfcx is a
     slowly varying function of (K - a) / (K + a) over K + a, a form like that of Shepherd and
     Laframboise (Mathematics of Computation 36, 1981, 249-253) but with one K, and so one division.
     """
     builder, constants = body.builder, body.format
-    a = body.at_most(magnitude, constants.erfc_high)
+    a = body.at_most(magnitude, high)
     square = builder.fmul(a, a)
     n, expm1 = reduce(body, builder.fneg(square), lambda y: _less_square(body, y, a))
     shift, slope = body.number(constants.erfcx_shift), constants.erfcx_scale
@@ -313,7 +320,8 @@ def _erfc_tail(body: Body, magnitude: ir.Value) -> ir.Value:
     # rounding of either sum.
     above_one = builder.fmul(q, body.polynomial(q, constants.erfcx_table))
     erfcx = body.madd(t, above_one, t)
-    return scale_down(body, body.madd(erfcx, expm1, erfcx), n)
+    lift = body.lift(-(constants.erfc_high**2))
+    return scale_down(body, body.madd(erfcx, expm1, erfcx), n, lift)
 
 
 @shared
@@ -321,7 +329,9 @@ def erf(body: Body, x: ir.Value) -> ir.Value:
     """The error function, relatively accurate about zero."""
     builder = body.builder
     magnitude = intrinsic(builder, "fabs", x)
-    tail = builder.fsub(body.number(1.0), _erfc_tail(body, magnitude))
+    # It has rounded to one long before.
+    tail = _erfc_tail(body, magnitude, body.format.erfc_high / 2)
+    tail = builder.fsub(body.number(1.0), tail)
     tail = intrinsic(builder, "copysign", tail, x)
     return body.where("<", magnitude, ERF_SMALL, _erf_near_zero(body, x), tail)
 
@@ -331,7 +341,7 @@ def erfc(body: Body, x: ir.Value) -> ir.Value:
     """1 - erf(x), relatively accurate for positive x down to underflow."""
     builder = body.builder
     magnitude = intrinsic(builder, "fabs", x)
-    tail = _erfc_tail(body, magnitude)
+    tail = _erfc_tail(body, magnitude, body.format.erfc_high)
     return body.where("<", x, 0.0, builder.fsub(body.number(2.0), tail), tail)
 
 

@@ -33,6 +33,7 @@ from ftuner.codegen.llvm.ir.builder import (
     splat,
 )
 from ftuner.codegen.llvm.ir.functions import cast, emit
+from ftuner.codegen.llvm.ir.half_precision import ROUNDED
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
@@ -44,7 +45,9 @@ from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.common_epilogue import stages
 from ftuner.core.cpu.tile import WINDOW, UKernel
+from ftuner.core.dtype import UINT16
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
+from ftuner.core.product import ProductTypes
 
 Sums = list[list[ir.Value]]
 """Vectors of a tile, row by row."""
@@ -140,7 +143,7 @@ def _rows_of_c(
         yield c
         return
     assert valid is not None
-    types = kernel.types.c, kernel.lanes
+    types = UINT16 if kernel.types.c in ROUNDED else kernel.types.c, kernel.lanes
     ragged = builder.icmp_signed("<", valid, const(kernel.nr))
     own = Rows(scratch, const(kernel.nr * kernel.types.c.itemsize))
     given = slot(builder, context, Context.ACCUMULATE)
@@ -218,7 +221,14 @@ def finish_tile(
         sums = _if(builder, last, given, lambda: _finished(builder, kernel, place, given))
     for values, pointers in zip(sums, addresses, strict=True):
         for v, (value, pointer) in enumerate(zip(values, pointers, strict=True)):
-            access.store(cast(builder, value, types.finished, types.c), pointer, v)
+            access.store(_as_c(builder, value, types), pointer, v)
+
+
+def _as_c(builder: ir.IRBuilder, value: ir.Value, types: ProductTypes) -> ir.Value:
+    """A vector of results as memory has it."""
+    if types.c in ROUNDED:
+        return ROUNDED[types.c](builder, value)
+    return cast(builder, value, types.finished, types.c)
 
 
 class _Access:
