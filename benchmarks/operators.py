@@ -121,25 +121,33 @@ def operators() -> list[Operator]:
         for rows in (1, 100, 10_000):
             for x, given in (
                 (RANDOM.choice(keys, rows), {"keys_int64s": keys.tolist()}),
-                (RANDOM.choice(keys, rows).astype(np.float32), {"keys_floats": [float(k) for k in keys]}),
-                (RANDOM.choice(keys, rows).astype(str).astype(object),
-                 {"keys_strings": keys.astype(str).tolist()}),
+                (
+                    RANDOM.choice(keys, rows).astype(np.float32),
+                    {"keys_floats": [float(k) for k in keys]},
+                ),
+                (
+                    RANDOM.choice(keys, rows).astype(str).astype(object),
+                    {"keys_strings": keys.astype(str).tolist()},
+                ),
             ):
                 found.append(Operator("LabelEncoder", {"x": x}, {**given, **name}, LEARNING, kind))
     for count, kept in ((100, 20), (1000, 20), (1000, 100), (8400, 100)):
         corners = RANDOM.random((1, count, 2), np.float32)
         boxes = np.concatenate([corners, corners + 0.1], 2)
-        given = {"x": boxes, "s": RANDOM.random((1, 1, count), np.float32), "M": _integers(kept),
-                 "I": np.array([0.5], np.float32), "S": np.array([0.25], np.float32)}
+        given = {
+            "x": boxes,
+            "s": RANDOM.random((1, 1, count), np.float32),
+            "M": _integers(kept),
+            "I": np.array([0.5], np.float32),
+            "S": np.array([0.25], np.float32),
+        }
         found.append(Operator("NonMaxSuppression", given, result=np.int64))
     return found
 
 
 def ratio(path: Path, feeds: Mapping[str, Array], threads: int) -> float:
     """onnxruntime's time for a file over ftuner's."""
-    calls = {
-        name: [ONNX_ENGINES[name].one(path, threads)(feeds)] for name in (SUBJECT, REFERENCE)
-    }
+    calls = {name: [ONNX_ENGINES[name].one(path, threads)(feeds)] for name in (SUBJECT, REFERENCE)}
     times = measure(calls, Settings(), random.Random(0))
     return times[REFERENCE].min_s / times[SUBJECT].min_s
 
