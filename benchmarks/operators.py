@@ -24,6 +24,7 @@ from ftuner_tools.onnx_engines import ONNX_ENGINES
 from ftuner_tools.timing import Settings, measure
 
 OPSET = 19
+LEARNING, LEARNING_OPSET = "ai.onnx.ml", 4
 SUBJECT, REFERENCE = "ftuner", "onnxruntime"
 Array = npt.NDArray[Any]
 RANDOM = np.random.default_rng(0)
@@ -35,11 +36,14 @@ class Operator(NamedTuple):
     op: str
     inputs: Mapping[str, Array]
     attributes: Mapping[str, Any] = {}
+    domain: str = ""
+    result: Any = None
+    """The dtype of what it gives, by default that of its first input."""
 
     @property
     def label(self) -> str:
         shapes = (f"{name}{'x'.join(map(str, x.shape))}" for name, x in self.inputs.items())
-        given = (f"{key}={value}" for key, value in self.attributes.items())
+        given = (f"{key}={value!s:.20}" for key, value in self.attributes.items())
         return " ".join([self.op, *shapes, *given])
 
     @property
@@ -54,13 +58,15 @@ class Operator(NamedTuple):
             infos.append(helper.make_tensor_value_info(name, _type(x), shape))
         constants = [numpy_helper.from_array(x, n) for n, x in self.inputs.items() if n.isupper()]
         results = ["y", "where"] if self.op == "TopK" else ["y"]
-        node = helper.make_node(self.op, list(self.inputs), results, **self.attributes)
-        x = next(iter(self.feeds.values()))
-        y = helper.make_tensor_value_info("y", _type(x), [None] * x.ndim)
-        graph = helper.make_graph([node], "operator", infos, [y], constants)
-        return helper.make_model(
-            graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
+        node = helper.make_node(
+            self.op, list(self.inputs), results, domain=self.domain, **self.attributes
         )
+        x = next(iter(self.feeds.values()))
+        result = x if self.result is None else np.empty(0, self.result)
+        y = helper.make_tensor_value_info("y", _type(result), None)
+        graph = helper.make_graph([node], "operator", infos, [y], constants)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(LEARNING, LEARNING_OPSET)]
+        return helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
 
 
 def _type(x: Array) -> int:
@@ -84,7 +90,9 @@ def operators() -> list[Operator]:
         )
     ]  # fmt: skip
     for shape, window, stride in (((1, 1, 480, 640), 3, 1), ((1, 1, 480, 640), 9, 1),
-                                  ((1, 3, 224, 224), 2, 2), ((1, 64, 40, 40), 5, 1)):  # fmt: skip
+                                  ((1, 3, 224, 224), 2, 2), ((1, 64, 40, 40), 5, 1),
+                                  ((1, 1, 40, 40), 3, 1), ((1, 3, 40, 40), 3, 1),
+                                  ((1, 64, 56, 56), 3, 1), ((1, 64, 40, 40), 3, 2)):  # fmt: skip
         x, border = _floats(*shape), window // 2 if stride == 1 else 0
         attributes = {"kernel_shape": [window] * 2, "strides": [stride] * 2, "pads": [border] * 4}
         found += [Operator(op, {"x": x}, attributes) for op in ("MaxPool", "AveragePool")]
@@ -107,7 +115,41 @@ def operators() -> list[Operator]:
         found.append(Operator("ScatterND", rows, {"reduction": kind}))
         elements = {**rows, "i": np.repeat(at, 64, 1)}
         found.append(Operator("ScatterElements", elements, {"reduction": kind}))
+    keys = RANDOM.permutation(40)
+    for values, kind in (((keys * 7).tolist(), np.int64), ([f"v{k}" for k in keys], object)):
+        name = {"values_int64s" if kind is np.int64 else "values_strings": values}
+        for rows in (1, 100, 10_000):
+            for x, given in (
+                (RANDOM.choice(keys, rows), {"keys_int64s": keys.tolist()}),
+                (
+                    RANDOM.choice(keys, rows).astype(np.float32),
+                    {"keys_floats": [float(k) for k in keys]},
+                ),
+                (
+                    RANDOM.choice(keys, rows).astype(str).astype(object),
+                    {"keys_strings": keys.astype(str).tolist()},
+                ),
+            ):
+                found.append(Operator("LabelEncoder", {"x": x}, {**given, **name}, LEARNING, kind))
+    for count, kept in ((100, 20), (1000, 20), (1000, 100), (8400, 100)):
+        corners = RANDOM.random((1, count, 2), np.float32)
+        boxes = np.concatenate([corners, corners + 0.1], 2)
+        given = {
+            "x": boxes,
+            "s": RANDOM.random((1, 1, count), np.float32),
+            "M": _integers(kept),
+            "I": np.array([0.5], np.float32),
+            "S": np.array([0.25], np.float32),
+        }
+        found.append(Operator("NonMaxSuppression", given, result=np.int64))
     return found
+
+
+def ratio(path: Path, feeds: Mapping[str, Array], threads: int) -> float:
+    """onnxruntime's time for a file over ftuner's."""
+    calls = {name: [ONNX_ENGINES[name].one(path, threads)(feeds)] for name in (SUBJECT, REFERENCE)}
+    times = measure(calls, Settings(), random.Random(0))
+    return times[REFERENCE].min_s / times[SUBJECT].min_s
 
 
 def main(
@@ -122,12 +164,8 @@ def main(
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "operator.onnx")
             onnx.save(operator.model(), path)
-            calls = {
-                name: [ONNX_ENGINES[name].one(path, threads)(operator.feeds)]
-                for name in (SUBJECT, REFERENCE)
-            }
-            times = measure(calls, Settings(), random.Random(0))
-        print(f"{times[REFERENCE].min_s / times[SUBJECT].min_s:6.2f}  {operator.label}")
+            found = ratio(path, operator.feeds, threads)
+        print(f"{found:6.2f}  {operator.label}", flush=True)
 
 
 if __name__ == "__main__":

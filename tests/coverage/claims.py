@@ -90,7 +90,7 @@ def may_be_constant(template: Template) -> bool:
 
 def _of_operators() -> Iterator[Cell]:
     # Those that run graphs have no code of their own; no kernel reads or gives strings or maps.
-    of_objects = {"translated", "maps", *(operator.name for operator in TEXT)} - {"n_grams"}
+    of_objects = {"translated", "maps", *(operator.name for operator in TEXT)}
     computed = set(OPERATORS) - {operator.name for operator in CONTROL} - of_objects
     # Some CPUs have no instruction for them: `test_word_products` covers those that do. Blocks are
     # no dtype of tensors: `test_block_products`.

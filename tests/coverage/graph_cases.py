@@ -26,7 +26,7 @@ from tests.coverage.claims import (
     may_be_constant,
     signatures,
 )
-from tests.coverage.templates import GRAMS, TEMPLATES, Template
+from tests.coverage.templates import TEMPLATES, Template
 from tests.graph.graphs import Maker, assert_close, inputs_of, reference
 from tests.guarded import Array
 
@@ -328,7 +328,6 @@ def on_host() -> Graph:
         attributes = {"centred": False, "iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}
         count = f"boxes_{name}_kept"
         found.append(maker.add("non_max_suppression", scores, boxes, count=count, **attributes))
-    found.append(maker.add("n_grams", maker.given("tokens", A, C, dtype=INT64), grams=GRAMS))
     kept = maker.given("kept", A, B, C, 3, dtype=INT64)
     found.append(maker.add("kept_boxes", kept, count="kept_count"))
     return maker.made(*found)

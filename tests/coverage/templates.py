@@ -30,7 +30,6 @@ from ftuner.core.recurrence import Activation, Cell
 from ftuner.graph.ops.layout import _PAD_MODES
 from ftuner.graph.ops.reduction import KINDS
 from ftuner.graph.ops.scattering import _COMBINE
-from ftuner.graph.ops.text import Grams
 from ftuner.graph.ops.windows import _REDUCED, ARGMAX
 
 FLAGS = (False, True)
@@ -55,7 +54,6 @@ VARIANTS: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "window_reduce": {"kind": (*_REDUCED, ARGMAX)},
 }
 """Attributes that choose what code is made, and their values."""
-GRAMS = Grams(((0,), (1, 2)), np.arange(2), np.ones(2, np.float32), range(1, 3), 1, "TF")
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +163,6 @@ def _others() -> Iterator[Template]:
         yield Template((Case("unique", (("float32", (B, C)),), attributes),))
     yield Template((Case("determinant", (("float32", (A, B, B)),), {}, (), 8.0, _large),))
     yield Template((Case("coupled_probabilities", (("float32", (A, 3)),), {}),))
-    yield Template((Case("n_grams", (("int64", (B, C)),), {"grams": GRAMS}),))
     boxes = (("float32", (A, 2, C)), ("float32", (A, C, 4)))
     for centred in FLAGS:
         attributes = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.frontends.onnx_models import model_of
 
 import ftuner.ort
 from ftuner.errors import GraphError, IndexRangeError, InputError
+from ftuner.graph.ops.text import BLANKS
 from ftuner.inference import load
 
 WORDS = np.array([["a b", "c  d e", ""], ["h\u00e9llo", " x ", "b b b"]], object)
@@ -147,6 +149,56 @@ def test_counts_of_n_grams(mode: str, least: int, most: int, skips: int) -> None
     words = [str(n) for n in pool]
     text = np.array([str(n) for n in row], object)
     agrees([node("TfIdfVectorizer", ["x"], pool_strings=words, **given)], {"x": text})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tokenexp": "."},
+        {"tokenexp": ".", "mark": 1},
+        {"tokenexp": "[a-zA-Z0-9_]+"},
+        {"tokenexp": "[^b]+"},
+        {"tokenexp": "[a-z]+", "mincharnum": 2},
+        {"tokenexp": "(a|b)+"},
+        {"tokenexp": r"\w+"},
+        {"tokenexp": r"[\w.]+"},
+        {"separators": [" ", "\n"]},
+    ],
+    ids=str,
+)
+def test_counts_of_tokens(given: dict[str, Any]) -> None:
+    texts = [
+        "a b ab",
+        "b\nab\x00 ab aB_9",
+        "",
+        "d\u00e9j\u00e0 ab d\u00e9j\u00e0",
+        " a\tb\x1fa \U0001f600b",
+    ]
+    pool = [
+        *("a", "b", "ab", "\n", " ", "\U0001f600", "\x02", "j", "d\u00e9j\u00e0", "#"),
+        *("aB_9", "d", "", "a ", "\x03", "c", "dd", "e", "\x00"),
+        *("a", "b", "b", "ab", "#", "#", "ab", "ab"),
+    ]
+    tokenizer = node("Tokenizer", ["x"], "t", domain="com.microsoft", pad_value="#",
+                     **{"mark": 0, "mincharnum": 1, **given})  # fmt: skip
+    counts = node("TfIdfVectorizer", ["t"], mode="TF", min_gram_length=1, max_gram_length=2,
+                  max_skip_count=1, ngram_counts=[0, 19], pool_strings=pool,
+                  ngram_indexes=[*range(23)])  # fmt: skip
+    agrees([tokenizer, counts], {"x": np.array(texts, object)})
+
+
+def test_counts_of_many_n_grams() -> None:
+    """So many that they are found by a hash."""
+    pool = np.random.default_rng(0).permutation(20_000)[:9000] * (1 << 20)
+    counts = node("TfIdfVectorizer", ["x"], mode="TF", min_gram_length=2, max_gram_length=3,
+                  max_skip_count=0, ngram_counts=[0, 0, 3000], pool_int64s=pool.tolist(),
+                  ngram_indexes=[*range(3500)])  # fmt: skip
+    row = pool[[*range(1000, 1050), *range(3000, 3030), 5, *range(8990, 9000)]]
+    agrees([counts], {"x": row}, opset=9)
+
+
+def test_blanks_are_what_splits() -> None:
+    assert {*BLANKS} == {*filter(str.isspace, map(chr, range(sys.maxunicode + 1)))}
 
 
 def test_what_strings_are_given_as() -> None:

@@ -33,17 +33,21 @@ from tests.codegen.llvm.nest_running import (
     values_of,
 )
 from tests.conftest import HOST_ISAS
+from tests.graph.graphs import Maker, assert_runs, graph_of
 from tests.guarded import Guard, Side, guarded
 from tests.wild_products import assert_product, wild_matrix
 
 from ftuner.core.cpu.schedule import schedule_of, task_count
 from ftuner.core.dim import minimum, symbol
-from ftuner.core.dtype import FLOAT32, INT32, INT64, TENSOR_DTYPES, DType
+from ftuner.core.dtype import FLOAT32, FLOAT64, INT32, INT64, TENSOR_DTYPES, DType
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.builder import Builder
+from ftuner.graph.ir import Value
+from ftuner.graph.lowering import lower
 from ftuner.graph.operators import OPERATORS
-from ftuner.runtime.cpu.backend import default_backend
+from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.model import Model
+from ftuner.schedules.nest.step import NestStep
 
 WRITTEN_IN_PLACE = {"scatter_elements", "scatter_nd", "write_rows"}
 """Their kernels finish what a copy began: a test of their own."""
@@ -420,6 +424,25 @@ def test_few_channels_are_interleaved() -> None:
         assert (schedule.interleaved, schedule.vector == 1) == (interleaved, few < 5)
     back = Case("transpose", (("float32", (A, C, 3)),), {"perm": (0, 2, 1)})
     assert schedule_of(back.kernel(), 64, BLOCK).interleaved is None
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+def test_functions_of_what_is_transposed(dtype: DType, widest: CpuBackend) -> None:
+    """With operands along both axes and of one place each: squares and their borders."""
+
+    def body(g: Maker) -> Value:
+        x, y = g.given("x", A, B, C, dtype=dtype), g.given("y", A, C, B, dtype=dtype)
+        of_place, of_row = g.given("p", B, 1, dtype=dtype), g.given("r", C, dtype=dtype)
+        with g.writing():
+            turned = (x * of_place - of_row).transpose((0, 2, 1))
+            return abs(turned + 0.5) * y
+
+    graph = graph_of(body)
+    (step,) = lower(graph).steps
+    assert isinstance(step, NestStep)
+    assert schedule_of(step.kernel, 64, BLOCK).across is not None
+    extents = ((1, 8, 8), (2, 70, 33), (1, 5, 40), (3, 130, 1), (1, 1, 1), (2, 16, 64), (0, 9, 9))
+    assert_runs(graph, widest, *(dict(zip("ABC", n, strict=True)) for n in extents))
 
 
 def test_few_repeated_elements_are_interleaved() -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from ftuner.core.access import Access, Kernel, differing, needs, without_unused
 from ftuner.core.dim import Dim, ceil_quotient, product, quotient
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.expr import Expr
+from ftuner.core.functions import SCALAR_FUNCTIONS
 
 TRANSPOSED_BLOCK = 64
 """Elements that a task of a transposition writes side by side. Derived: some cache lines, so that
@@ -34,7 +35,7 @@ class Schedule:
     block: int
     """Elements of the vector axis in such a block."""
     across: int | None = None
-    """Of a copy that exchanges axes: the axis along which its operand is contiguous. Squares of
+    """Where two axes are exchanged: the axis along which that operand is contiguous. Squares of
     both axes are transposed in registers, and tasks are numbered by blocks of `vector`, too."""
     interleaved: int | None = None
     """An axis of few elements that results have side by side, one place of `vector` after the
@@ -135,22 +136,48 @@ def _scattered_row(kernel: Kernel) -> int | None:
 
 
 def _exchanged(kernel: Kernel) -> tuple[int, int] | None:
-    """Of a copy: the axes along which its result and its operand are contiguous, if they differ."""
-    if len(kernel.steps) != 1 or kernel.stages or kernel.combine or kernel.reduced:
+    """The axes along which a result and an operand are contiguous, if they differ: of a copy, or of
+    pointwise functions whose other operands are contiguous along the former."""
+    if kernel.stages or kernel.combine or kernel.reduced or len(kernel.values) > 1:
         return None
-    (access,), (target,) = kernel.accesses, kernel.targets
-    if access is None or access.rest or kernel.steps[0].dtype.itemsize not in TRANSPOSED_BYTES:
+    dtype = kernel.steps[0].dtype
+    if len(kernel.steps) > 1:
+        ops = {"load", "constant", *SCALAR_FUNCTIONS}
+        alike = all(s.op in ops and s.dtype == dtype for s in kernel.steps)
+        if not alike or dtype not in (FLOAT32, FLOAT64):
+            return None
+    loads = [a for a in kernel.accesses if a is not None]
+    if not loads or any(a.rest for a in loads) or dtype.itemsize not in TRANSPOSED_BYTES:
         return None
-    ends = [
-        next((a for a, c in enumerate(x.coefficients) if isinstance(c, int) and c == 1), None)
-        for x in (target, access)
-    ]
-    vector, across = ends
-    if vector is None or across is None or vector == across:
+    (target,) = kernel.targets
+    vector = _contiguous(target)
+    turned = [a for a in loads if vector is None or a.coefficients[vector] not in (0, 1)]
+    if vector is None or len(turned) != 1:
+        return None
+    across = _contiguous(turned[0])
+    if across is None:
         return None
     extents = (kernel.axes[vector], kernel.axes[across])
     few = any(isinstance(n, int) and n < LEAST_TRANSPOSED for n in extents)
     return None if few else (vector, across)
+
+
+def _contiguous(access: Access) -> int | None:
+    """The axis along which an access is contiguous."""
+    found = (a for a, c in enumerate(access.coefficients) if isinstance(c, int) and c == 1)
+    return next(found, None)
+
+
+def exchanged_load(kernel: Kernel, vector: int, across: int) -> int:
+    """The load of the operand whose contiguous axis is `across`, which has another along
+    `vector`."""
+    return next(
+        number
+        for number, access in enumerate(kernel.accesses)
+        if access is not None
+        and access.coefficients[vector] not in (0, 1)
+        and access.coefficients[across] == 1
+    )
 
 
 def _interleaved(kernel: Kernel) -> tuple[int, int] | None:

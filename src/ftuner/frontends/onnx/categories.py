@@ -34,7 +34,7 @@ def _matches(x: Value, keys: Array) -> Value:
     string is equal to the first of equal keys alone."""
     column = x.unsqueeze([x.rank])
     if x.dtype == STRING:
-        return equal(_place(column, keys), constant(np.arange(keys.size)))
+        return equal(place(column, keys), constant(np.arange(keys.size)))
     hit = equal(column, constant(keys))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
         hit = hit | isnan(column) & constant(np.isnan(keys))
@@ -46,7 +46,7 @@ def _translated(x: Value, keys: Array, values: Array) -> Value:
     return apply("translated", x, words=Words(tuple(keys.tolist()), values))
 
 
-def _place(x: Value, keys: Array) -> Value:
+def place(x: Value, keys: Array) -> Value:
     """The place of the first key that each element is equal to; the number of keys for others."""
     if x.dtype == STRING:
         return _translated(x, keys, np.arange(keys.size + 1))
@@ -64,7 +64,7 @@ def _place(x: Value, keys: Array) -> Value:
 
 
 def _hashed(x: Value, keys: Array) -> Value:
-    """`_place` by a perfect hash of the bits of keys, in which zeros have one sign."""
+    """`place` by a perfect hash of the bits of keys, in which zeros have one sign."""
     known, first = np.unique(keys + keys.dtype.type(0), return_index=True)
     nan = known != known
     known, nan_place, first = known[~nan], first[nan], first[~nan]
@@ -93,7 +93,7 @@ def _looked_up(context: Context, x: Value, keys: Array, values: Array, default: 
     if x.dtype == STRING:
         return _translated(x, keys, choices)
     dtype = STRING if values.dtype.hasobject else None
-    return chosen(context, constant(choices, dtype), _place(x, keys))
+    return chosen(context, constant(choices, dtype), place(x, keys))
 
 
 @onnx("LabelEncoder", domain=LEARNING)
@@ -164,7 +164,7 @@ def _one_hot(context: Context, node: NodeView, x: Value, zeros: bool = True) -> 
         raise malformed(f"{keys.size} categories; expected some, all different")
     if not zeros:
         # Gather checks that each has a category.
-        return chosen(context, constant(np.eye(keys.size, dtype=np.float32)), _place(x, keys))
+        return chosen(context, constant(np.eye(keys.size, dtype=np.float32)), place(x, keys))
     return _matches(x, keys).cast(FLOAT32)
 
 

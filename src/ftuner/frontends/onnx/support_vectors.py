@@ -39,8 +39,9 @@ def _powers(x: Value, vectors: Array, node: NodeView) -> Value:
         raise malformed(f"{len(given)} kernel_params; expected gamma, coef0 and degree")
     gamma, shift, degree = (float(n) for n in (given if len(given) else np.zeros(3)))
     if kind == "RBF":
-        apart = x.unsqueeze([1]) - constant(vectors[None])
-        return exp((apart * apart).reduce("sum", [2], keep=False) * -gamma)
+        # Vectors are along lanes, not their numbers, which may be few.
+        apart = x.unsqueeze([2]) - constant(np.ascontiguousarray(vectors.T)[None])
+        return exp((apart * apart).reduce("sum", [1], keep=False) * -gamma)
     product = x @ constant(np.ascontiguousarray(vectors.T))
     if kind == "LINEAR":
         return product

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from ftuner.core.dim import minimum, product
 from ftuner.core.dtype import INT64, STRING
+from ftuner.frontends.onnx.categories import place
 from ftuner.frontends.onnx.context import Context, NodeView, Table
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.graph.ir import Value
+from ftuner.graph.algebra import apply, concat, constant, counted, equal, gather, iota, where
+from ftuner.graph.checks import origin
+from ftuner.graph.ir import Array, Value
 from ftuner.graph.ops.learning import Words
-from ftuner.graph.ops.text import Grams
+from ftuner.graph.ops.text import expression
 
 CASES = ("LOWER", "UPPER", "NONE")
 MODES = ("TF", "IDF", "TFIDF")
@@ -28,8 +33,8 @@ def _count(context: Context, node: NodeView) -> str:
 
 def _pattern(context: Context, pattern: str) -> str:
     try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
+        expression(pattern)
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise context.malformed(f"no regular expression: {pattern!r:.80}: {error}") from None
     return pattern
 
@@ -71,8 +76,8 @@ def _tokenizer(context: Context, node: NodeView) -> Sequence[Value]:
     marks = ("\x02", "\x03") if node.flag("mark") else ()
     found, _ = context.builder.add_many(
         "tokens", node.input(0), separators=tuple(_pattern(context, s) for s in separators),
-        pattern=pattern, least=node.integer("mincharnum"), marks=marks, pad=node.text("pad_value"),
-        count=_count(context, node),
+        pattern=pattern, words=None, least=node.integer("mincharnum"), marks=marks,
+        pad=node.text("pad_value"), count=_count(context, node),
     )  # fmt: skip
     return [found]
 
@@ -80,21 +85,16 @@ def _tokenizer(context: Context, node: NodeView) -> Sequence[Value]:
 def _tf_idf(context: Context, node: NodeView) -> Sequence[Value]:
     x, starts = node.input(0), node.integers("ngram_counts")
     columns = np.array(node.integers("ngram_indexes"), np.int64)
-    if x.dtype == STRING:
-        words = node.texts("pool_strings")
-        numbers: dict[str, int] = {}
-        pool = [numbers.setdefault(word, len(numbers)) for word in words]
-        table = Words(tuple(numbers), np.arange(len(numbers) + 1))
-        x = context.add("translated", x, words=table)
-    else:
-        pool = list(node.integers("pool_int64s"))
-        x = context.cast(x, INT64)
+    words = node.texts if x.dtype == STRING else node.integers
+    pool: Sequence[Any] = words("pool_strings" if x.dtype == STRING else "pool_int64s")
+    tokens = {token: number for number, token in enumerate(dict.fromkeys(pool))}
     ends = [*starts[1:], len(pool)]
-    grams = []
+    grams: list[tuple[int, ...]] = []
     for length, (begin, end) in enumerate(zip(starts, ends, strict=True), 1):
         if not 0 <= begin <= end <= len(pool) or (end - begin) % length:
             raise context.malformed(f"ngram_counts {starts} of {len(pool)} tokens")
-        grams += [tuple(pool[i : i + length]) for i in range(begin, end, length)]
+        numbers = [tokens[token] for token in pool[begin:end]]
+        grams += zip(*[iter(numbers)] * length, strict=True)
     weights = np.array(node.numbers("weights") if node.has("weights") else (), np.float32)
     weights = weights if len(weights) else np.ones(len(grams), np.float32)
     least, most, skips = (
@@ -109,9 +109,83 @@ def _tf_idf(context: Context, node: NodeView) -> Sequence[Value]:
         raise context.malformed(f"mode {mode!r}, n-grams of {least} to {most}, {skips} skipped")
     if columns.min(initial=0) < 0 or columns.max(initial=0) >= 1 << 31:
         raise context.malformed("ngram_indexes are out of range")
+    if x.rank not in (1, 2):
+        raise context.malformed(f"n-grams of {x.type}; expected one or two axes")
     lengths = range(least, min(most, len(starts)) + 1)
-    found = Grams(grams, columns, weights, lengths, skips, mode)
-    return [context.add("n_grams", x, grams=found)]
+    given = _numbered(context, node, x, tokens)
+    matrix, width = given.reshape((1, *given.shape)[-2:]), int(columns.max(initial=-1)) + 1
+    counts = _counts(matrix, len(tokens) + 1, grams, columns, width, lengths, skips)
+    if mode != "TF":
+        of = np.ones(width, np.float32)
+        of[columns] = weights
+        occurs = where(equal(counts, 0), 0.0, counts.like(1))
+        counts = (occurs if mode == "IDF" else counts) * constant(of)
+    return [counts.reshape((*x.shape[:-1], width))]
+
+
+def _numbered(context: Context, node: NodeView, x: Value, tokens: Mapping[Any, int]) -> Value:
+    """The number of each token; their count for others."""
+    if not tokens:
+        return constant(np.zeros(1, np.int64)).broadcast(x.shape)
+    if x.dtype != STRING:
+        return place(x.cast(INT64), np.array([*tokens]))
+    cut = context.builder.producer(x)
+    words = Words(tuple(tokens), np.arange(len(tokens) + 1))
+    if cut is None or cut.op != "tokens":
+        return context.add("translated", x, words=words)
+    # No string is made of what is only looked up.
+    found, _ = context.builder.add_many(
+        "tokens", *cut.inputs, **{**cut.attributes, "words": words, "count": _count(context, node)}
+    )
+    return found
+
+
+def _counts(
+    x: Value, base: int, grams: Sequence[tuple[int, ...]], columns: Array, width: int,
+    lengths: range, skips: int,
+) -> Value:  # fmt: skip
+    """How often n-grams of some lengths occur in each row of tokens, which are below `base`: those
+    of an n-gram below `base - 1`.
+
+    An n-gram is looked up token by token. It is the node of a trie; `node * base + token` leads to
+    the next one. The last node of each length stands for all other sequences.
+    """
+    rows, count = x.shape
+    nodes = {gram[:1]: gram[0] for gram in grams}
+    found = []
+
+    def add(node: Value, length: int, size: int) -> None:
+        """Note the columns of n-grams that end at some nodes; that of others is left out."""
+        ends = np.full(size + 1, width)
+        for gram, column in zip(grams, columns.tolist(), strict=True):
+            if len(gram) == length:
+                ends[nodes[gram]] = column
+        found.append(gather(constant(ends), node).reshape((rows, product(node.shape[1:]))))
+
+    if 1 in lengths:
+        add(x, 1, base - 1)
+    longest = max((len(gram) for gram in grams if len(gram) in lengths), default=1)
+    # Tokens of an n-gram are some apart, as many between all of them. Beyond the last is no token.
+    apart = (iota(minimum(skips + 1, count)) + 1).unsqueeze([1])
+    beyond = constant(np.full((1, 1), base - 1)).broadcast((rows, 1))
+    tokens, node = concat([x, beyond], 1), x.unsqueeze([1])
+    for length in range(2, longest + 1):
+        at = apply("minimum", iota(count) + apart * (length - 1), counted((count,), INT64))
+        edges: dict[int, int] = {}
+        for gram in grams:
+            if len(gram) >= length:
+                edge = nodes[gram[: length - 1]] * base + gram[length - 1]
+                nodes[gram[:length]] = edges.setdefault(edge, len(edges))
+        node = place(node * base + gather(tokens, at, 1), np.array([*edges]))
+        if length in lengths:
+            add(node, length, len(edges))
+    zeros = constant(np.zeros((1, 1), np.float32)).broadcast((rows, width + 1))
+    if not found:
+        return zeros.slice(1, 0, width)
+    columns_of = concat(found, 1)
+    once = constant(np.ones((1, 1), np.float32)).broadcast(columns_of.shape)
+    counts = apply("scatter_elements", zeros, columns_of, once, axis=1, kind="add", node=origin())
+    return counts.slice(1, 0, width)
 
 
 TEXT: Table = {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ftuner.core.dim import Dim, maximum, minimum, simplest
-from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.dtype import BOOL, FLOAT64, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
@@ -110,6 +110,29 @@ def _clipped(writer: Writer, position: int, extent: int) -> int:
     return writer.step("maximum", INT64, low, writer.integer(0))
 
 
+def _periodic(writer: Writer, position: int, n: int, mirrored: bool) -> int:
+    """The position on an axis of n elements that repeats. Mirrored, a period is the axis forwards,
+    then backwards without its two ends.
+
+    Integers are divided lane by lane, float64 in vectors: the floor of the quotient, half an
+    element from the next whole number, is right for positions below 2**50.
+    """
+    if mirrored:
+        n = writer.subtract(writer.multiply(n, writer.integer(2)), writer.integer(2))
+        n = writer.step("maximum", INT64, n, writer.integer(1))
+    here, period = (writer.cast(v, FLOAT64) for v in (position, n))
+    one, half = (writer.constant(v, FLOAT64) for v in (1.0, 0.5))
+
+    def step(op: str, x: int, y: int) -> int:
+        return writer.step(op, FLOAT64, x, y)
+
+    turns = step("multiply", step("add", here, half), step("divide", one, period))
+    found = step("subtract", here, step("multiply", writer.step("floor", FLOAT64, turns), period))
+    if mirrored:
+        found = step("minimum", found, step("subtract", period, found))
+    return writer.cast(found, INT64)
+
+
 def _repeated(writer: Writer, index: int, padding: _Padding, mode: str) -> int:
     """The position of the element that is repeated at an index of the result."""
     # Negative widths cut first; what is left is repeated.
@@ -118,15 +141,8 @@ def _repeated(writer: Writer, index: int, padding: _Padding, mode: str) -> int:
     n = writer.integer(padding.left)
     if mode == "edge":
         found = _clipped(writer, position, n)
-    elif mode == "wrap":
-        found = writer.step("remainder", INT64, position, n)
     else:
-        # One period is the axis forwards, then backwards without its two ends.
-        period = writer.subtract(writer.multiply(n, writer.integer(2)), writer.integer(2))
-        period = writer.step("maximum", INT64, period, writer.integer(1))
-        there = writer.step("remainder", INT64, position, period)
-        back = writer.subtract(period, there)
-        found = writer.step("minimum", INT64, there, back)
+        found = _periodic(writer, position, n, mirrored=mode == "reflect")
     # Most elements are none of the padding: there positions follow each other.
     low = writer.compare("less_equal", writer.integer(0), position)
     inside = writer.step("logical_and", BOOL, low, writer.compare("less", position, n))

@@ -3,10 +3,9 @@ probabilities of classes from those of pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from math import isqrt
 from typing import Any
 
@@ -24,6 +23,15 @@ CONVERGED = 0.005
 """The largest error, times the number of classes, at which they end."""
 
 
+class _Known(dict[str, Any]):
+    """The values of strings; other strings have one value."""
+
+    other: Any
+
+    def __missing__(self, word: str) -> Any:
+        return self.other
+
+
 @dataclass(frozen=True, eq=False)
 class Words:
     """Strings that have values, the first one of equal strings."""
@@ -37,10 +45,31 @@ class Words:
         return STRING if self.values.dtype.hasobject else TENSOR_DTYPES[self.values.dtype.name]
 
     @cached_property
-    def known(self) -> tuple[Mapping[str, Any], Any]:
-        """The value of each string, and that of all others."""
+    def _known(self) -> _Known:
         *values, other = self.values.tolist()
-        return dict(reversed([*zip(self.words, values, strict=True)])), other
+        known = _Known(reversed([*zip(self.words, values, strict=True)]))
+        known.other = other
+        return known
+
+    def value(self, word: str) -> Any:
+        return self._known[word]
+
+    def of(self, words: Iterable[str], count: int) -> Array:
+        """The value of each of `count` strings."""
+        return np.fromiter(map(self._known.__getitem__, words), self.values.dtype, count)
+
+    @cached_property
+    def _characters(self) -> Array:
+        """The values of code points up to that of the last word of one character, and of others."""
+        codes = {ord(word): value for word, value in self._known.items() if len(word) == 1}
+        table = np.full(max(codes, default=-1) + 2, self.values[-1])
+        table[[*codes]] = [*codes.values()]
+        return table
+
+    def of_characters(self, text: str) -> Array:
+        """The value of each character of a text as a string."""
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        return np.take(self._characters, codes, mode="clip")
 
     def __repr__(self) -> str:
         return f"{len(self.words)} words"
@@ -54,9 +83,7 @@ def _infer_translated(types: Types, attributes: Attributes, require: Require) ->
 
 
 def _reference_translated(x: Any, words: Words) -> Any:
-    known, other = words.known
-    found = map(known.get, x.ravel().tolist(), repeat(other))
-    return np.fromiter(found, words.values.dtype, x.size).reshape(x.shape)
+    return words.of(x.ravel().tolist(), x.size).reshape(x.shape)
 
 
 def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:

@@ -93,9 +93,10 @@ def _define_slice(types: Types, attributes: Attributes, results: Types) -> Nest:
 def _reference_slice(
     x: Any, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]
 ) -> Any:
-    axes = zip(starts, steps, shape, strict=True)
-    grid = [start + step * np.arange(n) for start, step, n in axes]
-    return x[np.ix_(*grid)] if grid else x
+    ends = [start + step * n for start, step, n in zip(starts, steps, shape, strict=True)]
+    # Backwards, a slice has no end before the first element.
+    each = zip(starts, [None if end < 0 else end for end in ends], steps, strict=True)
+    return x[tuple(slice(*bounds) for bounds in each)].copy()
 
 
 def slice_extent(start: Dim, end: Dim, step: int) -> Dim:

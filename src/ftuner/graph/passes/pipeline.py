@@ -27,6 +27,7 @@ from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.rotary import rotary
 from ftuner.graph.passes.separate_axes import separate_axes
+from ftuner.graph.passes.shared_words import share_words
 from ftuner.graph.passes.whole_indices import whole_indices
 from ftuner.graph.passes.word_products import PRECISIONS, products_of_levels
 from ftuner.graph.rewrite import rules
@@ -39,6 +40,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     whole_indices,
     rules.normal_form,
+    share_words,
     choice,
     # Before transpositions are moved into what is written out around a softmax.
     rules.plain_softmax,

@@ -301,12 +301,18 @@ class NestCost:
         return _Pass(issue + times[-1] * step_cycles, times[-1] * latency_cycles, fixed)
 
     def _transposition(self, across: int) -> _Pass:
-        """Squares of both axes: loads, a shuffle for each vector and halving, stores."""
+        """Squares of both axes: loads, a shuffle for each vector and halving, what is computed of
+        it, stores."""
         isa, lanes, block = self.machine.isa, self.schedule.lanes, self.schedule.block
         assert self.schedule.vector is not None
         columns = -(-min(block, self.extents[self.schedule.vector]) // lanes)
         squares = self.tasks_of_busiest * columns * -(-self.extents[across] // lanes)
-        moved = 1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle + math.log2(lanes)
+        moved = 1.0 / isa.store_per_cycle + math.log2(lanes)
+        for step, access in zip(self.kernel.steps, self.kernel.accesses, strict=True):
+            if access is not None:
+                moved += 1.0 / isa.load_per_cycle
+            elif step.arguments:
+                moved += operation_cycles(step.op, step.dtype, lanes, isa, self._tuning)
         return _Pass(squares * lanes * moved, 0.0, squares * self._tuning.loop_cycles)
 
     def _lanes(self, axes: frozenset[int]) -> int:

@@ -1,10 +1,13 @@
-"""Copies that exchange two axes, in LLVM IR: squares of elements are transposed in registers.
+"""Copies that exchange two axes, in LLVM IR: squares of elements are transposed in registers, and
+what is computed of each vector is stored.
 
 A task is a block of the axis along which the result is contiguous, with all of the axis along which
 the operand is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import llvmlite.ir as ir
 
@@ -14,7 +17,8 @@ from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.core.access import Access
-from ftuner.schedules.nest.cpu_kernel_values import Frame
+from ftuner.core.cpu.schedule import exchanged_load
+from ftuner.schedules.nest.cpu_kernel_values import Frame, Lanes, Place, Values
 
 SQUARES_AHEAD = 2
 """How far ahead the operand's lines are asked for, in squares along its contiguous axis. Derived: a
@@ -33,11 +37,13 @@ class _Transposition:
         assert schedule.vector is not None
         assert schedule.across is not None
         self._vector, self._across = schedule.vector, schedule.across
-        (access,) = kernel.accesses
+        self._load = exchanged_load(kernel, self._vector, self._across)
+        access, step = kernel.accesses[self._load], kernel.steps[self._load]
         assert access is not None
+        assert isinstance(step.payload, int)
         self._access, self._target = access, kernel.targets[0]
-        (self._operand,) = frame.operands.values()
-        dtype = kernel.steps[0].dtype
+        self._operand = frame.operands[step.payload]
+        dtype = step.dtype
         self._size, self._lanes = dtype.itemsize, schedule.lanes
         self._type = ir.VectorType(elements.memory_type(dtype), schedule.lanes)
 
@@ -62,7 +68,7 @@ class _Transposition:
                 counted_loop(builder, 0, rows, lanes) as row,
                 counted_loop(builder, first, last, lanes) as column,
             ):
-                self._square(source, target, row, column, rows, last)
+                self._square(source, target, row, column, rows, last, index)
         builder.ret_void()
 
     def _place(self, base: ir.Value, access: Access, index: dict[int, ir.Value]) -> ir.Value:
@@ -80,7 +86,7 @@ class _Transposition:
 
     def _square(
         self, source: ir.Value, target: ir.Value, row: ir.Value, column: ir.Value,
-        rows: ir.Value, columns: ir.Value,
+        rows: ir.Value, columns: ir.Value, index: Mapping[int, ir.Value],
     ) -> None:  # fmt: skip
         """`row` counts along the operand's contiguous axis, `column` along the result's."""
         builder, lanes, size = self._builder, self._lanes, const(self._size)
@@ -112,6 +118,8 @@ class _Transposition:
                     place = at(builder, source, builder.mul(apart, const(i)))
                     prefetch(builder, at(builder, place, ahead), L1)
                 for i, value in enumerate(transpose(builder, loaded, lanes)):
+                    own_row = {**index, self._across: builder.add(row, const(i))}
+                    value = self._computed(value, own_row, Lanes(column, None, None))
                     place = at(builder, target, builder.mul(below, const(i)))
                     builder.store(value, place, align=self._size)
             with some:
@@ -128,6 +136,15 @@ class _Transposition:
                 for i, value in enumerate(transpose(builder, loaded, lanes)):
                     there = builder.icmp_signed("<", const(i), left_rows)
                     own = builder.and_(mask, splat(builder, there, lanes))
+                    own_row = builder.select(there, builder.add(row, const(i)), row)
+                    value = self._computed(
+                        value, {**index, self._across: own_row}, Lanes(column, mask, left_columns)
+                    )
                     place = at(builder, target, builder.mul(below, const(i)))
                     place = builder.select(there, place, target)
                     store_lanes(builder, value, place, self._size, own)
+
+    def _computed(self, value: ir.Value, index: Mapping[int, ir.Value], lanes: Lanes) -> ir.Value:
+        """What is stored of a transposed vector."""
+        place = Place(index, lanes, known={self._load: value})
+        return Values(self._frame, place).value(self._frame.kernel.values[0])
