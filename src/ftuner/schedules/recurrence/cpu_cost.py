@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ftuner.core.dtype import DType
+from ftuner.core.product import ProductTypes
 from ftuner.core.recurrence import Cell
 from ftuner.cost.cpu.product import Covers
 from ftuner.cost.functions import expression_cycles, expression_operations
@@ -29,7 +29,7 @@ class RecurrenceProblem(NamedTuple):
 class RecurrenceUKernels(NamedTuple):
     """The uKernels of the products."""
 
-    dtype: DType
+    types: ProductTypes
     lanes: int
     width: int
     """Vectors of a full panel."""
@@ -43,7 +43,8 @@ def recurrence_cost(
     """The cost of all steps. The busiest worker has one task, and reads its part of the weight in
     each step: all of it, unless a team shares it."""
     cell, steps, rows, hidden, block, team = problem
-    dtype, lanes, width, covers = ukernels
+    types, lanes, width, covers = ukernels
+    dtype, k = types.c, types.depth(hidden)
     isa, tuning = machine.isa, machine.hardware.tuning
     columns, nr = len(cell.gates) * hidden, width * lanes
     tail = -(-(columns % nr) // lanes)
@@ -57,8 +58,8 @@ def recurrence_cost(
         share = (stage.gates[1] - stage.gates[0]) / len(cell.gates)
         for count, wide, is_tail in ((columns // nr, width, False), (1, tail, True)):
             if count and wide:
-                cover = covers(wide, is_tail, hidden)[block]
-                products += share * part * count * hidden * cover.step
+                cover = covers(wide, is_tail, k)[block]
+                products += share * part * count * k * cover.step
                 fixed += share * part * count * cover.fixed
         for _, expr in stage.results:
             elements += part * vectors * expression_cycles(expr, dtype, isa, tuning)
@@ -66,8 +67,7 @@ def recurrence_cost(
         if team > 1:
             fixed += 2 * tuning.team_phase_s / machine.period_s
     workers = max(min(max(-(-rows // block), team), machine.workers), 1)
-    size = dtype.itemsize
-    weight, x = columns * hidden * size, rows * columns * size
+    weight, x = columns * k * types.b.itemsize, rows * columns * dtype.itemsize
     own = int(part * weight)
     streams = [Stream(steps * own, own), Stream(steps * x / workers, steps * x)]
     estimate = estimate_of(
