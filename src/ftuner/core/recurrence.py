@@ -138,6 +138,12 @@ class Cell:
             return (*peepholes, *of_levels)
         return ("bias",) if self.kind == "gru" and self.reset_after else ()
 
+    @property
+    def one_phase(self) -> bool:
+        """Whether a step is one product, and all sequences have it: what it computes of some
+        hidden elements of them depends on the last step alone."""
+        return not self.lengths and len(self.stages()) == 1
+
     def stages(self) -> tuple[Stage, ...]:
         """The stages of a step."""
         return {"lstm": self._lstm, "gru": self._gru, "rnn": self._rnn}[self.kind]()

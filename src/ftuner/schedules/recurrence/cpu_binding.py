@@ -44,7 +44,7 @@ from ftuner.runtime.cpu.step_kind import (
 from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
-from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, recurrence_cost
+from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, gate_panels, recurrence_cost
 from ftuner.schedules.recurrence.cpu_plan import RecurrenceCut, recurrence_cut, recurrence_ukernels
 from ftuner.schedules.recurrence.cpu_record import Recurrence
 from ftuner.schedules.recurrence.step import RecurrenceStep
@@ -93,8 +93,7 @@ class RecurrenceTask(Task):
         dims[Recurrence.STEPS], dims[Recurrence.ROWS] = steps, rows
         dims[Recurrence.HIDDEN], dims[Recurrence.BLOCK] = hidden, block
         dims[Recurrence.TEAM] = cut.team
-        if hidden % nr == 0 and hidden // nr >= cut.team > 1:
-            dims[Recurrence.GATE_PANELS] = hidden // nr
+        dims[Recurrence.GATE_PANELS] = gate_panels(hidden, nr, cut.team)
         dims[Recurrence.X_STEP], dims[Recurrence.X_ROW] = x.strides[:2]
         dims[Recurrence.Y_STEP], _, dims[Recurrence.Y_ROW], _ = y.strides
         for slot, number in zip((Recurrence.H_ROW, Recurrence.C_ROW), self.last, strict=False):
@@ -228,8 +227,13 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
                 )  # fmt: skip
             else:
                 panels = packed_as(
-                    array, form, extents, lambda: _in_words(matrix, types)[None], products,
-                    required.width, loaded,
+                    array,
+                    form,
+                    extents,
+                    lambda: _in_words(matrix, types)[None],
+                    products,
+                    required.width,
+                    loaded,
                 )
             step = replace(step, weight=loaded.emptied(weight))
         covers = None

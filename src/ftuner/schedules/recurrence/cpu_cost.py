@@ -37,6 +37,13 @@ class RecurrenceUKernels(NamedTuple):
     """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
 
 
+def gate_panels(hidden: int, nr: int, team: int) -> int:
+    """The panels of a gate if a team shares each gate by panels of `nr` columns; 0 if gates begin
+    within panels or have fewer."""
+    panels, left = divmod(hidden, nr)
+    return panels if not left and panels >= team > 1 else 0
+
+
 def recurrence_cost(
     machine: Machine, ukernels: RecurrenceUKernels, problem: RecurrenceProblem, writes_bytes: int
 ) -> StepCost:
@@ -65,7 +72,8 @@ def recurrence_cost(
             elements += part * vectors * expression_cycles(expr, dtype, isa, tuning)
             flops += rows * hidden * expression_operations(expr)
         if team > 1:
-            fixed += 2 * tuning.team_phase_s / machine.period_s
+            phases = 1 if cell.one_phase and gate_panels(hidden, nr, team) else 2
+            fixed += phases * tuning.team_phase_s / machine.period_s
     workers = max(min(max(-(-rows // block), team), machine.workers), 1)
     weight, x = columns * k * types.b.itemsize, rows * columns * dtype.itemsize
     own = int(part * weight)

@@ -4,7 +4,8 @@ A task is a block of sequences, or one of a team that share each step of all seq
 the weight. Each step multiplies the state by the recurrent weight, panel by panel, with the
 uKernels of a cover, and then computes the cell's expressions row by row (`core.recurrence`). The
 sums and the planes of a block stay in the caches from step to step, as does a member's part of the
-weight.
+weight. Where a member multiplies all that its elements need, both are one phase of the team: the
+new state goes to a plane of its own, because others still multiply the old one.
 
 `buffers` holds the views of `RecurrenceStep`, then the memory of sums and planes, and that of the
 panels if the weight is packed here; `dims` the slots of `cpu_record.Recurrence`.
@@ -20,6 +21,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import across
 from ftuner.codegen.llvm.ir.builder import (
+    I1,
     I32,
     I64,
     at,
@@ -68,9 +70,9 @@ def emit(
     module: ir.Module, symbol: str, dtype: DType, cell: Cell, packs: bool, multiplied: DType,
     lanes: int, fused: bool, tuning: NativeTuning,
 ) -> None:  # fmt: skip
-    """Add the kernel of a cell to a module. `packs`: whether it packs the weight. `multiplied`: what
-    the state is multiplied as: `dtype`; or levels by those of the weight, UINT8 by uKernels, INT16
-    as in `cpu_kernel_levels`."""
+    """Add the kernel of a cell to a module. `packs`: whether it packs the weight. `multiplied`: the
+    dtype of the rows of products: `dtype`, or of levels by those of the weight, UINT8 for uKernels,
+    INT16 for `cpu_kernel_levels`."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     _Emission(function, dtype, cell, packs, multiplied, lanes, fused).emit(tuning)
 
@@ -105,10 +107,15 @@ class _Emission:
             plane: at(builder, first, builder.mul(plane_bytes, const(number)))
             for number, plane in enumerate(cell.planes)
         }
+        spare = at(builder, first, builder.mul(plane_bytes, const(len(cell.planes))))
+        each = self._dim(Recurrence.GATE_PANELS)
+        self._by_gates = builder.icmp_signed(">", each, const(0))
+        once = self._by_gates if cell.one_phase else ir.Constant(I1, 0)
+        self._phases = builder.select(once, const(1), const(2))
+        self._old, self._new = self._planes["h"], builder.select(once, spare, self._planes["h"])
         self._a_stride, self._k = self._row_bytes, self._hidden
         if cell.rounds:
-            ends = builder.mul(plane_bytes, const(len(cell.planes)))
-            self._rounded_states = at(builder, first, ends)
+            self._rounded_states = at(builder, spare, plane_bytes)
             columns = whole(builder, self._hidden, ROW_LEVELS)
             self._a_stride = builder.mul(columns, const(multiplied.itemsize))
         if multiplied == UINT8:
@@ -149,13 +156,20 @@ class _Emission:
                 if cell.reverse:
                     step = builder.sub(builder.sub(steps, const(1)), number)
                 some = builder.icmp_signed("<", step, longest)
+                odd = builder.trunc(number, I1)
+                self._planes["h"] = builder.select(odd, self._new, self._old)
+                self._next = builder.select(odd, self._old, self._new)
                 for stage in cell.stages():
-                    with team.phase() as part, builder.if_then(some):
-                        if cell.rounds:
-                            self._round(first, end, part)
-                        self._product(stage, first, covers, (size, part))
-                    with team.phase() as part:
-                        self._elements(stage, first, end, step, (size, part))
+                    last = builder.sub(self._phases, const(1))
+                    with counted_loop(builder, 0, self._phases) as phase, team.phase() as part:
+                        begins = builder.icmp_signed("==", phase, const(0))
+                        with builder.if_then(builder.and_(begins, some)):
+                            if cell.rounds:
+                                self._round(first, end, part)
+                            self._product(stage, first, covers, (size, part))
+                        with builder.if_then(builder.icmp_signed("==", phase, last)):
+                            self._elements(stage, first, end, step, (size, part))
+            self._planes["h"] = builder.select(builder.trunc(steps, I1), self._new, self._old)
             with team.phase() as part, self._only_first(part):
                 self._ended(first, end)
             team.leave()
@@ -334,8 +348,7 @@ class _Emission:
             made = Rows(at(builder, sums, column), self._sum_bytes)
             emit_panel(builder, self._context, cover, rows, b, made, self._k)
 
-        each = self._dim(Recurrence.GATE_PANELS)
-        by_gates = builder.icmp_signed(">", each, const(0))
+        each, by_gates = self._dim(Recurrence.GATE_PANELS), self._by_gates
         gates = builder.select(by_gates, const(stage.gates[1] - stage.gates[0]), const(1))
         each = builder.select(by_gates, each, builder.sub(end_panel, first_panel))
         with counted_loop(builder, 0, gates) as gate:
@@ -413,9 +426,8 @@ class _Emission:
 
     def _columns(self, share: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
         """The range of the hidden elements of a part: those of its panels, or whole vectors."""
-        builder, each = self._builder, self._dim(Recurrence.GATE_PANELS)
-        by_gates = builder.icmp_signed(">", each, const(0))
-        unit = builder.select(by_gates, self._dim(Recurrence.PANEL), const(self._lanes))
+        builder = self._builder
+        unit = builder.select(self._by_gates, self._dim(Recurrence.PANEL), const(self._lanes))
         units = builder.udiv(builder.add(self._hidden, builder.sub(unit, const(1))), unit)
         begin, end = (builder.mul(n, unit) for n in partition_bounds(builder, units, *share))
         return begin, minimum(builder, end, self._hidden)
@@ -454,6 +466,7 @@ class _Emission:
         builder, cell = self._builder, self._cell
         sums = at(builder, self._buffers["memory"], builder.mul(row, self._sum_bytes))
         places = {plane: self._row(plane, row) for plane in cell.planes}
+        following = at(builder, self._next, builder.mul(row, self._row_bytes))
         for number, gate in enumerate(cell.gates):
             offset = builder.mul(self._row_bytes, const(number))
             places[f"x_{gate}"] = at(builder, x, offset)
@@ -476,7 +489,8 @@ class _Emission:
                         env[operand.name] = load_lanes(builder, place, type_, self._size, mask)
                 value = elements.emit(builder, expr, env, self._fused)
                 env[plane] = value
-                self._store(value, at(builder, places[plane], offset), mask)
+                target = following if plane == "h" else places[plane]
+                self._store(value, at(builder, target, offset), mask)
                 if plane == "h":
                     self._store(value, at(builder, y, offset), mask)
 

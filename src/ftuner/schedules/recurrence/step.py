@@ -89,7 +89,8 @@ def lower(node: Node, placement: Placement) -> tuple[View, ...]:
     assert isinstance(width, int)
     assert isinstance(hidden, int)
     padded = -(-width // PANEL_COLUMNS) * PANEL_COLUMNS
-    sums = batch * ((padded if cell.rounds else width) + len(cell.planes) * hidden)
+    # One plane more for the new state.
+    sums = batch * ((padded if cell.rounds else width) + (len(cell.planes) + 1) * hidden)
     if cell.rounds:
         # Each member of a team rounds the state for itself, to levels of 16 bits at most.
         row = -(-hidden // ROW_LEVELS) * ROW_LEVELS
