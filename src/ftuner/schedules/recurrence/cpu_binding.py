@@ -17,7 +17,7 @@ from ftuner.core.product import WORD_PRODUCTS, ProductTypes, product_types
 from ftuner.core.recurrence import Cell
 from ftuner.core.units import count
 from ftuner.cost.step import Machine
-from ftuner.graph.ops.contraction import words_of
+from ftuner.graph.arrays import held_in
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import NativeTuning
@@ -180,8 +180,8 @@ def _in_words(weight: Array, types: ProductTypes) -> Array:
     """A weight of (columns, hidden) as products read it: levels are words, filled up with zeros."""
     if types.b != INT8X4:
         return weight
-    whole = np.pad(weight, ((0, 0), (0, -weight.shape[1] % INT8X4.numbers)))
-    return words_of(whole.T, INT8X4).T
+    whole: Array = np.pad(weight, ((0, 0), (0, -weight.shape[1] % INT8X4.numbers)))
+    return whole.view(held_in(INT8X4))
 
 
 class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
