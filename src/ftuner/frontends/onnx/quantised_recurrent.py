@@ -20,15 +20,15 @@ from ftuner.graph.ir import Array, Value
 def _weight(node: NodeView, number: int, scale: int) -> tuple[Value, Value, Array | None]:
     """W or R as levels less their zero point, with the axes of ONNX's LSTM: the quantised ones are
     (directions, k, columns). Then the scales of the columns, (directions, columns), and the levels
-    if they are known. `scale`: the input that is the scale; the zero point follows it. Both are
-    given for each direction, or for each of its columns."""
+    if these are known, and of 8 bits. `scale`: the input that is the scale; the zero point follows
+    it. Both are given for each direction, or for each of its columns."""
     weight = node.input(number)
     if weight.rank != 3:
         raise malformed(f"input {number} is {weight.type}; expected three axes")
     factor, zero = (_of_columns(node.input(i), weight) for i in (scale, scale + 1))
     levels = levels_of(weight, zero, FLOAT32).swapped()
     factor = factor.broadcast((levels.shape[0], 1, levels.shape[1])).squeeze([1])
-    if weight.constant is None or zero.constant is None:
+    if weight.constant is None or zero.constant is None or weight.dtype.itemsize > 1:
         return levels, factor, None
     return levels, factor, (weight.constant.astype(np.int16) - zero.constant).swapaxes(1, 2)
 

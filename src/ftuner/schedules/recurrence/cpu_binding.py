@@ -227,14 +227,9 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
                 )  # fmt: skip
             else:
                 panels = packed_as(
-                    array,
-                    form,
-                    extents,
-                    lambda: _in_words(matrix, types)[None],
-                    products,
-                    required.width,
-                    loaded,
-                )
+                    array, form, extents, lambda: _in_words(matrix, types)[None], products,
+                    required.width, loaded,
+                )  # fmt: skip
             step = replace(step, weight=loaded.emptied(weight))
         covers = None
         if not exact:
