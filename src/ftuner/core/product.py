@@ -55,6 +55,10 @@ class ProductTypes:
         """What complete sums and the epilogue are in: that of C, unless words are rounded to it."""
         return FLOAT32 if self.c in STORED.get(self.a, ()) else self.c
 
+    def depth(self, numbers: int) -> int:
+        """The steps of k of rows of so many numbers, if these are side by side in words."""
+        return -(-numbers // self.a.numbers)
+
     @property
     def steps(self) -> int:
         """Multiply-adds in turn for an element of A, which is one step of k."""
