@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import pickle
 from pathlib import Path
@@ -193,16 +194,59 @@ class OfTwoSides(nn.Module):  # type: ignore[name-defined, misc]
         return x if x.shape[1] <= 100 else x * 2
 
 
-def test_branches_on_extents_are_those_of_the_example() -> None:
-    """A call that would take another branch is refused, with the line of it."""
+def test_calls_that_take_other_branches_have_programs_of_their_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A program is compiled in the first call that takes another branch, as long as the module is
+    there and as it was."""
     module = OfTwoSides()
     model = ftuner.compile(module, (torch.randn(3, 30, 2),))
     for length in (1, 5, 99):
         x = torch.randn(2, length, 2)
         torch.testing.assert_close(model(x), module(x))
-    for length, line in ((32, r"if x.shape\[1\] % 4:"), (101, "return x if")):
-        with pytest.raises(ShapeError, match=rf"branch on extents, {Path(__file__).name}.*{line}"):
-            model(torch.randn(2, length, 2))
+    for length in (32, 64, 101, 103, 104):
+        x = torch.randn(2, length, 2)
+        torch.testing.assert_close(model(x), module(x))
+    assert caplog.text.count("another program is compiled") == 3
+
+
+def test_other_branches_need_the_module_as_it_was() -> None:
+    x = torch.randn(2, 32, 2)
+    branch = rf"branch on extents, {Path(__file__).name}.*if x.shape\[1\] % 4"
+    for wrong in ("changed", "gone"):
+        module = nn.Sequential(nn.Linear(2, 2), OfTwoSides()).requires_grad_(False)
+        model = ftuner.compile(module, (x[:, :30],))
+        if wrong == "changed":
+            module[0].weight += 1
+        else:
+            del module
+            gc.collect()
+        with pytest.raises(ShapeError, match=f"(?s){branch}.*{wrong}"):
+            model(x)
+    with pytest.raises(ShapeError, match=r"given .*; x is .*compiled as"):
+        ftuner.compile(OfTwoSides(), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))(x[:, 1:])
+
+
+def test_an_example_that_grows_keeps_its_branches() -> None:
+    """A mask as long as a cache and its one query is longer for more queries."""
+
+    class Masked(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, past: Any, mask: Any) -> Any:
+            whole = torch.cat([past, x], 1)
+            missing = whole.shape[1] - mask.shape[1]
+            return whole * (nn.functional.pad(mask, (0, missing)) if missing > 0 else mask)
+
+    module = Masked()
+    for tokens in ((1, 1, 6), (3, 4, 9)):
+        model = ftuner.compile(module, _masked(1, 1, 5))
+        given = _masked(*tokens)
+        assert close(model(*given), module(*given))
+        assert not model.variants.used
+
+
+def _masked(batch: int, tokens: int, past: int) -> tuple[Any, ...]:
+    parts = [(batch, tokens), (batch, past), (batch, past + tokens)]
+    return tuple(torch.randn(shape) for shape in parts)
 
 
 def test_arguments_that_are_updated() -> None:

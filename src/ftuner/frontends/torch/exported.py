@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,6 +40,8 @@ class Program:
     calling: Calling
     device: str
     """Where its parameters or inputs are, as torch names it."""
+    again: Callable[[Mapping[str, Sequence[int]]], Program] | None = None
+    """Traces its module for inputs of other extents, by name; None where there is no module."""
 
 
 def exported_program(program: ExportedProgram) -> Program:
