@@ -227,6 +227,29 @@ def test_other_branches_need_the_module_as_it_was() -> None:
         ftuner.compile(OfTwoSides(), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))(x[:, 1:])
 
 
+class SharedHeads(nn.Module):  # type: ignore[name-defined, misc]
+    """Repeats keys and values for the heads of queries that share them."""
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        q, *rest = x.split([6, 2, 2], 1)
+        k, v = (x[:, :, None].expand(-1, -1, 3, -1, -1).flatten(1, 2) for x in rest)
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
+
+
+@pytest.mark.parametrize("heads", [1, 6])
+def test_repeated_heads_are_read_where_they_are(heads: int) -> None:
+    def given(batch: int, length: int) -> tuple[Any, ...]:
+        mask = torch.rand(1, heads, length, length) < 0.8
+        return torch.randn(batch, 10, length, 8), mask
+
+    torch.manual_seed(0)
+    module = SharedHeads()
+    model = ftuner.compile(module, given(2, 4))
+    assert [step.title for step in model.steps] == ["attention"]
+    for shape in ((1, 1), (3, 7), (2, 33)):
+        assert close(model(*(x := given(*shape))), module(*x))
+
+
 def test_an_example_that_grows_keeps_its_branches() -> None:
     """A mask as long as a cache and its one query is longer for more queries."""
 
