@@ -227,6 +227,50 @@ def test_other_branches_need_the_module_as_it_was() -> None:
         ftuner.compile(OfTwoSides(), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))(x[:, 1:])
 
 
+class Choosing(nn.Module):  # type: ignore[name-defined, misc]
+    """Branches on data, one in another, with parameters and extents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        def above(x: Any, y: Any) -> Any:
+            return self.layer(x) + y.sum(), y.clone()
+
+        def below(x: Any, y: Any) -> Any:
+            inner = torch.cond(y.sum() > 0, lambda x: x * 2, lambda x: x.sin(), (x,))
+            return inner, y + x.shape[1]
+
+        return torch.cond(x.mean() > 0, above, below, (x, y))
+
+
+def test_branches_on_data() -> None:
+    module = Choosing()
+    model = ftuner.compile(module, (torch.randn(2, 5, 4), torch.randn(2, 5)))
+    with torch.no_grad():
+        for x, y in ((1, 1), (-1, 1), (-1, -1)):
+            given = torch.full((3, 7, 4), 0.5 * x), torch.full((3, 7), 0.25 * y)
+            assert all(map(close, model(*given), module(*given)))
+
+
+def test_an_extent_that_is_a_constant_is_that_of_the_example() -> None:
+    """A loop of Python is traced for its number of steps, also for one."""
+
+    class Steps(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            total = torch.zeros(len(x))
+            for step in range(x.shape[1]):
+                total = (total + x[:, step]).sin()
+            return total
+
+    module = Steps()
+    model = ftuner.compile(module, (torch.randn(1, 1),))
+    for shape in ((1, 1), (4, 1), (4, 3), (2, 3)):
+        x = torch.randn(shape)
+        assert close(model(x), module(x))
+
+
 class SharedHeads(nn.Module):  # type: ignore[name-defined, misc]
     """Repeats keys and values for the heads of queries that share them."""
 

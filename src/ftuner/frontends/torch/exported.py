@@ -24,7 +24,8 @@ from ftuner.frontends.torch import importer  # noqa: F401  (which fills the tabl
 from ftuner.frontends.torch.calling import Calling, Input
 from ftuner.frontends.torch.complex_numbers import COMPLEX
 from ftuner.frontends.torch.dims import branches_of
-from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
+from ftuner.frontends.torch.importer import Imported, Output, import_fx
+from ftuner.frontends.torch.nodes import called, unsupported
 from ftuner.frontends.torch.registry import ATEN, name_of
 from ftuner.frontends.torch.tracing import extents_kept
 from ftuner.graph.ir import Graph

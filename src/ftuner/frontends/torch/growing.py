@@ -84,7 +84,7 @@ def _of_same_branches(
     Raises:
         ExportError: as of `traced`, or no such extents are found.
     """
-    extents = _grown(given, shapes, keys)
+    extents, what = _grown(given, shapes, keys), ""
     for _ in range(MOST_TRIES):
         tensors = [
             x if list(x.shape) == wanted
@@ -94,28 +94,32 @@ def _of_same_branches(
             for x, wanted in zip(given, extents, strict=True)
         ]  # fmt: skip
         program = _traced(module, name, tensors, shapes)
-        symbols = _symbols(program)
-        values = {s: given[i].shape[axis] for s, [(i, axis), *_] in symbols.items()}
+        dims = _extents(program)
+        for (i, axis), dim in dims.items():
+            if dim.is_number and int(dim) != given[i].shape[axis]:
+                raise ExportError(f"an extent of {dim} is a constant")
+        symbols = {place: dim for place, dim in dims.items() if dim.is_Symbol}
+        values = {dim: given[i].shape[axis] for (i, axis), dim in symbols.items()}
         wrong = next((b for b in branches_of(program) if not _holds(b, values)), None)
         if wrong is None:
             return program
-        now = {s: extents[i][axis] for s, [(i, axis), *_] in symbols.items()}
+        what = wrong.what
+        now = {dim: extents[i][axis] for (i, axis), dim in symbols.items()}
         symbol, added = _compensation(wrong, values, now)
-        for i, axis in symbols[symbol]:
-            extents[i][axis] += added
-    raise ExportError(f"larger extents take other branches: {wrong.what}")
+        for (i, axis), dim in symbols.items():
+            if dim == symbol:
+                extents[i][axis] += added
+    raise ExportError(f"larger extents take other branches: {what}")
 
 
-def _symbols(program: ExportedProgram) -> dict[sympy.Symbol, list[tuple[int, int]]]:
-    """The numbers of the inputs and axes that have each symbol as their extent."""
-    found: dict[sympy.Symbol, list[tuple[int, int]]] = {}
+def _extents(program: ExportedProgram) -> dict[tuple[int, int], sympy.Expr]:
+    """Each extent of the inputs, by the number of the input and the axis."""
     nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
-    for i, user in enumerate(program.graph_signature.user_inputs):
-        for axis, extent in enumerate(nodes[str(user)].meta["val"].shape):
-            expression = expression_of(extent)
-            if isinstance(expression, sympy.Symbol):
-                found.setdefault(expression, []).append((i, axis))
-    return found
+    return {
+        (i, axis): expression_of(extent)
+        for i, user in enumerate(program.graph_signature.user_inputs)
+        for axis, extent in enumerate(nodes[str(user)].meta["val"].shape)
+    }
 
 
 def _holds(branch: Branch, values: Mapping[sympy.Symbol, int]) -> bool:
