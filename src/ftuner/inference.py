@@ -404,7 +404,9 @@ def compile(
     Returns:
         The model. That of a module or an exported program is called as these are: with tensors, in
         the structures that they take, and returns what they return. Parameters are constants of the
-        model: where they are replaced or updated later, compile the module again.
+        model: where they are replaced or updated later, compile the module again. A call that takes
+        another branch on extents than the example inputs compiles the module for these, too, as
+        long as the module is kept and unchanged.
 
     Raises:
         ExportError: torch makes no program of the module.

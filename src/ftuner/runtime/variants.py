@@ -107,6 +107,8 @@ def variants_of_extents(first: Graph, made: Callable[[Shapes], tuple[Graph, M]])
     refused: dict[Hashable, str] = {}
 
     def wanted(shapes: Shapes) -> Hashable | None:
+        if any(v.rank and len(shapes.get(v.name, v.shape)) != v.rank for v in first.inputs):
+            return None  # It says what is wrong.
         for graph, key in known:
             try:
                 _check_shapes(graph, shapes)
@@ -116,6 +118,7 @@ def variants_of_extents(first: Graph, made: Callable[[Shapes], tuple[Graph, M]])
         return tuple((name, tuple(shape)) for name, shape in shapes.items())
 
     def compiled(key: Any, _: Check) -> M:
+        shown = ", ".join(f"{name} {list(shape)}" for name, shape in key)[:MOST_SHOWN]
         if key not in refused and len(refused) < MAX_REFUSED:
             try:
                 graph, model = made(dict(key))
@@ -123,12 +126,10 @@ def variants_of_extents(first: Graph, made: Callable[[Shapes], tuple[Graph, M]])
                 refused[key] = str(error)
             else:
                 known.append((graph, key))
-                shown = ", ".join(f"{name} {list(shape)}" for name, shape in key)
-                _LOG.warning(
-                    "another program is compiled, for inputs such as %s", shown[:MOST_SHOWN]
-                )
+                _LOG.warning("another program is compiled, for inputs such as %s", shown)
                 return model
-        raise ShapeError(refused.get(key, f"{MAX_REFUSED} other shapes were refused"))
+        why = refused.get(key, f"{MAX_REFUSED} other shapes were refused")
+        raise ShapeError(f"no program for {shown}: {why}")
 
     return Variants(wanted, compiled)
 
