@@ -11,7 +11,7 @@ from tests.operator_table import wrapped
 
 from ftuner.frontends.torch.complex_numbers import COMPLEX
 from ftuner.frontends.torch.exported import decompositions
-from ftuner.frontends.torch.importer import CHECKS, NUMBERS
+from ftuner.frontends.torch.nodes import CHECKS, NUMBERS
 from ftuner.frontends.torch.registry import ATEN, name_of
 
 PATH = Path(__file__).parent.parent / "docs" / "pytorch-operators.md"

@@ -45,7 +45,7 @@ from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
-from ftuner.runtime.variants import Check, Variants
+from ftuner.runtime.variants import Check, Shapes, Variants, variants_of_extents
 
 if TYPE_CHECKING:
     # It imports torch.
@@ -404,7 +404,9 @@ def compile(
     Returns:
         The model. That of a module or an exported program is called as these are: with tensors, in
         the structures that they take, and returns what they return. Parameters are constants of the
-        model: where they are replaced or updated later, compile the module again.
+        model: where they are replaced or updated later, compile the module again. A call that takes
+        another branch on extents than the example inputs compiles the module for these, too, as
+        long as the module is kept and unchanged.
 
     Raises:
         ExportError: torch makes no program of the module.
@@ -452,9 +454,24 @@ def _from_program(
     request = replace(request, device=device or program.device)
     backend = request.backend()
     options = request.options(backend, origin)
+    if program.again is None:
+        return _module_model(program, backend, options)
+    options = replace(options, shared=_torch_frontend("weights").WEIGHTS)
+    first, again = program.calling.bound, program.again
+
+    def made(shapes: Shapes) -> tuple[Graph, Model]:
+        found = again(shapes)
+        return found.calling.bound, _module_model(found, backend, options)
+
+    return _module_model(program, backend, options, variants_of_extents(first, made))
+
+
+def _module_model(
+    program: Program, backend: Backend, options: Options, variants: Variants[Model] | None = None
+) -> ModuleModel:
     with reuse():
         parts = _parts(program.graph, backend, options)
-        found = ModuleModel(parts, backend, options, program.calling)
+        found = ModuleModel(parts, backend, options, program.calling, variants)
     give_back_freed()
     return found
 

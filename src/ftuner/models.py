@@ -20,6 +20,7 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.ops.operands import Operand
 from ftuner.runtime.preparing import shape_of
 from ftuner.runtime.shapes.binding import bind
+from ftuner.runtime.variants import Variants
 
 if TYPE_CHECKING:
     # It imports torch.
@@ -97,9 +98,10 @@ class ModuleModel(Model):
     it takes. `inputs`, `outputs`, `run` and `explain` have the tensors in these by names."""
 
     def __init__(
-        self, graph: Graph, backend: Backend, options: Options, calling: Calling
+        self, graph: Graph, backend: Backend, options: Options, calling: Calling,
+        variants: Variants[model.Model] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(graph, backend, options)
+        super().__init__(graph, backend, options, variants)
         self.calling = calling
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -111,7 +113,11 @@ class ModuleModel(Model):
             Else as `run`.
         """
         feeds = self.calling.feeds(args, keywords)
-        return self.calling.returned(self._ran(feeds), feeds)
+        outputs = self._ran(feeds)
+        ran = self
+        if self.variants is not None and self.variants.used:
+            ran = self._fitting(feeds)  # type: ignore[assignment]
+        return ran.calling.returned(outputs, feeds)
 
 
 class LateModel(late_model.LateModel, Model):

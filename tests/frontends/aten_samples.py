@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.frontends.torch.exported import decompositions
-from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
+from ftuner.frontends.torch.importer import Imported, Output, import_fx
+from ftuner.frontends.torch.nodes import called, unsupported
 from ftuner.runtime.cpu.arrays import array_of, tensor_of
 from ftuner.runtime.reference import run_reference
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import pickle
 from pathlib import Path
@@ -193,16 +194,128 @@ class OfTwoSides(nn.Module):  # type: ignore[name-defined, misc]
         return x if x.shape[1] <= 100 else x * 2
 
 
-def test_branches_on_extents_are_those_of_the_example() -> None:
-    """A call that would take another branch is refused, with the line of it."""
+def test_calls_that_take_other_branches_have_programs_of_their_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A program is compiled in the first call that takes another branch, as long as the module is
+    there and as it was."""
     module = OfTwoSides()
     model = ftuner.compile(module, (torch.randn(3, 30, 2),))
     for length in (1, 5, 99):
         x = torch.randn(2, length, 2)
         torch.testing.assert_close(model(x), module(x))
-    for length, line in ((32, r"if x.shape\[1\] % 4:"), (101, "return x if")):
-        with pytest.raises(ShapeError, match=rf"branch on extents, {Path(__file__).name}.*{line}"):
-            model(torch.randn(2, length, 2))
+    for length in (32, 64, 101, 103, 104):
+        x = torch.randn(2, length, 2)
+        torch.testing.assert_close(model(x), module(x))
+    assert caplog.text.count("another program is compiled") == 3
+    with pytest.raises(InputError, match="model takes"):
+        model(torch.randn(2, 3))
+
+
+def test_other_branches_need_the_module_as_it_was() -> None:
+    x = torch.randn(2, 32, 2)
+    branch = rf"branch on extents, {Path(__file__).name}.*if x.shape\[1\] % 4"
+    for wrong in ("changed", "gone"):
+        module = nn.Sequential(nn.Linear(2, 2), OfTwoSides()).requires_grad_(False)
+        model = ftuner.compile(module, (x[:, :30],))
+        if wrong == "changed":
+            module[0].weight += 1
+        else:
+            del module
+            gc.collect()
+        with pytest.raises(ShapeError, match=f"(?s){branch}.*{wrong}"):
+            model(x)
+    with pytest.raises(ShapeError, match=r"given .*; no program .*compiled as"):
+        ftuner.compile(OfTwoSides(), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))(x[:, 1:])
+
+
+class Choosing(nn.Module):  # type: ignore[name-defined, misc]
+    """Branches on data, one in another, with parameters and extents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        def above(x: Any, y: Any) -> Any:
+            return self.layer(x) + y.sum(), y.clone()
+
+        def below(x: Any, y: Any) -> Any:
+            inner = torch.cond(y.sum() > 0, lambda x: x * 2, lambda x: x.sin(), (x,))
+            return inner, y + x.shape[1]
+
+        return torch.cond(x.mean() > 0, above, below, (x, y))
+
+
+def test_branches_on_data() -> None:
+    module = Choosing()
+    model = ftuner.compile(module, (torch.randn(2, 5, 4), torch.randn(2, 5)))
+    with torch.no_grad():
+        for x, y in ((1, 1), (-1, 1), (-1, -1)):
+            given = torch.full((3, 7, 4), 0.5 * x), torch.full((3, 7), 0.25 * y)
+            assert all(map(close, model(*given), module(*given)))
+
+
+def test_an_extent_that_is_a_constant_is_that_of_the_example() -> None:
+    """A loop of Python is traced for its number of steps, also for one."""
+
+    class Steps(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            total = torch.zeros(len(x))
+            for step in range(x.shape[1]):
+                total = (total + x[:, step]).sin()
+            return total
+
+    module = Steps()
+    model = ftuner.compile(module, (torch.randn(1, 1),))
+    for shape in ((1, 1), (4, 1), (4, 3), (2, 3)):
+        x = torch.randn(shape)
+        assert close(model(x), module(x))
+
+
+class SharedHeads(nn.Module):  # type: ignore[name-defined, misc]
+    """Repeats keys and values for the heads of queries that share them."""
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        q, *rest = x.split([6, 2, 2], 1)
+        k, v = (x[:, :, None].expand(-1, -1, 3, -1, -1).flatten(1, 2) for x in rest)
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
+
+
+@pytest.mark.parametrize("heads", [1, 6])
+def test_repeated_heads_are_read_where_they_are(heads: int) -> None:
+    def given(batch: int, length: int) -> tuple[Any, ...]:
+        mask = torch.rand(1, heads, length, length) < 0.8
+        return torch.randn(batch, 10, length, 8), mask
+
+    torch.manual_seed(0)
+    module = SharedHeads()
+    model = ftuner.compile(module, given(2, 4))
+    assert [step.title for step in model.steps] == ["attention"]
+    for shape in ((1, 1), (3, 7), (2, 33)):
+        assert close(model(*(x := given(*shape))), module(*x))
+
+
+def test_an_example_that_grows_keeps_its_branches() -> None:
+    """A mask as long as a cache and its one query is longer for more queries."""
+
+    class Masked(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, past: Any, mask: Any) -> Any:
+            whole = torch.cat([past, x], 1)
+            missing = whole.shape[1] - mask.shape[1]
+            return whole * (nn.functional.pad(mask, (0, missing)) if missing > 0 else mask)
+
+    module = Masked()
+    for tokens in ((1, 1, 6), (3, 4, 9)):
+        model = ftuner.compile(module, _masked(1, 1, 5))
+        given = _masked(*tokens)
+        assert close(model(*given), module(*given))
+        assert not model.variants.used
+
+
+def _masked(batch: int, tokens: int, past: int) -> tuple[Any, ...]:
+    parts = [(batch, tokens), (batch, past), (batch, past + tokens)]
+    return tuple(torch.randn(shape) for shape in parts)
 
 
 def test_arguments_that_are_updated() -> None:

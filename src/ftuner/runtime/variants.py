@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.forks import fork_safe_lock
-from ftuner.errors import DTypeError, InputError, OperandError
+from ftuner.errors import DTypeError, FTunerError, InputError, OperandError, ShapeError
 from ftuner.graph.ir import Graph
 from ftuner.runtime.cpu.arrays import as_array
 from ftuner.runtime.shapes.binding import bind
 
+_LOG = logging.getLogger(__name__)
+M = TypeVar("M")
 M_co = TypeVar("M_co", covariant=True)
 Shapes = Mapping[str, Sequence[int]]
 """Shapes of inputs by name."""
@@ -22,6 +25,11 @@ MAX_VARIANTS = 32
 """Variants of a model that are kept."""
 MAX_KNOWN = 256
 """Shapes of inputs of which it is kept which variant they need."""
+MAX_REFUSED = 16
+"""Shapes that no variant of a traced program can be made for, after which no more are tried: each
+takes as long as tracing the module."""
+MOST_SHOWN = 300
+"""Characters of shapes in a message: a decoder has two for each layer."""
 
 
 class Variants(Generic[M_co]):
@@ -73,9 +81,7 @@ class Variants(Generic[M_co]):
 
         def check(graph: Graph) -> None:
             self._checks.add(wanted, replace(graph, nodes=()))
-            given = [v for v in graph.inputs if v.name in shapes]
-            extents = [shapes[v.name] if v.rank else () for v in given]
-            bind(replace(graph, inputs=tuple(given)), extents)
+            _check_shapes(graph, shapes)
 
         with self._lock:
             found = self._made.get(wanted)
@@ -86,6 +92,57 @@ class Variants(Generic[M_co]):
                 found = self._compiled(wanted, check)
                 self._made.add(wanted, found)
         return found
+
+
+def variants_of_extents(first: Graph, made: Callable[[Shapes], tuple[Graph, M]]) -> Variants[M]:
+    """The variants of a program that was traced for some extents, such as those on one side of a
+    branch. Each variant is for the shapes of the first call that needs it, and for all others that
+    it holds for.
+
+    Args:
+        first: the inputs and constraints of the program.
+        made: traces and compiles for shapes, with the inputs and constraints of that program.
+    """
+    known: list[tuple[Graph, Hashable | None]] = [(first, None)]
+    refused: dict[Hashable, str] = {}
+
+    def wanted(shapes: Shapes) -> Hashable | None:
+        if any(v.rank and len(shapes.get(v.name, v.shape)) != v.rank for v in first.inputs):
+            return None  # It says what is wrong.
+        for graph, key in known:
+            try:
+                _check_shapes(graph, shapes)
+            except ShapeError:
+                continue
+            return key
+        return tuple((name, tuple(shape)) for name, shape in shapes.items())
+
+    def compiled(key: Any, _: Check) -> M:
+        shown = ", ".join(f"{name} {list(shape)}" for name, shape in key)[:MOST_SHOWN]
+        if key not in refused and len(refused) < MAX_REFUSED:
+            try:
+                graph, model = made(dict(key))
+            except FTunerError as error:
+                refused[key] = str(error)
+            else:
+                known.append((graph, key))
+                _LOG.warning("another program is compiled, for inputs such as %s", shown)
+                return model
+        why = refused.get(key, f"{MAX_REFUSED} other shapes were refused")
+        raise ShapeError(f"no program for {shown}: {why}")
+
+    return Variants(wanted, compiled)
+
+
+def _check_shapes(graph: Graph, shapes: Shapes) -> None:
+    """Check shapes, of which some may be missing, against the inputs and constraints of a graph.
+
+    Raises:
+        ShapeError: they contradict it.
+    """
+    given = [v for v in graph.inputs if v.name in shapes]
+    extents = [shapes[v.name] if v.rank else () for v in given]
+    bind(replace(graph, inputs=tuple(given)), extents)
 
 
 def _shape_of(value: Any, name: str) -> tuple[int, ...]:

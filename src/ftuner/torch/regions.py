@@ -1,26 +1,22 @@
-"""A region of a graph as a model: tensors in and out, without copies; its options; its weights."""
+"""A region of a graph as a model: tensors in and out, without copies; its options."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from ftuner.core.dtype import BFLOAT16, FLOAT32
-from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.importer import import_fx
-from ftuner.graph.ir import Array
+from ftuner.frontends.torch.weights import WEIGHTS
 from ftuner.inference import Model, compiled
 from ftuner.runtime.cpu.arrays import array_of, tensor_of
 from ftuner.runtime.request import Request
-from ftuner.runtime.shared_weights import SharedWeights
 
 Run = Callable[..., list[torch.Tensor]]
 
@@ -122,44 +118,3 @@ def options_of(given: Mapping[str, object] | None) -> Options:
                 f"option {name} is {value!r}; expected {kinds[name][0].__name__}"
             )
     return Options(**(given or {}))  # type: ignore[arg-type]
-
-
-W = TypeVar("W")
-_weakly: Any = StorageWeakRef
-
-
-class StorageWeights(SharedWeights):
-    """Weights by the memory that they were made of: all graphs of a parameter share what is packed
-    of it, and its elements are not read to find out. Safe to use from several threads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = fork_safe_lock()
-        self._storages: dict[int, tuple[Any, int]] = {}
-        """Living storages by address, each with a number that no other storage has. A weak
-        reference keeps its address from being used again."""
-        self._numbers = itertools.count()
-
-    def get(self, array: Array, form: Hashable, make: Callable[[], W]) -> W:
-        with self._lock:
-            return super().get(array, form, make)
-
-    def _digest(self, array: Array) -> bytes:
-        owner: object = array
-        while isinstance(owner, np.ndarray):
-            owner = owner.base
-        if not isinstance(owner, torch.Tensor) or owner.is_inference():
-            return super()._digest(array)
-        address, strides = array.__array_interface__["data"][0], array.strides
-        memory = (self._number(owner.untyped_storage()), owner._version)
-        return repr((memory, address, array.dtype.str, array.shape, strides)).encode()
-
-    def _number(self, storage: torch.UntypedStorage) -> int:
-        known = self._storages.get(storage._cdata)
-        if known is None or known[0].expired():
-            self._storages = {k: v for k, v in self._storages.items() if not v[0].expired()}
-            known = self._storages[storage._cdata] = _weakly(storage), next(self._numbers)
-        return known[1]
-
-
-WEIGHTS = StorageWeights()

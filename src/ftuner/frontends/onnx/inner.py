@@ -1,8 +1,6 @@
 """Makes nodes that run graphs: loops, and choices between two graphs.
 
-A graph within a node is imported into a builder of its own. What it reads of the values around it
-become operands of the node. So do extents that it reads: of each symbol that no operand has there
-is an empty operand with it.
+A graph within a node is imported into a builder of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Symbolic, UsedSymbols, maximum, product, symbol, symbols_of
+from ftuner.core.dim import Dim, Symbolic, maximum, product, symbols_of
 from ftuner.core.dtype import BOOL, INT64, DType
 from ftuner.errors import IndexRangeError, ShapeError
 from ftuner.frontends.onnx.context import (
@@ -25,10 +23,11 @@ from ftuner.frontends.onnx.context import (
     Operand,
     Pieces,
 )
-from ftuner.graph.algebra import apply, concat, constant, scalar
+from ftuner.graph.algebra import concat, constant, scalar
 from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.checks import unsupported
-from ftuner.graph.ir import Graph, TensorType, Value, used_dims
+from ftuner.graph.inner import bound_within, choose, closed, symbols_used
+from ftuner.graph.ir import TensorType, Value
 
 
 class Step(NamedTuple):
@@ -88,11 +87,11 @@ def looped(
     stacked = [_tensor(context, v) for v in step.stacked]
     unread = _unread(inner, given[:optional], carried, [*conditions, *stacked])
     kept = [i for i in range(len(given)) if i not in unread]
-    graph, captured = _closed(
-        inner, [given[i] for i in kept],
+    graph, captured = closed(
+        inner.builder, [given[i] for i in kept],
         [*conditions, *(carried[i] for i in kept), *stacked],
     )  # fmt: skip
-    own = varying | _bound_within(inner)
+    own = varying | bound_within(inner.builder)
     for value in stacked[len(stacked) - alike :]:
         if not own.isdisjoint(symbols_of(value.shape)):
             raise CarriedNumberError(f"{inner.builder.where}: a sequence of unequal tensors")
@@ -220,7 +219,7 @@ def _stacked_of_none(
                 return None
             _hoist(context, first, error.value, (), set())
             raise error from None
-    own = _bound_within(inner) | unknown
+    own = bound_within(inner.builder) | unknown
     types = [_tensor(context, v).type for v in step.stacked]
     return [_empty(TensorType(t.dtype, (0, *t.shape)), own) for t in types]
 
@@ -245,20 +244,14 @@ def chosen(context: Context, condition: Value, branches: Sequence[Branch]) -> li
     kinds = [[(v.dtype, v.rank) for v in found] for found in results]
     if kinds[0] != kinds[1]:
         return None
-    closed = [_closed(x, [], found) for x, found in zip(inners, results, strict=True)]
-    captured = list(dict.fromkeys(v for _, found in closed for v in found))
-    graphs = [replace(graph, inputs=tuple(captured)) for graph, _ in closed]
-    own = _bound_within(inners[0]) | _bound_within(inners[1])
+    builders = [inner.builder for inner in inners]
+    own = bound_within(builders[0]) | bound_within(builders[1])
     outer = _Results(context, own)
     types = [
         outer.type(x.dtype, [m if m == n else None for m, n in zip(x.shape, y.shape, strict=True)])
         for x, y in zip(*results, strict=True)
     ]
-    made = context.builder.add_many(
-        "choose", condition, *captured, then=graphs[0], otherwise=graphs[1],
-        types=tuple(types), counts=tuple(outer.symbols),
-    )  # fmt: skip
-    return list(made)
+    return choose(context.builder, condition, builders, results, types, outer.symbols)
 
 
 def _match_scalars(inners: Sequence[Context], results: Sequence[list[Value]]) -> None:
@@ -339,41 +332,6 @@ def _unread(
     return found
 
 
-def _closed(
-    inner: Context, given: Sequence[Value], outputs: Sequence[Value]
-) -> tuple[Graph, list[Value]]:
-    """The graph within a node, whose inputs are those given and what it reads around it; and the
-    operands for the latter."""
-    named = [(f"result {i}", v) for i, v in enumerate(outputs)]
-    graph = inner.builder.graph(given, named)
-    made = {*given, *(v for node in graph.nodes for v in node.outputs)}
-    read = [v for node in graph.nodes for v in node.inputs] + [v for _, v in graph.outputs]
-    captured = list(dict.fromkeys(v for v in read if v.constant is None and v not in made))
-    inputs = [*given, *captured]
-    used = _symbols_used(graph, inputs)
-    known = {str(n) for v in inputs for n in v.shape} | _bound_within(inner)
-    for name in used:
-        if name not in known:
-            nothing = constant(np.zeros((1, 0), np.bool_), BOOL)
-            captured.append(apply("broadcast", nothing, shape=(symbol(name), 0)))
-    return replace(graph, inputs=(*given, *captured)), captured
-
-
-def _symbols_used(graph: Graph, inputs: Iterable[Value]) -> list[str]:
-    found = UsedSymbols()
-    for value in (*inputs, *(v for _, v in graph.outputs)):
-        found.add(value.shape)
-    for node in graph.nodes:
-        found.add(used_dims(node))
-    found.add(side for c in graph.constraints for side in (c.x, c.y))
-    return list(found.names)
-
-
-def _bound_within(inner: Context) -> set[str]:
-    """The symbols that nodes of an inner graph bind."""
-    return {name for node in inner.builder.nodes for name in node.binds}
-
-
 def _count(trips: Value, going: Value) -> Dim | None:
     """The number of iterations of a loop without a condition, if it is known as a dim."""
     if trips.dims is None or going.constant is None:
@@ -400,7 +358,7 @@ def _hoist(
     """
     graph = inner.builder.graph((), [("", value)])
     read = {v for node in graph.nodes for v in node.inputs} | {v for _, v in graph.outputs}
-    used = set(_symbols_used(replace(graph, constraints=()), ()))
+    used = set(symbols_used(replace(graph, constraints=()), ()))
     if not read.isdisjoint(given) or not used.isdisjoint(varying):
         raise CarriedNumberError(
             f"{inner.builder.where}: a number that depends on what a loop carries must be known "

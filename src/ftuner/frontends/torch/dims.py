@@ -246,8 +246,7 @@ def _where(place: Any) -> str:
     line = (place.line or "").strip()[:MOST_TEXT]
     return (
         f"a branch on extents, {Path(place.filename).name}:{place.lineno} ({line}), of which the "
-        "program has the side of the example inputs alone; compile with others, or use "
-        "torch.compile(module, backend='ftuner')"
+        "program has the side of its example inputs alone"
     )
 
 

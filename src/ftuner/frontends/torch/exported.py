@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +24,8 @@ from ftuner.frontends.torch import importer  # noqa: F401  (which fills the tabl
 from ftuner.frontends.torch.calling import Calling, Input
 from ftuner.frontends.torch.complex_numbers import COMPLEX
 from ftuner.frontends.torch.dims import branches_of
-from ftuner.frontends.torch.importer import Imported, Output, called, import_fx, unsupported
+from ftuner.frontends.torch.importer import Imported, Output, import_fx
+from ftuner.frontends.torch.nodes import called, unsupported
 from ftuner.frontends.torch.registry import ATEN, name_of
 from ftuner.frontends.torch.tracing import extents_kept
 from ftuner.graph.ir import Graph
@@ -40,6 +41,8 @@ class Program:
     calling: Calling
     device: str
     """Where its parameters or inputs are, as torch names it."""
+    again: Callable[[Mapping[str, Sequence[int]]], Program] | None = None
+    """Traces its module for inputs of other extents, by name; None where there is no module."""
 
 
 def exported_program(program: ExportedProgram) -> Program:

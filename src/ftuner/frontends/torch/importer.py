@@ -22,13 +22,26 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
-from ftuner.frontends.torch.complex_numbers import COMPLEX, PARTS, Complex, applied, is_complex
+from ftuner.frontends.torch.complex_numbers import PARTS, Complex, applied, is_complex
 from ftuner.frontends.torch.dims import Branch, Extents, equality
+from ftuner.frontends.torch.nodes import (
+    CHECKS,
+    CHOICE,
+    NUMBERS,
+    attribute,
+    called,
+    inner_modules,
+    is_computed_number,
+    is_symbolic,
+    module_of,
+    unsupported,
+)
 from ftuner.frontends.torch.promotion import Real
-from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, imported, name_of
+from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, imported
 from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
-from ftuner.graph.ir import Array, Graph, Value
+from ftuner.graph.inner import choose
+from ftuner.graph.ir import Array, Graph, TensorType, Value
 from ftuner.runtime.cpu.arrays import array_of
 
 for _room in (
@@ -38,17 +51,6 @@ for _room in (
     "views",
 ):  # fmt: skip
     import_module(f"ftuner.frontends.torch.{_room}")
-
-CHECKS = frozenset({
-    "_assert_async.msg", "_assert_async.default", "_assert_scalar.default",
-    "_assert_tensor_metadata.default", "sym_constrain_range.default",
-    "sym_constrain_range_for_size.default",
-})  # fmt: skip
-"""Operators that compute nothing."""
-NUMBERS = frozenset({"_local_scalar_dense.default", "item.default"})
-"""Operators that give an element of a tensor as a number."""
-INLINED = frozenset({"wrap_with_set_grad_enabled", "invoke_subgraph"})
-"""Operators that run another graph, on the arguments after that."""
 
 
 @dataclass(frozen=True)
@@ -70,34 +72,6 @@ def dtype_of(dtype: torch.dtype) -> DType:
     if found is None:
         raise UnsupportedOperatorError(f"tensors of {dtype}")
     return found
-
-
-def unsupported(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that have no importer, also those of graphs that nodes run."""
-    found = []
-    for node in graph.nodes:
-        inner = _inlined(node)
-        if inner is not None:
-            found += unsupported(inner.graph)
-        elif node.op.startswith("call_") and not _has_importer(node):
-            found.append(node)
-    return found
-
-
-def _has_importer(node: fx.Node) -> bool:
-    if node.target is operator.getitem or _is_number(node.meta.get("val")):
-        return True
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    name = name_of(node.target)
-    return any(name in names for names in (ATEN, COMPLEX, CHECKS, NUMBERS))
-
-
-def called(node: fx.Node) -> str:
-    """What error messages call the operator of a node."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return name_of(node.target)
-    return str(getattr(node.target, "__name__", node.target))
 
 
 def import_fx(
@@ -187,7 +161,7 @@ class _Importer:
                 shape = [self.extents.bind(n, f"{name}_{i}") for i, n in enumerate(given.shape)]
                 noted += zip(given.shape, shape, strict=True)
                 self._add_input(node, dtype_of(given.dtype), shape)
-            elif _is_symbolic(given):
+            elif is_symbolic(given):
                 numbers.append(node)
             else:
                 self.values[node] = given
@@ -251,7 +225,7 @@ class _Importer:
     def _run(self, module: fx.GraphModule) -> Sequence[Any]:
         """The leaves of the outputs of a module whose placeholders have values."""
         for node in module.graph.nodes:
-            if node.op == "call_function" and not _is_computed_number(node):
+            if node.op == "call_function" and not is_computed_number(node):
                 try:
                     self.values[node] = self._called(module, node)
                 except FTunerError as error:
@@ -260,7 +234,7 @@ class _Importer:
                     # A dim where an importer needs a number.
                     raise NodeError(f"{self.builder.where}: {error}", node.name) from error
             elif node.op == "get_attr":
-                found = _attribute(module, node.target)
+                found = attribute(module, node.target)
                 if isinstance(found, torch.Tensor):
                     self.values[node] = self._constant(found)
             elif node.op == "output":
@@ -274,9 +248,11 @@ class _Importer:
     def _called(self, module: fx.GraphModule, node: fx.Node) -> Any:
         self.builder.where = f"{node.name} ({called(node)})"
         given = node.meta.get("val")
-        inner = _inlined(node)
-        if inner is not None:
-            return self._run_inner(inner, node)
+        inner = inner_modules(node)
+        if called(node) == CHOICE:
+            return self._chosen(inner, node)
+        if inner:
+            return self._run_inner(inner[0], node)
         if node.target is operator.getitem:
             whole, index = node.args
             return self._argument(whole)[index]
@@ -302,13 +278,42 @@ class _Importer:
         return self._checked(given, found)
 
     def _run_inner(self, inner: fx.GraphModule, node: fx.Node) -> Any:
-        first = next(i for i, x in enumerate(node.args) if _module_of(x) is not None) + 1
+        first = next(i for i, x in enumerate(node.args) if module_of(x) is not None) + 1
         if called(node) == "invoke_subgraph":
             first += 1  # Its name.
+        return self._run_on(inner, node.args[first:])
+
+    def _run_on(self, inner: fx.GraphModule, operands: Any) -> Sequence[Any]:
         places = [n for n in inner.graph.nodes if n.op == "placeholder"]
-        for place, operand in zip(places, node.args[first:], strict=True):
+        for place, operand in zip(places, operands, strict=True):
             self.values[place] = self._argument(operand)
         return self._run(inner)
+
+    def _chosen(self, branches: Sequence[fx.GraphModule], node: fx.Node) -> Sequence[Value]:
+        """What one of two modules gives."""
+        condition, given = self._argument(node.args[0]), node.meta["val"]
+        if not isinstance(condition, Value):
+            raise UnsupportedOperatorError("a condition on extents")
+        if is_complex(given) or not all(
+            isinstance(x, torch.Tensor) and all(map(self.extents.knows, x.shape)) for x in given
+        ):
+            raise UnsupportedOperatorError(
+                "branches whose results are not tensors of known extents"
+            )
+        types = [
+            TensorType(dtype_of(x.dtype), tuple(map(self.extents.dim, x.shape))) for x in given
+        ]
+        outer, inners, results = self.builder, [], []
+        for module in branches:
+            self.builder = outer.within()
+            try:
+                with self.builder.writing():
+                    found = self._run_on(module, node.args[3])
+                    results.append([x.reshape(t.shape) for x, t in zip(found, types, strict=True)])
+            finally:
+                inner, self.builder = self.builder, outer
+            inners.append(inner)
+        return choose(outer, condition.reshape(()), inners, results, types)
 
     def _number_of(self, given: Any) -> Any:
         """A number of the graph: a dim, a `Real`, or what it is known to be."""
@@ -365,7 +370,7 @@ class _Importer:
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, fx.Node):
-            if given not in self.values and _is_computed_number(given):
+            if given not in self.values and is_computed_number(given):
                 self.values[given] = self._number_of(given.meta["val"])
             return self.values[given]
         if isinstance(given, (list, tuple)):
@@ -389,37 +394,3 @@ class _Importer:
 
 def _length(dim: Dim) -> int:
     return 0 if isinstance(dim, int) else len(dim.text)
-
-
-def _is_symbolic(given: Any) -> bool:
-    return isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
-def _is_number(given: Any) -> bool:
-    return _is_symbolic(given) or isinstance(given, (bool, int, float))
-
-
-def _is_computed_number(node: fx.Node) -> bool:
-    """Whether a node gives a number that follows from extents. It is translated when it is used:
-    torch has some for its assertions alone, which no input has."""
-    return _is_number(node.meta.get("val")) and called(node) not in NUMBERS
-
-
-def _inlined(node: fx.Node) -> fx.GraphModule | None:
-    """The module that a node runs, if it is run in its place."""
-    if node.op != "call_function" or called(node) not in INLINED:
-        return None
-    return next((m for x in node.args if (m := _module_of(x)) is not None), None)
-
-
-def _module_of(given: Any) -> fx.GraphModule | None:
-    if not isinstance(given, fx.Node) or given.op != "get_attr":
-        return None
-    found = _attribute(given.graph.owning_module, given.target)
-    return found if isinstance(found, fx.GraphModule) else None
-
-
-def _attribute(module: Any, path: Any) -> Any:
-    for name in str(path).split("."):
-        module = getattr(module, name)
-    return module

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-import warnings
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,31 +17,25 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from ftuner.errors import ExportError, FTunerError
+from ftuner.errors import ExportError, ShapeError
 from ftuner.frontends.torch.calling import Input, flattened, named_arguments
 from ftuner.frontends.torch.calling import name_of as path_name
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.exported import Program, program_of, unique
-from ftuner.frontends.torch.tracing import extents_kept
+from ftuner.frontends.torch.growing import Shape, traced
 
 _LOG = logging.getLogger(__name__)
 
-Shape = dict[int, Any]
-"""The dynamic shape of a tensor, as `torch.export` takes it: a dim by the number of an axis."""
-LEAST_DISTINCT = 3
-"""Least extent in place of 0 or 1, which torch takes for constants."""
 MOST_TOLD = 8
 """Constant extents in one message: each tensor of a cache has some."""
-INSTEAD = (
-    "it has no branches on data: torch.compile(module, backend='ftuner') leaves these to PyTorch"
-)
 
 
 def module_program(module: nn.Module, example_inputs: Any, dynamic_shapes: Any = None) -> Program:
     """The module as a graph: its program by `torch.export`, in inference mode.
 
     Args:
-        module: in evaluation mode, or it is set to that meanwhile.
+        module: in evaluation mode, or it is set to that meanwhile. The program has a weak reference
+            to it, to trace it again for extents that the program does not hold for.
         example_inputs: a tuple of positional arguments, a mapping of arguments by name, or one
             tensor. Tensors are inputs, whatever they are nested in; other leaves are constants.
         dynamic_shapes: as of `torch.export.export`; by default every extent is dynamic that can be.
@@ -64,22 +58,76 @@ def module_program(module: nn.Module, example_inputs: Any, dynamic_shapes: Any =
     except TypeError as error:
         raise ExportError(f"example inputs of {type(module).__name__}: {error}") from None
     form = _Form(signature, arguments)
+    tensors = list(form.inputs.values())
     if dynamic_shapes is None:
         every = torch.export.Dim.AUTO
-        shapes = [dict.fromkeys(range(x.dim()), every) for x in form.inputs.values()]
+        shapes = [dict.fromkeys(range(x.dim()), every) for x in tensors]
     else:
         shapes = list(_shapes_in(arguments, told))
-    with _as_exported(module):
-        program = _exported(_Flat(module, form), shapes)
-    _tell_constants(program, list(form.inputs), shapes)
     defaults = {
         name: x for name, x in arguments.items()
         if not any(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in pytree.tree_leaves(x))
     }  # fmt: skip
-    return program_of(
-        program, signature, defaults, form.arguments, list(form.inputs), form.names, form.result,
-        form.leaves,
-    )  # fmt: skip
+    form.inputs = {name: x.new_empty(0) for name, x in form.inputs.items()}
+    exported = _exported(module, form, tensors, shapes)
+    _tell_constants(exported, list(form.inputs), shapes)
+    found = form.program(exported, defaults)
+    again = _Again(module, form, defaults, tensors, shapes, found.calling.states)
+    return replace(found, again=again)
+
+
+class _Again:
+    """Traces a module again, for inputs of other extents. It does not keep the module alive, nor
+    the inputs that it was traced with first."""
+
+    def __init__(
+        self, module: nn.Module, form: _Form, defaults: dict[str, Any],
+        tensors: Sequence[torch.Tensor], shapes: Sequence[Shape],
+        states: Mapping[str, torch.Tensor],
+    ) -> None:  # fmt: skip
+        """`states`: what calls of the program update, which may change."""
+        self._module, self._form, self._defaults = weakref.ref(module), form, defaults
+        self._shapes, self._states = shapes, frozenset(states)
+        self._first = [tuple(x.shape) for x in tensors]
+        self._weights = self._weights_of(module)
+
+    def __call__(self, extents: Mapping[str, Sequence[int]]) -> Program:
+        """The program for inputs of these extents.
+
+        Raises:
+            ExportError: torch makes no program of the module, which may be gone or have changed.
+            ShapeError: the caller has asked for extents that are not dynamic.
+            UnsupportedOperatorError: as of `module_program`.
+        """
+        module = self._module()
+        if module is None:
+            raise ExportError("the module is gone: keep it, and it is compiled for these, too")
+        if self._weights_of(module) != self._weights:
+            raise ExportError("the module has changed since it was compiled: compile it again")
+        tensors = []
+        for (name, kind), first, shape in zip(
+            self._form.inputs.items(), self._first, self._shapes, strict=True
+        ):
+            given = extents.get(name, first)
+            if len(given) != len(first) or any(
+                n != first[axis] and axis not in shape for axis, n in enumerate(given)
+            ):
+                raise ShapeError(f"{name} is {list(given)}, and was compiled as {list(first)}")
+            tensors.append(kind.new_empty(given))
+        with torch.inference_mode(False):
+            exported = _exported(module, self._form, tensors, self._shapes)
+        found = self._form.program(exported, self._defaults)
+        if found.calling.states.keys() != self._states:
+            raise ExportError("the module updates other buffers for such inputs")
+        return found
+
+    def _weights_of(self, module: nn.Module) -> list[object]:
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        return [
+            (name, x.data_ptr(), None if x.is_inference() else x._version)
+            for name, x in tensors
+            if name not in self._states
+        ]
 
 
 class _Form:
@@ -96,6 +144,7 @@ class _Form:
         used = Counter[str]()
         self.leaves: list[Any] = []
         self.inputs: dict[str, torch.Tensor] = {}
+        """After tracing without elements: their dtypes and devices."""
         for path, leaf in found:
             if isinstance(leaf, np.ndarray):
                 leaf = torch.from_numpy(leaf)
@@ -104,6 +153,13 @@ class _Form:
                 self.inputs[name] = leaf.detach()
                 leaf = Input(name)
             self.leaves.append(leaf)
+
+    def program(self, exported: ExportedProgram, defaults: dict[str, Any]) -> Program:
+        """The graph of what was traced last."""
+        return program_of(
+            exported, self.signature, defaults, self.arguments, list(self.inputs), self.names,
+            self.result, self.leaves,
+        )  # fmt: skip
 
 
 class _Flat(nn.Module):
@@ -179,80 +235,11 @@ def _as_exported(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-def _exported(flat: _Flat, shapes: Sequence[Shape]) -> ExportedProgram:
-    """The program for example inputs whose dynamic extents of 0 or 1, which torch would take for
-    constants, are larger; where the module does not run on such, for those that were given."""
-    given = list(flat.form.inputs.values())
-    small = dict.fromkeys(
-        key for x, shape in zip(given, shapes, strict=True) for axis, dim in shape.items()
-        if x.shape[axis] < 2 and (key := _key(axis, dim)) is not None
-    )  # fmt: skip
-    attempts: list[list[object]] = [list(small)]
-    if len(small) > 1:
-        attempts += [[key] for key in small]
-    best: ExportedProgram | None = None
-    grown: list[object] = []
-    for number, keys in enumerate(attempts if small else ()):
-        try:
-            best = _traced(flat, _grown(given, shapes, [*grown, *keys]), shapes)
-        except ExportError as error:
-            _LOG.info("extents of 1 stay as they are: %s", error)
-            continue
-        if number == 0:
-            break
-        grown += keys
-    return best or _traced(flat, given, shapes)
-
-
-def _key(axis: int, dim: object) -> object | None:
-    """What dims that grow together have in common; None for those that do not grow."""
-    if isinstance(dim, torch.export.Dim):
-        derived = hasattr(dim, "root")
-        return None if derived or dim.max < 2 * LEAST_DISTINCT else dim.__name__
-    return axis if dim in (torch.export.Dim.AUTO, torch.export.Dim.DYNAMIC) else None
-
-
-def _grown(
-    tensors: Sequence[torch.Tensor], shapes: Sequence[Shape], keys: Sequence[object]
-) -> list[torch.Tensor]:
-    """Tensors with larger extents of 0 and 1 along certain dims, which differ from all others."""
-    taken = {n for x in tensors for n in x.shape}
-    odd = (n for n in count(LEAST_DISTINCT, 2) if n not in taken)
-    extents = dict(zip(keys, odd, strict=False))
-    found = []
-    for x, shape in zip(tensors, shapes, strict=True):
-        for axis, dim in shape.items():
-            key = _key(axis, dim)
-            if x.shape[axis] < 2 and key in extents:
-                wanted = [*x.shape[:axis], extents[key], *x.shape[axis + 1 :]]
-                x = x.expand(wanted).contiguous() if x.shape[axis] else x.new_zeros(wanted)
-        found.append(x)
-    return found
-
-
-def _traced(
-    flat: _Flat, tensors: Sequence[torch.Tensor], shapes: Sequence[Shape]
+def _exported(
+    module: nn.Module, form: _Form, tensors: Sequence[torch.Tensor], shapes: Sequence[Shape]
 ) -> ExportedProgram:
-    """What `torch.export` makes.
-
-    Raises:
-        ExportError: it fails, or the module does.
-    """
-    try:
-        with torch.no_grad(), extents_kept(), warnings.catch_warnings():
-            # A recurrent layer has its weights in an attribute, too.
-            warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
-            return torch.export.export(
-                flat, tuple(tensors), dynamic_shapes=(tuple(shapes),), strict=False
-            )
-    except FTunerError:
-        raise
-    except Exception as error:  # The module, and torch, raise anything.
-        kind = type(flat.module).__name__
-        what = f"{type(error).__name__}: {error}"
-        raise ExportError(
-            f"torch.export makes no program of {kind}: {what[:1000]}; {INSTEAD}"
-        ) from error
+    with _as_exported(module):
+        return traced(_Flat(module, form), type(module).__name__, tensors, shapes)
 
 
 def _tell_constants(

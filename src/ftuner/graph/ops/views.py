@@ -99,7 +99,7 @@ def _reference_slice(
     return x[tuple(slice(*bounds) for bounds in each)].copy()
 
 
-def slice_extent(start: Dim, end: Dim, step: int) -> Dim:
+def slice_extent(start: Dim, end: Dim, step: Dim) -> Dim:
     """Elements of a slice from `start` up to `end`; none if `end` is before `start`."""
     if step == 1 and (isinstance(end, int) or len(end.terms) <= SHORT_SUM):
         # The two parts of an axis add up to all of it.

@@ -17,10 +17,13 @@ def recognise_attention(graph: Graph) -> Graph:
     """Replace `softmax(cap(q @ k * scale) + mask) @ v` by one node. k is already transposed. Zeros
     may replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`, or
     the weights of hidden scores, as in DeBERTa. A column of the scores may have no key: its weights
-    are cut off."""
+    are cut off. Heads that are repeated for those that share them are read where they are."""
     found, new = _Recognition(graph), Rewriting(graph)
     with writing_to(new):
         for node in graph.nodes:
+            if node.op == "attention":
+                new.name = node.output.name
+                new.same.update(found.with_shared_heads(node))
             if node.op != "softmax" or node.attributes["log"]:
                 continue
             new.name = node.output.name
@@ -61,6 +64,14 @@ class _Recognition:
                 return {}
         found = self._written(scores, last, guarded is not None, sink, zeroed is not None)
         return {} if found is None else {last.output: found}
+
+    def with_shared_heads(self, node: Node) -> dict[Value, Value]:
+        """An attention whose k and v are repeated, and what replaces it; else nothing."""
+        operands = self._shared(list(node.inputs[:3]), list(node.inputs[3:]))
+        if operands == list(node.inputs):
+            return {}
+        found = apply("attention", *operands, **node.attributes)
+        return {node.output: found.reshape(node.output.shape)}
 
     def _zeroed(self, softmax: Node) -> Value | None:
         """Weights with zeros for the scores that a choice replaces by a low number."""
