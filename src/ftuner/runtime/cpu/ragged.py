@@ -254,18 +254,11 @@ class RaggedGraph(Keeper):
             b.number: allocated((total * self._width(b),), numpy_dtype(b.dtype))
             for b in division.outputs
         }
-        parts = {
-            n: np.split(array, ends[:-1] * (len(array) // total)) for n, array in common.items()
-        }
-        results = [
-            [
-                parts[n][i].reshape(shape) if n in parts else allocated(shape, dtype, make)
-                for n, ((shape, dtype), make) in enumerate(
-                    zip(program.outputs, program.makes, strict=True)
-                )
-            ]
-            for i, program in enumerate(own)
-        ]
+        results = [program.fresh_outputs() for program in own]
+        for number, array in common.items():
+            pieces = np.split(array, ends[:-1] * (len(array) // total))
+            for outputs, piece in zip(results, pieces, strict=True):
+                outputs[number] = piece.reshape(outputs[number].shape)
         written = [outputs.copy() for outputs in results]
         appended, names = self._graph.lowered.appended, self._graph.pasts
         for request, program, outputs, memories in zip(group, own, results, written, strict=True):
