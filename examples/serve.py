@@ -154,7 +154,7 @@ def smollm() -> Generation:
     del example["attention_mask"]
     with torch.no_grad():
         model(**example)  # Fills the cache.
-    decoder = ftuner.compile(model, {**example, "use_cache": True})
+    decoder = ftuner.compile(model, {**example, "use_cache": True}, append_in_place=True)
     decode = partial(tokenizer.decode, skip_special_tokens=True)
     return Generation(ftuner.Generator(decoder), tokenizer.encode, decode, tokenizer.eos_token_id)
 

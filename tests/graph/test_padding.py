@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, T, graph_of
 
+from ftuner.core.dim import minimum
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.errors import ConfigurationError, FTunerError, ShapeError
 from ftuner.graph.ir import Graph
@@ -73,11 +74,20 @@ def numbered(g: Maker, x: Any, mask: Any) -> Any:
     return x + g.add("reshape", at, shape=(B, S, 1))
 
 
-def by_number(g: Maker, x: Any, mask: Any, axis: int = 1) -> Any:
-    """The mask, of which each element is looked up."""
+def of_table(g: Maker, x: Any, mask: Any) -> Any:
+    """Each position has a row of a table, as torch exports it: there are enough by a constraint."""
+    most, shape = minimum(S, 40), (1, S, WIDTH)
+    rows = g.add("slice", g.weight(40, WIDTH), starts=(0, 0), steps=(1, 1), shape=(most, WIDTH))
+    return x + g.add("reshape", rows, shape=shape)
+
+
+def by_number(g: Maker, x: Any, mask: Any, axis: int = 1, offset: int | None = None) -> Any:
+    """The mask, of which each element is looked up, at numbers that begin with an offset."""
 
     def number(a: int) -> Any:
         found = g.add("iota", shape=((B, S)[a],), axis=0)
+        if offset is not None:
+            found = found + offset
         shape = tuple((B, S)[a] if a == i else 1 for i in range(2))
         whole = g.add("broadcast", g.add("reshape", found, shape=shape), shape=(B, S))
         return g.add("reshape", whole, shape=(B, S, 1))
@@ -98,6 +108,8 @@ PROVEN: dict[str, Body] = {
         "reshape", g.linear(g.add("reshape", x, shape=(B * S, WIDTH)), 3), shape=(B, S, 3)
     ),
     "elements by their numbers": by_number,
+    "numbers from zero": lambda g, x, mask: by_number(g, x, mask, offset=0),
+    "rows of a table": of_table,
     "all": lambda g, x, mask: (
         mean(g, numbered(g, g.linear(added(g, x, mask), WIDTH), mask), mask),
         largest(g, softmax(g, x, mask), mask),
@@ -125,6 +137,9 @@ REFUSED: dict[str, tuple[Body, str]] = {
     ),
     "requests by their numbers": (
         lambda g, x, mask: by_number(g, x, mask, 0), "takes requests by their number"
+    ),
+    "numbers from one": (
+        lambda g, x, mask: by_number(g, x, mask, offset=1), "numbers of requests"
     ),
     "numbers of requests": (
         lambda g, x, mask: x * g.add(

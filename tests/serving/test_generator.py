@@ -74,9 +74,11 @@ def decoder_bytes(positions: bool) -> bytes:
     return data
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return ftuner.load(decoder_bytes(positions=False))
+@pytest.fixture(scope="module", params=[False, True], ids=["copied", "in place"])
+def model(request: pytest.FixtureRequest) -> Model:
+    found = ftuner.load(decoder_bytes(positions=False), append_in_place=request.param)
+    assert bool(found.appended) == request.param
+    return found
 
 
 def alone(model: Model, prompt: list[int], tokens: int) -> list[int]:

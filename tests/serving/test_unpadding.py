@@ -11,8 +11,8 @@ import pytest
 
 import ftuner
 from ftuner.errors import ConfigurationError, InputError
+from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
-from ftuner.serving.unpadding import run_unpadded
 
 onnx = pytest.importorskip("onnx")
 WORDS, WIDTH, HEADS = 11, 16, 3
@@ -69,48 +69,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.fixture(scope="module")
-def model(path: Path) -> Model:
-    return ftuner.load(path)
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        ["1110000", "1111111", "1000000"],
-        ["0000111", "0111111", "0000001"],
-        ["0101100", "1111110"],
-        ["1111", "1111"],
-        ["1110", "1110"],
-        ["111000"],
-    ],
-    ids=["right", "left", "holes", "full", "equal", "one"],
-)
-def test_each_row_runs_as_alone(mask: list[str], model: Model) -> None:
-    given = np.array([[int(x) for x in row] for row in mask])
-    ids = np.random.default_rng(1).integers(0, WORDS, given.shape)
-    tokens, classes = run_unpadded(model, {"input_ids": ids, "attention_mask": given})
-    assert tokens.shape == (*given.shape, WIDTH)
-    assert classes.shape == (len(given), HEADS)
-    for row, used in enumerate(given):
-        (found,) = np.nonzero(used)
-        part = slice(found[0], found[-1] + 1)
-        alone = model.run({"input_ids": ids[[row], part], "attention_mask": given[[row], part]})
-        assert tokens[row, part].tobytes() == alone[0].tobytes()
-        assert classes[row].tobytes() == alone[1].tobytes()
-        padding = np.delete(tokens[row], part, 0)
-        assert not padding.any()
-
-
-def test_rows_without_tokens_run_as_they_are(model: Model) -> None:
-    ids = np.array([[1, 2, 3], [4, 5, 6]])
-    feeds = {"input_ids": ids, "attention_mask": np.array([[0, 0, 0], [1, 1, 0]])}
-    for found, wanted in zip(run_unpadded(model, feeds), model.run(feeds), strict=True):
-        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
-
-
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
-def test_fastembed(path: Path, model: Model) -> None:
+def test_fastembed(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The part of `TextEmbedding` that runs the encoder."""
     import onnxruntime
 
@@ -135,10 +97,18 @@ def test_fastembed(path: Path, model: Model) -> None:
     wanted = onnxruntime.InferenceSession(str(path)).run(None, feeds)
     for found, x in zip(session.run(None, feeds), wanted, strict=True):
         np.testing.assert_allclose(found[1], x[1], rtol=1e-5)
+    tokens, _ = session.run(None, feeds)
+    assert not tokens[0, 2:].any(), "vectors of padding are zero"
+    assert not caplog.records
     (classes,) = session.run(["classes"], feeds)
     np.testing.assert_allclose(classes, wanted[1], rtol=1e-5)
     with pytest.raises(ConfigurationError, match="precision"):
         ftuner.unpad(TextEmbedding(), precision="half")
+    monkeypatch.setattr(Model, "padding_kept", "of a test")
+    ftuner.unpad(TextEmbedding())
+    assert [record.getMessage() for record in caplog.records] == [
+        "the padding of an embedder's texts is computed: of a test"
+    ]
     embedding.model.model = object()
     with pytest.raises(InputError, match="no session of onnxruntime"):
         ftuner.unpad(embedding)
@@ -170,13 +140,13 @@ def test_sentence_transformers(sentences: Any, monkeypatch: pytest.MonkeyPatch) 
     wanted = sentences.encode(TEXTS, batch_size=4)
     tokens = sentences.encode(TEXTS, output_value="token_embeddings")
     lengths: list[int] = []
-    run = Model.run_batch
+    run = CompiledGraph.run_batch
 
-    def noted(model: Model, batch: Any) -> Any:
-        lengths.extend(feeds["input_ids"].shape[1] for feeds in batch)
-        return run(model, batch)
+    def noted(graph: CompiledGraph, batch: Any, exact: bool) -> Any:
+        lengths.extend(arrays[0].shape[1] for arrays in batch)
+        return run(graph, batch, exact)
 
-    monkeypatch.setattr(Model, "run_batch", noted)
+    monkeypatch.setattr(CompiledGraph, "run_batch", noted)
     assert ftuner.unpad(sentences) is sentences
     found = sentences.encode(TEXTS, batch_size=4)
     np.testing.assert_allclose(found, wanted, atol=1e-6)

@@ -133,6 +133,11 @@ class _Proof(Following):
         """`_numbers` of the result of a node; None if it has none."""
         if node.op == "iota":
             return (node.attributes["axis"],)
+        if node.op == "add":
+            # `torch.arange(n) + 0`, where an export has no offset.
+            rest = [v for v in node.inputs if v.constant is None or v.constant.any()]
+            alone = len(rest) == 1 and rest[0].shape == node.output.shape
+            return self.known_numbers.get(rest[0]) if alone else None
         known = [self.known_numbers.get(value) for value in node.inputs]
         found = [axis for axes in known if axes is not None for axis in axes]
         if not known or None in known:

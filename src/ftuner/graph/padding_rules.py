@@ -176,7 +176,13 @@ def moved_axes(proof: Following, value: Value, shape: Sequence[Dim]) -> list[tup
     moved = []
     for (extent, axis), before in zip(sides[0], counts[0], strict=True):
         rows = zip(sides[1], counts[1], strict=True)
-        at = [a for (n, a), there in rows if n == extent and there == before]
+        # A length that is a minimum is the whole one by a constraint.
+        long = proof.is_length(extent)
+        at = [
+            a
+            for (n, a), there in rows
+            if (n == extent or (long and proof.is_length(n))) and there == before
+        ]
         if proof.kind(extent) and at:
             moved.append((axis, at[0]))
     return moved

@@ -2,7 +2,8 @@
 
 In each step a worker thread runs one request of `Model.run_batch` for each text: its prompt at
 first, then its last token, with the cache of keys and values that the step before has returned.
-Products run once for the rows of all texts; attention reads the cache of each. Texts join and leave
+Products run once for the rows of all texts; attention reads the cache of each, to which a model
+with `append_in_place` appends the new rows in place. Texts join and leave
 between steps, and each has its own length, so that nothing is padded.
 """
 
@@ -94,8 +95,8 @@ class Generator(Closing):
             model: a decoder, which takes `input_ids` (int64, one row), perhaps `attention_mask` and
                 `position_ids`, and the keys and values of earlier tokens. It returns logits first
                 (one row for each token, or one for the last), then the keys and values with those
-                of the tokens, in the order in which it takes them. Compile it without
-                `append_in_place`: with it, steps run one text after the other.
+                of the tokens, in the order in which it takes them. With `append_in_place`, a step
+                writes the new ones alone; without it, it copies all.
             max_texts: texts that are generated at once.
             max_queue: texts that wait at most.
 

@@ -1,22 +1,20 @@
 """Embedders of other packages, whose encoders ftuner runs without padding.
 
-These packages pad the texts of a batch to the longest one, with a mask. Each row of such a batch is
-a request of `Model.run_batch`, without the padding at its ends. The packages keep all else:
-tokens, pooling, order.
+These packages pad the texts of a batch to the longest one, with a mask. The encoder is loaded with
+`unpad="auto"`, which proves that padding may be left out. The packages keep all else: tokens,
+pooling, order.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.errors import InputError
 from ftuner.graph.ir import Array
 from ftuner.inference import compile, load
-from ftuner.models import ModuleModel
 from ftuner.runtime.model import Model
 
 if TYPE_CHECKING:
@@ -26,13 +24,15 @@ Embedder = TypeVar("Embedder")
 Arrays = Mapping[str, Array]
 MASK = "attention_mask"
 """The input that is 1 for tokens and 0 for padding, in the models of both packages."""
+_LOG = logging.getLogger(__name__)
 EXAMPLES = ["a sentence", "a somewhat longer sentence"]
 
 
 def unpad(embedder: Embedder, *, precision: str = FLOAT32.name) -> Embedder:
     """Have ftuner run the encoder of an embedder, from now on and without padding; returns the
-    embedder. Each text has the embedding that it has alone, up to rounding: padding on the left,
-    too, takes no positions. Vectors of padding are zero.
+    embedder. Each text has the embedding that it has alone, up to rounding. Vectors of padding are
+    zero. Padding on the left is computed, and all padding if no proof is found that results do not
+    depend on it (`Model.padding_kept`), which is logged as a warning.
 
     Args:
         embedder: a `SentenceTransformer` whose modules are PyTorch's, on the CPU, or a
@@ -55,40 +55,14 @@ def unpad(embedder: Embedder, *, precision: str = FLOAT32.name) -> Embedder:
     return embedder
 
 
-def run_unpadded(model: Model, feeds: Arrays) -> list[Array]:
-    """The outputs of a padded batch, whose rows run without the padding at their ends. Outputs have
-    zeros where inputs are padding."""
-    mask = feeds[MASK]
-    rows, longest = mask.shape
-    used = mask != 0
-    # A row without any token runs as it is.
-    begins = np.where(used.any(1), used.argmax(1), 0)
-    ends = np.where(used.any(1), longest - used[:, ::-1].argmax(1), longest)
-    batch = [
-        {
-            name: x[row : row + 1, begin:end] if x.shape[:2] == mask.shape else x[row : row + 1]
-            for name, x in feeds.items()
-        }
-        for row, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
-    ]
-    found = model.run_batch(batch)
-    outputs = []
-    for spec, parts in zip(model.outputs, zip(*found, strict=True), strict=True):
-        if len(spec.shape) < 2 or isinstance(spec.shape[1], int):
-            outputs.append(np.concatenate(parts))
-            continue
-        whole = np.zeros((rows, longest, *parts[0].shape[2:]), parts[0].dtype)
-        for row, part in enumerate(parts):
-            whole[row, begins[row] : ends[row]] = part[0]
-        outputs.append(whole)
-    return outputs
-
-
-def _expect_mask(model: Model) -> None:
+def _check(model: Model) -> None:
+    """Expect a mask, and say if padding is computed all the same."""
     shapes = {spec.name: spec.shape for spec in model.inputs}
     if len(shapes.get(MASK, ())) != 2:
         known = ", ".join(map(str, model.inputs))
         raise InputError(f"expected an input {MASK} of requests and tokens; there are {known}")
+    if model.padding_kept:
+        _LOG.warning("the padding of an embedder's texts is computed: %s", model.padding_kept)
 
 
 def _unpad_module(embedder: Any, precision: str) -> None:
@@ -104,10 +78,9 @@ def _unpad_module(embedder: Any, precision: str) -> None:
     if any(parameter.device.type != "cpu" for parameter in encoder.parameters()):
         raise InputError('the SentenceTransformer is on a GPU; make it with device="cpu"')
     example = _arguments(embedder, encoder)
-    model = compile(encoder, example, precision=precision)
-    assert isinstance(model, ModuleModel)
-    _expect_mask(model)
-    encoder.forward = _Forward(model)
+    model = compile(encoder, example, precision=precision, unpad="auto")
+    _check(model)
+    encoder.forward = model
 
 
 def _arguments(embedder: Any, encoder: torch.nn.Module) -> dict[str, Any]:
@@ -131,21 +104,6 @@ def _arguments(embedder: Any, encoder: torch.nn.Module) -> dict[str, Any]:
     return {n: x.clone() if isinstance(x, torch.Tensor) else x for n, x in found.items()}
 
 
-class _Forward:
-    """The `forward` of an encoder."""
-
-    def __init__(self, model: ModuleModel) -> None:
-        self._model = model
-
-    def __call__(self, **keywords: Any) -> Any:
-        import torch
-
-        feeds = self._model.calling.feeds((), keywords)
-        arrays = {name: np.asarray(x) for name, x in feeds.items()}
-        outputs = [torch.from_numpy(x) for x in run_unpadded(self._model, arrays)]
-        return self._model.calling.returned(outputs, feeds)
-
-
 def _unpad_session(runner: Any, precision: str) -> None:
     """The encoder is a session of onnxruntime within the model of a `TextEmbedding`."""
     if getattr(runner, "model", 0) is None:
@@ -154,8 +112,9 @@ def _unpad_session(runner: Any, precision: str) -> None:
     path = getattr(getattr(runner, "model", None), "_model_path", None)
     if path is None:
         raise InputError("the TextEmbedding has no session of onnxruntime that has read a file")
-    model = load(path, threads=getattr(runner, "threads", None), precision=precision)
-    _expect_mask(model)
+    threads = getattr(runner, "threads", None)
+    model = load(path, threads=threads, precision=precision, unpad="auto")
+    _check(model)
     runner.model = _Session(model, runner.model)
 
 
@@ -169,7 +128,7 @@ class _Session:
         return getattr(self._session, name)
 
     def run(self, output_names: Sequence[str] | None, feeds: Arrays, options: Any = None) -> Any:
-        found = run_unpadded(self._model, feeds)
+        found = self._model.run(feeds)
         if not output_names:
             return found
         by_name = {spec.name: x for spec, x in zip(self._model.outputs, found, strict=True)}

@@ -439,3 +439,50 @@ def test_a_factor_that_adds_matrices_stays() -> None:
         return values(g, g.add("multiply", g.add("matmul", q, k), g.weight(H, 1, 1)))
 
     assert "attention" not in ops(applied(graph_of(body)))
+
+
+def one_node(g: Maker, mask: Value | None, repeated: bool = True) -> Value:
+    """An attention as a front end writes it: one node, with keys for each head of the queries."""
+    groups, times = H, 3
+    heads = groups * times
+
+    def of_heads(name: str) -> Value:
+        if not repeated:
+            return g.given(name, B, heads, T, D)
+        x = g.add("reshape", g.given(name, B, groups, T, D), shape=(B, groups, 1, T, D))
+        x = g.add("broadcast", x, shape=(B, groups, times, T, D))
+        return g.add("reshape", x, shape=(B, heads, T, D))
+
+    q, k = g.given("q", B, heads, S, D), g.add("transpose", of_heads("k"), perm=(0, 1, 3, 2))
+    masks = [] if mask is None else [mask]
+    return g.add("attention", q, k, of_heads("v"), *masks, scale=0.5, safe=True)
+
+
+def test_one_node_shares_heads_and_has_a_limit() -> None:
+    def made(g: Maker) -> Value:
+        g.given("past", P)
+        mask = g.add("reshape", triangle(g, P), shape=(1, 1, S, T))
+        return one_node(g, g.add("broadcast", mask, shape=(B, 1, S, T)))
+
+    node = attention_of(applied(graph_of(made)))
+    assert len(node.inputs) == 3
+    assert [x.shape[1:3] for x in node.inputs] == [(H, 3), (H, 1), (H, 1)]
+    assert str(node.attributes["causal"]) == "P"
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_one_node_keeps_a_mask_that_is_no_limit(repeated: bool) -> None:
+    node = attention_of(applied(graph_of(
+        lambda g: one_node(g, g.given("mask", B, 1, S, T, dtype=BOOL), repeated)
+    )))  # fmt: skip
+    assert len(node.inputs) == 4
+    assert node.inputs[0].rank == 4 + repeated
+    assert node.attributes.get("causal") is None
+
+
+def test_one_node_with_rows_that_see_nothing_keeps_its_mask() -> None:
+    def made(g: Maker) -> Value:
+        g.given("past", P)
+        return one_node(g, triangle(g, P - 3), repeated=False)
+
+    assert len(attention_of(applied(graph_of(made))).inputs) == 4

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of, layer
+from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of, layer, reference
 from tests.runtime.cpu.small_models import compiled as part_of
 from tests.runtime.cpu.small_models import small
 
 from ftuner.core.dtype import INT64
 from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError, IndexRangeError, InputError
+from ftuner.graph import folding
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options
@@ -25,6 +26,7 @@ from ftuner.runtime.cpu.run_states import RunState
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved.models import read, save
+from ftuner.schedules.product.step import ProductStep
 
 LENGTHS = ([5, 9, 30, 5, 4], [1, 2, 3, 33, 7, 1], [64] * 5, [17], list(range(4, 60, 3)))
 ENCODER = layer(64, 2, 96)
@@ -155,6 +157,30 @@ def test_widths_that_fill_no_vector(tail: int, widest: CpuBackend, threads: int)
     graph = graph_of(lambda g: g.linear(g.gelu(g.linear(g.given("x", B, S, 24), 40)), tail))
     model = Model(optimised(graph, halves=False), widest)
     assert_same_bits(model, requests(graph, [*range(1, 40), 3, 100]))
+
+
+def test_a_weight_that_is_read_transposed(
+    monkeypatch: pytest.MonkeyPatch, widest: CpuBackend, threads: int
+) -> None:
+    """As large embeddings are that the last product of a decoder reads, too."""
+    monkeypatch.setattr(folding, "MAX_FOLDED_BYTES", 0)
+
+    def made(g: Maker) -> Any:
+        words = g.weight(40, 64)
+        x = g.add("gather", words, g.given("at", B, S, dtype=INT64), axis=0)
+        with g.writing():
+            return g.add("matmul", g.gelu(g.linear(x, 64)), words.transpose((1, 0)))
+
+    graph = graph_of(made)
+    model = Model(optimised(graph, halves=False), widest)
+    last = model.steps[-1]
+    assert isinstance(last, ProductStep)
+    assert last.b.layout.strides == (1, 64)
+    assert {why for _, why in model.ragged} == {""}
+    batch = requests(graph, [5, 30, 12, 17])
+    assert_same_bits(model, batch)
+    for feeds, found in zip(batch, model.run_batch(batch), strict=True):
+        np.testing.assert_allclose(found[0], reference(graph, feeds)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_texts_of_two_lengths(widest: CpuBackend, threads: int) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Shape
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Graph, Node, Value, writing_to
+from ftuner.graph.ops.attention import optional_operands
 from ftuner.graph.passes.biases import NEVER_SEEN
 from ftuner.graph.passes.merged_axes import together
 from ftuner.graph.passes.scores import Scores, ScoresReader
@@ -17,13 +21,14 @@ def recognise_attention(graph: Graph) -> Graph:
     """Replace `softmax(cap(q @ k * scale) + mask) @ v` by one node. k is already transposed. Zeros
     may replace what is NaN in the softmax, as PyTorch exports `scaled_dot_product_attention`, or
     the weights of hidden scores, as in DeBERTa. A column of the scores may have no key: its weights
-    are cut off. Heads that are repeated for those that share them are read where they are."""
+    are cut off. An attention that is one node already gets shared heads and a causal limit."""
     found, new = _Recognition(graph), Rewriting(graph)
     with writing_to(new):
         for node in graph.nodes:
             if node.op == "attention":
                 new.name = node.output.name
-                new.same.update(found.with_shared_heads(node))
+                new.same.update(found.rewritten(node))
+                continue
             if node.op != "softmax" or node.attributes["log"]:
                 continue
             new.name = node.output.name
@@ -65,12 +70,22 @@ class _Recognition:
         found = self._written(scores, last, guarded is not None, sink, zeroed is not None)
         return {} if found is None else {last.output: found}
 
-    def with_shared_heads(self, node: Node) -> dict[Value, Value]:
-        """An attention whose k and v are repeated, and what replaces it; else nothing."""
-        operands = self._shared(list(node.inputs[:3]), list(node.inputs[3:]))
-        if operands == list(node.inputs):
+    def rewritten(self, node: Node) -> dict[Value, Value]:
+        """An attention, and what replaces it: k and v are not repeated for the heads that share
+        them, and a triangular mask is a causal limit. Nothing if neither is found."""
+        attributes = node.attributes
+        q, k, v = operands = [*node.inputs[:3]]
+        masks, sinks = optional_operands(node.inputs, attributes.get("sinks", False))
+        if masks:
+            limit = self.reader.causal_limit(masks[0], (q.shape[-2], k.shape[-1]))
+            softmax = AttentionSoftmax(**attributes)
+            if limit is not None and softmax.causal is None and softmax.hidden == -math.inf:
+                attributes, masks = {**attributes, "causal": limit}, []
+        optional = [*masks, *sinks]
+        q, k, v, *others = self._shared(operands, optional)
+        if k is node.inputs[1] and len(node.inputs) == 3 + len(optional):
             return {}
-        found = apply("attention", *operands, **node.attributes)
+        found = apply("attention", q, k, v, *others, **attributes)
         return {node.output: found.reshape(node.output.shape)}
 
     def _zeroed(self, softmax: Node) -> Value | None:

@@ -279,6 +279,15 @@ class ScoresReader:
 
     # Triangles.
 
+    def causal_limit(self, mask: Value, scores: Shape) -> Dim | None:
+        """The limit that a boolean mask of scores (rows, columns) is, if it is a triangle from
+        which no row is hidden whole."""
+        seen = self._masks.seen(mask) if mask.dtype == BOOL and mask.rank > 1 else None
+        if seen is None or seen.rest or not self._around.alike(mask.shape[-2:], scores):
+            return None
+        least = None if seen.offset is None else least_value(seen.offset)
+        return None if least is None or least < 0 else seen.offset
+
     def _hiding(self, addend: Value) -> tuple[Seen, float, Value | None] | None:
         """The scores that an addend leaves unchanged, or adds to what is in the third place, and
         the number it adds to all others."""

@@ -26,6 +26,7 @@ import numpy as np
 
 from ftuner.core.forks import fork_safe_lock
 from ftuner.errors import InputError
+from ftuner.graph.appending import Appended
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 
@@ -164,6 +165,22 @@ def _give_back(view: View) -> None:
         view.unused.append(None)
     else:
         _VIEWS[view.key] = view
+
+
+def extend(
+    inputs: Sequence[Array], pairs: Sequence[Appended], growths: Sequence[Growth],
+    names: Sequence[str], outputs: list[Array], written: list[Array], found: list[Extension],
+) -> None:  # fmt: skip
+    """Set those of a run's outputs that append to inputs, and what the program writes for them; add
+    the extensions to `found`, also where a later one raises. `names`: of the inputs of `pairs`.
+
+    Raises:
+        AllocationError, InputError: as `extended`.
+    """
+    for pair, growth, name in zip(pairs, growths, names, strict=True):
+        extension = extended(inputs[pair.input], growth, name)
+        found.append(extension)
+        outputs[pair.output], written[pair.output] = extension[:2]
 
 
 def extended(past: Array, growth: Growth, name: str = "") -> Extension:

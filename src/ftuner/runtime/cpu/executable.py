@@ -18,7 +18,7 @@ from ftuner.graph.ragged import RaggedSteps, ragged_steps
 from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
-from ftuner.runtime.cpu.appending import Extension, extended, keep, shown, undo
+from ftuner.runtime.cpu.appending import Extension, extend, keep, shown, undo
 from ftuner.runtime.cpu.arrays import Array, items_address
 from ftuner.runtime.cpu.launching import Launch, Launcher
 from ftuner.runtime.cpu.memory import OutputPool
@@ -72,7 +72,7 @@ class CompiledGraph(Executable):
         lowered = replace(lowered, graph=graph, steps=())
         compiled_steps = self._steps.compile(steps, options, compiled)
         self.lowered = replace(lowered, steps=tuple(step.step for step in compiled_steps))
-        self._pasts = [graph.inputs[pair.input].name for pair in appended]
+        self.pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
         self._weights_bytes = _weights_bytes(self.lowered, compiled_steps)
         self._kept = options.kept
@@ -91,8 +91,9 @@ class CompiledGraph(Executable):
     @cached_property
     def _batches(self) -> RaggedGraph | None:
         """What runs the requests of a batch together; None if nothing does."""
-        found = None if self.lowered.appended else ragged_steps(self.lowered)
-        if found is None:
+        found = ragged_steps(self.lowered)
+        # Where a run writes over rows of an input, an error would use up those of other requests.
+        if found is None or any(pair.writes for pair in self.lowered.appended):
             return None
         try:
             made = RaggedGraph(weakref.proxy(self), self._compiled, found)
@@ -286,18 +287,15 @@ class CompiledGraph(Executable):
         program = self._program(state, _shapes(arrays), workers)
         outputs: list[Array] = program.fresh_outputs()
         launch = launch or self.launch.all
-        if not self._pasts:
+        if not self.pasts:
             self._execute(program, workers, (*arrays, *outputs), launch)
             return outputs
         written = outputs.copy()
         extensions: list[Extension] = []
         begun = False
         try:
-            pairs = zip(self.lowered.appended, program.growths, self._pasts, strict=True)
-            for pair, growth, name in pairs:
-                extension = extended(arrays[pair.input], growth, name)
-                extensions.append(extension)
-                outputs[pair.output], written[pair.output] = extension[:2]
+            appended = self.lowered.appended
+            extend(arrays, appended, program.growths, self.pasts, outputs, written, extensions)
             if extensions:
                 arrays = self._unwritten(arrays, extensions)
             begun = True

@@ -27,6 +27,7 @@ from ftuner.errors import UnsupportedKernelError
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ragged import RaggedSteps, divide
 from ftuner.graph.steps import Lowered
+from ftuner.runtime.cpu.appending import Extension, extend, keep, undo
 from ftuner.runtime.cpu.arrays import Array, address_of, numpy_dtype
 from ftuner.runtime.cpu.joint_program import JointSteps, arena_bytes, placed, turns_of
 from ftuner.runtime.cpu.launching import Launcher, ended
@@ -50,8 +51,8 @@ class Runner(Protocol):
     lowered: Lowered
     binding: Binding
     session: CpuSession
-
     launch: Launcher
+    pasts: Sequence[str]
 
     @property
     def threads(self) -> int: ...
@@ -108,6 +109,10 @@ class RaggedGraph(Keeper):
         rest = [_accessing(step, division.moved) for step in rest]
         self._row_writer = writer(division.by_rows, wise, True)
         self._own_writer = writer(division.of_request, rest, False)
+        accessed = {*self._own_writer.patches[1].tolist()}
+        self._read = [n for n in range(len(graph.lowered.inputs)) if n in accessed]
+        """The numbers of the inputs that steps of a request read. A past that outputs append to is
+        at their addresses."""
         self._shared = [self._row_writer.places[buffer] for buffer in division.shared]
         self._shared_bytes = [self._width(b) * b.dtype.itemsize for b in division.shared]
         self._joint = JointSteps(turns, self._row_writer.stages, self._own_writer.stages)
@@ -199,6 +204,7 @@ class RaggedGraph(Keeper):
 
     def _together(self, group: Sequence[_Request], workers: int) -> list[list[Array]]:
         state = self._states.take()
+        extensions: list[Extension] = []
         try:
             total = _rows(group)
             symbols = [total if counts else 1 for counts in self._total]
@@ -207,9 +213,16 @@ class RaggedGraph(Keeper):
                 self._template(state, self._own_writer, request.symbols, request.shapes, workers)
                 for request in group
             ]
-            return self._ran(state, by_rows, own, group, workers)
+            results = self._ran(state, by_rows, own, group, workers, extensions)
+        except BaseException:
+            for *_, taken in extensions:
+                undo(taken, begun=True)
+            raise
         finally:
             self._states.give_back(state)
+        for _, _, view, _ in extensions:
+            keep(view)
+        return results
 
     def _template(
         self, state: RunState, writer: ProgramWriter, symbols: Sequence[int],
@@ -226,9 +239,10 @@ class RaggedGraph(Keeper):
 
     def _ran(
         self, state: RunState, by_rows: BoundProgram, own: Sequence[BoundProgram],
-        group: Sequence[_Request], workers: int,
+        group: Sequence[_Request], workers: int, extensions: list[Extension],
     ) -> list[list[Array]]:  # fmt: skip
-        """The outputs of requests, by templates for their rows together and for each of them."""
+        """The outputs of requests, by templates for their rows together and for each of them. Those
+        that append to inputs are added to `extensions`."""
         division, total = self._division, _rows(group)
         ends = np.cumsum([request.rows for request in group])
         begins = ends - [request.rows for request in group]
@@ -240,16 +254,15 @@ class RaggedGraph(Keeper):
             b.number: allocated((total * self._width(b),), numpy_dtype(b.dtype))
             for b in division.outputs
         }
-        parts = {
-            n: np.split(array, ends[:-1] * (len(array) // total)) for n, array in common.items()
-        }
-        results = [
-            [
-                parts[n][i].reshape(shape) if n in parts else allocated(shape, dtype)
-                for n, (shape, dtype) in enumerate(program.outputs)
-            ]
-            for i, program in enumerate(own)
-        ]
+        results = [program.fresh_outputs() for program in own]
+        for number, array in common.items():
+            pieces = np.split(array, ends[:-1] * (len(array) // total))
+            for outputs, piece in zip(results, pieces, strict=True):
+                outputs[number] = piece.reshape(outputs[number].shape)
+        written = [outputs.copy() for outputs in results]
+        appended, names = self._graph.lowered.appended, self._graph.pasts
+        for request, program, outputs, memories in zip(group, own, results, written, strict=True):
+            extend(request.arrays, appended, program.growths, names, outputs, memories, extensions)
 
         # The arena: that of the row-wise steps, then for each request what it keeps, and its own.
         kept = self._kept_bytes(group)
@@ -268,11 +281,12 @@ class RaggedGraph(Keeper):
             of_rows[0, given + number] = address_of(array)
         of_each = np.empty((len(group), given + further + made), np.int64)
         of_inputs, at = of_each[:, :given], of_each[:, given:]
-        of_inputs[:] = [[address_of(x) for x in request.arrays] for request in group]
+        for number in self._read:
+            of_inputs[:, number] = [address_of(request.arrays[number]) for request in group]
         rows_at = bases[0] + by_rows.buffers[self._shared]
         at[:, :shared] = rows_at + np.outer(begins, self._shared_bytes)
         at[:, shared:further] = kept_at
-        at[:, further:] = [[address_of(x) for x in found] for found in results]
+        at[:, further:] = [[address_of(x) for x in found] for found in written]
 
         records = (
             placed(self._row_writer, [by_rows], bases[:1], of_rows),

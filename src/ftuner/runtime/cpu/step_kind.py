@@ -120,13 +120,17 @@ class Loaded:
 
 
 def packed_once(
-    array: Array, shape: Shape, products: Products, width: int, loaded: Loaded
+    array: Array, shape: Shape, products: Products, width: int, loaded: Loaded, turned: bool = False
 ) -> Panels:
-    """A weight of (k, n) in panels of `width` vectors, which steps share."""
+    """A weight of (k, n) in panels of `width` vectors, which steps share. `turned`: whether the
+    array has it as (n, k)."""
     k, n = static(shape)
-    return packed_as(
-        array, "k by n", (n, k), lambda: array.reshape(k, n).T[None], products, width, loaded
-    )
+    form = "n by k" if turned else "k by n"
+
+    def matrices() -> Array:
+        return array.reshape(1, n, k) if turned else array.reshape(k, n).T[None]
+
+    return packed_as(array, form, (n, k), matrices, products, width, loaded)
 
 
 def packed_as(

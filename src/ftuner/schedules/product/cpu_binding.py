@@ -281,7 +281,8 @@ class ProductKind(MatrixKind, StepKind[P]):
         array = step.b.buffer.array
         if array is None or not width:
             return step, products, problem_of, None
-        panels = packed_once(array, step.b.shape, products, width, loaded)
+        turned = not step.b.contiguous
+        panels = packed_once(array, step.b.shape, products, width, loaded, turned)
         # The packed weight replaces the array.
         return replace(step, b=loaded.emptied(step.b)), products, problem_of, panels
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ftuner.core.dtype import DType, block_of_floats
 from ftuner.core.expr import Expr
 from ftuner.core.product import WORD_PRODUCTS, ReadWindow
-from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words
+from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words, permuted
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, Value
 from ftuner.graph.placement import Placement
@@ -37,10 +37,11 @@ class ProductStep(ViewStep):
 
     @property
     def by_weight(self) -> bool:
-        """Whether B is a constant matrix, which is packed once."""
-        whole = self.b.contiguous and self.b.layout.offset == 0
-        matrix = len(self.b.shape) == 2 and 0 not in self.b.shape
-        return self.b.buffer.is_constant and matrix and whole
+        """Whether B is a constant matrix, as it is stored or transposed, which is packed once."""
+        b = self.b
+        if not b.buffer.is_constant or len(b.shape) != 2 or 0 in b.shape or b.layout.offset != 0:
+            return False
+        return b.contiguous or permuted(b, (1, 0)).contiguous
 
     def described(self, text: DimText) -> str:
         a, b, c = (shape_text(view.shape, text) for view in (self.a, self.b, self.c))
