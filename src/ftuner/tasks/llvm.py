@@ -66,11 +66,13 @@ def emit(module: ir.Module, symbol_name: str, program: Program, isa: Instruction
         array.name: pointer_slot(builder, record, 2 + len(names) + number)
         for number, array in enumerate(program.arrays)
     }
-    _Emitter(builder, program, isa, env, places).tasks(record)
+    Emitter(builder, program, isa, env, places).tasks(record)
     builder.ret_void()
 
 
-class _Emitter(Locals):
+class Emitter(Locals):
+    """Writes the statements of a program where its builder is."""
+
     # Tasks and loops.
 
     def tasks(self, taken: ir.Value) -> None:
@@ -85,14 +87,25 @@ class _Emitter(Locals):
         first = builder.atomic_rmw("add", taken, some, "monotonic")
         builder.cbranch(builder.icmp_signed("<", first, count), execute, done)
         builder.position_at_end(execute)
+        self._execute(first, minimum(builder, builder.add(first, some), count))
+        builder.branch(take)
+        builder.position_at_end(done)
+
+    def shares(self, begin: ir.Value, end: ir.Value) -> None:
+        """Execute shares of the virtual workers, of which there are as many as `workers`."""
+        builder, parts = self._builder, self._env[WORKERS]
+        count = self.dim(self._program.tasks.workers)
+        first, last = (builder.udiv(builder.mul(count, number), parts) for number in (begin, end))
+        self._execute(first, last)
+
+    def _execute(self, first: ir.Value, end: ir.Value) -> None:
+        """Execute the tasks of some virtual workers."""
+        loop = self._program.tasks
         with ExitStack() as loops:
-            end = minimum(builder, builder.add(first, some), count)
-            virtual = loops.enter_context(counted_loop(builder, first, end))
+            virtual = loops.enter_context(counted_loop(self._builder, first, end))
             self._enter(loop, virtual, loops)
             tests = self._decided(loop.body, [], loop.names)
             self._twice(tests, lambda: self.block(loop.body))
-        builder.branch(take)
-        builder.position_at_end(done)
 
     def _enter(self, loop: Loop, virtual: ir.Value, loops: ExitStack) -> None:
         """Open the loops over the tasks of a virtual worker."""
