@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -146,7 +147,15 @@ class Maker:
         shape = ", ".join(str(blocks[name]) for name in (*rows, last))
         element = f"t[{', '.join(f'q{name}' for name in (*rows, last))}]"
         self._put(f"t = tile({shape}, value={rnd.choice(('0.0', '1.5'))})")
-        extent = rnd.choice(self._names)
+        extent, factor = rnd.choice(self._names), ""
+        if rnd.random() < 0.5:
+            rows_places = {name: self._places.pop(name) for name in rows}
+            inside = self._guards[-1]
+            value = self._load({"p": extent}, [n for n in self._names if n not in rows])
+            loops = f"for p in range({extent}) for q{last} in lanes({blocks[last]})"
+            self._put(f"w = pack({value} if {inside} else 0.25 {loops})")
+            self._places |= rows_places
+            factor = f"w[p, q{last}]"
         for step in ("sum", "store"):
             before = self._depth
             if step == "sum":
@@ -156,7 +165,7 @@ class Maker:
             self._open(f"for q{last} in lanes({blocks[last]}):")
             self._open(f"if {' and '.join(self._guards)}:")
             if step == "sum":
-                a, b = self._load({"p": extent}), self._load({"p": extent})
+                a, b = self._load({"p": extent}), factor or self._load({"p": extent})
                 self._put(f"{element} += {a} * {b}")
             else:
                 self._put(f"y[{self._index()}] = {element} + {self._expression(1)}")
@@ -165,10 +174,11 @@ class Maker:
     def _index(self) -> str:
         return ", ".join(self._places[name] for name in self._names)
 
-    def _load(self, more: dict[str, str] | None = None) -> str:
-        """An element of a new input, at some of the indices, in any order."""
+    def _load(self, more: dict[str, str] | None = None, names: Sequence[str] = ()) -> str:
+        """An element of a new input, at some of the indices, in any order. `names`: of these
+        extents; by default of all."""
         rnd = self._random
-        places = [(self._places[name], name) for name in self._names]
+        places = [(self._places[name], name) for name in names or self._names]
         some = rnd.sample(places, rnd.randint(0 if more else 1, len(places)))
         chosen = [*some, *((p, n) for p, n in (more or {}).items())]
         rnd.shuffle(chosen)

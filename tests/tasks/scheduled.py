@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from tests.tasks.gallery.softmax_rows import softmax, softmax_rows
+from tests.tasks.gallery.softmax_rows import softmax_rows
 
 import ftuner
 from ftuner.define import axis, mean, sqrt, sum
@@ -51,6 +51,43 @@ def matmul_tiles(
                     c[row, column] = sums[r, q]
 
 
+@ftuner.operator("(m, k), (k, n) -> (m, n)")
+def packed_matmul(a: Any, b: Any) -> Any:
+    return lambda i, j: sum(a[i, t] * b[t, j] for t in axis)
+
+
+@ftuner.schedule(definition=packed_matmul)
+def packed_tiles(
+    a: f32["m", "k"],
+    b: f32["k", "n"],
+    c: Out[f32["m", "n"]],
+    mr: Tile = candidates(2, 4),
+    nr: Tile = candidates(8, 32),
+):
+    for i, j in grid((ceil_div(m, mr * 4), ceil_div(n, nr)), (1, workers))(worker):
+        panel = pack(
+            b[p, j * nr + q] if j * nr + q < n else 0.0 for p in range(k) for q in lanes(nr)
+        )
+        rows = pack(
+            a[i * 4 * mr + s, p] if i * 4 * mr + s < m else 0.0
+            for s in range(4 * mr)
+            for p in lanes(k)
+        )
+        for s in range(4):
+            first = (i * 4 + s) * mr
+            if first < m:
+                sums = tile(mr, nr)
+                for p in range(k):
+                    for r in repeat(mr):
+                        for q in lanes(nr):
+                            sums[r, q] += rows[s * mr + r, p] * panel[p, q]
+                for r in repeat(mr):
+                    for q in lanes(nr):
+                        column = j * nr + q
+                        if first + r < m and column < n:
+                            c[first + r, column] = sums[r, q]
+
+
 @ftuner.operator("(m, n), (n) -> (m, n), (m)")
 def centred(x: Any, gain: Any) -> Any:
     def size(i: Any) -> Any:
@@ -84,5 +121,4 @@ def turned_columns(x: f32["m", "n"], y: Out[f32["n", "m"]]):
             y[j, i] = x[i, j] * 2
 
 
-OPERATORS = (softmax, matmul, centred, turned)
-SCHEDULES = (softmax_rows, matmul_tiles, centred_rows, turned_columns)
+SCHEDULES = (softmax_rows, matmul_tiles, packed_tiles, centred_rows, turned_columns)

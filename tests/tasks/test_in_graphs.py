@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import HOST_ISAS
-from tests.tasks.scheduled import SCHEDULES, centred, matmul, softmax, turned
+from tests.tasks.gallery.softmax_rows import softmax
+from tests.tasks.scheduled import SCHEDULES, centred, matmul, packed_matmul, turned
 
 import ftuner
 from ftuner.core.dim import symbol
@@ -192,7 +193,7 @@ def _random_graph(seed: int) -> Graph:
                 case 0:
                     value = softmax(value)
                 case 1:
-                    value = matmul(value, wide * 0.1)
+                    value = random.choice((matmul, packed_matmul))(value, wide * 0.1)
                 case 2:
                     value, size = centred(value, row)
                     value = value * size.unsqueeze([1])

@@ -37,6 +37,7 @@ from ftuner.tasks.program import (
     IndexValue,
     Load,
     Loop,
+    MakePanel,
     Number,
     Program,
     Statement,
@@ -251,12 +252,14 @@ class Fusion:
             if isinstance(part, Load):
                 if part.array in loads:
                     return loads[part.array](part.index)
+                if part.array not in targets:
+                    return part
                 name, view = targets[part.array]
                 return replace(part, array=name, index=self._flat(view, part.index))
-            if not isinstance(part, (Expr, Statement)):
+            if isinstance(part, MakePanel) or not isinstance(part, (Expr, Statement)):
                 return part
             made = replace(part, **{f.name: of(getattr(part, f.name)) for f in fields(part)})  # type: ignore[type-var, arg-type]
-            if isinstance(made, Store):
+            if isinstance(made, Store) and made.array in targets:
                 name, view = targets[made.array]
                 value = made.value
                 if epilogue is not None:

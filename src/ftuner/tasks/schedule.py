@@ -25,7 +25,7 @@ from ftuner.tasks.claims import Check
 from ftuner.tasks.cost import Costs, Tiles, kept_tiles
 from ftuner.tasks.interpret import interpret
 from ftuner.tasks.parse import parse
-from ftuner.tasks.program import WORKERS, Program
+from ftuner.tasks.program import LINE_BYTES, WORKERS, Program
 from ftuner.tasks.proofs import prove
 from ftuner.tasks.source import Source, source_of, tile_parameters
 from ftuner.ukernels.funnel import Funnel
@@ -69,6 +69,8 @@ class Launch(NamedTuple):
     """The value of `workers`."""
     chunk: int
     """Virtual workers that a thread takes at once."""
+    panels_bytes: int
+    """Memory of each thread for its panels."""
     address: int
     job: Callable[[int, int], None]
     """The function at the address."""
@@ -352,14 +354,22 @@ class Code:
         values = dict(zip(program.extents, bound.extents, strict=True))
         virtual = evaluate(program.tasks.workers, {**values, WORKERS: workers})
         chunk = max(virtual // (used * MOST_PIECES), 1)
-        return Launch(bound, chosen, used, workers, chunk, address, _JOB(address))
+        _, panels = program.panel_places()
+        size = evaluate(panels, {**values, WORKERS: workers})
+        return Launch(bound, chosen, used, workers, chunk, size, address, _JOB(address))
 
     def run(self, arrays: Sequence[Array], tiles: Tiles | None = None) -> list[Array]:
         """The outputs for contiguous arrays. Raises ShapeError as a call."""
         launch = self.launch(tuple([a.shape for a in arrays]), tiles)
         outputs = [allocated(shape, self._dtype) for shape in launch.bound.outputs]
         addresses = [address_of(a) for a in (*arrays, *outputs)]
-        record = array("q", (0, launch.chunk, launch.workers, *launch.bound.extents, *addresses))
+        memory, size = 0, launch.panels_bytes
+        if size:
+            # It lives to the end of the run.
+            panels = np.empty(launch.threads * size + LINE_BYTES, np.uint8)
+            memory = -(-address_of(panels) // LINE_BYTES) * LINE_BYTES
+        head = (0, launch.chunk, launch.workers, *launch.bound.extents, memory, size)
+        record = array("q", (*head, *addresses))
         self._execute(launch, record.buffer_info()[0])
         return outputs
 
