@@ -15,6 +15,7 @@ from tests.conftest import HOST_ISAS
 
 import ftuner
 from ftuner.tasks import check
+from ftuner.tasks.parse_loops import MOST_UNROLLED
 from ftuner.tasks.schedule import Schedule
 
 HEAD = """
@@ -41,6 +42,7 @@ class Maker:
         self._guards: list[str] = []
         self._depth = 1
         self._in_lanes = False
+        self._copies = 1
 
     def text(self) -> str:
         """The source of a module with the function `made`."""
@@ -105,8 +107,11 @@ class Maker:
         for name in inner:
             block = blocks.get(name, 0)
             kind = "lanes" if name == lane else rnd.choice(("range", "repeat"))
+            if kind == "repeat" and self._copies * block > MOST_UNROLLED:
+                kind = "range"
             self._open(f"for q{name} in {kind}({block or name}):")
             self._in_lanes |= kind == "lanes"
+            self._copies *= block if block and kind == "repeat" else 1
             self._places[name] = f"q{name}" if not block else f"(t{name} * {block} + q{name})"
             if block:
                 self._guards.append(f"{self._places[name]} < {name}")
@@ -126,6 +131,8 @@ class Maker:
         rnd = self._random
         extent = rnd.choice((*self._names, "3"))
         kind = rnd.choice(("range", "repeat") if self._in_lanes else ("range", "repeat", "lanes"))
+        if self._copies * 3 > MOST_UNROLLED:
+            kind = "range"
         how = rnd.choice(("s += {}", "s -= {}", "s = max(s, {})", "s = min(s, {})"))
         self._put("s = 0.5")
         self._open(f"for p in {kind}({extent}):")
