@@ -21,14 +21,21 @@ from ftuner.define.meaning import meaning
 from ftuner.define.signature import Signature, parsed
 from ftuner.define.tracing import Definition, parameters, traced
 from ftuner.define.values import values
-from ftuner.errors import ConfigurationError, DefinitionError, DTypeError, OperandError
+from ftuner.errors import (
+    ConfigurationError,
+    DefinitionError,
+    DTypeError,
+    OperandError,
+    ScheduleError,
+)
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.builder import Builder
 from ftuner.graph.checks import require
-from ftuner.graph.ir import Value
+from ftuner.graph.ir import Value, building
 from ftuner.inference import Model, compile
 from ftuner.runtime.devices import CPU
 from ftuner.runtime.ops.operands import on_gpu
+from ftuner.tasks.step import OPERATOR as SCHEDULED
 
 _Given = tuple[tuple[str, type, Any], ...]
 """Attributes: their names, types and values. 1, 1.0 and True are equal in Python."""
@@ -80,6 +87,7 @@ class Operator:
         self._models: dict[object, Model] = {}
         names = [*inspect.signature(function).parameters][: len(signature.operands)]
         self._operands = Operands(self.__name__, names, signature)
+        self._schedule: Any = None
         self._defaults: _Given | None = None
         if all(p.default is not p.empty for p in self.attributes):
             self._defaults = self._given({})
@@ -163,6 +171,28 @@ class Operator:
         found = meaning(definition, given, names, batch, dtypes)
         return found[0] if len(found) == 1 else tuple(found)
 
+    def use(self, schedule: Any) -> None:
+        """Compute the operator by a schedule (`ftuner.schedule(definition=operator)`) on CPUs,
+        where all operands have the dtype of the schedule.
+
+        Raises:
+            ScheduleError: the schedule has other operands or results, or the operator has
+                attributes, or axes `...`.
+        """
+        given = self.signature
+        types = [(len(one.shape), False) for one in given.operands]
+        types += [(len(one.shape), True) for one in given.results]
+        wanted = [(len(array.shape), array.is_output) for array in schedule.arrays]
+        batched = any(one.batched for one in given.operands)
+        if self.attributes or batched or types != wanted:
+            raise ScheduleError(
+                f"{self._where}: {self.__name__}{given.text!r} is scheduled by {schedule!r}; "
+                "expected the same operands, results and axes, none of them '...', and no "
+                "attributes"
+            )
+        self._schedule = schedule
+        self._models.clear()
+
     # Definitions.
 
     def _given(self, attributes: Mapping[str, Any]) -> _Given:
@@ -199,6 +229,13 @@ class Operator:
 
     def _written(self, operands: Sequence[Value], given: _Given) -> list[Value]:
         """The results as values, in the builder that is being written to."""
+        schedule = self._schedule
+        if schedule is not None and all(x.dtype == schedule.dtype for x in operands):
+            return [*building().add_many(SCHEDULED, *operands, schedule=schedule)]
+        return self.defined(operands, given)
+
+    def defined(self, operands: Sequence[Value], given: _Given = ()) -> list[Value]:
+        """The results as values by the definition, whatever the schedule."""
         definition = self._traced(given)
         dtypes = self._operands.dtypes([x.dtype for x in operands])
         names, batch = self._operands.bound([x.shape for x in operands], require)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +15,7 @@ from tests.conftest import HOST_ISAS
 
 import ftuner
 from ftuner.tasks import check
+from ftuner.tasks.parse_loops import MOST_UNROLLED
 from ftuner.tasks.schedule import Schedule
 
 HEAD = """
@@ -40,6 +42,7 @@ class Maker:
         self._guards: list[str] = []
         self._depth = 1
         self._in_lanes = False
+        self._copies = 1
 
     def text(self) -> str:
         """The source of a module with the function `made`."""
@@ -104,8 +107,11 @@ class Maker:
         for name in inner:
             block = blocks.get(name, 0)
             kind = "lanes" if name == lane else rnd.choice(("range", "repeat"))
+            if kind == "repeat" and self._copies * block > MOST_UNROLLED:
+                kind = "range"
             self._open(f"for q{name} in {kind}({block or name}):")
             self._in_lanes |= kind == "lanes"
+            self._copies *= block if block and kind == "repeat" else 1
             self._places[name] = f"q{name}" if not block else f"(t{name} * {block} + q{name})"
             if block:
                 self._guards.append(f"{self._places[name]} < {name}")
@@ -125,6 +131,8 @@ class Maker:
         rnd = self._random
         extent = rnd.choice((*self._names, "3"))
         kind = rnd.choice(("range", "repeat") if self._in_lanes else ("range", "repeat", "lanes"))
+        if self._copies * 3 > MOST_UNROLLED:
+            kind = "range"
         how = rnd.choice(("s += {}", "s -= {}", "s = max(s, {})", "s = min(s, {})"))
         self._put("s = 0.5")
         self._open(f"for p in {kind}({extent}):")
@@ -146,7 +154,15 @@ class Maker:
         shape = ", ".join(str(blocks[name]) for name in (*rows, last))
         element = f"t[{', '.join(f'q{name}' for name in (*rows, last))}]"
         self._put(f"t = tile({shape}, value={rnd.choice(('0.0', '1.5'))})")
-        extent = rnd.choice(self._names)
+        extent, factor = rnd.choice(self._names), ""
+        if rnd.random() < 0.5:
+            rows_places = {name: self._places.pop(name) for name in rows}
+            inside = self._guards[-1]
+            value = self._load({"p": extent}, [n for n in self._names if n not in rows])
+            loops = f"for p in range({extent}) for q{last} in lanes({blocks[last]})"
+            self._put(f"w = pack({value} if {inside} else 0.25 {loops})")
+            self._places |= rows_places
+            factor = f"w[p, q{last}]"
         for step in ("sum", "store"):
             before = self._depth
             if step == "sum":
@@ -156,7 +172,7 @@ class Maker:
             self._open(f"for q{last} in lanes({blocks[last]}):")
             self._open(f"if {' and '.join(self._guards)}:")
             if step == "sum":
-                a, b = self._load({"p": extent}), self._load({"p": extent})
+                a, b = self._load({"p": extent}), factor or self._load({"p": extent})
                 self._put(f"{element} += {a} * {b}")
             else:
                 self._put(f"y[{self._index()}] = {element} + {self._expression(1)}")
@@ -165,10 +181,11 @@ class Maker:
     def _index(self) -> str:
         return ", ".join(self._places[name] for name in self._names)
 
-    def _load(self, more: dict[str, str] | None = None) -> str:
-        """An element of a new input, at some of the indices, in any order."""
+    def _load(self, more: dict[str, str] | None = None, names: Sequence[str] = ()) -> str:
+        """An element of a new input, at some of the indices, in any order. `names`: of these
+        extents; by default of all."""
         rnd = self._random
-        places = [(self._places[name], name) for name in self._names]
+        places = [(self._places[name], name) for name in names or self._names]
         some = rnd.sample(places, rnd.randint(0 if more else 1, len(places)))
         chosen = [*some, *((p, n) for p, n in (more or {}).items())]
         rnd.shuffle(chosen)

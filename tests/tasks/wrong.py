@@ -11,6 +11,7 @@ from ftuner.tasks import (
     f64,
     grid,
     lanes,
+    pack,
     repeat,
     spatial,
     split,
@@ -434,3 +435,67 @@ def extent_of_no_axis(x: f32["2 * n"], y: Out[f32["n"]]):  # ScheduleError: of n
 def name_is_taken(x: f32["n"], y: Out[f32["n"]]):
     for n in split(n, workers)(worker):  # UnsupportedStatementError: is taken
         y[n] = x[n]
+
+
+def stored_panel(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        row = pack(x[i, j] for j in lanes(n))
+        for j in lanes(n):
+            row[j] = 0.0  # UnsupportedStatementError: it is packed once
+
+
+def panel_of_itself(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        row = pack(row[n - 1 - j] for j in lanes(n))  # UnsupportedStatementError: before it is
+        for j in lanes(n):
+            y[i, j] = row[j]
+
+
+def panel_beyond(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        row = pack(x[i, j] for j in lanes(n))
+        for j in lanes(n):
+            y[i, j] = row[j + 1]  # BoundsError: 'row', axis 0
+
+
+def packed_beyond(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        row = pack(x[i, j + 1] for j in lanes(n))  # BoundsError: below n
+        for j in lanes(n):
+            y[i, j] = row[j]
+
+
+def panel_of_another_task(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        if i > 0:
+            row = pack(x[i, j] for j in lanes(n))
+        for j in lanes(n):
+            y[i, j] = row[j]  # UndefinedNameError: 'row' is not defined here
+
+
+def panel_of_task_extent(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        row = pack(x[i, 0] for j in lanes(i))  # UnsupportedStatementError: extents of a panel
+        for j in lanes(n):
+            y[i, j] = row[j]
+
+
+def panel_in_lanes(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        for j in lanes(n):
+            row = pack(x[i, p] for p in range(n))  # UnsupportedStatementError: outside of lanes
+            y[i, j] = row[j]
+
+
+def packed_number(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        row = pack(n)  # UnsupportedStatementError: expected pack(
+        for j in lanes(n):
+            y[i, j] = row[j]
+
+
+def panel_without_index(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        row = pack(x[i, j] for j in lanes(n))
+        for j in lanes(n):
+            y[i, j] = row  # UnsupportedStatementError: without an index

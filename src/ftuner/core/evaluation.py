@@ -129,10 +129,11 @@ _SYMBOLIC: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 
 
 class Renaming:
-    """Writes dims with one name for symbols that are equal. What dims share is rewritten once."""
+    """Writes dims with one name for symbols that are equal, or with dims for symbols. What dims
+    share is rewritten once."""
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        """`names`: of symbols, those that replace them."""
+    def __init__(self, names: Mapping[str, str] | Mapping[str, Dim]) -> None:
+        """`names`: of symbols, those that replace them, or dims."""
         self._names = names
         self._known: dict[Atom, Dim] = {}
 
@@ -162,5 +163,6 @@ class Renaming:
 
     def _factor(self, atom: Atom | Symbol) -> Dim:
         if isinstance(atom, Symbol):
-            return symbol(self._names.get(atom.name, atom.name))
+            value = self._names.get(atom.name, atom.name)
+            return symbol(value) if isinstance(value, str) else value
         return self._known[atom]

@@ -217,7 +217,7 @@ class Builder:
         (result,) = self.add_many(op, *inputs, **attributes)
         return result
 
-    def add_many(self, op: str, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
+    def add_many(self, op: str, /, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
         """The results of an operator.
 
         Raises:

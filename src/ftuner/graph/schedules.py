@@ -58,6 +58,8 @@ SCHEDULES = (
     Schedule("top_k", ("top_k",)),
     Schedule("suppression", ("suppress",)),
     Schedule("trees", ("trees",)),
+    # Of users, in the room of their language.
+    Schedule("scheduled", ("scheduled",), prefix="ftuner.tasks."),
 )
 
 

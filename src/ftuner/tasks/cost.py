@@ -63,6 +63,8 @@ class _Body:
     chain: float = 0.0
     """Cycles from one iteration to the next."""
     load_bytes: float = 0.0
+    flops: float = 0.0
+    """Functions of elements, of whole vectors."""
     seen: set[object] = field(default_factory=set)
 
 
@@ -143,6 +145,7 @@ class _Counter:
         elif isinstance(expr, Apply) and (varies or expr not in body.seen):
             body.seen.add(expr)
             body.compute += times * self._of_function(expr, lane)
+            body.flops += times * (self._lanes if lane else 1)
 
     def _of_function(self, expr: Apply, lane: str) -> float:
         product_in_sum = expr.function in ("add", "subtract") and any(
@@ -166,6 +169,10 @@ class _Counter:
 EDGE = 4.0
 """How much longer a task takes of which some conditions do not hold. Assumed: edges of a product by
 register tiles leave most of a tile empty, and branch."""
+
+
+PRICE_UNITS = 16
+"""Of a cycle, so that prices are integers."""
 
 
 def _whole_tasks(program: Program) -> Dim:
@@ -193,11 +200,22 @@ class Costs:
             for number, b in enumerate(found)
         ]
         itemsize = program.dtype.itemsize
+        tasks, whole = product(program.tasks.ends), _whole_tasks(program)
         dims = [
-            product(program.tasks.ends), _whole_tasks(program), program.tasks.workers,
+            tasks, whole, program.tasks.workers,
             sum((product(a.shape) * itemsize for a in program.arrays), start=0),
             *(b.trips for b in found),
         ]  # fmt: skip
+        times = tasks + (round(EDGE) - 1) * maximum(tasks - whole, 0)
+        each = (
+            maximum(b.trips, 0) * round(c * PRICE_UNITS)
+            for b, c in zip(found, self._cycles, strict=True)
+        )
+        self.price: Dim = times * sum(each, start=0)
+        """The cycles of all tasks in units, by which programs of one schedule are compared."""
+        counts = (maximum(b.trips, 0) * round(b.flops) for b in found)
+        self.flops: Dim = tasks * sum(counts, start=0)
+        """Functions of elements, of whole vectors."""
         self._names = (WORKERS, *program.extents)
         self._of: Callable[[Sequence[int]], list[int]] = compiled(dims, self._names)
 

@@ -124,7 +124,7 @@ class Coverage(Claims):
                     f"{array.name!r} is stored once for each {variable.name}; keep the value in a "
                     "local and store it after the loop",
                 )  # fmt: skip
-        cuts = set(place.facts)
+        cuts, inside = set(place.facts), list[Test]()
         for axis, (terms, rest) in enumerate(parts):
             extent = array.shape[axis]
             digits = [(c, by_name[n].end - by_name[n].begin, n) for n, c in terms.items()]
@@ -140,7 +140,8 @@ class Coverage(Claims):
             covered = self._product_of(digits, axis, array.name, line)
             position = store.index[axis]
             cut = Test(extent - 1 - position)
-            cuts -= {cut, Test(position)}
+            inside += {cut, Test(position)} & cuts
+            cuts -= {*inside}
             if covered == extent:
                 continue
             beyond = least_value(covered - extent)
@@ -153,7 +154,8 @@ class Coverage(Claims):
             if cut not in place.facts:
                 self._decide(extent - covered, (), CoverageError, line, f"{what}: too many")
         for test in cuts:
-            if test.exact or not holds(test.dim, place.variables, ()):
+            # What holds for all elements of the output leaves out none.
+            if test.exact or not holds(test.dim, place.variables, inside):
                 sign = "==" if test.exact else ">="
                 raise self.error(
                     CoverageError, line,

@@ -35,6 +35,7 @@ from ftuner.tasks.program import (
     Load,
     Local,
     Loop,
+    MakePanel,
     MakeTile,
     Number,
     Program,
@@ -103,6 +104,9 @@ class _Interpreter:
             case MakeTile(name, shape, value):
                 one = np.asarray(value, self._dtype)
                 self._tiles[name] = dict.fromkeys(product(*map(range, shape)), one)
+            case MakePanel(array):
+                extents = [evaluate(d, self._values) for d in array.shape]
+                self._arrays[array.name] = np.full(extents, np.nan, self._dtype)
             case SetElement(Element() as target, value):
                 self._set(target, self._of(value))
             case Reduce(target, kind, value):

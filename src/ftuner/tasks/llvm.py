@@ -3,10 +3,11 @@
 `void job(record, thread)` executes tasks: a thread takes some virtual workers after the other, so
 that threads that the system delays hold up no others. The record has the number of virtual workers
 that are taken, how many are taken at once, the value of `workers`, the extents in the order of the
-program, and the address of each array. Locals and elements of tiles are on the stack, from where
-LLVM moves them to registers. A `lanes` loop goes by vectors, of which the last one is under a mask.
-Conditions on indices that hold for a whole task, or for a whole vector, are tested once: the code
-inside is written a second time without them.
+program, the address of memory for panels and the bytes of it that are each thread's, and the
+address of each array. Locals and elements of tiles are on the stack, from where LLVM moves them to
+registers. A `lanes` loop goes by vectors, of which the last one is under a mask. Conditions on
+indices that hold for a whole task, for an iteration of a loop with loops in it, or for a whole
+vector, are tested once: the code inside is written a second time without them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from itertools import product as all_of
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import I1, const, maximum, minimum, pointer_slot, slot
+from ftuner.codegen.llvm.ir.builder import (
+    I1,
+    PTR,
+    at,
+    const,
+    maximum,
+    minimum,
+    pointer_slot,
+    slot,
+)
 from ftuner.codegen.llvm.ir.lanes import lanes_below
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
@@ -38,6 +48,7 @@ from ftuner.tasks.program import (
     Factor,
     If,
     Loop,
+    MakePanel,
     MakeTile,
     Program,
     Reduce,
@@ -58,19 +69,23 @@ _BASE = "<base>"
 def emit(module: ir.Module, symbol_name: str, program: Program, isa: InstructionSet) -> None:
     """Add the job of a program to a module."""
     function = ir.Function(module, JOB_TYPE, symbol_name)
-    record, _ = function.args
+    record, thread = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     names = (WORKERS, *program.extents)
     env = {name: slot(builder, record, number) for number, name in enumerate(names, 2)}
     places = {
-        array.name: pointer_slot(builder, record, 2 + len(names) + number)
+        array.name: pointer_slot(builder, record, 4 + len(names) + number)
         for number, array in enumerate(program.arrays)
     }
-    _Emitter(builder, program, isa, env, places).tasks(record)
+    memory, size = (slot(builder, record, 2 + len(names) + i) for i in range(2))
+    own = builder.add(memory, builder.mul(size, thread))
+    Emitter(builder, program, isa, env, places, builder.inttoptr(own, PTR)).tasks(record)
     builder.ret_void()
 
 
-class _Emitter(Locals):
+class Emitter(Locals):
+    """Writes the statements of a program where its builder is."""
+
     # Tasks and loops.
 
     def tasks(self, taken: ir.Value) -> None:
@@ -85,14 +100,25 @@ class _Emitter(Locals):
         first = builder.atomic_rmw("add", taken, some, "monotonic")
         builder.cbranch(builder.icmp_signed("<", first, count), execute, done)
         builder.position_at_end(execute)
+        self._execute(first, minimum(builder, builder.add(first, some), count))
+        builder.branch(take)
+        builder.position_at_end(done)
+
+    def shares(self, begin: ir.Value, end: ir.Value) -> None:
+        """Execute shares of the virtual workers, of which there are as many as `workers`."""
+        builder, parts = self._builder, self._env[WORKERS]
+        count = self.dim(self._program.tasks.workers)
+        first, last = (builder.udiv(builder.mul(count, number), parts) for number in (begin, end))
+        self._execute(first, last)
+
+    def _execute(self, first: ir.Value, end: ir.Value) -> None:
+        """Execute the tasks of some virtual workers."""
+        loop = self._program.tasks
         with ExitStack() as loops:
-            end = minimum(builder, builder.add(first, some), count)
-            virtual = loops.enter_context(counted_loop(builder, first, end))
+            virtual = loops.enter_context(counted_loop(self._builder, first, end))
             self._enter(loop, virtual, loops)
             tests = self._decided(loop.body, [], loop.names)
             self._twice(tests, lambda: self.block(loop.body))
-        builder.branch(take)
-        builder.position_at_end(done)
 
     def _enter(self, loop: Loop, virtual: ir.Value, loops: ExitStack) -> None:
         """Open the loops over the tasks of a virtual worker."""
@@ -150,6 +176,9 @@ class _Emitter(Locals):
                 self._put(self._locals[name], name in self._wide, self.value(value))
             case MakeTile(name, shape, value):
                 self._make_tile(name, shape, value)
+            case MakePanel(array):
+                place = self.dim(self._panels[array.name])
+                self._places[array.name] = at(self._builder, self._memory, place)
             case SetElement(Element() as target, value):
                 wide = target.tile in self._wide or target.tile in self._across
                 self._put(self._place(target), wide, self.value(value))
@@ -175,7 +204,10 @@ class _Emitter(Locals):
         begin, end = self.dim(loop.begins[number]), self.dim(loop.ends[number])
         with counted_loop(self._builder, begin, end) as index:
             self._env[loop.names[number]] = index
-            self._counted(loop, number + 1)
+            tests = {}
+            if self._at is None and any(isinstance(s, Loop) for s in statements(loop.body)):
+                tests = self._decided(loop.body, [], loop.names[number : number + 1])
+            self._twice(tests, lambda: self._counted(loop, number + 1))
 
     def _written_out(self, loop: Loop) -> None:
         ranges = [range(*map(int, ends)) for ends in zip(loop.begins, loop.ends, strict=True)]  # type: ignore[arg-type]

@@ -70,10 +70,12 @@ class Values:
 
     def __init__(
         self, builder: ir.IRBuilder, program: Program, isa: InstructionSet,
-        env: dict[str, ir.Value], places: Mapping[str, ir.Value],
+        env: dict[str, ir.Value], places: dict[str, ir.Value], memory: ir.Value,
     ) -> None:  # fmt: skip
+        """`memory`: for the panels of a task."""
         self._builder, self._program, self._isa = builder, program, isa
-        self._env, self._places = env, places
+        self._env, self._places, self._memory = env, places, memory
+        self._panels, _ = program.panel_places()
         self._numbers: dict[str, int] = {}
         """Values of variables of loops that are written out."""
         self._element = scalar_type(program.dtype)

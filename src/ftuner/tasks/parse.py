@@ -7,12 +7,21 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from ftuner.core.dim import Dim, symbol
-from ftuner.errors import MappingError, UndefinedNameError
+from ftuner.core.dim import Dim, symbol, symbols_of
+from ftuner.errors import MappingError, ScheduleError, UndefinedNameError
 from ftuner.tasks.language import DTYPES
-from ftuner.tasks.parse_expressions import FUNCTIONS, OPERATORS, LocalVariable, is_condition
+from ftuner.tasks.parse_expressions import (
+    FUNCTIONS,
+    OPERATORS,
+    Filling,
+    LocalVariable,
+    is_condition,
+)
 from ftuner.tasks.parse_loops import MOST_UNROLLED, Loops
 from ftuner.tasks.program import (
+    LANES,
+    RANGE,
+    WORKERS,
     Apply,
     Array,
     Assign,
@@ -21,6 +30,7 @@ from ftuner.tasks.program import (
     If,
     Load,
     Local,
+    MakePanel,
     MakeTile,
     Number,
     Program,
@@ -174,6 +184,8 @@ class _Parser(Loops):
             return []
         if isinstance(value, ast.Call) and self._word(value.func) == "tile":
             return [self._tile(node, name, value)]
+        if isinstance(value, ast.Call) and self._word(value.func) == "pack":
+            return self._pack(node, name, value)
         known = next((s[name] for s in reversed(self._scopes) if name in s), None)
         if known is not None and not (isinstance(known, LocalVariable) and not known.shape):
             what = "a tile" if isinstance(known, LocalVariable) else "an index"
@@ -240,10 +252,61 @@ class _Parser(Loops):
         made = self._scopes[-1][name] = LocalVariable(self._unique(name), self._lane, numbers)
         return MakeTile(made.name, numbers, value.value, line=node.lineno)
 
+    def _pack(self, node: ast.stmt, name: str, call: ast.Call) -> list[Statement]:
+        """The panel, and the loops that fill it."""
+        match call:
+            case ast.Call(_, [ast.GeneratorExp(element, loops)], []) if not any(
+                loop.ifs for loop in loops
+            ):
+                targets, iterables = [g.target for g in loops], [g.iter for g in loops]
+            case _:
+                raise self._not_packed(node)
+        shape = []
+        for iterable in iterables:
+            match iterable:
+                case ast.Call(func, [extent], []) if self._word(func) in (RANGE, LANES):
+                    shape.append(self._dim(extent, "an extent of a panel"))
+                case _:
+                    raise self._not_packed(node)
+        if unknown := set(symbols_of(shape)) - {*self._extents, WORKERS}:
+            raise self.unsupported(
+                node,
+                f"{name!r}: {', '.join(sorted(unknown))} in the extents of a panel, which are "
+                "those of arrays and numbers",
+            )
+        if name in self._scopes[-1] or not self._in_tasks or self._lane is not None:
+            raise self.unsupported(
+                node, f"{name!r}: a panel of a task, outside of lanes, made once"
+            )
+        dtype = next(iter(self._arrays.values())).dtype
+        panel = Array(self._unique(name), dtype, tuple(shape), False, line=node.lineno)
+        index = ast.Tuple(list(targets), ast.Load())
+        body: ast.stmt = ast.Assign([ast.Subscript(ast.Name(name), index)], element)
+        for target, iterable in zip(reversed(targets), reversed(iterables), strict=True):
+            body = ast.For(target, iterable, [body], [])
+        for part in ast.walk(body):
+            ast.copy_location(part, node)
+        self._scopes[-1][name] = Filling(panel)
+        filled = self._statement(body)
+        self._scopes[-1][name] = panel
+        return [MakePanel(panel, line=node.lineno), *filled]
+
+    def _not_packed(self, node: ast.stmt) -> ScheduleError:
+        return self.unsupported(
+            node, f"`{ast.unparse(node)}`; expected pack(x for p in range(k) for q in lanes(n))"
+        )
+
     def _set(self, node: ast.stmt, target: ast.Subscript, value: ast.expr) -> Statement:
         assert isinstance(target.value, ast.Name)
         name = target.value.id
         array = self._arrays.get(name)
+        panel = next((s[name] for s in reversed(self._scopes) if name in s), None)
+        if isinstance(panel, Filling):
+            index = self._index(target, len(panel.array.shape))
+            found = self._element(self._value(value), value)
+            return Store(panel.array.name, index, found, line=node.lineno)
+        if isinstance(panel, Array):
+            raise self.unsupported(node, f"the panel {name!r} is stored; it is packed once")
         if array is not None:
             if not array.is_output:
                 raise self.unsupported(node, f"{name!r} is an input; it is stored")

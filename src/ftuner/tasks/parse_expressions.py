@@ -56,6 +56,13 @@ class LocalVariable:
     """Of a tile from outside of `lanes` loops: whether its last axis is along lanes."""
 
 
+@dataclass
+class Filling:
+    """A panel that is not filled yet."""
+
+    array: Array
+
+
 class Expressions:
     """The names that are known where a schedule is parsed, and what expressions of them mean."""
 
@@ -245,6 +252,8 @@ class Expressions:
         value = self._lookup(node)
         if isinstance(value, tuple):
             raise self.unsupported(node, f"the mapping {node.id!r} in arithmetic")
+        if isinstance(value, Array | Filling):
+            raise self.unsupported(node, f"the panel {node.id!r} without an index")
         if isinstance(value, LocalVariable):
             if value.shape:
                 raise self.unsupported(node, f"the tile {node.id!r} without an index")
@@ -254,10 +263,15 @@ class Expressions:
 
     def _subscript(self, node: ast.Subscript, name: str) -> Expr:
         array = self._arrays.get(name)
+        if array is None:
+            panel = self._lookup(node.value)  # type: ignore[arg-type]
+            if isinstance(panel, Filling):
+                raise self.unsupported(node, f"the panel {name!r} is read before it is packed")
+            array = panel if isinstance(panel, Array) else None
         if array is not None:
             if not self._in_tasks:
                 raise self.unsupported(node, f"{name!r} is read outside of the tasks")
-            return Load(name, self._index(node, len(array.shape)), line=node.lineno)
+            return Load(array.name, self._index(node, len(array.shape)), line=node.lineno)
         _, element, across = self._tile_element(node)
         if not across:
             self._read.add(name)

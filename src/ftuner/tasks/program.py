@@ -11,12 +11,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ftuner.core.dim import Dim, product, row_major_strides, symbol, symbols_of
+from ftuner.core.dim import (
+    Dim,
+    ceil_quotient,
+    product,
+    row_major_strides,
+    symbol,
+    symbols_of,
+)
 from ftuner.core.dtype import DType
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
 
 WORKERS = "workers"
 """The symbol of the number of workers that run a schedule."""
+LINE_BYTES = 64
+"""Panels begin at multiples of it: a cache line, and the longest vector of any ISA."""
 REDUCTION_CHAINS = 4
 """Vectors of a reduction that are added independently. Derived: the latency of a multiply-add is
 four cycles on most cores, at one to two of them a cycle."""
@@ -135,6 +144,15 @@ class MakeTile(Statement):
 
 
 @dataclass(frozen=True)
+class MakePanel(Statement):
+    """Memory of the worker for an array, of which the statement after it stores all elements. Its
+    extents are those of programs."""
+
+    array: Array
+    line: int = _line()
+
+
+@dataclass(frozen=True)
 class SetElement(Statement):
     target: Element
     value: Expr
@@ -242,8 +260,25 @@ class Program:
         assert isinstance(loop, Loop)
         return loop
 
+    @property
+    def panels(self) -> dict[str, Array]:
+        """The panels of a task, by name."""
+        made = (s for s in statements(self.body) if isinstance(s, MakePanel))
+        return {s.array.name: s.array for s in made}
+
+    def panel_places(self) -> tuple[dict[str, Dim], Dim]:
+        """Where each panel begins in the memory of a worker, and the bytes of all."""
+        places: dict[str, Dim] = {}
+        total: Dim = 0
+        for name, array in self.panels.items():
+            places[name] = total
+            size = product(array.shape) * array.dtype.itemsize
+            total = total + ceil_quotient(size, LINE_BYTES) * LINE_BYTES
+        return places, total
+
     def array(self, name: str) -> Array:
-        return next(a for a in self.arrays if a.name == name)
+        """The array or the panel of a name."""
+        return next((a for a in self.arrays if a.name == name), None) or self.panels[name]
 
 
 def statements(body: Sequence[Statement]) -> Iterator[Statement]:

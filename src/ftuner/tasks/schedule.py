@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import product as all_of
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.evaluation import evaluate
+from ftuner.core.dim import Dim, Shape, maximum, minimum, product, quotient
+from ftuner.core.evaluation import Renaming, evaluate
 from ftuner.errors import DTypeError, OperandError, ScheduleError, ShapeError
+from ftuner.graph.ir import TensorType
+from ftuner.graph.operator import Require
 from ftuner.runtime.cpu.arrays import Array, address_of, any_tensor, as_array, tensor_of
 from ftuner.runtime.cpu.memory import allocated
 from ftuner.tasks.claims import Check
 from ftuner.tasks.cost import Costs, Tiles, kept_tiles
 from ftuner.tasks.interpret import interpret
 from ftuner.tasks.parse import parse
-from ftuner.tasks.program import WORKERS, Program
+from ftuner.tasks.program import LINE_BYTES, WORKERS, Program
 from ftuner.tasks.proofs import prove
 from ftuner.tasks.source import Source, source_of, tile_parameters
 from ftuner.ukernels.funnel import Funnel
@@ -31,10 +34,22 @@ MOST_TILES = 64
 """Combinations of tile parameters. Derived: each is a function that is compiled."""
 MOST_SHAPES = 4096
 """Shapes that are kept with what was decided for them."""
+PIECE_ELEMENTS, MOST_SHARES = 64, 256
+"""In a graph: least elements of a result for each virtual worker, and the most of these. Derived:
+a virtual worker costs some nanoseconds, and threads share them evenly."""
 PIECE_S, MOST_PIECES = 20e-6, 16
 """Least time of a virtual worker, and the most of them for each thread. Derived: to take one costs
 a tenth of a microsecond, and the last ones to end are then a small part of the whole."""
 Definition = Callable[..., Any]
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """`ftuner.Operator`, for which a schedule is used."""
+
+    def reference(self, *arrays: Any) -> Any: ...
+
+    def use(self, schedule: Schedule) -> None: ...
 
 
 class Bound(NamedTuple):
@@ -54,6 +69,8 @@ class Launch(NamedTuple):
     """The value of `workers`."""
     chunk: int
     """Virtual workers that a thread takes at once."""
+    panels_bytes: int
+    """Memory of each thread for its panels."""
     address: int
     job: Callable[[int, int], None]
     """The function at the address."""
@@ -67,12 +84,19 @@ class Schedule:
         programs: a program for each combination of them.
         checks: the conditions that could not be decided for all extents; each call decides them.
         definition: what it computes, a function of NumPy arrays; None if it was not given.
+        operator: the operator that it is a schedule of; None if there is none.
+        arrays: what it reads, and then what it stores.
     """
 
-    def __init__(self, function: Callable[..., Any], definition: Definition | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], definition: Definition | Operator | None = None
+    ) -> None:
         source = source_of(function)
         self.__name__, self.__doc__ = source.node.name, function.__doc__
-        self.definition = definition
+        self.operator: Operator | None = None
+        if isinstance(definition, Operator):
+            self.operator, definition = definition, definition.reference
+        self.definition: Definition | None = definition
         self.parameters = tile_parameters(source)
         combinations = [
             tuple(zip(self.parameters, values, strict=True))
@@ -90,10 +114,13 @@ class Schedule:
             t: prove(p) for t, p in self.programs.items()
         }
         self._any = next(iter(self.programs.values()))
-        self.dtype, self._inputs = self._any.dtype, self._any.inputs
+        self.dtype, self.arrays = self._any.dtype, self._any.arrays
+        self._inputs = self._any.inputs
         self._numpy = np.dtype(self.dtype.name)
         self._expect_bound_extents(source)
         self._codes: WeakKeyDictionary[Any, Code] = WeakKeyDictionary()
+        if self.operator is not None:
+            self.operator.use(self)
 
     def _expect_bound_extents(self, source: Source) -> None:
         alone = {str(d) for a in self._any.inputs for d in a.shape}
@@ -170,6 +197,39 @@ class Schedule:
             if any(extent < 0 for extent in shape):
                 raise ShapeError(f"the output {output.name} would have the shape {shape}")
         return Bound(tuple(values[name] for name in self._any.extents), outputs)
+
+    # In graphs.
+
+    def extents_of(self, shapes: Sequence[Shape]) -> dict[str, Dim]:
+        """The extents of the programs for operands in a graph, in their order."""
+        found: dict[str, Dim] = {}
+        given = [extent for shape in shapes for extent in shape]
+        declared = [d for a in self._inputs for d in a.shape]
+        for dim, extent in zip(declared, given, strict=True):
+            if str(dim) in self._any.extents:
+                found.setdefault(str(dim), extent)
+        return {name: found[name] for name in self._any.extents}
+
+    def workers_of(self, extents: Mapping[str, Dim]) -> Dim:
+        """The value of `workers` in a graph."""
+        elements = Renaming(extents)(product(self._any.outputs[0].shape))
+        return minimum(quotient(elements, PIECE_ELEMENTS) + 1, MOST_SHARES)
+
+    def results_of(self, types: Sequence[TensorType], require: Require) -> tuple[TensorType, ...]:
+        """The types of the results for operands in a graph. The conditions on extents, among them
+        `checks`, are required. Raises ShapeError if one cannot hold."""
+        values = self.extents_of([t.shape for t in types])
+        renamed = Renaming({**values, WORKERS: self.workers_of(values)})
+        for declared, given in zip(self._inputs, types, strict=True):
+            for dim, extent in zip(declared.shape, given.shape, strict=True):
+                require(renamed(dim), extent, f"{declared.name} of {self.__name__} is {given}")
+        for check in dict.fromkeys(c for checks in self.checks.values() for c in checks):
+            some = product(minimum(maximum(renamed(d), 0), 1) for d in check.some)
+            require(some * maximum(-renamed(check.dim), 0), 0, check.message)
+        outputs = [tuple(map(renamed, a.shape)) for a in self._any.outputs]
+        return tuple(TensorType(self.dtype, shape) for shape in outputs)
+
+    # Calls.
 
     def decide(self, tiles: Tiles, bound: Bound, workers: int) -> None:
         """Evaluate the checks of a program. Raises ShapeError if one does not hold."""
@@ -294,14 +354,22 @@ class Code:
         values = dict(zip(program.extents, bound.extents, strict=True))
         virtual = evaluate(program.tasks.workers, {**values, WORKERS: workers})
         chunk = max(virtual // (used * MOST_PIECES), 1)
-        return Launch(bound, chosen, used, workers, chunk, address, _JOB(address))
+        _, panels = program.panel_places()
+        size = evaluate(panels, {**values, WORKERS: workers})
+        return Launch(bound, chosen, used, workers, chunk, size, address, _JOB(address))
 
     def run(self, arrays: Sequence[Array], tiles: Tiles | None = None) -> list[Array]:
         """The outputs for contiguous arrays. Raises ShapeError as a call."""
         launch = self.launch(tuple([a.shape for a in arrays]), tiles)
         outputs = [allocated(shape, self._dtype) for shape in launch.bound.outputs]
         addresses = [address_of(a) for a in (*arrays, *outputs)]
-        record = array("q", (0, launch.chunk, launch.workers, *launch.bound.extents, *addresses))
+        memory, size = 0, launch.panels_bytes
+        if size:
+            # It lives to the end of the run.
+            panels = np.empty(launch.threads * size + LINE_BYTES, np.uint8)
+            memory = -(-address_of(panels) // LINE_BYTES) * LINE_BYTES
+        head = (0, launch.chunk, launch.workers, *launch.bound.extents, memory, size)
+        record = array("q", (*head, *addresses))
         self._execute(launch, record.buffer_info()[0])
         return outputs
 
@@ -324,16 +392,20 @@ _JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 @overload
 def schedule(function: Callable[..., Any]) -> Schedule: ...
 @overload
-def schedule(*, definition: Definition) -> Callable[[Callable[..., Any]], Schedule]: ...
+def schedule(*, definition: Definition | Operator) -> Callable[[Callable[..., Any]], Schedule]: ...
 def schedule(
-    function: Callable[..., Any] | None = None, *, definition: Definition | None = None
+    function: Callable[..., Any] | None = None,
+    *,
+    definition: Definition | Operator | None = None,
 ) -> Schedule | Callable[[Callable[..., Any]], Schedule]:
     """Make an operator of a function over workers, tasks, tiles and lanes; see docs/schedules.md.
 
     Args:
         function: read from its source, never executed. Each parameter is annotated as an array or
             `Out` array with an extent for each axis, or is a tile parameter.
-        definition: what it computes, on NumPy arrays: `ftuner.check` compares both.
+        definition: what it computes, on NumPy arrays: `ftuner.check` compares both. Or an
+            `ftuner.operator`, which is then computed by this schedule wherever operands have its
+            dtype, and fused with what stands around.
 
     Raises:
         UnsupportedStatementError, UndefinedNameError, MappingError: what the language does not

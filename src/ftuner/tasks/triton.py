@@ -15,6 +15,7 @@ from ftuner.core.dim import Dim, least_value, product
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import neutral
 from ftuner.core.symbolic import Atom, Symbol
+from ftuner.errors import UnsupportedStatementError
 from ftuner.tasks.program import (
     LANES,
     REPEAT,
@@ -30,6 +31,7 @@ from ftuner.tasks.program import (
     Load,
     Local,
     Loop,
+    MakePanel,
     MakeTile,
     Number,
     Program,
@@ -145,6 +147,11 @@ class _Writer:
                 self._set(f"l_{name}", self._value(value), name in self._wide, declares)
             case MakeTile(name, shape, value):
                 self._make(name, shape, value)
+            case MakePanel(array, line=line):
+                raise UnsupportedStatementError(
+                    f"{self._program.file}:{line}: schedule {self._program.name!r}: the panel "
+                    f"{array.name!r}, which programs of Triton do not have"
+                )
             case SetElement(Element() as target, value):
                 wide = target.tile in self._wide or target.tile in self._across
                 self._set(self._place(target), self._value(value), wide, False)

@@ -15,6 +15,7 @@ from tests.tasks.random_schedules import made  # noqa: E402
 
 from ftuner.codegen.triton.source import load  # noqa: E402
 from ftuner.core.evaluation import evaluate  # noqa: E402
+from ftuner.errors import UnsupportedStatementError  # noqa: E402
 from ftuner.tasks.interpret import interpret  # noqa: E402
 from ftuner.tasks.program import WORKERS, Program  # noqa: E402
 from ftuner.tasks.triton import kernel_source  # noqa: E402
@@ -50,4 +51,8 @@ def test_gallery(name: str) -> None:
 )
 def test_random_schedules(seed: int, tmp_path: Path) -> None:
     (program,) = made(seed, tmp_path).programs.values()
+    if program.panels:
+        with pytest.raises(UnsupportedStatementError, match="panel"):
+            kernel_source(program)
+        return
     agrees(program, dict(zip(program.extents, (5, 3, 4), strict=False)), 2, seed)

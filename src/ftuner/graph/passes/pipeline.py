@@ -18,6 +18,7 @@ from ftuner.graph.passes.channels_last import (
 )
 from ftuner.graph.passes.choices import choice
 from ftuner.graph.passes.constants import fold_constants
+from ftuner.graph.passes.definitions import definitions
 from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.group_norm import separate_groups
 from ftuner.graph.passes.halves import half_dtypes, half_weights, halves_in_float32, join_halves
@@ -81,8 +82,8 @@ def optimised(
     verify(graph, typed)
     passes = (products_of_levels, *PASSES) if UINT8 in words else PASSES
     if halves:
-        # A GPU has no uKernels of blocks.
-        passes = (widened_blocks, *passes)
+        # A GPU has no uKernels of blocks, and no kernels of users' schedules.
+        passes = (definitions, widened_blocks, *passes)
     else:
         if kept := half_dtypes(graph):
             # Once constants are folded, before other constants are merged into weights.

@@ -65,6 +65,9 @@ class _Recorder:
         self.nodes[part] = Node(op, inputs, (part,), attributes)
         return part
 
+    def add_many(self, op: str, /, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
+        raise GraphError("a pattern has no operators with several results")
+
     def scalar(self, value: float, dtype: DType, /) -> Value:
         part = Part(str(value), _ANY)
         self.numbers[part] = value

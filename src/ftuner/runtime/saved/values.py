@@ -26,7 +26,7 @@ _MODULES = (
     "core.access", "core.attention_softmax", "core.dtype", "core.expr", "core.index_expr",
     "core.product", "core.recurrence", "core.symbolic", "graph.answers", "graph.appending",
     "graph.buffers", "graph.ir", "graph.ops.learning", "graph.ops.text", "graph.padding",
-    "graph.splitting", "graph.steps", "runtime.late_model", "runtime.model",
+    "graph.splitting", "graph.steps", "runtime.late_model", "runtime.model", "tasks.program",
     *(schedule.module_name("step").removeprefix("ftuner.") for schedule in SCHEDULES),
 )  # fmt: skip
 """The modules whose dataclasses and named tuples are written."""
@@ -56,9 +56,10 @@ def _classes() -> dict[str, type]:
 
 
 def _names(cls: type) -> tuple[str, ...]:
-    """The fields that a value is made of; none if it is no dataclass or named tuple."""
+    """The fields that a value is made of; none if it is no dataclass or named tuple. Those that are
+    given by keyword alone, such as lines of sources, have defaults and are left out."""
     if is_dataclass(cls):
-        return tuple(field.name for field in fields(cls) if field.init)
+        return tuple(field.name for field in fields(cls) if field.init and not field.kw_only)
     return tuple(getattr(cls, "_fields", ())) if issubclass(cls, tuple) else ()
 
 

@@ -1,0 +1,271 @@
+"""What stands around a schedule in a graph, written into its loads and stores.
+
+A pointwise operand of a schedule is computed where the schedule loads it (the prologue), and
+pointwise operators that read its result where it stores (the epilogue). Both are nests
+(`core.index_expr`); what they and the schedule read and write are views of the graph's buffers,
+whose elements a program loads and stores by their number in the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+from ftuner.core.dim import (
+    Dim,
+    least_value,
+    maximum,
+    minimum,
+    product,
+    quotient,
+    remainder,
+    symbol,
+    symbols_of,
+)
+from ftuner.core.dtype import INT64, DType
+from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.core.index_expr import ABSENT, Nest, Step
+from ftuner.graph.buffers import View
+from ftuner.graph.fused_nest import MAX_REPEATED_STEPS, FusedNest
+from ftuner.tasks.program import (
+    Apply,
+    Array,
+    Choose,
+    Expr,
+    IndexValue,
+    Load,
+    Loop,
+    MakePanel,
+    Number,
+    Program,
+    Statement,
+    Store,
+    Test,
+    expressions,
+    statements,
+)
+
+OWN = -1
+"""The operand of an epilogue's nest that is the element of the schedule."""
+_OF_INDICES: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+    "add": lambda x, y: x + y, "subtract": lambda x, y: x - y, "multiply": lambda x, y: x * y,
+    "maximum": maximum, "minimum": minimum,
+}  # fmt: skip
+_DIVISIONS = {"divide": quotient, "remainder": remainder}
+"""Of numbers that are zero or more: those of dims round down, those of nests towards zero."""
+_COMPARED: Mapping[str, Callable[[Dim, Dim], Test]] = {
+    "less": lambda x, y: Test(y - x - 1),
+    "less_equal": lambda x, y: Test(y - x),
+    "equal": lambda x, y: Test(x - y, exact=True),
+}
+_Load = Callable[[Step, Sequence[Dim]], Expr]
+
+
+def element(
+    nest: Nest, index: Sequence[Dim], load: _Load, dim: Callable[[Dim], Dim]
+) -> Expr | None:
+    """The element of an injective nest at an index; None if the language of schedules cannot say
+    it. `load`: an operand's element; `dim`: the name that a program has for a dim."""
+    dtype = nest.steps[nest.stores[0].value].dtype
+    found: list[Expr | Dim] = []
+    value: Expr | Dim | None = None
+    for step in nest.steps:
+        value = _step(step, [found[a] for a in step.arguments], index, load, dim, dtype)
+        if value is None:
+            return None
+        found.append(value)
+    value = found[nest.stores[0].value]
+    return value if isinstance(value, Expr) else None
+
+
+def _step(
+    step: Step, given: list[Expr | Dim], index: Sequence[Dim], load: _Load,
+    dim: Callable[[Dim], Dim], dtype: DType,
+) -> Expr | Dim | None:  # fmt: skip
+    indices = [x for x in given if not isinstance(x, Expr)]
+    whole = len(indices) == len(given)
+    payload: Any = step.payload
+    match step.op:
+        case "index":
+            position: Dim = index[payload]
+            return position
+        case "constant" | "dim" if step.dtype == INT64:
+            return dim(payload)
+        case "constant" if step.dtype == dtype:
+            return Number(float(payload))
+        case "load" if step.dtype == dtype and whole:
+            return load(step, indices)
+        case "cast" if step.dtype == dtype and whole and step.arguments:
+            (x,) = indices
+            return Number(float(x)) if isinstance(x, int) else IndexValue(x)
+        case "where" if step.dtype == dtype and not indices:
+            parts = tuple(x for x in given if isinstance(x, Expr))
+            return Choose(*parts) if payload == ABSENT else Apply("where", parts)
+    if whole and len(given) == 2:
+        x, y = indices
+        if step.op in _COMPARED:
+            return _COMPARED[step.op](x, y)
+        if step.dtype == INT64 and step.op in _OF_INDICES:
+            return _OF_INDICES[step.op](x, y)
+        low = least_value(x)
+        if step.dtype == INT64 and step.op in _DIVISIONS and isinstance(y, int) and y > 0:
+            return _DIVISIONS[step.op](x, y) if low is not None and low >= 0 else None
+    row = SCALAR_FUNCTIONS.get(step.op)
+    if row is None or indices or step.dtype.name not in (dtype.name, "bool"):
+        return None
+    return Apply(step.op, tuple(x for x in given if isinstance(x, Expr)))
+
+
+def expressible(nest: FusedNest, dtype: DType) -> bool:
+    """Whether a program of a dtype can compute the elements of a nest."""
+    value = nest.nest.stores[0].value
+    if nest.nest.steps[value].dtype != dtype or not nest.injective:
+        return False
+    index = [symbol(f"i{axis}") for axis in range(len(nest.nest.axes))]
+    name = lambda dim: dim if isinstance(dim, int) else symbol("d")  # noqa: E731
+    return element(nest.nest, index, lambda step, at: Number(0.0), name) is not None
+
+
+def computed_in_loads(program: Program, array: str, nest: FusedNest, read_once: bool) -> bool:
+    """Whether it pays to compute an operand where a program loads it: once for each element, or
+    again where that is cheap. `read_once`: whether nothing else reads the operand."""
+    cheap = not nest.expensive and len(nest.nest.steps) <= MAX_REPEATED_STEPS
+    return cheap or (read_once and not _again(program.body, array))
+
+
+def _again(body: Sequence[Statement], array: str) -> bool:
+    """Whether a program loads elements of an array more than once: by several loads, or within
+    loops whose variables the index does not have."""
+
+    def found(body: Sequence[Statement], names: frozenset[str]) -> Iterator[bool]:
+        for statement in body:
+            for part in expressions(statement):
+                if isinstance(part, Load) and part.array == array:
+                    yield names <= set(symbols_of(part.index))
+            inner = getattr(statement, "body", ())
+            more = frozenset(statement.names if isinstance(statement, Loop) else ())
+            yield from found(inner, names | more)
+
+    return [*found(body, frozenset())] != [True]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A schedule with what stands around it."""
+
+    programs: tuple[Program, ...]
+    """For each combination of tiles, over the same arrays and extents."""
+    extents: tuple[Dim, ...]
+    """The values of the programs' extents."""
+    views: tuple[View, ...]
+    """What they read; the arrays of the programs are these, and then the outputs."""
+
+
+class Fusion:
+    """Writes programs of one schedule for the views of a graph."""
+
+    def __init__(self, values: Mapping[str, Dim], programs: Sequence[Program]) -> None:
+        """`values`: of the extents of the programs, in their order."""
+        self._programs, self._dtype = programs, programs[0].dtype
+        self._extents: dict[str, Dim] = dict(values)
+        self._names = {value: symbol(name) for name, value in reversed([*values.items()])}
+        taken = [s.names for p in programs for s in statements(p.body) if isinstance(s, Loop)]
+        self._taken = {*values, *(name for names in taken for name in names)}
+        self._views: list[View] = []
+
+    def fused(
+        self, inputs: Sequence[FusedNest], outputs: Sequence[View], epilogue: FusedNest | None
+    ) -> Fused:
+        """The programs that read and write views.
+
+        Args:
+            inputs: what each input is, an injective and expressible nest.
+            outputs: where the outputs are stored.
+            epilogue: what becomes of the elements of the only output, if anything does.
+        """
+        first = self._programs[0]
+        loads: dict[str, Callable[[Sequence[Dim]], Expr]] = {
+            array.name: partial(self._element, nest)
+            for array, nest in zip(first.inputs, inputs, strict=True)
+        }
+        names = {a.name: f"y{number}" for number, a in enumerate(first.outputs)}
+        targets = dict(zip(names, zip(names.values(), outputs, strict=True), strict=True))
+        bodies = [self._block(p.body, loads, targets, epilogue) for p in self._programs]
+        read = [self._array(f"x{number}", view) for number, view in enumerate(self._views)]
+        written = [replace(self._array(name, v), is_output=True) for name, v in targets.values()]
+        arrays = (*read, *written)
+        extents = tuple(self._extents)
+        programs = tuple(
+            replace(p, arrays=arrays, extents=extents, body=body, file="")
+            for p, body in zip(self._programs, bodies, strict=True)
+        )
+        return Fused(programs, (*self._extents.values(),), (*self._views,))
+
+    def _dim(self, dim: Dim) -> Dim:
+        """The name that the programs have for a dim of the graph."""
+        if isinstance(dim, int):
+            return dim
+        if dim not in self._names:
+            name = next(n for i in range(len(self._taken) + 1) if (n := f"d{i}") not in self._taken)
+            self._taken.add(name)
+            self._extents[name], self._names[dim] = dim, symbol(name)
+        return self._names[dim]
+
+    def _array(self, name: str, view: View) -> Array:
+        return Array(name, self._dtype, (self._dim(product(view.shape)),), False)
+
+    def _flat(self, view: View, index: Sequence[Dim]) -> tuple[Dim]:
+        total = self._dim(view.layout.offset)
+        for position, stride in zip(index, view.layout.strides, strict=True):
+            total = total + position * self._dim(stride)
+        return (total,)
+
+    def _number(self, view: View) -> int:
+        for number, known in enumerate(self._views):
+            if known.buffer is view.buffer and known.layout == view.layout:
+                return number
+        self._views.append(view)
+        return len(self._views) - 1
+
+    def _element(self, nest: FusedNest, index: Sequence[Dim], own: Expr | None = None) -> Expr:
+        def load(step: Step, at: Sequence[Dim]) -> Expr:
+            if step.payload == OWN:
+                assert own is not None
+                return own
+            assert isinstance(step.payload, int)
+            view = nest.views[step.payload]
+            return Load(f"x{self._number(view)}", self._flat(view, at))
+
+        found = element(nest.nest, index, load, self._dim)
+        assert found is not None, nest.title
+        return found
+
+    def _block(
+        self, body: Sequence[Statement], loads: Mapping[str, Callable[[Sequence[Dim]], Expr]],
+        targets: Mapping[str, tuple[str, View]], epilogue: FusedNest | None,
+    ) -> tuple[Statement, ...]:  # fmt: skip
+        def of(part: Any) -> Any:
+            if isinstance(part, tuple):
+                return tuple(map(of, part))
+            if isinstance(part, Load):
+                if part.array in loads:
+                    return loads[part.array](part.index)
+                if part.array not in targets:
+                    return part
+                name, view = targets[part.array]
+                return replace(part, array=name, index=self._flat(view, part.index))
+            if isinstance(part, MakePanel) or not isinstance(part, (Expr, Statement)):
+                return part
+            made = replace(part, **{f.name: of(getattr(part, f.name)) for f in fields(part)})  # type: ignore[type-var, arg-type]
+            if isinstance(made, Store) and made.array in targets:
+                name, view = targets[made.array]
+                value = made.value
+                if epilogue is not None:
+                    value = self._element(epilogue, made.index, value)
+                return replace(made, array=name, index=self._flat(view, made.index), value=value)
+            return made
+
+        found: tuple[Statement, ...] = of(tuple(body))
+        return found

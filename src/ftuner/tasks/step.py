@@ -1,0 +1,175 @@
+"""The step of a schedule of a user: a node of a graph that takes in what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ftuner.core.dim import Dim
+from ftuner.core.dtype import DType
+from ftuner.core.index_expr import Body, Nest, Store
+from ftuner.graph.buffers import View
+from ftuner.graph.fused_nest import (
+    MAX_INLINED_STEPS,
+    FusedNest,
+    Joiner,
+    identity,
+    index_steps,
+    written,
+)
+from ftuner.graph.ir import Node
+from ftuner.graph.operator import Attributes, Operator, Require, definition
+from ftuner.graph.operators import OPERATORS, register_operator
+from ftuner.graph.placement import Form, Pending, Placement
+from ftuner.graph.steps import DimText, ViewStep, shape_text
+from ftuner.tasks.fusion import OWN, Fusion, computed_in_loads, expressible
+from ftuner.tasks.program import Load, Program, expressions, statements
+
+OPERATOR = "scheduled"
+"""The operator whose nodes have a schedule of a user, the attribute `schedule`."""
+
+
+@dataclass(frozen=True)
+class ScheduledStep(ViewStep):
+    """The programs of a schedule, of which one runs."""
+
+    kind: ClassVar[str] = OPERATOR
+    results: ClassVar[tuple[str, ...]] = ("outputs",)
+    title: str
+    programs: tuple[Program, ...]
+    """For each combination of tiles."""
+    tiles: tuple[tuple[tuple[str, int], ...], ...]
+    """Those combinations."""
+    extents: tuple[Dim, ...]
+    """The values of the programs' extents."""
+    workers: Dim
+    """The value of `workers`."""
+    operands: tuple[View, ...]
+    """What the programs read."""
+    outputs: tuple[View, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.programs[0].dtype
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return tuple(d for d in (*self.extents, self.workers) if not isinstance(d, int))
+
+    def described(self, text: DimText) -> str:
+        return " and ".join(shape_text(view.shape, text) for view in self.outputs)
+
+
+@dataclass(frozen=True)
+class PendingScheduled(Pending):
+    """The result of a schedule with one output, which has no memory yet."""
+
+    title: str
+    node: Node
+    inputs: tuple[FusedNest, ...]
+    epilogue: FusedNest
+
+    def store(self, target: View, placement: Placement) -> None:
+        dtype = self.node.output.dtype
+        if target.layout.dtype != dtype:
+            placement.store_by_copy(self, dtype, target)
+            return
+        _add(self.title, self.node, self.inputs, (target,), self.epilogue, placement)
+
+    def grown(self, node: Node, position: int, placement: Placement) -> PendingScheduled | None:
+        """A pointwise node is taken into the store, where nothing reads what is stored."""
+        define, result = OPERATORS[node.op].define, self.node.output
+        if define is None or node.output.type != result.type:
+            return None
+        own = definition(node, define)
+        if own.stages or own.kept != result.shape:
+            return None
+        at = tuple(index_steps(own))
+        for step in own.steps:
+            if (step.op, step.payload) == ("load", position) and step.arguments != at:
+                return None
+        grown = self._followed(node, position, own, placement)
+        whole = len(grown.nest.steps) <= MAX_INLINED_STEPS and expressible(grown, result.dtype)
+        return replace(self, title=f"{self.title} + {node.op}", epilogue=grown) if whole else None
+
+    def _followed(self, node: Node, position: int, own: Nest, placement: Placement) -> FusedNest:
+        joiner, before = Joiner(), self.epilogue.nest
+        writer = joiner.writer
+        at = [writer.index(axis) for axis in range(len(own.kept))]
+        element = writer.step("load", node.output.dtype, *at, payload=OWN)
+        numbers = {**joiner.numbers(self.epilogue), ("load", OWN): lambda w, index: element}
+        value = writer.copy(before.steps, numbers, at)[before.stores[0].value]
+        loads: dict[tuple[str, object], Body] = {
+            ("load", i): joiner.load(placement.view(operand), operand.dtype)
+            for i, operand in enumerate(node.inputs)
+            if i != position
+        }
+        loads["load", position] = lambda w, index: value
+        result = writer.copy(own.steps, loads, at)[own.stores[0].value]
+        axes = tuple(range(len(own.kept)))
+        return joiner.joined(Nest(own.kept, (), (), (), (), (Store(result, axes),)), "")
+
+
+def lower(node: Node, placement: Placement) -> Sequence[Form]:
+    schedule = node.attributes["schedule"]
+    programs: tuple[Program, ...] = tuple(schedule.programs.values())
+    first, inputs = programs[0], list[FusedNest]()
+    for array, value in zip(first.inputs, node.inputs, strict=True):
+        pending = placement.pending(value)
+        nest = None if pending is None else pending.fused
+        if nest is None or not _taken_in(nest, programs, array.name, placement.read_once(value)):
+            view = placement.view(value, first.dtype)
+            if view.shape and view.layout.strides[-1] != 1:
+                view = placement.contiguous(value, first.dtype)
+            nest = replace(identity(view), title="")
+        inputs.append(nest)
+    title = " + ".join([*(n.title for n in inputs if n.title), schedule.__name__])
+    dtype, shape = first.dtype, node.outputs[0].shape
+    own = written(shape, lambda w, index: w.step("load", dtype, *index, payload=OWN))
+    joiner = Joiner()
+    joiner.writer, nest_of_own = own
+    epilogue = joiner.joined(nest_of_own, "")
+    read = {
+        part.array for s in statements(first.body) for part in expressions(s)
+        if isinstance(part, Load)
+    }  # fmt: skip
+    if len(node.outputs) == 1 and read.isdisjoint(a.name for a in first.outputs):
+        return [PendingScheduled(title, node, tuple(inputs), epilogue)]
+    places = tuple(placement.apart(value.type) for value in node.outputs)
+    _add(title, node, inputs, places, None, placement)
+    return places
+
+
+def _taken_in(nest: FusedNest, programs: Sequence[Program], array: str, read_once: bool) -> bool:
+    """Whether an operand is computed in the loads of a schedule."""
+    fits = len(nest.nest.steps) <= MAX_INLINED_STEPS and expressible(nest, programs[0].dtype)
+    return fits and all(computed_in_loads(p, array, nest, read_once) for p in programs)
+
+
+def _add(
+    title: str, node: Node, inputs: Sequence[FusedNest], outputs: tuple[View, ...],
+    epilogue: FusedNest | None, placement: Placement,
+) -> None:  # fmt: skip
+    schedule = node.attributes["schedule"]
+    programs = tuple(schedule.programs.values())
+    values: Mapping[str, Dim] = schedule.extents_of([v.shape for v in node.inputs])
+    fused = Fusion(values, programs).fused(inputs, outputs, epilogue)
+    placement.add(
+        ScheduledStep(
+            title, fused.programs, tuple(schedule.programs), fused.extents,
+            schedule.workers_of(values), fused.views, outputs,
+        )
+    )  # fmt: skip
+
+
+def _infer(types: Sequence[Any], attributes: Attributes, require: Require) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = attributes["schedule"].results_of(types, require)
+    return found
+
+
+def _reference(*arrays: Any, schedule: Any) -> Any:
+    return schedule.definition(*arrays)
+
+
+register_operator(Operator(OPERATOR, _infer, _reference, lower=lower))

@@ -1,0 +1,214 @@
+"""Schedules of operators in graphs: fused with what stands around, on every ISA."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import HOST_ISAS
+from tests.tasks.gallery.softmax_rows import softmax
+from tests.tasks.scheduled import SCHEDULES, centred, matmul, packed_matmul, turned
+
+import ftuner
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import FLOAT32
+from ftuner.errors import ScheduleError, ShapeError
+from ftuner.graph.algebra import apply, concat, where, zero_padded
+from ftuner.graph.builder import Builder
+from ftuner.graph.ir import Array, Graph, Value
+from ftuner.graph.passes.definitions import definitions
+from ftuner.inference import compiled
+from ftuner.runtime.backend import Options
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.reference import run_reference
+from ftuner.tasks import Out, f32, lanes, split, worker, workers
+
+M, N = symbol("m"), symbol("n")
+SHAPES = ((1, 1), (3, 5), (17, 33), (64, 16))
+
+
+def arrays_of(graph: Graph, m: int, n: int, seed: int) -> list[Array]:
+    rng, extents = np.random.default_rng(seed), {"m": m, "n": n}
+    shapes = [[extents.get(str(d), d) for d in v.shape] for v in graph.inputs]
+    return [rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
+
+
+def agree(graph: Graph, backend: CpuBackend, seed: int = 0) -> ftuner.Model:
+    """The compiled graph, which agrees with the references of its operators."""
+    wanted = [
+        (arrays := arrays_of(graph, m, n, seed), run_reference(graph, arrays)) for m, n in SHAPES
+    ]
+    names = [v.name for v in graph.inputs]
+    model = compiled(graph, backend, Options())
+    for arrays, expected in wanted:
+        got = model.run(dict(zip(names, arrays, strict=True)))
+        for x, y in zip(got, expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+    return model
+
+
+def titles(model: ftuner.Model) -> list[str]:
+    return [step.title for step in model.steps]
+
+
+def test_both_neighbours_are_computed_in_loads_and_stores(backend: CpuBackend) -> None:
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (M, N))
+    scale, other = (builder.input(n, FLOAT32, s) for n, s in (("s", (N,)), ("o", (M, N))))
+    with builder.writing():
+        y = apply("tanh", softmax(x * scale) + other)
+    model = agree(builder.graph([x, scale, other], [("y", y)]), backend)
+    assert titles(model) == ["multiply + softmax_rows + add + tanh"]
+    assert "softmax_rows" in str(model.explain(x=(3, 5), s=(5,), o=(3, 5)))
+
+
+def test_what_would_be_computed_again_is_a_step_of_its_own(widest: CpuBackend) -> None:
+    """A product loads each element several times: a tanh is stored before, a sum is not."""
+    builder = Builder()
+    a, b, c = (builder.input(n, FLOAT32, s) for n, s in (("a", (M, N)), ("b", (N, 7)), ("c", (7,))))
+    with builder.writing():
+        y = matmul(apply("tanh", a), b + 1.0) * c
+    model = agree(builder.graph([a, b, c], [("y", y)]), widest)
+    assert titles(model) == ["tanh", "add + matmul_tiles + multiply"]
+
+
+def test_outputs_that_the_schedule_reads_are_stored_as_they_are(widest: CpuBackend) -> None:
+    builder = Builder()
+    x, gain = builder.input("x", FLOAT32, (M, N)), builder.input("g", FLOAT32, (N,))
+    with builder.writing():
+        y, size = centred(x + 1.0, gain)
+        total = y + apply("sqrt", size).unsqueeze([1])
+    model = agree(builder.graph([x, gain], [("t", total), ("s", size)]), widest)
+    assert titles(model)[0] == "add + centred_rows"
+
+
+def test_strided_operands_and_places(widest: CpuBackend) -> None:
+    """A transposed operand is read where it is, and a part of a concatenation is stored there."""
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (M, N))
+    with builder.writing():
+        y = concat([turned(x).transpose((1, 0)), turned(x.transpose((1, 0)))], 1)
+        z = turned(zero_padded(x, (1, 0), (0, 2)).slice(1, 1, N))
+    agree(builder.graph([x], [("y", y), ("z", z)]), widest)
+
+
+def test_other_dtypes_and_gpus_take_the_definition() -> None:
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 7))
+    np.testing.assert_allclose(softmax(x), softmax.reference(x))
+    assert [step.kind for step in softmax.compiled(x).steps] == ["nest"]
+    builder = Builder()
+    value = builder.input("x", FLOAT32, (M, N))
+    with builder.writing():
+        graph = builder.graph([value], [("y", softmax(value))])
+    assert [node.op for node in graph.nodes] == ["scheduled"]
+    assert "scheduled" not in [node.op for node in definitions(graph).nodes]
+
+
+def test_saved_models_have_the_kernels(tmp_path: Path, widest: CpuBackend) -> None:
+    builder = Builder()
+    x, b = builder.input("x", FLOAT32, (M, N)), builder.input("b", FLOAT32, (N, 5))
+    with builder.writing():
+        graph = builder.graph([x, b], [("y", matmul(softmax(x), b))])
+    model = agree(graph, widest)
+    ftuner.save(model, tmp_path / "model.ftuner")
+    loaded = ftuner.load(tmp_path / "model.ftuner")
+    given = {"x": np.ones((9, 4), np.float32), "b": np.ones((4, 5), np.float32)}
+    np.testing.assert_array_equal(loaded.run(given), model.run(given))
+
+
+def test_conditions_of_a_schedule_are_those_of_the_graph() -> None:
+    @ftuner.operator("(n), (k) -> (n)")
+    def shifted(x: Any, y: Any) -> Any:
+        return lambda i: x[i] + y[i + 2]
+
+    @ftuner.schedule(definition=shifted)
+    def shifted_rows(x: f32["n"], y: f32["k"], z: Out[f32["n"]]):
+        for i in split(n, workers)(worker):
+            z[i] = x[i] + y[i + 2]
+
+    x, y = np.ones(5, np.float32), np.arange(7, dtype=np.float32)
+    np.testing.assert_array_equal(shifted(x, y), x + y[2:])
+    with pytest.raises(ShapeError, match="shifted"):
+        shifted(x, y[:6])
+
+
+def test_a_schedule_of_other_operands_is_refused() -> None:
+    @ftuner.operator("(m, n) -> (n)")
+    def sums(x: Any) -> Any:
+        return lambda j: ftuner.define.sum(x[i, j] for i in ftuner.define.axis)
+
+    with pytest.raises(ScheduleError, match="same operands"):
+
+        @ftuner.schedule(definition=sums)
+        def rows(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+            for i in split(m, workers)(worker):
+                for j in lanes(n):
+                    y[i, j] = x[i, j]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.__name__)
+def test_schedules_agree_with_the_definitions(schedule: Any) -> None:
+    assert ftuner.check(schedule, cases=2).cases == 2
+
+
+def _pointwise(x: Value, given: Value, random: Random) -> Value:
+    """A value of the same shape."""
+    m, n = x.shape
+    match random.randrange(9):
+        case 0:
+            return apply("tanh", x)
+        case 1:
+            return x * random.choice((0.5, -2.0))
+        case 2:
+            return x + given
+        case 3:
+            return where(x < 0.1, x, given)
+        case 4:
+            return apply("maximum", x, given)
+        case 5:
+            return zero_padded(x, (0, 2), (0, 1)).slice(1, random.choice((0, 1, 3)), n)
+        case 6:
+            return zero_padded(x, (1, 0), (0, 0)).slice(0, random.choice((0, 1)), m)
+        case 7:
+            return apply("exp", -abs(x)) / (given * given + 1.0)
+    return x - x.reshape((m * n,)).reshape((m, n)) * given
+
+
+def _random_graph(seed: int) -> Graph:
+    """Chains of pointwise operators and views around operators with schedules."""
+    random, builder = Random(seed), Builder()
+    x, wide, tall = (
+        builder.input(name, FLOAT32, shape)
+        for name, shape in (("x", (M, N)), ("w", (N, N)), ("t", (M, N)))
+    )
+    row = builder.input("r", FLOAT32, (N,))
+    with builder.writing():
+        value = x
+        for _ in range(random.randint(2, 4)):
+            for _ in range(random.randrange(3)):
+                value = _pointwise(value, random.choice((tall, row.broadcast((M, N)))), random)
+            match random.randrange(4):
+                case 0:
+                    value = softmax(value)
+                case 1:
+                    value = random.choice((matmul, packed_matmul))(value, wide * 0.1)
+                case 2:
+                    value, size = centred(value, row)
+                    value = value * size.unsqueeze([1])
+                case 3:
+                    value = turned(value).transpose((1, 0))
+        value = _pointwise(value, tall, random)
+        results = [("y", value)]
+        if random.random() < 0.5:
+            results.append(("z", concat([value, tall], random.randrange(2))))
+        return builder.graph([x, wide, tall, row], results)
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(4, 84))]
+)
+def test_random_neighbours(seed: int, backend_of: Callable[[str], CpuBackend]) -> None:
+    isa = HOST_ISAS[-1 - seed % len(HOST_ISAS)]
+    agree(_random_graph(seed), backend_of(isa), seed)
