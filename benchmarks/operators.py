@@ -42,7 +42,10 @@ class Operator(NamedTuple):
 
     @property
     def label(self) -> str:
-        shapes = (f"{name}{'x'.join(map(str, x.shape))}" for name, x in self.inputs.items())
+        shapes = (
+            f"{name}={x.item():g}" if x.shape == (1,) and name.isupper()
+            else f"{name}{'x'.join(map(str, x.shape))}" for name, x in self.inputs.items()
+        )  # fmt: skip
         given = (f"{key}={value!s:.20}" for key, value in self.attributes.items())
         return " ".join([self.op, *shapes, *given])
 
