@@ -37,12 +37,15 @@ class Operator(NamedTuple):
     inputs: Mapping[str, Array]
     attributes: Mapping[str, Any] = {}
     domain: str = ""
-    result: Any = None
-    """The dtype of what it gives, by default that of its first input."""
+    result: Array | None = None
+    """Has the dtype and the number of axes of what it gives, by default its first input."""
 
     @property
     def label(self) -> str:
-        shapes = (f"{name}{'x'.join(map(str, x.shape))}" for name, x in self.inputs.items())
+        shapes = (
+            f"{name}={x.item():g}" if x.shape == (1,) and name.isupper()
+            else f"{name}{'x'.join(map(str, x.shape))}" for name, x in self.inputs.items()
+        )  # fmt: skip
         given = (f"{key}={value!s:.20}" for key, value in self.attributes.items())
         return " ".join([self.op, *shapes, *given])
 
@@ -62,8 +65,8 @@ class Operator(NamedTuple):
             self.op, list(self.inputs), results, domain=self.domain, **self.attributes
         )
         x = next(iter(self.feeds.values()))
-        result = x if self.result is None else np.empty(0, self.result)
-        y = helper.make_tensor_value_info("y", _type(result), None)
+        result = x if self.result is None else self.result
+        y = helper.make_tensor_value_info("y", _type(result), [None] * result.ndim)
         graph = helper.make_graph([node], "operator", infos, [y], constants)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(LEARNING, LEARNING_OPSET)]
         return helper.make_model(graph, ir_version=IR_VERSION, opset_imports=opsets)
@@ -130,7 +133,11 @@ def operators() -> list[Operator]:
                     {"keys_strings": keys.astype(str).tolist()},
                 ),
             ):
-                found.append(Operator("LabelEncoder", {"x": x}, {**given, **name}, LEARNING, kind))
+                found.append(
+                    Operator(
+                        "LabelEncoder", {"x": x}, {**given, **name}, LEARNING, np.empty(0, kind)
+                    )
+                )
     for count, kept in ((100, 20), (1000, 20), (1000, 100), (8400, 100)):
         corners = RANDOM.random((1, count, 2), np.float32)
         boxes = np.concatenate([corners, corners + 0.1], 2)
@@ -141,7 +148,7 @@ def operators() -> list[Operator]:
             "I": np.array([0.5], np.float32),
             "S": np.array([0.25], np.float32),
         }
-        found.append(Operator("NonMaxSuppression", given, result=np.int64))
+        found.append(Operator("NonMaxSuppression", given, result=boxes[0].astype(np.int64)))
     return found
 
 
