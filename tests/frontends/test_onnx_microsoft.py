@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
+from tests.conftest import CORE_ISAS
 from tests.frontends.node_cases import compiled
 from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import FTunerError, UnsupportedOperatorError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
 RANDOM = np.random.default_rng(0)
@@ -262,6 +266,29 @@ def test_products_by_levels_of_four_bits(depth: int, columns: int, block: int, k
     inputs = [floats(2, 3, depth), weight, np.abs(floats(-(-count // block)))]
     sizes = {"K": depth, "N": columns, "block_size": block}
     agrees("MatMulBnb4", inputs, [1, 2], quant_type=kind, **sizes)
+
+
+@pytest.mark.parametrize("isa", CORE_ISAS)
+@pytest.mark.parametrize("kind", [0, 1])
+def test_products_by_large_weights_of_four_bits(
+    kind: int, isa: str, backend_of: Callable[[str], CpuBackend]
+) -> None:
+    """The weight stays as it is in memory: few rows look its numbers up in registers, many rows
+    read a panel that is widened once."""
+    depth, columns, block = 192, 149, 32
+    weight = RANDOM.integers(0, 256, depth * columns // 2).astype(np.uint8)
+    scales = np.abs(floats(depth * columns // block))
+    sizes = {"K": depth, "N": columns, "block_size": block}
+    for rows in (1, 2, 7, 70):
+        inputs = [floats(rows, depth), weight, scales]
+        model, feeds = model_for("MatMulBnb4", inputs, [1, 2], quant_type=kind, **sizes)
+        graph = import_model(model).graph
+        assert "block_matmul" in [node.op for node in graph.nodes]
+        (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+        (reference,) = run_reference(graph, list(feeds.values()))
+        (found,) = Model(optimised(graph, halves=False), backend_of(isa)).run(feeds)
+        for one in (reference, found):
+            np.testing.assert_allclose(one, expected, 1e-4, 1e-4)
 
 
 def test_the_levels_of_four_bits() -> None:

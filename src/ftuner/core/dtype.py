@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -88,6 +89,31 @@ def block_of_levels(bits: int, numbers: int, zeros: bool) -> DType:
     `(level - zero) * scale`."""
     words = numbers * bits // 32 + 1 + int(zeros)
     return DType(f"{'uint' if zeros else 'int'}{bits}x{numbers}", 4 * words, 0, "block", numbers)
+
+
+_FP4 = (0.0, 1 / 192, 2 / 3, 1.0, 1 / 3, 1 / 2, 1 / 6, 1 / 4)
+CODES: Mapping[str, tuple[float, ...]] = {
+    "fp4": (*_FP4, *(-x for x in _FP4)),
+    "nf4": (
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ),
+}  # fmt: skip
+"""What four bits stand for, by the names that bitsandbytes gives. Those of nf4 are quantiles of the
+normal distribution (QLoRA, arXiv 2305.14314)."""
+
+
+@lru_cache(maxsize=64)
+def block_of_codes(codes: str, numbers: int) -> DType:
+    """As `block_of_levels`, of four bits that stand for a number of `CODES`."""
+    return DType(f"{codes}x{numbers}", 4 * (numbers // 8 + 1), 0, "block", numbers)
+
+
+def codes_of(block: DType) -> tuple[float, ...]:
+    """What the levels of a block stand for; empty if they are numbers themselves."""
+    return CODES.get(block.name.partition("x")[0], ())
 
 
 @lru_cache(maxsize=64)

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from ftuner.core.dtype import DType, block_of_levels, levels_of
+from ftuner.core.dtype import DType, block_of_codes, block_of_levels, codes_of, levels_of
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Array
 
 WORD = np.dtype("<u4")
 
 
-def blocks_of(levels: Array, bits: int, scales: Array, zeros: Array | None) -> tuple[Array, DType]:
+def blocks_of(
+    levels: Array, bits: int, scales: Array, zeros: Array | None, codes: str = ""
+) -> tuple[Array, DType]:
     """Blocks (blocks, n), and their dtype, of levels (n, blocks, bytes), the lowest bits first, and
-    of scales and zero points (n, blocks). `zeros`: None if all are half of the range."""
+    of scales and zero points (n, blocks). `zeros`: None if all are half of the range. `codes`: the
+    name of what levels of four bits stand for."""
     n, count, size = levels.shape
-    dtype = block_of_levels(bits, size * 8 // bits, zeros is not None)
+    numbers = size * 8 // bits
+    dtype = block_of_levels(bits, numbers, zeros is not None)
+    if codes:
+        dtype = block_of_codes(codes, numbers)
     of_levels = size // WORD.itemsize
     words = np.empty((count, n, dtype.itemsize // WORD.itemsize), WORD)
     words[..., :of_levels] = np.ascontiguousarray(levels).view(WORD).transpose(1, 0, 2)
-    numbers = words.view("<f4")
-    numbers[..., of_levels] = scales.T
+    parameters = words.view("<f4")[..., of_levels:]
+    parameters[..., 0] = scales.T
     if zeros is not None:
-        numbers[..., of_levels + 1] = zeros.T
+        parameters[..., 1] = zeros.T
     return words.view(held_in(dtype))[..., 0], dtype
 
 
@@ -39,8 +45,10 @@ def of_blocks(blocks: Array, dtype: DType) -> Array:
     numbers = words[..., of_levels:].view("<f4")
     levels = unpacked(np.ascontiguousarray(words[..., :of_levels]).view(np.uint8), bits)
     zeros = numbers[..., 1:2] if has_zeros else np.float32(1 << (bits - 1))
+    codes = np.asarray(codes_of(dtype), np.float32)
     with np.errstate(all="ignore"):
-        weight: Array = (levels.astype(np.float32) - zeros) * numbers[..., :1]
+        values = codes[levels] if codes.size else levels.astype(np.float32) - zeros
+        weight: Array = values * numbers[..., :1]
     return np.ascontiguousarray(weight.transpose(0, 2, 1)).reshape(-1, n)
 
 

@@ -87,6 +87,9 @@ class InstructionSet:
     matrix: MatrixUnit | None = None
     converts_float16: bool = False
     """Whether one instruction makes a vector of float32 of one of float16."""
+    permute: str = ""
+    """LLVM's intrinsic that looks lanes of float32 up in a vector, by the low bits of lane numbers;
+    empty if there is no such instruction."""
     scheduling_model: str = ""
     """LLVM's name of the CPU whose scheduling model is used; empty for the host's."""
 
@@ -169,6 +172,7 @@ _TABLE: dict[str, InstructionSet] = {
             unrolled=True,
             multiply_adds=(*FUSED, replace(OF_BYTES, flag="avx_vnni")),
             converts_float16=True,
+            permute="llvm.x86.avx2.permps",
         ),
         InstructionSet(
             name="avx512",
@@ -183,6 +187,7 @@ _TABLE: dict[str, InstructionSet] = {
             multiply_adds=(*FUSED, OF_BYTES, OF_BFLOAT16),
             matrix=AMX,
             converts_float16=True,
+            permute="llvm.x86.avx512.permvar.sf.512",
         ),
         InstructionSet(
             name="neon",

@@ -10,19 +10,19 @@ import pytest
 from ftuner.codegen.llvm.kernels import family, widen
 from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
 from ftuner.core.cpu.tile import RegisterTile, UKernel
-from ftuner.core.dtype import block_of_floats, block_of_levels
+from ftuner.core.dtype import DType, block_of_codes, block_of_floats, block_of_levels
 from ftuner.core.product import product_types
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import KLoopTuning
 
 
-@pytest.mark.parametrize("isa", ["sse2", "avx2", "avx512", "neon"])
-@pytest.mark.parametrize(("bits", "zeros"), [(4, False), (8, True), (2, False)])
-def test_levels_become_floats_without_conversions(isa: str, bits: int, zeros: bool) -> None:
+def instructions_of(isa: str, block: DType) -> list[str]:
+    """The instructions of a uKernel of two rows and two vectors by blocks, and of the function that
+    widens these, neither of which calls any."""
     arm, row = isa == "neon", instruction_set(isa)
     triple = "aarch64-unknown-linux-gnu" if arm else "x86_64-unknown-linux-gnu"
     target = Target(triple, "generic" if arm else "x86-64", row.features)
-    types = product_types(block_of_floats(32), block_of_levels(bits, 32, zeros))
+    types = product_types(block_of_floats(block.numbers), block)
     kernel = UKernel(RegisterTile(2, 2, 1), types, isa, row.vector_bytes // 4)
     module = ir.Module()
     family.emit(module, (kernel,), row, KLoopTuning(), 64)
@@ -31,6 +31,22 @@ def test_levels_become_floats_without_conversions(isa: str, bits: int, zeros: bo
     instructions = re.findall(r"^\t([a-z]\w*)", assembly, re.MULTILINE)
     assert not {"callq", "call", "bl"} & set(instructions)
     assert not [name for name in instructions if "cvt" in name]
+    return instructions
+
+
+@pytest.mark.parametrize("isa", ["sse2", "avx2", "avx512", "neon"])
+@pytest.mark.parametrize(("bits", "zeros"), [(4, False), (8, True), (2, False)])
+def test_levels_become_floats_without_conversions(isa: str, bits: int, zeros: bool) -> None:
+    instructions = instructions_of(isa, block_of_levels(bits, 32, zeros))
     # One for each level of a word, row and vector.
     products = [name for name in instructions if re.match("v?fmadd|fmla|mulps", name)]
     assert len(products) >= 32 // bits * 4
+
+
+@pytest.mark.parametrize(("isa", "lookups"), [("sse2", 0), ("avx2", 2), ("avx512", 1), ("neon", 0)])
+def test_codes_are_looked_up_in_registers(isa: str, lookups: int) -> None:
+    """Where an instruction looks lanes up, each of the eight levels of a word needs one for each
+    part of the table: of two vectors in the uKernel, of one in the other function."""
+    instructions = instructions_of(isa, block_of_codes("nf4", 32))
+    found = [name for name in instructions if name in ("vpermps", "vpermd")]
+    assert len(found) == lookups * 8 * 3

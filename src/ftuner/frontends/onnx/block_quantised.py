@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ftuner.core.dtype import FLOAT32, FLOAT64, HALF_DTYPES, INT32, UINT8
+from ftuner.core.dtype import CODES, FLOAT32, FLOAT64, HALF_DTYPES, INT32, UINT8
 from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
@@ -87,19 +87,6 @@ def _product(context: Context, a: Value, weight: Array, scales: Value) -> Value:
     return a @ context.builder.stored(wide, dtype)
 
 
-_FP4 = np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32)
-_NF4 = np.array(
-    [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
-     -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
-     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
-     0.7229568362236023, 1.0],
-    np.float32,
-)  # fmt: skip
-"""The levels of QLoRA (arXiv 2305.14314): quantiles of the normal distribution."""
-_LEVELS = (np.concatenate([_FP4, -_FP4]), _NF4)
-"""What the four bits of bitsandbytes stand for, by `quant_type`."""
-
-
 @onnx("MatMulBnb4", domain=MICROSOFT)
 def _matmul_bnb4(
     context: Context, a: Value, b: Value, scales: Value, quant_type: int, K: int, N: int,
@@ -108,7 +95,7 @@ def _matmul_bnb4(
     """A weight of four bits as bitsandbytes has it: blocks of the flat weight, the first of two
     elements in the higher bits."""
     _expect_blocks(block_size)
-    if quant_type not in range(len(_LEVELS)):
+    if quant_type not in range(len(CODES)):
         raise malformed(f"quant_type is {quant_type}; expected 0 (FP4) or 1 (NF4)")
     if not transB:
         raise unsupported("transB is 0")
@@ -117,10 +104,19 @@ def _matmul_bnb4(
         raise malformed(f"the weight is {b.type} for K {K} and N {N}")
     if a.dtype.kind != "float":
         raise malformed(f"product of {a.type} and {b.type}")
+    codes = list(CODES)[quant_type]
     blocks = _blocks_of(context, scales, (1, -(-count // block_size)), "the scales")
-    levels = _LEVELS[quant_type][np.stack([packed >> 4, packed & 15], 1).ravel()[:count]]
-    weight = levels * np.repeat(blocks.astype(np.float32), block_size)[:count]
-    return _product(context, a, weight.reshape(N, K), scales)
+    blocks = blocks.astype(np.float32)
+    lowest_first = packed >> 4 | packed << 4
+    if count >= LEAST_ELEMENTS and K % block_size == 0 and a.dtype != FLOAT64:
+        _expect_dtype(a, scales)
+        shape = (N, K // block_size)
+        levels = lowest_first.reshape(*shape, -1)
+        weight, dtype = blocks_of(levels, 4, blocks.reshape(shape), None, codes)
+        return by_blocks(a.cast(FLOAT32), weight, dtype).cast(a.dtype)
+    wide = np.asarray(CODES[codes], np.float32)[unpacked(lowest_first, 4)[:count]]
+    wide = wide * np.repeat(blocks, block_size)[:count]
+    return _product(context, a, wide.reshape(N, K), scales)
 
 
 def _zero_points(

@@ -61,7 +61,7 @@ class BlockLoop:
         vectors, block = range(kernel.tile.vectors), kernel.types.b
         columns = [
             Levels(builder, at(builder, b, v * kernel.lanes * WORD_BYTES), self._row_bytes, block,
-                   self._vector)
+                   self._vector, self._options.isa.permute)
             for v in vectors
         ]  # fmt: skip
         chains = min(kernel.tile.chains, MOST_CHAINS)

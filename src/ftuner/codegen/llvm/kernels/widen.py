@@ -14,12 +14,22 @@ from collections.abc import Callable, Mapping
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I32, I64, PTR, VOID, at, const, scalar_type
+from ftuner.codegen.llvm.ir.builder import (
+    I32,
+    I64,
+    PTR,
+    VOID,
+    at,
+    const,
+    intrinsic,
+    reserve,
+    scalar_type,
+)
 from ftuner.codegen.llvm.ir.half_precision import WIDENED
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.vector_arithmetic import splat
 from ftuner.codegen.llvm.native.symbols import widen_symbol
-from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType, levels_of
+from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType, codes_of, levels_of
 from ftuner.core.product import product_types
 from ftuner.hardware.isa import InstructionSet
 
@@ -83,7 +93,7 @@ def emit(module: ir.Module, wide: DType, narrow: DType, lanes: int, isa: Instruc
     dtype = types.accumulator
     vector = ir.VectorType(scalar_type(dtype), lanes)
     if narrow.kind == "block":
-        _widen_blocks(builder, narrow, vector, source, target, steps, width)
+        _widen_blocks(builder, narrow, vector, source, target, steps, width, isa.permute)
     else:
         with counted_loop(builder, const(0), builder.mul(steps, width), lanes) as first:
             given = at(builder, source, builder.mul(first, const(narrow.itemsize)))
@@ -95,7 +105,7 @@ def emit(module: ir.Module, wide: DType, narrow: DType, lanes: int, isa: Instruc
 
 def _widen_blocks(
     builder: ir.IRBuilder, narrow: DType, vector: ir.VectorType, source: ir.Value,
-    target: ir.Value, steps: ir.Value, width: ir.Value,
+    target: ir.Value, steps: ir.Value, width: ir.Value, permute: str,
 ) -> None:  # fmt: skip
     """Write each block's elements, one k step after the other."""
     row_bytes = builder.mul(width, const(WORD_BYTES))
@@ -106,7 +116,7 @@ def _widen_blocks(
         offset = builder.mul(column, const(WORD_BYTES))
         block = builder.mul(builder.mul(step, width), const(narrow.itemsize))
         levels = Levels(builder, at(builder, source, builder.add(block, offset)), row_bytes, narrow,
-                        vector)  # fmt: skip
+                        vector, permute)  # fmt: skip
         scale = levels.scale()
         wide = builder.mul(builder.mul(step, row_bytes), const(narrow.numbers))
         first = at(builder, target, builder.add(wide, offset))
@@ -126,8 +136,9 @@ class Levels:
 
     def __init__(
         self, builder: ir.IRBuilder, place: ir.Value, row_bytes: ir.Value, block: DType,
-        vector: ir.VectorType,
+        vector: ir.VectorType, permute: str,
     ) -> None:  # fmt: skip
+        self._codes, self._permute = codes_of(block), permute
         self._builder, self._place, self._row_bytes = builder, place, row_bytes
         self._bits, zeros = levels_of(block)
         self._vector, self._integers = vector, ir.VectorType(I32, vector.count)
@@ -136,6 +147,11 @@ class Levels:
         self.words = block.numbers // self.of_word
         """Words of levels."""
         self._zero = self._row(const(self.words + 1), vector) if zeros else None
+        self._table = None
+        if self._codes and not permute:
+            table = ir.ArrayType(vector.element, len(self._codes))
+            self._table = reserve(builder, table)
+            builder.store(ir.Constant(table, self._codes), self._table)
 
     def _row(self, number: ir.Value, kind: ir.VectorType) -> ir.Value:
         builder = self._builder
@@ -156,6 +172,8 @@ class Levels:
         The level's bits become low bits of the significand of a power of two, which is subtracted
         again with the zero point: three operations at most, and no conversion."""
         builder, first = self._builder, number * self._bits
+        if self._codes:
+            return self._code(builder.lshr(words, self._all(first)))
         if first + self._bits > SIGNIFICAND:
             # One shift serves all levels of the upper half.
             words = builder.lshr(words, self._all(8 * WORD_BYTES // 2))
@@ -168,6 +186,29 @@ class Levels:
         if self._zero is None:
             return builder.fsub(level, splat(self._vector, power + (1 << (self._bits - 1))))
         return builder.fsub(builder.fsub(level, splat(self._vector, power)), self._zero)
+
+    def _code(self, numbers: ir.Value) -> ir.Value:
+        """What the low four bits of each lane stand for."""
+        builder, vector, codes = self._builder, self._vector, self._codes
+        lanes, element = vector.count, vector.element
+        if self._table is not None:
+            found = ir.Constant(vector, ir.Undefined)
+            low = builder.and_(numbers, self._all(len(codes) - 1))
+            for lane in range(lanes):
+                number = builder.zext(builder.extract_element(low, ir.Constant(I32, lane)), I64)
+                place = builder.gep(self._table, [number], source_etype=element)
+                code = builder.load(place, typ=element, align=WORD_BYTES)
+                found = builder.insert_element(found, code, ir.Constant(I32, lane))
+            return found
+        function = intrinsic(builder.module, self._permute, vector, [vector, numbers.type])
+        tables = (codes[n : n + lanes] for n in range(0, len(codes), lanes))
+        found = [builder.call(function, [ir.Constant(vector, t), numbers]) for t in tables]
+        if len(found) == 1:
+            return found[0]
+        # The sign of a lane says which half of the table it is in.
+        signs = builder.shl(numbers, self._all(8 * WORD_BYTES - self._bits))
+        upper = builder.icmp_signed("<", signs, self._all(0))
+        return builder.select(upper, found[1], found[0])
 
     def _all(self, bits: int) -> ir.Constant:
         return splat(self._integers, bits)
