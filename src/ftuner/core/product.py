@@ -55,6 +55,10 @@ class ProductTypes:
         """What complete sums and the epilogue are in: that of C, but for levels of 8 bits."""
         return self.c if self.c not in LEVELS else FLOAT32
 
+    def depth(self, numbers: int) -> int:
+        """The steps of k of rows of so many numbers, if these are side by side in words."""
+        return -(-numbers // self.a.numbers)
+
     @property
     def steps(self) -> int:
         """Multiply-adds in turn for an element of A, which is one step of k."""

@@ -56,8 +56,8 @@ SCALE = applied("where", applied("equal", _HIGH - _LOW, 0.0), 1.0, (_HIGH - _LOW
 and its largest element, or zero. It is that of ONNX's DynamicQuantizeLinear."""
 ZERO = clip(applied("rint", -_LOW / _SCALE), 0.0, _LEVELS)
 """The level of zero."""
-ROUNDED = clip(applied("rint", Operand("h", "matrix") / _SCALE) + _ZERO, 0.0, _LEVELS) - _ZERO
-"""The levels of a state less that of zero."""
+ROUNDED = clip(applied("rint", Operand("h", "matrix") / _SCALE) + _ZERO, 0.0, _LEVELS)
+"""The levels of a state."""
 
 
 class Activation(NamedTuple):
@@ -81,8 +81,8 @@ class Stage(NamedTuple):
     results: tuple[tuple[str, Expr], ...]
     """Planes and their new elements, in order: an expression reads the new elements of the planes
     before it. Operands are planes, `x_G` and `s_G` (the input's part and the product's sum of gate
-    G), `p_G` (its peephole), `w_G` (the scale of its weight), `scale` (that of the state) and
-    `bias`."""
+    G), `p_G` (its peephole), `w_G` and `t_G` (the scale of its weight, and the sum of its levels),
+    `scale` and `zero` (those of the state) and `bias`."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ class Cell:
     """Whether the sequences of a batch have lengths of their own."""
     rounds: bool = False
     """Of an LSTM: whether each step rounds the state of the batch to 8 bits before it is
-    multiplied. The weight is then levels, too, with a scale for each column of each gate."""
+    multiplied. The weight is then levels, too, less their zero points, and each column of each
+    gate has a scale and the sum of its levels."""
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -126,16 +127,22 @@ class Cell:
     def planes(self) -> tuple[str, ...]:
         """All planes: matrices of a row for each sequence and a column for each hidden element."""
         reset = self.kind == "gru" and not self.reset_after
-        others = ("reset", "z") if reset else ("rounded",) if self.rounds else ()
-        return (*self.states, *others)
+        return (*self.states, *(("reset", "z") if reset else ()))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The operands with one value for each hidden element."""
         if self.kind == "lstm":
             peepholes = tuple(f"p_{gate}" for gate in PEEPHOLES) if self.peepholes else ()
-            return (*peepholes, *(f"w_{gate}" for gate in self.gates if self.rounds))
+            of_levels = (f"{what}_{gate}" for what in "wt" for gate in self.gates if self.rounds)
+            return (*peepholes, *of_levels)
         return ("bias",) if self.kind == "gru" and self.reset_after else ()
+
+    @property
+    def one_phase(self) -> bool:
+        """Whether a step is one product, and all sequences have it: what it computes of some
+        hidden elements of them depends on the last step alone."""
+        return not self.lengths and len(self.stages()) == 1
 
     def stages(self) -> tuple[Stage, ...]:
         """The stages of a step."""
@@ -186,5 +193,6 @@ def _sum_of(gate: str, rounds: bool = False) -> Expr:
     """What the input and the state add up to in a gate; `rounds`: the state's part is of levels."""
     product: Expr = Operand(f"s_{gate}", "matrix")
     if rounds:
+        product = product - _ZERO * Operand(f"t_{gate}", "column")
         product = product * (_SCALE * Operand(f"w_{gate}", "column"))
     return Operand(f"x_{gate}", "matrix") + product

@@ -10,24 +10,27 @@ from ftuner.core.dtype import FLOAT32, INT8
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.frontends.onnx.recurrent import layer
+from ftuner.frontends.onnx.recurrent import Levels, layer
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import constant
 from ftuner.graph.checks import malformed, require
-from ftuner.graph.ir import Value
+from ftuner.graph.ir import Array, Value
 
 
-def _weight(node: NodeView, number: int, scale: int) -> tuple[Value, Value]:
-    """W or R as levels less their zero point, with the axes of ONNX's LSTM, and the scales of the
-    columns: the quantised ones are (directions, k, columns). `scale`: the input that is the scale;
-    the zero point follows it. Both are given for each direction, or for each of its columns."""
+def _weight(node: NodeView, number: int, scale: int) -> tuple[Value, Value, Array | None]:
+    """W or R as levels less their zero point, with the axes of ONNX's LSTM: the quantised ones are
+    (directions, k, columns). Then the scales of the columns, (directions, columns), and the levels
+    if these are known, and of 8 bits. `scale`: the input that is the scale; the zero point follows
+    it. Both are given for each direction, or for each of its columns."""
     weight = node.input(number)
     if weight.rank != 3:
         raise malformed(f"input {number} is {weight.type}; expected three axes")
     factor, zero = (_of_columns(node.input(i), weight) for i in (scale, scale + 1))
     levels = levels_of(weight, zero, FLOAT32).swapped()
-    factor = factor.broadcast((levels.shape[0], 1, levels.shape[1]))
-    return levels, factor.squeeze([1])
+    factor = factor.broadcast((levels.shape[0], 1, levels.shape[1])).squeeze([1])
+    if weight.constant is None or zero.constant is None or weight.dtype.itemsize > 1:
+        return levels, factor, None
+    return levels, factor, (weight.constant.astype(np.int16) - zero.constant).swapaxes(1, 2)
 
 
 def _of_columns(parameter: Value, weight: Value) -> Value:
@@ -46,11 +49,13 @@ def _dynamic_lstm(context: Context, node: NodeView, x: Value) -> Sequence[Value]
     """X is rounded to levels of its range, and the states of a batch to levels of theirs, in each
     step."""
     levels, scale, zero = dynamic_levels(x)
-    x = levels_of(levels, zero, FLOAT32) * scale
-    weight, factor = _weight(node, 1, 8)
-    weight = weight * factor.unsqueeze([2])
-    recurrent, scales = _weight(node, 2, 10)
-    array = recurrent.constant
-    if array is not None and (np.abs(array + 0.5) < 128).all():
-        recurrent = constant(array, INT8)
-    return layer(context, node, "lstm", (x, weight, recurrent), scales)
+    weight, factor, _ = _weight(node, 1, 8)
+    recurrent, scales, known = _weight(node, 2, 10)
+    if known is None:
+        sums = recurrent.reduce("sum", [2], keep=False)
+    else:
+        sums = constant(known.sum(2), FLOAT32)
+        if (np.abs(known + 0.5) < 128).all():
+            recurrent = constant(known, INT8)
+    operands = levels_of(levels, zero, FLOAT32), weight, recurrent
+    return layer(context, node, "lstm", operands, Levels(scale * factor, scales, sums))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT32
@@ -65,12 +65,23 @@ def _recurrent(
 
 def layer(
     context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value],
-    scales: Value | None = None,
+    levels: Levels | None = None,
 ) -> Sequence[Value]:  # fmt: skip
     """The outputs of a recurrent layer: its sequence of states, and the last ones. `operands`: X,
-    W and R as ONNX has them; the others are inputs of the node. `scales`: those of the columns of
-    R, (directions, columns), if R has levels and each step rounds its state."""
-    return _Layer(context, node, kind, operands, scales).imported()
+    W and R as ONNX has them; the others are inputs of the node. `levels`: of a layer whose operands
+    are levels, and which rounds its state in each step."""
+    return _Layer(context, node, kind, operands, levels).imported()
+
+
+class Levels(NamedTuple):
+    """What belongs to operands that are levels; each (directions, columns)."""
+
+    input_scale: Value
+    """The product of the scales of X and W."""
+    scale: Value
+    """Of the columns of R."""
+    sums: Value
+    """Of the levels of each column of R."""
 
 
 class _Layer:
@@ -78,9 +89,9 @@ class _Layer:
 
     def __init__(
         self, context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value],
-        scales: Value | None,
+        levels: Levels | None,
     ) -> None:  # fmt: skip
-        self._context, self._node, self._kind, self._scales = context, node, kind, scales
+        self._context, self._node, self._kind, self._levels = context, node, kind, levels
         direction = node.text("direction", "forward")
         if direction not in DIRECTIONS:
             raise malformed(f"direction is {direction!r}; expected one of {', '.join(DIRECTIONS)}")
@@ -109,9 +120,10 @@ class _Layer:
         states = self._states()
         columns = self._bias_after() if self._resets_after else self._peepholes()
         peepholes = self._kind == "lstm" and columns is not None
-        if self._scales is not None:
-            scales = self._shaped(self._scales, (count, self._columns), "the scale of R")
-            columns = scales if columns is None else concat([columns, scales], 1)
+        if self._levels is not None:
+            scale = self._shaped(self._levels.scale, (count, self._columns), "the scale of R")
+            given = [] if columns is None else [columns]
+            columns = concat([*given, scale, self._levels.sums], 1)
         found: list[tuple[Value, ...]] = []
         for number, cell in enumerate(self._cells(bool(states), peepholes, lengths is not None)):
             part = parts.slice(2, number * self._columns, self._columns)
@@ -163,6 +175,8 @@ class _Layer:
         what = f"W is {weight.type}, X {self._x.type}"
         require(self._x.shape[2], extent, what)
         parts = self._x @ weight.reshape((count * columns, extent)).swapped()
+        if self._levels is not None:
+            parts = parts * self._levels.input_scale.reshape((count * columns,))
         biases = self._biases()
         if biases is None:
             return parts
@@ -222,7 +236,7 @@ class _Layer:
             Cell(
                 kind, tuple(functions[number * each : (number + 1) * each]), clip, is_reversed,
                 kind == "lstm" and node.flag("input_forget"), self._resets_after, initial,
-                peepholes, lengths, self._scales is not None,
+                peepholes, lengths, self._levels is not None,
             )
             for number, is_reversed in enumerate(self._reversed)
         ]  # fmt: skip

@@ -6,19 +6,23 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ftuner.codegen.llvm.native.records import LevelPanel
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.common_epilogue import COMMON
-from ftuner.core.dtype import INT8
-from ftuner.core.product import product_types
+from ftuner.core.dtype import INT8, INT8X4, INT16, UINT8, DType
+from ftuner.core.product import WORD_PRODUCTS, ProductTypes, product_types
 from ftuner.core.recurrence import Cell
 from ftuner.core.units import count
 from ftuner.cost.step import Machine
+from ftuner.graph.arrays import held_in
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.hardware.tuning import NativeTuning
 from ftuner.planner.cpu.planner import Planner, best_width, planner_for
+from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.packed_weights import Panels, packed_levels, panel_covers
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
@@ -40,11 +44,11 @@ from ftuner.runtime.cpu.step_kind import (
 from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
-from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, recurrence_cost
+from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, gate_panels, recurrence_cost
 from ftuner.schedules.recurrence.cpu_plan import RecurrenceCut, recurrence_cut, recurrence_ukernels
 from ftuner.schedules.recurrence.cpu_record import Recurrence
 from ftuner.schedules.recurrence.step import RecurrenceStep
-from ftuner.ukernels.cpu.library import LibraryName, build_library
+from ftuner.ukernels.cpu.library import build_library
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,9 @@ class RecurrenceTask(Task):
     width: int
     """Vectors of a panel."""
     covers: tuple[int, ...]
-    """The addresses of those of full panels and of the last one; none of a weight of 8-bit levels.
-    """
+    """The addresses of those of full panels and of the last one; none of those of `LevelPanel`."""
     levels: bool
-    """Whether the weight is of 8-bit levels, whose panels are those of `LevelPanel`."""
+    """Whether panels are those of `LevelPanel`."""
     hidden: int
     cell: Cell
     directions: int
@@ -90,15 +93,14 @@ class RecurrenceTask(Task):
         dims[Recurrence.STEPS], dims[Recurrence.ROWS] = steps, rows
         dims[Recurrence.HIDDEN], dims[Recurrence.BLOCK] = hidden, block
         dims[Recurrence.TEAM] = cut.team
-        if hidden % nr == 0 and hidden // nr >= cut.team > 1:
-            dims[Recurrence.GATE_PANELS] = hidden // nr
+        dims[Recurrence.GATE_PANELS] = gate_panels(hidden, nr, cut.team)
         dims[Recurrence.X_STEP], dims[Recurrence.X_ROW] = x.strides[:2]
         dims[Recurrence.Y_STEP], _, dims[Recurrence.Y_ROW], _ = y.strides
         for slot, number in zip((Recurrence.H_ROW, Recurrence.C_ROW), self.last, strict=False):
             dims[slot] = layouts.strided(number, values).strides[1]
         dims[Recurrence.PANEL], dims[Recurrence.WEIGHT] = nr, self.weight
         dims[Recurrence.PACK] = products.kernels.runtime.pack_addresses[
-            products.compiled.library.types.a
+            products.compiled.library.types.c
         ]
         dims[Recurrence.TAIL] = tail * lanes
         dims[Recurrence.COVERS : Recurrence.COVERS + len(self.covers)] = self.covers
@@ -142,7 +144,7 @@ class CompiledRecurrence(CompiledStep):
         packed = 0 if self.panels is None else int(self.panels.packed.ctypes.data)
         task = RecurrenceTask(
             self.products, packed, self.width, tuple(x.buffer_info()[0] for x in self.covers),
-            _of_levels(step), step.hidden, step.cell, step.directions,
+            not self.covers, step.hidden, step.cell, step.directions,
             number(step.x.layout), number(step.y.layout),
             tuple(number(v.layout) for v in step.last),
         )  # fmt: skip
@@ -158,19 +160,28 @@ def _columns(step: RecurrenceStep) -> int:
     return columns
 
 
-def _of_levels(step: RecurrenceStep) -> bool:
-    return step.weight.layout.dtype == INT8
-
-
-def _library(step: RecurrenceStep) -> LibraryName:
-    return LibraryName(product_types(step.x.layout.dtype), COMMON)
+def _multiplied(step: RecurrenceStep, isa: Isa) -> DType:
+    """What the state is multiplied as; see `cpu_kernel.emit`."""
+    if step.weight.layout.dtype != INT8:
+        return step.x.layout.dtype
+    return UINT8 if UINT8 in isa.narrow_dtypes else INT16
 
 
 def _planner(step: RecurrenceStep, hardware: CpuHardware, isa: str) -> tuple[Planner, int]:
     """The planner of the products, and the width of the weight's panels."""
-    planner = planner_for(build_library(hardware, isa, *_library(step)))
+    words = _multiplied(step, hardware.isa(isa)) == UINT8
+    types = WORD_PRODUCTS[UINT8] if words else product_types(step.x.layout.dtype)
+    planner = planner_for(build_library(hardware, isa, types, COMMON))
     # One worker multiplies all columns.
-    return planner, best_width(planner, _columns(step), step.hidden, 1)
+    return planner, best_width(planner, _columns(step), types.depth(step.hidden), 1)
+
+
+def _in_words(weight: Array, types: ProductTypes) -> Array:
+    """A weight of (columns, hidden) as products read it: levels are words, filled up with zeros."""
+    if types.b != INT8X4:
+        return weight
+    whole: Array = np.pad(weight, ((0, 0), (0, -weight.shape[1] % INT8X4.numbers)))
+    return whole.view(held_in(INT8X4))
 
 
 class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
@@ -188,7 +199,7 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
         dtype, packs = step.x.layout.dtype, step.panels is not None
         return kernel_bundle(
             "ftuner.schedules.recurrence.cpu_kernel", "recurrence",
-            dtype, step.cell, packs, _of_levels(step), isa.lanes(dtype), isa.fused,
+            dtype, step.cell, packs, _multiplied(step, isa), isa.lanes(dtype), isa.fused,
             part_of(hardware.tuning, NativeTuning),
         )  # fmt: skip
 
@@ -197,15 +208,18 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
     ) -> CompiledRecurrence:
         assert required is not None
         products = loaded.products(required.library)
-        panels, weight = None, step.weight
+        panels, weight, types = None, step.weight, required.library.types
+        k = types.depth(step.hidden)
+        exact = weight.layout.dtype == INT8 and types.b != INT8X4
         if step.panels is None:
             array, offset = weight.buffer.array, weight.layout.offset
             assert array is not None
             assert isinstance(offset, int)
             columns, hidden = _columns(step), step.hidden
+            extents = columns, k
             matrix = array.reshape(-1)[offset : offset + columns * hidden].reshape(columns, hidden)
-            extents, form = (columns, hidden), ("recurrence", offset)
-            if _of_levels(step):
+            form = ("recurrence", offset)
+            if exact:
                 lanes = products.compiled.library.lanes
                 panels = kept_panels(
                     array, (form, *extents, lanes), extents, lambda: packed_levels(matrix, lanes),
@@ -213,14 +227,13 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
                 )  # fmt: skip
             else:
                 panels = packed_as(
-                    array, form, extents, lambda: matrix[None], products, required.width, loaded
-                )
+                    array, form, extents, lambda: _in_words(matrix, types)[None], products,
+                    required.width, loaded,
+                )  # fmt: skip
             step = replace(step, weight=loaded.emptied(weight))
         covers = None
-        if not _of_levels(step):
-            covers = panel_covers(
-                products, _columns(step), required.width, step.hidden, loaded.covers
-            )
+        if not exact:
+            covers = panel_covers(products, _columns(step), required.width, k, loaded.covers)
         return CompiledRecurrence(step, kernel, products, required.width, covers or (), panels)
 
     def report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ftuner.core.dtype import DType
+from ftuner.core.product import ProductTypes
 from ftuner.core.recurrence import Cell
 from ftuner.cost.cpu.product import Covers
 from ftuner.cost.functions import expression_cycles, expression_operations
@@ -29,12 +29,19 @@ class RecurrenceProblem(NamedTuple):
 class RecurrenceUKernels(NamedTuple):
     """The uKernels of the products."""
 
-    dtype: DType
+    types: ProductTypes
     lanes: int
     width: int
     """Vectors of a full panel."""
     covers: Callable[[int, bool, int], Covers]
     """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
+
+
+def gate_panels(hidden: int, nr: int, team: int) -> int:
+    """The panels of a gate if a team shares each gate by panels of `nr` columns; 0 if gates begin
+    within panels or have fewer."""
+    panels, left = divmod(hidden, nr)
+    return panels if not left and panels >= team > 1 else 0
 
 
 def recurrence_cost(
@@ -43,7 +50,8 @@ def recurrence_cost(
     """The cost of all steps. The busiest worker has one task, and reads its part of the weight in
     each step: all of it, unless a team shares it."""
     cell, steps, rows, hidden, block, team = problem
-    dtype, lanes, width, covers = ukernels
+    types, lanes, width, covers = ukernels
+    dtype, k = types.c, types.depth(hidden)
     isa, tuning = machine.isa, machine.hardware.tuning
     columns, nr = len(cell.gates) * hidden, width * lanes
     tail = -(-(columns % nr) // lanes)
@@ -57,17 +65,17 @@ def recurrence_cost(
         share = (stage.gates[1] - stage.gates[0]) / len(cell.gates)
         for count, wide, is_tail in ((columns // nr, width, False), (1, tail, True)):
             if count and wide:
-                cover = covers(wide, is_tail, hidden)[block]
-                products += share * part * count * hidden * cover.step
+                cover = covers(wide, is_tail, k)[block]
+                products += share * part * count * k * cover.step
                 fixed += share * part * count * cover.fixed
         for _, expr in stage.results:
             elements += part * vectors * expression_cycles(expr, dtype, isa, tuning)
             flops += rows * hidden * expression_operations(expr)
         if team > 1:
-            fixed += 2 * tuning.team_phase_s / machine.period_s
+            phases = 1 if cell.one_phase and gate_panels(hidden, nr, team) else 2
+            fixed += phases * tuning.team_phase_s / machine.period_s
     workers = max(min(max(-(-rows // block), team), machine.workers), 1)
-    size = dtype.itemsize
-    weight, x = columns * hidden * size, rows * columns * size
+    weight, x = columns * k * types.b.itemsize, rows * columns * dtype.itemsize
     own = int(part * weight)
     streams = [Stream(steps * own, own), Stream(steps * x / workers, steps * x)]
     estimate = estimate_of(

@@ -4,7 +4,8 @@ A task is a block of sequences, or one of a team that share each step of all seq
 the weight. Each step multiplies the state by the recurrent weight, panel by panel, with the
 uKernels of a cover, and then computes the cell's expressions row by row (`core.recurrence`). The
 sums and the planes of a block stay in the caches from step to step, as does a member's part of the
-weight.
+weight. Where a member multiplies all that its elements need, both are one phase of the team: the
+new state goes to a plane of its own, because others still multiply the old one.
 
 `buffers` holds the views of `RecurrenceStep`, then the memory of sums and planes, and that of the
 panels if the weight is packed here; `dims` the slots of `cpu_record.Recurrence`.
@@ -12,7 +13,7 @@ panels if the weight is packed here; `dims` the slots of `cpu_record.Recurrence`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 
 import llvmlite.ir as ir
@@ -20,6 +21,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import across
 from ftuner.codegen.llvm.ir.builder import (
+    I1,
     I32,
     I64,
     at,
@@ -47,42 +49,42 @@ from ftuner.codegen.llvm.kernels.step import (
 )
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context, LevelPanel
 from ftuner.codegen.llvm.native.waiting import Team
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import INT16, UINT8, UINT8X4, DType
 from ftuner.core.expr import operands
 from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell, Stage
 from ftuner.hardware.tuning import NativeTuning
 from ftuner.schedules.recurrence.cpu_kernel_levels import (
     emit_level_panel,
     emit_levels,
-    row_bytes,
     whole,
 )
 from ftuner.schedules.recurrence.cpu_record import Recurrence
+from ftuner.schedules.recurrence.step import HEAD_BYTES, PANEL_COLUMNS, ROW_LEVELS
 
 LENGTH_BYTES = 4
-PANEL_COLUMNS = 64
-"""Columns of the widest panel of levels."""
 WRONG_LENGTH = 1
 """The status of a sequence that is longer than the data, or of a negative length."""
 
 
 def emit(
-    module: ir.Module, symbol: str, dtype: DType, cell: Cell, packs: bool, levels: bool, lanes: int,
-    fused: bool, tuning: NativeTuning,
+    module: ir.Module, symbol: str, dtype: DType, cell: Cell, packs: bool, multiplied: DType,
+    lanes: int, fused: bool, tuning: NativeTuning,
 ) -> None:  # fmt: skip
-    """Add the kernel of a cell to a module. `packs`: whether it packs the weight. `levels`: whether
-    that is of 8-bit levels."""
+    """Add the kernel of a cell to a module. `packs`: whether it packs the weight. `multiplied`: the
+    dtype of the rows of products: `dtype`, or of levels by those of the weight, UINT8 for uKernels,
+    INT16 for `cpu_kernel_levels`."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    _Emission(function, dtype, cell, packs, levels, lanes, fused).emit(tuning)
+    _Emission(function, dtype, cell, packs, multiplied, lanes, fused).emit(tuning)
 
 
 class _Emission:
     def __init__(
-        self, function: ir.Function, dtype: DType, cell: Cell, packs: bool, levels: bool,
+        self, function: ir.Function, dtype: DType, cell: Cell, packs: bool, multiplied: DType,
         lanes: int, fused: bool,
     ) -> None:  # fmt: skip
         self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
-        self._cell, self._levels, self._lanes, self._fused = cell, levels, lanes, fused
+        self._cell, self._multiplied, self._lanes, self._fused = cell, multiplied, lanes, fused
+        self._levels = multiplied == INT16
         self._dtype, self._size = dtype, dtype.itemsize
         self._vector = ir.VectorType(scalar_type(dtype), lanes)
         buffers, self._dims, self._status, _, self._begin, self._end = function.args
@@ -105,10 +107,20 @@ class _Emission:
             plane: at(builder, first, builder.mul(plane_bytes, const(number)))
             for number, plane in enumerate(cell.planes)
         }
-        # After the last plane, whose rows of 16-bit levels end with a vector.
-        ends = builder.mul(self._rows, const(PANEL_COLUMNS * self._size))
-        ends = builder.add(ends, builder.mul(plane_bytes, const(len(cell.planes))))
-        self._scale = at(builder, first, ends)
+        spare = at(builder, first, builder.mul(plane_bytes, const(len(cell.planes))))
+        each = self._dim(Recurrence.GATE_PANELS)
+        self._by_gates = builder.icmp_signed(">", each, const(0))
+        once = self._by_gates if cell.one_phase else ir.Constant(I1, 0)
+        self._phases = builder.select(once, const(1), const(2))
+        self._old, self._new = self._planes["h"], builder.select(once, spare, self._planes["h"])
+        self._a_stride, self._k = self._row_bytes, self._hidden
+        if cell.rounds:
+            self._rounded_states = at(builder, spare, plane_bytes)
+            columns = whole(builder, self._hidden, ROW_LEVELS)
+            self._a_stride = builder.mul(columns, const(multiplied.itemsize))
+        if multiplied == UINT8:
+            numbers = UINT8X4.numbers
+            self._k = builder.udiv(whole(builder, self._hidden, numbers), const(numbers))
         self._context = product_context(builder)
         if packs:
             self._weight = self._buffers["panels"]
@@ -125,7 +137,7 @@ class _Emission:
         size = self._dim(Recurrence.TEAM)
         is_team = builder.icmp_signed(">", size, const(1))
         state = at(builder, self._dims, Recurrence.TEAM_STATE * SLOT_BYTES)
-        set_slot(builder, self._context, Context.A_STRIDE, self._row_bytes)
+        set_slot(builder, self._context, Context.A_STRIDE, self._a_stride)
         set_slot(builder, self._context, Context.C_ROW_STRIDE, self._sum_bytes)
         with counted_loop(builder, self._begin, self._end) as task:
             first = builder.select(is_team, const(0), builder.mul(task, block))
@@ -144,14 +156,20 @@ class _Emission:
                 if cell.reverse:
                     step = builder.sub(builder.sub(steps, const(1)), number)
                 some = builder.icmp_signed("<", step, longest)
+                odd = builder.trunc(number, I1)
+                self._planes["h"] = builder.select(odd, self._new, self._old)
+                self._next = builder.select(odd, self._old, self._new)
                 for stage in cell.stages():
-                    if cell.rounds:
-                        with team.phase() as part, builder.if_then(some):
-                            self._round(first, end, (size, part))
-                    with team.phase() as part, builder.if_then(some):
-                        self._product(stage, first, covers, (size, part))
-                    with team.phase() as part:
-                        self._elements(stage, first, end, step, (size, part))
+                    last = builder.sub(self._phases, const(1))
+                    with counted_loop(builder, 0, self._phases) as phase, team.phase() as part:
+                        begins = builder.icmp_signed("==", phase, const(0))
+                        with builder.if_then(builder.and_(begins, some)):
+                            if cell.rounds:
+                                self._round(first, end, part)
+                            self._product(stage, first, covers, (size, part))
+                        with builder.if_then(builder.icmp_signed("==", phase, last)):
+                            self._elements(stage, first, end, step, (size, part))
+            self._planes["h"] = builder.select(builder.trunc(steps, I1), self._new, self._old)
             with team.phase() as part, self._only_first(part):
                 self._ended(first, end)
             team.leave()
@@ -203,9 +221,6 @@ class _Emission:
 
     def _row(self, plane: str, row: ir.Value) -> ir.Value:
         builder = self._builder
-        if plane == "rounded" and self._levels:
-            size = row_bytes(builder, self._hidden)
-            return at(builder, self._planes[plane], builder.mul(row, size))
         return at(builder, self._planes[plane], builder.mul(row, self._row_bytes))
 
     def _length(self, row: ir.Value) -> ir.Value:
@@ -277,7 +292,8 @@ class _Emission:
     def _panel(self, number: ir.Value) -> ir.Value:
         builder = self._builder
         columns = builder.mul(number, self._dim(Recurrence.PANEL))
-        return at(builder, self._weight, builder.mul(columns, self._row_bytes))
+        column_bytes = builder.mul(self._k, const(self._size))
+        return at(builder, self._weight, builder.mul(columns, column_bytes))
 
     def _pack(self) -> None:
         """Pack the weight, of which the elements of one column are contiguous."""
@@ -311,7 +327,10 @@ class _Emission:
         if self._levels:
             # The last panel is as wide as the others.
             full = end_panel
-        a = self._row(stage.multiplied, first)
+        if self._cell.rounds:
+            a = at(builder, self._rounded(share[1]), builder.mul(first, self._a_stride))
+        else:
+            a = self._row(stage.multiplied, first)
         sums = at(builder, self._buffers["memory"], builder.mul(first, self._sum_bytes))
 
         def panel(number: ir.Value, width: ir.Value, cover: ir.Value) -> None:
@@ -320,16 +339,16 @@ class _Emission:
                 weight = at(builder, self._weight, builder.mul(number, panel_bytes))
                 column = builder.mul(number, builder.mul(nr, const(self._size)))
                 c = at(builder, sums, column), self._sum_bytes
-                emit_level_panel(builder, self._rows, self._hidden, a, weight, c, self._lanes)
+                rows = Rows(a, self._a_stride)
+                emit_level_panel(builder, self._rows, self._hidden, rows, weight, c, self._lanes)
                 return
             set_slot(builder, self._context, Context.VALID_COLUMNS, width)
             column = builder.mul(builder.mul(number, nr), const(self._size))
-            rows, b = Rows(a, self._row_bytes), self._panel(number)
+            rows, b = Rows(a, self._a_stride), self._panel(number)
             made = Rows(at(builder, sums, column), self._sum_bytes)
-            emit_panel(builder, self._context, cover, rows, b, made, self._hidden)
+            emit_panel(builder, self._context, cover, rows, b, made, self._k)
 
-        each = self._dim(Recurrence.GATE_PANELS)
-        by_gates = builder.icmp_signed(">", each, const(0))
+        each, by_gates = self._dim(Recurrence.GATE_PANELS), self._by_gates
         gates = builder.select(by_gates, const(stage.gates[1] - stage.gates[0]), const(1))
         each = builder.select(by_gates, each, builder.sub(end_panel, first_panel))
         with counted_loop(builder, 0, gates) as gate:
@@ -345,10 +364,17 @@ class _Emission:
 
     # Rounding.
 
-    def _round(self, first: ir.Value, end: ir.Value, share: tuple[ir.Value, ir.Value]) -> None:
-        """Round a part of the columns of the state to levels. Each part finds the range of the
-        whole state, which takes less time than to wait for the others' ranges."""
-        builder, bounds = self._builder, self._columns(share)
+    def _rounded(self, part: ir.Value) -> ir.Value:
+        """The rounded state of a part, after its scale and its zero point."""
+        builder = self._builder
+        size = builder.add(builder.mul(self._rows, self._a_stride), const(HEAD_BYTES))
+        own = at(builder, self._rounded_states, builder.mul(part, size))
+        return at(builder, own, HEAD_BYTES)
+
+    def _round(self, first: ir.Value, end: ir.Value, part: ir.Value) -> None:
+        """Round the state to levels. Each part rounds the whole state for itself, which takes less
+        time than to wait for what the others round."""
+        builder, levels = self._builder, self._rounded(part)
         ends = {"low": "minimum", "high": "maximum"}
         found = {name: reserve(builder, self._vector) for name in ends}
         for place in found.values():
@@ -370,28 +396,38 @@ class _Emission:
         }
         for name, expr in (("scale", SCALE), ("zero", ZERO)):
             env[name] = elements.emit(builder, expr, env, self._fused)
-        builder.store(env["scale"], self._scale)
+        for name, place in zip(("scale", "zero"), self._parameters(part), strict=True):
+            builder.store(env[name], place)
         env = {n: splat(builder, env[n], self._lanes) for n in ("scale", "zero")}
         with counted_loop(builder, first, end) as row:
-            source, target = self._row("h", row), self._row("rounded", row)
+            source = self._row("h", row)
+            target = at(builder, levels, builder.mul(row, self._a_stride))
 
             def rounded(offset: ir.Value, mask: ir.Value | None) -> None:
                 state = self._load(at(builder, source, offset), mask)
                 value = elements.emit(builder, ROUNDED, {**env, "h": state}, self._fused)
-                if self._levels:
-                    emit_levels(builder, value, target, builder.udiv(offset, const(self._size)))
+                k = builder.udiv(offset, const(self._size))
+                if self._multiplied == UINT8:
+                    value = elements.cast(builder, value, self._dtype, UINT8)
+                    builder.store(value, at(builder, target, k), align=1)
+                elif self._multiplied == INT16:
+                    emit_levels(builder, value, target, k)
                 else:
                     self._store(value, at(builder, target, offset), mask)
 
-            self._along(rounded, bounds)
+            self._along(rounded)
+
+    def _parameters(self, part: ir.Value) -> list[ir.Value]:
+        """Where a part has the scale and the zero point of the state."""
+        head = at(self._builder, self._rounded(part), -HEAD_BYTES)
+        return [head, at(self._builder, head, self._size)]
 
     # Elements.
 
     def _columns(self, share: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
         """The range of the hidden elements of a part: those of its panels, or whole vectors."""
-        builder, each = self._builder, self._dim(Recurrence.GATE_PANELS)
-        by_gates = builder.icmp_signed(">", each, const(0))
-        unit = builder.select(by_gates, self._dim(Recurrence.PANEL), const(self._lanes))
+        builder = self._builder
+        unit = builder.select(self._by_gates, self._dim(Recurrence.PANEL), const(self._lanes))
         units = builder.udiv(builder.add(self._hidden, builder.sub(unit, const(1))), unit)
         begin, end = (builder.mul(n, unit) for n in partition_bounds(builder, units, *share))
         return begin, minimum(builder, end, self._hidden)
@@ -404,6 +440,10 @@ class _Emission:
         zero."""
         builder, cell = self._builder, self._cell
         bounds = self._columns(share)
+        parameters = {}
+        if cell.rounds:
+            places = zip(("scale", "zero"), self._parameters(share[1]), strict=True)
+            parameters = {n: builder.load(p, typ=self._vector.element) for n, p in places}
         gives_y = any(plane == "h" for plane, _ in stage.results)
         x_step = at(builder, self._buffers["x"], builder.mul(step, self._dim(Recurrence.X_STEP)))
         y_step = at(builder, self._buffers["y"], builder.mul(step, self._dim(Recurrence.Y_STEP)))
@@ -417,15 +457,16 @@ class _Emission:
                         with builder.if_then(builder.not_(valid)):
                             self._clear(y, bounds)
                     branches.enter_context(builder.if_then(valid))
-                self._row_elements(stage, row, x, y, bounds)
+                self._row_elements(stage, row, x, y, bounds, parameters)
 
     def _row_elements(
         self, stage: Stage, row: ir.Value, x: ir.Value, y: ir.Value,
-        bounds: tuple[ir.Value, ir.Value],
+        bounds: tuple[ir.Value, ir.Value], parameters: Mapping[str, ir.Value],
     ) -> None:  # fmt: skip
         builder, cell = self._builder, self._cell
         sums = at(builder, self._buffers["memory"], builder.mul(row, self._sum_bytes))
         places = {plane: self._row(plane, row) for plane in cell.planes}
+        following = at(builder, self._next, builder.mul(row, self._row_bytes))
         for number, gate in enumerate(cell.gates):
             offset = builder.mul(self._row_bytes, const(number))
             places[f"x_{gate}"] = at(builder, x, offset)
@@ -442,14 +483,14 @@ class _Emission:
                     if operand.name in env:
                         continue
                     if operand.kind == "row":
-                        number = builder.load(self._scale, typ=self._vector.element)
-                        env[operand.name] = splat(builder, number, lanes)
+                        env[operand.name] = splat(builder, parameters[operand.name], lanes)
                     else:
                         place = at(builder, places[operand.name], offset)
                         env[operand.name] = load_lanes(builder, place, type_, self._size, mask)
                 value = elements.emit(builder, expr, env, self._fused)
                 env[plane] = value
-                self._store(value, at(builder, places[plane], offset), mask)
+                target = following if plane == "h" else places[plane]
+                self._store(value, at(builder, target, offset), mask)
                 if plane == "h":
                     self._store(value, at(builder, y, offset), mask)
 

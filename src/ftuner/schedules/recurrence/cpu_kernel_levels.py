@@ -12,7 +12,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import I16, I32, at, const, reserve, scalar_type, shuffle, splat
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.codegen.llvm.native.records import LevelPanel
 from ftuner.core.dtype import FLOAT32, INT16
 
@@ -30,11 +30,6 @@ def whole(builder: ir.IRBuilder, count: ir.Value, unit: int) -> ir.Value:
     return builder.and_(builder.add(count, const(unit - 1)), const(-unit))
 
 
-def row_bytes(builder: ir.IRBuilder, k: ir.Value) -> ir.Value:
-    """Bytes from a row of `k` levels to the next: `emit_levels` stores whole vectors."""
-    return builder.mul(whole(builder, k, LevelPanel.ROW), const(INT16.itemsize))
-
-
 def emit_levels(builder: ir.IRBuilder, value: ir.Value, row: ir.Value, k: ir.Value) -> None:
     """Store a vector of floats that are levels, those of the k steps from `k` on."""
     words = elements.cast(builder, value, FLOAT32, INT16)
@@ -44,7 +39,7 @@ def emit_levels(builder: ir.IRBuilder, value: ir.Value, row: ir.Value, k: ir.Val
 
 
 def emit_level_panel(
-    builder: ir.IRBuilder, rows: ir.Value, k: ir.Value, a: ir.Value, panel: ir.Value,
+    builder: ir.IRBuilder, rows: ir.Value, k: ir.Value, a: Rows, panel: ir.Value,
     c: tuple[ir.Value, ir.Value], lanes: int,
 ) -> None:  # fmt: skip
     """Multiply rows of `k` levels by one panel, and store the sums as floats. `c`: the address of
@@ -57,7 +52,7 @@ def emit_level_panel(
             counted_loop(builder, done, end, height) as row,
             counted_loop(builder, 0, LevelPanel.VECTORS // vectors) as part,
         ):
-            state = at(builder, a, builder.mul(row, row_bytes(builder, k)))
+            state = Rows(at(builder, a.first, builder.mul(row, a.stride)), a.stride)
             offset = builder.mul(part, vector_bytes)
             target = builder.add(builder.mul(row, c[1]), offset)
             target = at(builder, c[0], target), c[1]
@@ -67,7 +62,7 @@ def emit_level_panel(
 
 
 def _emit_tile(
-    builder: ir.IRBuilder, tile: tuple[int, int], k: ir.Value, a: ir.Value, panel: ir.Value,
+    builder: ir.IRBuilder, tile: tuple[int, int], k: ir.Value, a: Rows, panel: ir.Value,
     c: tuple[ir.Value, ir.Value], lanes: int,
 ) -> None:  # fmt: skip
     """The sums of some rows by some vectors of a panel."""
@@ -88,9 +83,9 @@ def _emit_tile(
             low = builder.ashr(builder.shl(both, places), places)
             weights.append((low, builder.ashr(both, places)))
         for row, sums in enumerate(totals):
-            here = builder.mul(row_bytes(builder, k), const(row))
+            here = builder.mul(a.stride, const(row))
             here = builder.add(here, builder.mul(group, const(2 * I32_BYTES)))
-            here = at(builder, a, here)
+            here = at(builder, a.first, here)
             even, odd = (
                 builder.bitcast(splat(builder, builder.load(place, typ=I32, align=2), lanes), words)
                 for place in (here, at(builder, here, I32_BYTES))

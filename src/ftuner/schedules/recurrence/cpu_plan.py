@@ -40,11 +40,12 @@ def recurrence_cut(
 
     `width`: vectors of a panel.
     """
-    _, covers = planner.cover(width, False, hidden)
+    k = planner.library.types.depth(hidden)
+    _, covers = planner.cover(width, False, k)
     # The range of a rounded state is that of all sequences.
     apart = 1 if cell.rounds else min(rows, most)
     blocks = dict.fromkeys(-(-rows // tasks) for tasks in range(1, apart + 1))
-    cuts = [RecurrenceCut(min(blocks, key=lambda block: covers[block].cycles(hidden)), 1)]
+    cuts = [RecurrenceCut(min(blocks, key=lambda block: covers[block].cycles(k)), 1)]
     panels = -(-len(cell.gates) * hidden // (width * planner.library.lanes))
     team = min(most, panels, MAX_TEAM)
     if team > 1:
@@ -61,6 +62,6 @@ def recurrence_cut(
 def recurrence_ukernels(planner: Planner, width: int) -> RecurrenceUKernels:
     """What the estimate knows of the uKernels of a library."""
     return RecurrenceUKernels(
-        planner.library.types.c, planner.library.lanes, width,
+        planner.library.types, planner.library.lanes, width,
         lambda vectors, tail, k: planner.cover(vectors, tail, k)[1],
     )  # fmt: skip

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ftuner.core.dim import product
-from ftuner.core.dtype import INT8, INT32
-from ftuner.core.recurrence import Cell
+from ftuner.core.dtype import INT8, INT16, INT32
+from ftuner.core.recurrence import MAX_TEAM, Cell
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.placement import Placement
@@ -15,6 +15,10 @@ from ftuner.graph.steps import DimText, ViewStep
 
 PANEL_COLUMNS = 64
 """Columns of packed weights are a multiple of the lanes of a vector, which divide this."""
+ROW_LEVELS = 64
+"""Rows of rounded states have a multiple of this many levels: they are written by vectors."""
+HEAD_BYTES = 64
+"""Room for the scale and the zero point before a rounded state."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +86,19 @@ def lower(node: Node, placement: Placement) -> tuple[View, ...]:
     recurrent = placement.contiguous(weight, INT8 if levels else dtype)
     places = tuple(_place(value, placement) for value in node.outputs)
     batch, (width, hidden) = x.shape[1], weight.shape
+    assert isinstance(width, int)
+    assert isinstance(hidden, int)
+    padded = -(-width // PANEL_COLUMNS) * PANEL_COLUMNS
+    # One plane more for the new state.
+    sums = batch * ((padded if cell.rounds else width) + (len(cell.planes) + 1) * hidden)
     if cell.rounds:
-        # Rows of sums end with a panel, and those of rounded states with a vector.
-        assert isinstance(width, int)
-        width = -(-width // PANEL_COLUMNS) * PANEL_COLUMNS + PANEL_COLUMNS
-    # The last element is the scale of a rounded state.
-    sums = batch * (width + len(cell.planes) * hidden) + 1
+        # Each member of a team rounds the state for itself, to levels of 16 bits at most.
+        row = -(-hidden // ROW_LEVELS) * ROW_LEVELS
+        row = row * INT16.itemsize // dtype.itemsize if levels else row
+        sums += MAX_TEAM * (batch * row + HEAD_BYTES // dtype.itemsize)
     planes = placement.apart(TensorType(dtype, (sums,))).buffer
     panels = None
     if recurrent.buffer.array is None:
-        assert isinstance(width, int)
-        padded = -(-width // PANEL_COLUMNS) * PANEL_COLUMNS
         panels = placement.apart(TensorType(dtype, (product((padded, hidden)),))).buffer
     placement.add(
         RecurrenceStep(

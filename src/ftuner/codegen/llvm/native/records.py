@@ -387,8 +387,6 @@ class LevelPanel:
     """Vectors of a panel; a lane has the steps of a column."""
     STEPS = 4
     """k steps of a group."""
-    ROW = 16
-    """Rows of levels of 16 bits have a multiple of this many."""
 
 
 class AllCovers:

@@ -193,11 +193,12 @@ def _fit_transforms(ring: Ring, tuning: CpuTuning) -> dict[str, Fitted]:
     return {"winograd_transform_ratio": Fitted(between(ratio, prior, error), error)}
 
 
-_CELL = Cell("lstm", (Activation("sigmoid"), Activation("tanh"), Activation("tanh")))
+_CELL = Cell("gru", (Activation("sigmoid"), Activation("tanh")))
+"""Each of its two stages has two phases, however a team shares the columns."""
 
 
 class _Recurrence(NamedTuple):
-    """An LSTM on one sequence, whose weight is in the caches nearest to a core."""
+    """A GRU on one sequence, whose weight is in the caches nearest to a core."""
 
     hidden: int
     length: int
