@@ -59,10 +59,6 @@ class ProductTypes:
         """The steps of k of rows of so many numbers, if these are side by side in words."""
         return -(-numbers // self.a.numbers)
 
-    def depth(self, numbers: int) -> int:
-        """The steps of k of rows of so many numbers, if these are side by side in words."""
-        return -(-numbers // self.a.numbers)
-
     @property
     def steps(self) -> int:
         """Multiply-adds in turn for an element of A, which is one step of k."""
