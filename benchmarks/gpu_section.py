@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.gpu_journal import Fault, Journal
-from ftuner.core.child_processes import end_with_parent
+from ftuner.core.operating_system import end_with_parent
 
 SECTIONS = {
     "tuning": "benchmarks.gpu_tuning",

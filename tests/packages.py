@@ -15,6 +15,8 @@ from pathlib import Path
 
 from tests.snippets import write_encoder
 
+from ftuner.core.version import VERSION
+
 ROOT = Path(__file__).parent.parent
 MOST_BYTES = {".whl": 3 << 20, ".gz": 6 << 20}
 UNWANTED = re.compile(r"__pycache__|\.pyc$|_cache/|\.hypothesis|\.so$|\.jsonl|\.venv")
@@ -77,35 +79,52 @@ def check_metadata(text: str) -> None:
     assert metadata["Author"]
 
 
-def use(package: Path, tools: Path, python: str, folder: Path) -> None:
-    """Install a package in a virtual environment and multiply; with its extra, run a model; with
-    its tools, find their commands."""
+def write_index(folder: Path, packages: list[Path]) -> str:
+    """Write a package index of files; returns its address."""
+    for package in packages:
+        project = re.split(r"-\d", package.name)[0].replace("_", "-")
+        page = folder / project / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        with page.open("a") as file:
+            file.write(f'<a href="{package.as_uri()}">{package.name}</a>\n')
+    return folder.as_uri()
+
+
+def use(package: Path, index: str, python: str, folder: Path) -> None:
+    """Install a package from an index in a virtual environment and multiply; with its extra, run a
+    model; with its tools, find their commands; without it, find nothing."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     inside = folder / "bin" / "python"
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "FTUNER_CACHE_DIR")}
     clean["FTUNER_CACHE_DIR"] = str(folder / "cache")
     write_encoder(folder / "encoder.onnx")
-    for wanted, code in ((str(package), PRODUCT), (f"{package}[onnx]", MODEL)):
-        pip = [str(inside), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, wanted], check=True, env=clean)
+    kind = "--only-binary" if package.suffix == ".whl" else "--no-binary"
+    pip = [str(inside), "-m", "pip", "-qq", "--disable-pip-version-check"]
+    install = [*pip, "install", "--extra-index-url", index, f"{kind}=ftuner"]
+    for wanted, code in (("ftuner", PRODUCT), ("ftuner[onnx]", MODEL)):
+        subprocess.run([*install, f"{wanted}=={VERSION}"], check=True, env=clean)
         subprocess.run([str(inside), "-c", code], check=True, env=clean, cwd=folder)
     program = str(folder / "bin" / "ftuner")
     subprocess.run([program, "--version"], check=True, env=clean, stdout=subprocess.DEVNULL)
     bench = [program, "bench", "gemm", "7", "8", "9", "--peers", "numpy"]
     without = subprocess.run(bench, check=False, env=clean, capture_output=True, text=True)
     assert "pip install ftuner-tools" in without.stderr
-    subprocess.run([*pip, str(tools)], check=True, env=clean)
+    subprocess.run([*install, "ftuner-tools"], check=True, env=clean)
     subprocess.run(bench, check=True, env=clean, stdout=subprocess.DEVNULL)
+    subprocess.run([*pip, "uninstall", "--yes", "ftuner", "ftuner-tools"], check=True, env=clean)
+    left = {path.name for path in folder.rglob("*ftuner*") if path.suffix != ".pyc"}
+    assert left == set(), "files beside the cache"
 
 
 def main(pythons: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        *_, tools = built(ROOT / "tools", folder / "tools")
-        for package in built(ROOT, folder / "dist"):
+        packages = built(ROOT, folder / "dist")
+        index = write_index(folder / "index", [*packages, *built(ROOT / "tools", folder / "tools")])
+        for package in packages:
             check(package)
             for number, python in enumerate(pythons):
-                use(package, tools, python, folder / f"{number}{package.suffix}")
+                use(package, index, python, folder / f"{number}{package.suffix}")
                 print(f"{package.name} with {python}: installed and used", flush=True)
 
 

@@ -32,8 +32,8 @@ _SEPARATOR = "\x1e"
 NOT_HERE = ("ftuner demo", "ftuner bench")
 """Commands that take long, and have tests of their own."""
 OTHER_COMMANDS = (
-    "cp ", "docker ", "mkdocs ", "pip install ", "python -m ", "python3 -m venv ", "scripts/",
-    "source ",
+    "cp ", "docker ", "mkdocs ", "pip download ", "pip install ", "python -m ", "python3 -m venv ",
+    "scripts/", "source ",
 )  # fmt: skip
 """How lines begin that install or measure something, and so are not run."""
 COLUMNS = 90

@@ -74,6 +74,13 @@ ONLY_ON_GPU = {
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""
+OF_THE_SYSTEM = {"ftuner.core.operating_system", "ftuner.core.forks"}
+"""The modules that ask the operating system for what only some have; the second for forks alone."""
+OF_SOME_SYSTEMS = {
+    "CDLL", "MADV_HUGEPAGE", "MAP_ANONYMOUS", "MAP_PRIVATE", "PROT_EXEC", "fork", "libc_ver",
+    "madvise", "memfd_create", "prctl", "register_at_fork", "sched_getaffinity",
+    "sched_setaffinity", "syscall", "sysconf",
+}  # fmt: skip
 SECONDS_TO_IMPORT = 1.0
 """The aim is 0.3 s; the rest is for machines that are busy."""
 
@@ -137,6 +144,15 @@ def test_imports_go_down(module: str) -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if layer_of(m) == "core"])
 def test_core_stands_alone(module: str) -> None:
     assert {layer_of(imported) for imported in imports_of(module)} <= {"core", "errors"}
+
+
+def test_one_module_knows_the_system() -> None:
+    """What only some systems have is asked for where the fall-back is, too."""
+    for module in MODULES.keys() - OF_THE_SYSTEM:
+        for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                assert node.attr not in OF_SOME_SYSTEMS, f"{module}:{node.lineno}: {node.attr}"
+                assert ast.unparse(node) != "sys.platform", f"{module}:{node.lineno}"
 
 
 def test_the_tools_are_not_imported() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
 from ftuner.core.given import ElementType
+from ftuner.core.operating_system import give_back_freed
 from ftuner.errors import (
     ConfigurationError,
     ExportError,
@@ -34,7 +35,7 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.splitting import SplitGraph, divided
 from ftuner.models import LateModel, Model, ModuleModel, UnrankedModel
 from ftuner.runtime.backend import Backend, Options
-from ftuner.runtime.cpu.memory import give_back_freed, reuse
+from ftuner.runtime.cpu.memory import reuse
 from ftuner.runtime.devices import CPU
 from ftuner.runtime.model import ANY_RANK, TensorSpec
 from ftuner.runtime.preparing import Extents

@@ -189,7 +189,7 @@ def test_features_are_those_of_every_core(tmp_path: Path) -> None:
 def test_a_matrix_unit_needs_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permits: bool
 ) -> None:
-    monkeypatch.setattr(system, "_permits_matrix_unit", lambda: permits)
+    monkeypatch.setattr(system, "permits_matrix_unit", lambda: permits)
     write(tmp_path, {"proc/cpuinfo": f"processor: 0\nflags: {AVX512} amx_tile amx_int8"})
     features = facts_of(tmp_path).features
     assert ("amx_int8" in features, "avx512f" in features) == (permits, True)

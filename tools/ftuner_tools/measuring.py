@@ -22,7 +22,7 @@ from rich.progress import track
 from ftuner import errors
 from ftuner.cli.arrays import random_inputs
 from ftuner.cli.output import read_specs
-from ftuner.core.child_processes import end_with_parent
+from ftuner.core.operating_system import end_with_parent
 from ftuner_tools.agreement import agreement
 from ftuner_tools.engines import ENGINES, Array, Call
 from ftuner_tools.onnx_engines import ONNX_ENGINES, BindAll

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ftuner
+from ftuner.core.operating_system import own_affinity
 from ftuner.core.units import capacity, count
 from ftuner.errors import CacheWarning, ConfigurationError, FTunerError
 from ftuner.hardware.isa import instruction_sets
@@ -23,7 +24,6 @@ from ftuner.hardware.system import (
     SystemFacts,
     cpu_quota,
     memory_limit,
-    own_affinity,
     promised_isas,
     read_system,
     read_text,

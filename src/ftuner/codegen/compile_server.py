@@ -16,7 +16,7 @@ import sys
 from importlib import import_module
 from typing import BinaryIO, NamedTuple
 
-from ftuner.core.child_processes import end_with_parent
+from ftuner.core.operating_system import end_with_parent
 from ftuner.errors import CompileError
 
 HELLO, RESULT, ERROR = b"hello", b"right", b"wrong"

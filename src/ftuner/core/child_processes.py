@@ -6,10 +6,8 @@ Python is embedded it is the user's program, which would start itself again and 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import signal
 import sys
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -18,7 +16,6 @@ VARIABLE = "FTUNER_CHILD"
 """The tasks of this process and of those that started it. None of them is given to a child again,
 whatever program the child turns out to be."""
 _PYTHON = re.compile(r"(python|pypy)w?[\d.]*t?d?(\.exe)?", re.IGNORECASE)
-_PR_SET_PDEATHSIG = 1
 
 
 class Child(NamedTuple):
@@ -63,10 +60,3 @@ def has_interpreter() -> bool:
     expected = {os.path.realpath(os.path.join(p, inner)) for p in prefixes for inner in folders}
     is_named = _PYTHON.fullmatch(os.path.basename(sys.executable)) is not None
     return is_named and os.access(real, os.X_OK) and not found.isdisjoint(expected)
-
-
-def end_with_parent() -> None:
-    """Have the system kill this process when the thread that started it ends, on Linux. Elsewhere
-    a child ends when it next reads from its parent."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -7,17 +7,15 @@ other systems have neither. Whatever is missing is replaced by a conservative de
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import math
 import mmap
-import os
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
+from ftuner.core.operating_system import glibc_sysconf, own_affinity, permits_matrix_unit
 from ftuner.errors import HardwareError
 from ftuner.hardware.isa import MATRIX_UNIT, instruction_sets
 
@@ -207,7 +205,7 @@ def read_system(
         features=_permitted(features),
         caches=(
             _caches_from_sys(root, siblings, cores)
-            or _caches_from_sysconf(sysconf or _os_sysconf, cores)
+            or _caches_from_sysconf(sysconf or glibc_sysconf, cores)
             or _caches_assumed(cores)
         ),
         page_bytes=mmap.PAGESIZE,
@@ -238,38 +236,11 @@ def promised_isas(facts: SystemFacts) -> tuple[str, ...]:
     return tuple(row.name for row in instruction_sets(facts.architecture))
 
 
-_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
-"""Of Linux on x86-64: a system call, what it shall do, and which registers it concerns."""
-
-
 def _permitted(features: frozenset[str]) -> frozenset[str]:
     """Features without those of a matrix unit, if the system does not permit this process to use
     it."""
     of_unit = {name for name in features if name.startswith(MATRIX_UNIT)}
-    return features if not of_unit or _permits_matrix_unit() else features - of_unit
-
-
-@cache
-def _permits_matrix_unit() -> bool:
-    """Ask Linux for the registers of x86's matrix unit, for all threads of this process and of its
-    children; whether it gives them. Without its permission their use ends a process."""
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        return False
-    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
-
-
-def own_affinity() -> Collection[int]:
-    """The CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return range(os.cpu_count() or 1)
-
-
-def _os_sysconf(name: int) -> int:
-    # The numbers are glibc's: elsewhere they would ask for something else.
-    if platform.libc_ver()[0] != "glibc":
-        return 0
-    return os.sysconf(name)
+    return features if not of_unit or permits_matrix_unit() else features - of_unit
 
 
 def _cpu_list(text: str | None) -> frozenset[int]:

@@ -26,8 +26,9 @@ from typing import Any, NamedTuple, cast
 
 from ftuner.codegen.compile_server import ERROR, HELLO, read_answer
 from ftuner.core.child_processes import Child, python_child
+from ftuner.core.operating_system import own_affinity
 from ftuner.errors import CompileError
-from ftuner.hardware.system import cpu_quota, own_affinity
+from ftuner.hardware.system import cpu_quota
 
 log = logging.getLogger(__name__)
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy.typing as npt
 
 from ftuner.core.evaluation import evaluate
+from ftuner.core.operating_system import give_back_freed
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count
 from ftuner.errors import GraphError, PickleError, ShapeError
@@ -19,7 +20,6 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Backend, Executable, Options
 from ftuner.runtime.batches import Batches
 from ftuner.runtime.chain import Chain, Note
-from ftuner.runtime.cpu.memory import give_back_freed
 from ftuner.runtime.kept_memory import Memory, together
 from ftuner.runtime.ops.operands import AnyTensor, Foreign
 from ftuner.runtime.preparing import Extents, Prepared, known_extents, shape_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,11 @@ from ftuner.errors import ObjectFileError
 X86_64, AARCH64 = 62, 183
 PAGE_BYTES = 4096
 BASE = 0x10_0000
+FOREIGN = (
+    "x86_64-pc-windows-msvc", "x86_64-apple-darwin24.0.0", "arm64-apple-darwin24.0.0",
+    "aarch64-pc-windows-msvc",
+)  # fmt: skip
+"""Triples of other systems, which LLVM gives ELF objects, too."""
 
 
 def code_of(
@@ -131,12 +137,16 @@ def test_only_addresses_change_with_the_base(name: str) -> None:
     assert blocks[0] == blocks[1]
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_generated_code_has_known_relocations(name: str) -> None:
+@pytest.mark.parametrize(
+    "triple", [*(t.triple for t in TARGETS.values()), *(f"{t}-elf" for t in FOREIGN)]
+)
+def test_generated_code_has_known_relocations(triple: str) -> None:
     """Attention calls, reads tables of constants, and is the largest of the kernels of graphs."""
+    name = "x86_64" if triple.startswith("x86_64") else "aarch64"
     emitter, fused = "ftuner.schedules.attention.cpu_kernel", name == "aarch64"
     bundle = kernel_bundle(emitter, "attention", FLOAT32, 2, FLOAT32, True, False, False, 16, fused)
-    found = parse(compile_bundle(bundle, TARGETS[name]))
+    found = parse(compile_bundle(bundle, replace(TARGETS[name], triple=triple)))
+    assert MACHINES[found.machine].name == name
     assert any(section.relocations for section in found.sections.values())
     linked = Linked([found], PAGE_BYTES)
     assert bundle.symbol in linked.symbols

@@ -66,7 +66,7 @@ def test_llvm_loads_the_same() -> None:
 
 @ELF
 def test_llvm_loads_where_caches_cannot_be_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftuner.codegen.llvm.objects.loading._instruction_flush", lambda: None)
+    monkeypatch.setattr("ftuner.codegen.llvm.objects.loading.instruction_flush", lambda: None)
     loaded = LoadedObject(objects(), ["scaled", "triple"])
     check(loaded.addresses["scaled"])
     with pytest.raises(ObjectFileError, match="no object defines fourfold"):

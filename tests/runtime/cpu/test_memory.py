@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ftuner.core.operating_system import give_back_freed
 from ftuner.errors import AllocationError
 from ftuner.runtime.cpu import memory
 from ftuner.runtime.cpu.memory import (
@@ -23,7 +24,6 @@ from ftuner.runtime.cpu.memory import (
     BLOCK_BYTES,
     HUGE_PAGE_BYTES,
     Arena,
-    give_back_freed,
     long_lived,
     passing,
     reuse,

@@ -17,14 +17,11 @@ outputs never sees one written again.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
-import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -33,6 +30,7 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES
 from ftuner.core.forks import fork_safe_lock, renew_after_fork
+from ftuner.core.operating_system import ask_for_huge_pages, private_pages, reservable_bytes
 from ftuner.errors import AllocationError
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.kept_memory import Keeper, KeptMemory
@@ -48,8 +46,6 @@ longer."""
 RESERVED_BYTES = 4 << 30
 """Address space reserved for an arena. Derived: more than the activations of any model known to us
 take on a CPU, and little of the 128 TiB of a process."""
-_NO_RESERVE = 0x4000
-"""`MAP_NORESERVE` of Linux, on all architectures that have a code generator."""
 
 
 NO_MEMORY = (MemoryError, ValueError, OverflowError)
@@ -129,7 +125,7 @@ class Pages(mmap.mmap):
     """The bytes that are used."""
 
     @classmethod
-    def new(cls, size: int, flags: int = 0) -> Pages:
+    def new(cls, size: int, reserves_only: bool = False) -> Pages:
         """Pages that nobody has accessed, for `size` bytes or a few more. From the size of a huge
         page on they are huge where the system has them.
 
@@ -138,19 +134,14 @@ class Pages(mmap.mmap):
         """
         huge = HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else 0
         try:
-            # Private: a forked child must not write to its parent's pages.
-            private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags
             rounded = _lengths(size).start
-            pages = cls(-1, rounded + huge, flags=private)
+            pages = cls(-1, rounded + huge, **private_pages(reserves_only))
         except (OSError, ValueError, OverflowError) as error:
             raise AllocationError(f"cannot allocate {size} bytes: {error}") from error
         pages.capacity = rounded
         if huge:
             pages.begin = -int(np.frombuffer(pages, np.uint8).ctypes.data) % huge
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                # A kernel without huge pages refuses the advice, which is harmless.
-                with suppress(OSError):
-                    pages.madvise(mmap.MADV_HUGEPAGE)
+            ask_for_huge_pages(pages)
         return pages
 
     def array(self, size: int) -> Array:
@@ -265,11 +256,13 @@ class Arena:
             AllocationError: the system does not have as much.
         """
         if self._memory.nbytes < size:
-            reserved = _reserved_bytes()
+            # At most the machine's memory, so that the system refuses a larger size at once and the
+            # out-of-memory killer is not triggered.
+            reserved = min(RESERVED_BYTES, reservable_bytes())
             try:
                 if size > reserved:
                     raise AllocationError
-                self._memory = Pages.new(reserved, _NO_RESERVE).array(reserved)
+                self._memory = Pages.new(reserved, reserves_only=True).array(reserved)
             except AllocationError:
                 # More than expected, or the system counts reserved addresses as memory. An arena
                 # that grows again and again, as that of a text does, has room for more.
@@ -282,24 +275,6 @@ class Arena:
     def touch(self) -> None:
         """Have the system allocate all pages now."""
         self._memory[: self.size : mmap.PAGESIZE] = 0
-
-
-def give_back_freed() -> None:
-    """Return the pages of freed memory to the system. Reading a model makes and frees several
-    copies of its weights, whose pages the C library would keep: 40 MB of MobileNetV2's 14 MB of
-    weights. Only glibc has such a function."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
-
-
-def _reserved_bytes() -> int:
-    """Bytes that an arena reserves: at most the machine's memory, so that the system refuses a
-    larger size at once and the out-of-memory killer is not triggered."""
-    if sys.platform != "linux":
-        return 0
-    return min(RESERVED_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
 MAX_SPARE_BYTES = 256 << 20

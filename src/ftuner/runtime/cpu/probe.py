@@ -20,12 +20,10 @@ import ctypes
 import itertools
 import logging
 import math
-import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +37,7 @@ from ftuner.codegen.llvm.kernels.microbenchmarks import (
     Microbenchmarks,
 )
 from ftuner.codegen.llvm.objects.jit import host_features
+from ftuner.core.operating_system import own_affinity, pin_thread
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.isa import FIXED, OF_NARROW, InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
@@ -187,13 +186,11 @@ def _whole(size: float) -> int:
 def _on_threads(threads: int, task: Callable[[int], object]) -> None:
     """Run a task on threads pinned to different CPUs, where the system allows it: a scheduler may
     leave two threads on one CPU, which would halve the measured bandwidth."""
-    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cpus = sorted(own_affinity())
 
     def run(thread: int) -> None:
         if len(cpus) >= threads:
-            # The CPU may have been removed meanwhile.
-            with suppress(OSError):
-                os.sched_setaffinity(0, {cpus[thread]})
+            pin_thread(cpus[thread])
         task(thread)
 
     workers = [threading.Thread(target=run, args=(i,)) for i in range(threads)]

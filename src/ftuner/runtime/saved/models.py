@@ -22,6 +22,7 @@ from ftuner.codegen.llvm.objects.linking import Image
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.forks import fork_safe_lock
+from ftuner.core.operating_system import SYSTEM, instruction_flush
 from ftuner.core.version import VERSION
 from ftuner.errors import (
     ConfigurationError,
@@ -270,6 +271,7 @@ def _body(model: Model, sections: _Sections) -> dict[str, Any]:
     return {
         "isa": row.name,
         "architecture": row.architecture,
+        "system": SYSTEM,
         "flags": needed_flags(row, _facts(), bundles),
         "hardware": hardware_document(kernels.hardware),
         "append_in_place": model.append_in_place,
@@ -352,6 +354,10 @@ def _fitting(content: Any, facts: SystemFacts, path: str, asked: str | None) -> 
         missing = set(body["flags"]) - facts.features if facts.features else set()
         if body["architecture"] != facts.architecture:
             reasons.append(f"{isa}: of {body['architecture']}, and this is {facts.architecture}")
+        elif body["system"] != SYSTEM:
+            reasons.append(f"{isa}: of {body['system']}, and this is {SYSTEM}")
+        elif instruction_flush() is None:
+            reasons.append(f"{isa}: this process cannot place code by itself")
         elif missing:
             reasons.append(f"{isa}: this machine lacks {', '.join(sorted(missing))}")
         elif asked and asked != isa:

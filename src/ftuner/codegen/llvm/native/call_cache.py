@@ -9,7 +9,6 @@ computes.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import llvmlite.ir as ir
@@ -38,13 +37,12 @@ from ftuner.codegen.llvm.native.symbols import (
     TAKE_WORKSPACE_SYMBOL,
     known_call_symbol,
 )
+from ftuner.core.operating_system import CLOCK
 from ftuner.hardware.tuning import NativeTuning
 
 NULL = ir.Constant(PTR, None)
 ANY_PROBE_SHIFT = 64 - (Site.PROBES - 1).bit_length()
 """The high bits of a 64-bit product, as many as a probe number has."""
-CLOCK_MONOTONIC = 1
-"""Linux's number of the clock."""
 
 
 def emit_known_call(
@@ -353,14 +351,14 @@ def _give_back_workspace(builder: ir.IRBuilder, site: ir.Value, workspace: ir.Va
 
 
 def _nanoseconds(builder: ir.IRBuilder, wanted: ir.Value) -> ir.Value:
-    """The clock's time in ns if `wanted`, else 0; always 0 on systems other than Linux."""
+    """The clock's time in ns if `wanted`, else 0; always 0 where the system has no clock."""
     time = reserve(builder, ir.ArrayType(I64, 2))
     for i in range(2):
         set_slot(builder, time, i, const(0))
-    if sys.platform == "linux":
+    if CLOCK is not None:
         function = intrinsic(builder.module, "clock_gettime", I32, [I32, PTR])
         with builder.if_then(wanted):
-            builder.call(function, [ir.Constant(I32, CLOCK_MONOTONIC), time])
+            builder.call(function, [ir.Constant(I32, CLOCK), time])
     seconds, rest = (slot(builder, time, i) for i in range(2))
     return builder.add(builder.mul(seconds, const(10**9)), rest)
 

@@ -29,7 +29,6 @@ from ftuner.codegen.llvm.native.thread_state import (
     settle,
 )
 from ftuner.codegen.llvm.native.waiting import (
-    has_system_calls,
     mailbox_of,
     polls_for_job,
     polls_for_others,
@@ -37,6 +36,7 @@ from ftuner.codegen.llvm.native.waiting import (
     wake,
     wake_threads,
 )
+from ftuner.core.operating_system import has_system_calls
 from ftuner.hardware.tuning import NativeTuning
 
 JOB_TYPE = ir.FunctionType(VOID, [PTR, I64])

@@ -13,7 +13,6 @@ in the mode that a process starts with. The caller's mode is restored afterwards
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -34,7 +33,8 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
-from ftuner.codegen.llvm.native.waiting import GETTID, has_system_calls, mailbox_of, system_call
+from ftuner.codegen.llvm.native.waiting import mailbox_of, system_call
+from ftuner.core.operating_system import GETTID, has_system_calls, is_x86
 
 
 def current_cpu(builder: ir.IRBuilder) -> ir.Value:
@@ -164,23 +164,19 @@ def restore_float_mode(builder: ir.IRBuilder, before: ir.Value) -> None:
         _set_mode(builder, before)
 
 
-def _is_x86() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")
-
-
 def _default() -> ir.Constant:
-    return ir.Constant(I32, _X86_DEFAULT) if _is_x86() else ir.Constant(I64, _AARCH64_DEFAULT)
+    return ir.Constant(I32, _X86_DEFAULT) if is_x86() else ir.Constant(I64, _AARCH64_DEFAULT)
 
 
 def _differs(builder: ir.IRBuilder, mode: ir.Value) -> ir.Value:
     """Whether a mode differs from the default."""
-    if _is_x86():
+    if is_x86():
         mode = builder.and_(mode, ir.Constant(I32, ~_X86_FLAGS & 0xFFFFFFFF))
     return builder.icmp_unsigned("!=", mode, _default())
 
 
 def _mode(builder: ir.IRBuilder) -> ir.Value:
-    if not _is_x86():
+    if not is_x86():
         return builder.call(intrinsic(builder.module, "llvm.aarch64.get.fpcr", I64, []), [])
     place = reserve(builder, I32, 4)
     store = intrinsic(builder.module, "llvm.x86.sse.stmxcsr", VOID, [PTR])
@@ -189,7 +185,7 @@ def _mode(builder: ir.IRBuilder) -> ir.Value:
 
 
 def _set_mode(builder: ir.IRBuilder, mode: ir.Value) -> None:
-    if not _is_x86():
+    if not is_x86():
         function = intrinsic(builder.module, "llvm.aarch64.set.fpcr", VOID, [I64])
         builder.call(function, [mode])
         return

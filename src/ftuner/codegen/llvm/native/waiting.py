@@ -11,8 +11,6 @@ never for a worker that has not come. A team of one task does its parts without 
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,16 +30,8 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot, TeamState
+from ftuner.core.operating_system import FUTEX, has_system_calls, is_x86, nap, system_call_number
 from ftuner.hardware.tuning import NativeTuning
-
-FUTEX, GETTID = "futex", "gettid"
-_NUMBERS = {"x86_64": {FUTEX: 202, GETTID: 186}, "aarch64": {FUTEX: 98, GETTID: 178}}
-"""By architecture, as the kernel's headers have them."""
-
-
-def has_system_calls() -> bool:
-    """Whether this is Linux, on an architecture whose numbers are known."""
-    return sys.platform == "linux" and platform.machine() in _NUMBERS
 
 
 def system_call(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
@@ -50,7 +40,7 @@ def system_call(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Va
     function = builder.module.globals.get(symbol)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(I64, [I64], var_arg=True), symbol)
-    return builder.call(function, [const(_NUMBERS[platform.machine()][name]), *arguments])
+    return builder.call(function, [const(system_call_number(name)), *arguments])
 
 
 def mailbox_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
@@ -63,12 +53,8 @@ _FUTEX_WAIT_PRIVATE = 128
 _FUTEX_WAKE_PRIVATE = 129
 
 
-def _is_x86() -> bool:
-    return platform.machine().lower() in ("x86_64", "amd64")
-
-
 def _pause(builder: ir.IRBuilder) -> None:
-    if _is_x86():
+    if is_x86():
         builder.call(intrinsic(builder.module, "llvm.x86.sse2.pause", VOID, []), [])
     else:
         hint = intrinsic(builder.module, "llvm.aarch64.hint", VOID, [I32])
@@ -85,7 +71,7 @@ def wake_threads(builder: ir.IRBuilder, address: ir.Value, most: int) -> None:
 
 
 def _polls_per_us(tuning: NativeTuning) -> int:
-    return tuning.polls_per_us_x86 if _is_x86() else tuning.polls_per_us_other
+    return tuning.polls_per_us_x86 if is_x86() else tuning.polls_per_us_other
 
 
 def polls_for_job(tuning: NativeTuning) -> ir.Constant:
@@ -141,8 +127,8 @@ def wait_until(
         _futex(builder, address, _FUTEX_WAIT_PRIVATE, seen)
         builder.atomic_rmw("sub", sleepers, const(1), "seq_cst")
     else:
-        function = intrinsic(builder.module, "usleep", I32, [I32])
-        builder.call(function, [ir.Constant(I32, tuning.nap_us)])
+        name, duration = nap(tuning.nap_us)
+        builder.call(intrinsic(builder.module, name, VOID, [I32]), [ir.Constant(I32, duration)])
     count.add_incoming(following, builder.block)
     builder.branch(poll)
     builder.position_at_end(done)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ftuner.core.forks import wait_before_fork
+from ftuner.core.operating_system import object_triple
 from ftuner.hardware.isa import (
     LISTED_FEATURES,
     MATRIX_UNIT,
@@ -119,13 +120,13 @@ def host_target(isa: str) -> Target:
         if not on or name.startswith(row.features_off)
     )
     version = ".".join(map(str, llvm.llvm_version_info))
-    return Target(llvm.get_process_triple(), cpu, ",".join((*wanted, *off)), version)
+    return Target(object_triple(llvm.get_process_triple()), cpu, ",".join((*wanted, *off)), version)
 
 
 @lru_cache(maxsize=16)
 def _machine(target: Target) -> Any:
     llvm = _binding()
-    if target.triple != llvm.get_process_triple():
+    if target.triple != object_triple(llvm.get_process_triple()):
         # All targets take 10 MB, which only code for another architecture needs.
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
@@ -168,15 +169,14 @@ def compile_assembly(module: Any, target: Target, inlines: bool = False) -> str:
 
 
 class Engine:
-    """Objects loaded by LLVM's own loader, for formats that ftuner's loader does not know. Symbols
-    are valid as long as this value exists."""
+    """Objects loaded by LLVM's own loader, where ftuner's cannot place code. Symbols are valid as
+    long as this value exists."""
 
     def __init__(self, objects: Sequence[bytes]) -> None:
         llvm = _binding()
         # MCJIT takes ownership of its target machine and its module: both are made for it.
-        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-            opt=0, jit=True
-        )
+        triple = object_triple(llvm.get_process_triple())
+        machine = llvm.Target.from_triple(triple).create_target_machine(opt=0, jit=True)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         for data in objects:
             self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(data))
