@@ -31,10 +31,10 @@ from tests.random_graphs.generating import seeded
 
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx.importer import import_record, read_model
-from ftuner.graph.answers import Answer, RunTimeNumberError, answered, sized
 from ftuner.graph.builder import COMMUTATIVE
 from ftuner.graph.ir import Graph, RandomKey, Value
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.specialization import Answer, RunTimeNumberError, answered, sized
 from ftuner.runtime.reference import run_reference
 
 MOST_QUESTIONS = 12

@@ -74,7 +74,7 @@ ONLY_ON_GPU = {
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and
 why. All others stand for the same concept on both devices, and have the same name."""
-OF_THE_SYSTEM = {"ftuner.core.operating_system", "ftuner.core.forks"}
+OF_THE_SYSTEM = {"ftuner.core.operating_system", "ftuner.core.fork_safety"}
 """The modules that ask the operating system for what only some have; the second for forks alone."""
 OF_SOME_SYSTEMS = {
     "CDLL", "MADV_HUGEPAGE", "MAP_ANONYMOUS", "MAP_PRIVATE", "PROT_EXEC", "fork", "libc_ver",

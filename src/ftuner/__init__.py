@@ -158,7 +158,7 @@ _HOMES = {
 """The module of each name that is imported when it is first asked for."""
 
 # From now on, a child may be forked while other threads import.
-import_module("ftuner.core.forks")
+import_module("ftuner.core.fork_safety")
 
 # A package has the name of a function. Its import would replace the function, so it comes first.
 import_module("ftuner.hardware")

@@ -29,11 +29,11 @@ from ftuner.errors import (
 from ftuner.frontends.onnx.importer import import_record, read_model
 from ftuner.frontends.onnx.reading import Source
 from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord, Variant
-from ftuner.graph.answers import Answer, RunTimeNumberError
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.specialization import Answer, RunTimeNumberError
 from ftuner.graph.splitting import SplitGraph, divided
-from ftuner.models import LateModel, Model, ModuleModel, UnrankedModel
+from ftuner.models import Model, ModuleModel, SpecializedModel, UnrankedModel
 from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.cpu.memory import reuse
 from ftuner.runtime.devices import CPU
@@ -263,8 +263,8 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
     try:
         if isinstance(saved.graph, SplitGraph):
             return made(saved.graph)
-        found = LateModel.from_saved(saved.graph, made, options)
-        assert isinstance(found, LateModel)
+        found = SpecializedModel.from_saved(saved.graph, made, options)
+        assert isinstance(found, SpecializedModel)
         return found
     except FTunerError:
         raise
@@ -323,7 +323,7 @@ def _made(
             graph = _imported(record, ())
         except RunTimeNumberError as need:
             options = replace(options, shared=options.shared or SharedWeights())
-            found: Model = LateModel(
+            found: Model = SpecializedModel(
                 partial(_imported, record), lambda g: compiled(replace(g), backend, options), need,
                 _declared(record.declared_outputs), options, variants,
             )  # fmt: skip

@@ -14,7 +14,7 @@ from ftuner.cost.step import Machine
 from ftuner.errors import InputError
 from ftuner.graph.ir import Graph
 from ftuner.report.model import ModelExplanation, explain_model
-from ftuner.runtime import chosen_model, late_model, model
+from ftuner.runtime import chosen_model, model, specialization
 from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.ops.operands import Operand
@@ -120,7 +120,7 @@ class ModuleModel(Model):
         return ran.calling.returned(outputs, feeds)
 
 
-class LateModel(late_model.LateModel, Model):
+class SpecializedModel(specialization.SpecializedModel, Model):
     """A model whose graph depends on numbers that are known only at run time."""
 
     def explain(

@@ -25,10 +25,10 @@ from ftuner.core.dtype import HALF_DTYPES
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx import Imported, import_model
 from ftuner.frontends.onnx.importer import import_record, read_model
-from ftuner.graph.answers import Answer, RunTimeNumberError, answered, sized
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.specialization import Answer, RunTimeNumberError, answered, sized
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference

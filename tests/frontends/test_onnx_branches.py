@@ -19,7 +19,7 @@ from tests.frontends.control_models import (
 
 from ftuner.inference import Model
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.late_model import LateModel
+from ftuner.runtime.specialization import SpecializedModel
 
 
 def branches(then: list[Any], otherwise: list[Any], rank: int) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_a_condition_of_few_numbers_makes_a_model_for_each_branch(widest: CpuBac
     ]  # fmt: skip
     model = model_of(nodes, [value("x", ["n", 4]), value("c", [], BOOL)], [value("y", ["n", 4])])
     feeds = [{"x": floats(2, 4), "c": np.array(c)} for c in (True, False)]
-    assert isinstance(expect_agreement(model, *feeds), LateModel)
+    assert isinstance(expect_agreement(model, *feeds), SpecializedModel)
 
 
 def test_a_branch_that_needs_numbers_is_chosen_first(widest: CpuBackend) -> None:
@@ -142,4 +142,4 @@ def test_a_branch_that_needs_numbers_is_chosen_first(widest: CpuBackend) -> None
         for scale in (0.01, 100.0)
         for shape in ((3, 8), (12, 2))
     ]
-    assert isinstance(expect_agreement(model, *feeds), LateModel)
+    assert isinstance(expect_agreement(model, *feeds), SpecializedModel)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ftuner.errors import ShapeError
 from ftuner.inference import load
-from ftuner.runtime.late_model import LateModel
+from ftuner.runtime.specialization import SpecializedModel
 
 
 def node(op: str, *inputs: str, y: str, **attributes: Any) -> onnx.NodeProto:
@@ -43,7 +43,7 @@ COUNT = [
 
 def agrees(data: bytes, *shapes: tuple[int, int]) -> None:
     model = load(data)
-    assert not isinstance(model, LateModel)
+    assert not isinstance(model, SpecializedModel)
     peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     for shape in shapes:
         x = np.random.default_rng(0).standard_normal(shape, np.float32)
@@ -242,7 +242,7 @@ def split_model(count: int) -> bytes:
 def test_pieces_of_a_split_that_data_decides(count: int) -> None:
     data = split_model(count)
     model, peer = load(data), onnxruntime.InferenceSession(data)
-    assert not isinstance(model, LateModel)
+    assert not isinstance(model, SpecializedModel)
     for seed, m in enumerate((1, 2, 5, 9)):
         x = np.random.default_rng(seed).integers(0, count, (2, m)).astype(np.float32)
         for own, wanted in zip(model.run({"x": x}), peer.run(None, {"x": x}), strict=True):

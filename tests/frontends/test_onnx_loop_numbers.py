@@ -28,7 +28,7 @@ from ftuner.errors import (
 )
 from ftuner.inference import Model, load
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.late_model import LateModel
+from ftuner.runtime.specialization import SpecializedModel
 
 
 def test_numbers_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) -> None:
@@ -198,7 +198,7 @@ def test_pictures_are_resized_by_what_a_loop_reads(widest: CpuBackend, compiled:
         ],
     )
     loaded = load(model)
-    assert not isinstance(loaded, LateModel)
+    assert not isinstance(loaded, SpecializedModel)
     count = len(compiled)
     feeds = [
         {"x": floats(n, 3, h, w), "sides": np.random.default_rng(n).integers(1, 20, (n, 2))}

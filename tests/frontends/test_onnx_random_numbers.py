@@ -18,7 +18,7 @@ from tests.distributions import (
 
 from ftuner.errors import FTunerError
 from ftuner.inference import Model, load
-from ftuner.runtime.late_model import LateModel
+from ftuner.runtime.specialization import SpecializedModel
 
 NODE = helper.make_node
 FLOAT, FLOAT16, DOUBLE, BFLOAT16 = (
@@ -278,7 +278,7 @@ def test_branches_draw() -> None:
     model = seeded(
         model_of(nodes, {"x": (FLOAT, ["n", "m"])}, ["u", "y"], half=np.array([0.5], "f"))
     )
-    assert isinstance(model, LateModel)
+    assert isinstance(model, SpecializedModel)
     seen = set()
     for _ in range(40):
         # The condition that chose the branch is that of the same run.
@@ -316,7 +316,7 @@ def test_explaining_leaves_the_numbers_of_later_runs() -> None:
     ]  # fmt: skip
     given = model_of(nodes, {"x": (FLOAT, [1])}, ["u", "y"])
     model, again = seeded(given), seeded(given)
-    assert isinstance(model, LateModel)
+    assert isinstance(model, SpecializedModel)
     for _ in range(5):
         model.explain(x=X[0, :1])
         np.testing.assert_array_equal(model(x=X[0, :1])["u"], again(x=X[0, :1])["u"])

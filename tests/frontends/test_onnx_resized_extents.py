@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ftuner.errors import GraphError
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.late_model import LateModel
+from ftuner.runtime.specialization import SpecializedModel
 
 SIZES = (((8, 10), (13, 17)), ((7, 9), (7, 18)), ((5, 6), (20, 24)), ((3, 1), (4, 5)))
 SMALLER = (((16, 4), (4, 3)), ((12, 9), (30, 3)), ((6, 6), (1, 7)))
@@ -126,7 +126,7 @@ def test_scales_of_extents(
     opset, op, attributes = NODES[name]
     data = model_of(SCALES[scales], opset, op, **attributes)
     model = load(data)
-    assert not isinstance(model, LateModel)
+    assert not isinstance(model, SpecializedModel)
     # Calls compile nothing.
     monkeypatch.setattr(CpuBackend, "compile", None)
     peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -174,7 +174,7 @@ def test_scales_that_data_decides_make_a_model(widest: CpuBackend) -> None:
     ]  # fmt: skip
     data = model_of(nodes, 13, mode="nearest")
     model = load(data)
-    assert isinstance(model, LateModel)
+    assert isinstance(model, SpecializedModel)
     peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     for own, other in SIZES:
         feeds = pictures(own, other)

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from ftuner.errors import FTunerError, GraphError, InputError, ShapeError
 from ftuner.inference import load
 from ftuner.ort import InferenceSession
-from ftuner.runtime.late_model import LateModel
 from ftuner.runtime.model import Model
+from ftuner.runtime.specialization import SpecializedModel
 
 Feeds = dict[str, Any]
 X = np.arange(2 * 3 * 5 * 7, dtype=np.float32).reshape(2, 3, 5, 7)
@@ -142,7 +142,7 @@ CASES: dict[str, tuple[bytes, list[Feeds]]] = {
 def test_agrees_with_onnxruntime(name: str) -> None:
     data, feeds = CASES[name]
     model = load(data)
-    assert isinstance(model, LateModel)
+    assert isinstance(model, SpecializedModel)
     peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     for given in feeds * 2:
         for x in (X, X[:1, :, :, ::-1].repeat(2, 0)):
@@ -153,9 +153,9 @@ def test_agrees_with_onnxruntime(name: str) -> None:
             np.testing.assert_array_equal(found, wanted)
 
 
-def load_late(name: str) -> LateModel:
+def load_late(name: str) -> SpecializedModel:
     found = load(CASES[name][0])
-    assert isinstance(found, LateModel)
+    assert isinstance(found, SpecializedModel)
     return found
 
 
@@ -231,7 +231,7 @@ def test_extents_that_inputs_decide_are_prepared(compiled: list[Any]) -> None:
         row=np.ones((1, 3, 1, 1), np.float32),
     )  # fmt: skip
     model = load(data)
-    assert isinstance(model, LateModel)
+    assert isinstance(model, SpecializedModel)
     count = len(compiled)
     for height, width in ((5, 7), (64, 48), (300, 3)):
         found = model(x=np.zeros((2, 1, height, width), np.float32))["y"]
@@ -323,7 +323,7 @@ def test_a_shape_that_data_decides_in_part_needs_no_model_in_a_call(
             {"x": ["n", "m"], "at": ["n"]}, 2, one=int64s(1), back=int64s(1),
         )
     )  # fmt: skip
-    assert isinstance(model, LateModel)
+    assert isinstance(model, SpecializedModel)
     monkeypatch.setattr(model, "_compile", None)
     for at, columns in (([0, 2, 2], 4), ([5], 2), ([1, 0, 1, 1], 7)):
         x = np.ones((len(at), columns), np.float32)

@@ -24,7 +24,7 @@ from tests.frontends.control_models import (
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.late_model import LateModel
+from ftuner.runtime.specialization import SpecializedModel
 
 X, Y = value("x", ["n", 3]), value("y", ["m", 3])
 ONE, BACK = stored("one", np.int64(1)), stored("back", np.int64(-1))
@@ -102,7 +102,7 @@ def test_one_model_takes_any_number_of_pieces(
     outputs = [value(name, ["a", "b"] if kept else ["a"]) for name in ("second", "last")]
     outputs += [value("count", [], INT64), value("whole", ["c", "d"])]
     model = model_of(nodes, [value("x", ["n", "m"])], outputs, constants)
-    assert not isinstance(load(model), LateModel)
+    assert not isinstance(load(model), SpecializedModel)
     expect_agreement(model, *({"x": floats(n, n + 1)} for n in (4, 9, 3)))
 
 
@@ -112,7 +112,7 @@ def test_a_piece_at_a_computed_position_is_in_the_same_model(widest: CpuBackend)
         NODE("SequenceAt", ["s", "at"], ["out"]),
     ]
     model = model_of(nodes, [X, value("at", [], INT64)], [value("out", [1, 3])])
-    assert not isinstance(load(model), LateModel)
+    assert not isinstance(load(model), SpecializedModel)
     expect_agreement(
         model, *({"x": floats(n, 3), "at": np.array(at)} for n, at in ((4, 3), (9, 0), (2, -2)))
     )
@@ -207,7 +207,7 @@ def test_a_loop_appends_to_a_sequence(
     loaded = expect_agreement(
         model, *({"x": floats(n, 3), **c} for n, c in zip((2, 5, 4), counts, strict=False))
     )
-    assert not isinstance(loaded, LateModel)
+    assert not isinstance(loaded, SpecializedModel)
 
 
 def test_a_loop_appends_to_the_sequence_of_the_loop_around(widest: CpuBackend) -> None:
@@ -356,7 +356,7 @@ def test_bags_are_summed_in_a_loop(widest: CpuBackend) -> None:
     )  # fmt: skip
     offsets = ([0, 4, 4, 9, 10], [0, 3], [0, 0, 1, 20, 20, 20, 21])
     given = ({"x": floats(o[-1], 3), "offsets": np.array(o)} for o in offsets)
-    assert not isinstance(expect_agreement(model, *given), LateModel)
+    assert not isinstance(expect_agreement(model, *given), SpecializedModel)
 
 
 def test_optionals(widest: CpuBackend) -> None:

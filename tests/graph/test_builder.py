@@ -24,9 +24,9 @@ from ftuner.errors import (
 )
 from ftuner.graph.builder import Builder
 from ftuner.graph.folding import MAX_FOLDED_BYTES, Folding
-from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Value
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.shape_arithmetic import MAX_FOLLOWED
 from ftuner.runtime.reference import run_reference
 
 

@@ -22,8 +22,8 @@ from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET
 from ftuner.frontends.onnx.reading import domain_of
 from ftuner.frontends.onnx.records import LEARNING, MICROSOFT
-from ftuner.graph.following import MAX_FOLLOWED
 from ftuner.graph.ir import Graph, RandomKey
+from ftuner.graph.shape_arithmetic import MAX_FOLLOWED
 from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]

@@ -30,10 +30,10 @@ from tests.random_graphs.truth import (
 
 from ftuner.core.dtype import HALF_DTYPES
 from ftuner.frontends.onnx import import_model
-from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.choices import choice
 from ftuner.graph.rewrite import rules
+from ftuner.graph.specialization import RunTimeNumberError
 from ftuner.runtime.reference import run_reference
 
 ACTIVATIONS = (

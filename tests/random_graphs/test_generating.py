@@ -19,9 +19,9 @@ from ftuner.errors import UnsupportedOperatorError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.importer import SUPPORTED
 from ftuner.frontends.onnx.records import LEARNING, MICROSOFT, NCHWC
-from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.specialization import RunTimeNumberError
 
 ALONE = {
     (LEARNING, "TreeEnsemble"), (LEARNING, "ZipMap"), (MICROSOFT, "Tokenizer"),

@@ -25,7 +25,7 @@ import ftuner
 from ftuner.codegen.llvm.objects.compile import compile_bundle
 from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
-from ftuner.core import forks
+from ftuner.core import fork_safety
 from ftuner.graph.schedules import Schedule, register_schedule
 from ftuner.runtime import compile_processes as processes
 from ftuner.runtime.cache import Cache
@@ -181,7 +181,7 @@ def with_every_lock(at: At) -> None:
     runtime = found.kernels.runtime
     locks = [
         found._lock, found.kernels._lock, runtime.pool.lock, runtime.workspaces._lock, memory._lock,
-        found._attention._lock, found.matmul._known._lock, *forks._LOCKS,
+        found._attention._lock, found.matmul._known._lock, *fork_safety._LOCKS,
     ]  # fmt: skip
     with ExitStack() as stack:
         for lock in locks:

@@ -20,9 +20,9 @@ from ftuner.inference import load
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu import step_kind as contract
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.late_model import LateModel
 from ftuner.runtime.model import Model
 from ftuner.runtime.shared_weights import SharedWeights
+from ftuner.runtime.specialization import SpecializedModel
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def network() -> bytes:
 def test_models_for_other_numbers_pack_nothing_again(packed: list[weakref.ref[Array]]) -> None:
     data = network()
     model = load(data, threads=1)
-    assert isinstance(model, LateModel)
+    assert isinstance(model, SpecializedModel)
     peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     x = np.random.default_rng(1).standard_normal((1, 3, 64, 64)).astype(np.float32)
     counts, used = [], []

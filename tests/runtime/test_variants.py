@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ftuner
 from ftuner.errors import InputError, ShapeError
 from ftuner.ort import InferenceSession
-from ftuner.runtime import chosen_model, late_model
+from ftuner.runtime import chosen_model, specialization
 
 onnxruntime = pytest.importorskip("onnxruntime")
 Dims = Sequence[int | str | None] | None
@@ -262,7 +262,7 @@ def test_what_models_say_of_themselves() -> None:
     with pytest.raises(InputError, match="x has no shape in the file; give one"):
         unranked.explain(z=(1,))
     late = ftuner.load(CASES["a shape that is an input"][0], threads=1)
-    assert isinstance(late, late_model.LateModel)
+    assert isinstance(late, specialization.SpecializedModel)
     assert late.explain(feeds_of(x=(4, 6), i=(8, 3), a=(2, 3))).groups
 
 

@@ -120,9 +120,9 @@ def _explained(
     """Returns the explanation and, with inputs, the times of whole runs. Without inputs nothing is
     compiled. `record`: None of a saved model."""
     from ftuner.frontends.onnx.importer import import_record
-    from ftuner.graph.answers import RunTimeNumberError
     from ftuner.graph.lowering import lower
     from ftuner.graph.passes.pipeline import optimised
+    from ftuner.graph.specialization import RunTimeNumberError
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
     from ftuner.runtime.cpu.step_kind import runs

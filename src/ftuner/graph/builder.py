@@ -28,7 +28,6 @@ from ftuner.core.dtype import (
 from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding
-from ftuner.graph.following import MAX_FOLLOWED, follow, followed_elements, sign_of, static
 from ftuner.graph.ir import (
     MAX_RANK,
     RANDOM_KEY,
@@ -45,7 +44,8 @@ from ftuner.graph.ir import (
 from ftuner.graph.operator import Operator, misfit
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ratios import Ratios
-from ftuner.graph.uniform import Uniform
+from ftuner.graph.shape_arithmetic import MAX_FOLLOWED, follow, followed_elements, sign_of, static
+from ftuner.graph.splat import Splats
 
 COMMUTATIVE = ("add", "multiply", "equal", "logical_and", "logical_or")
 """Operators of two operands that may be exchanged, with the same bits in the result."""
@@ -98,7 +98,7 @@ class Builder:
         self._presumed: dict[Value, _Presumption] = {}
         # Weak: in a cycle, weights would be kept until the next collection.
         this = weakref.proxy(self)
-        self.uniform = Uniform(this)
+        self.splats = Splats(this)
         self.ratios = Ratios()
         self.folding = Folding()
         self._drawing = _Drawing(lambda: RandomKey(this.name(), RANDOM_KEY))
@@ -107,7 +107,7 @@ class Builder:
         """A builder of a graph within this one, which may read the values of this one."""
         found = Builder(self._answered)
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
-        found._presumed, found.uniform = self._presumed, self.uniform
+        found._presumed, found.splats = self._presumed, self.splats
         found.ratios = self.ratios
         found._drawing, found.unknown = self._drawing, self.unknown
         found.where = self.where
@@ -260,9 +260,9 @@ class Builder:
             for value in found:
                 if value.name in self._answered:
                     self.presume(value, self._answered[value.name])
-            element = self.uniform.element(inputs[0]) if op == "broadcast" else None
+            element = self.splats.element(inputs[0]) if op == "broadcast" else None
             if element is not None:
-                self.uniform.add(found[0], element)
+                self.splats.add(found[0], element)
         return found
 
     def _inferred(
@@ -286,11 +286,11 @@ class Builder:
     ) -> Value | None:
         """A result of which all elements are equal to a constant, or that a condition which is the
         same everywhere chooses: a broadcast."""
-        if op == "where" and (holds := self.uniform.element(inputs[0])) is not None:
+        if op == "where" and (holds := self.splats.element(inputs[0])) is not None:
             chosen = inputs[1] if bool(holds.constant) else inputs[2]
             same = chosen.shape == type_.shape
             return chosen if same else self.add("broadcast", chosen, shape=type_.shape)
-        element = self.uniform.element_of(op, inputs, attributes)
+        element = self.splats.element_of(op, inputs, attributes)
         if element is None or (op == "broadcast" and inputs[0] is element):
             return None
         return self.add("broadcast", element, shape=type_.shape)
@@ -384,7 +384,7 @@ class Builder:
         if followed is None:
             followed = self.ratios.rounded(op, inputs, type_)
         if followed is None and (count := followed_elements(type_)) is not None:
-            total = self.uniform.sum_of(op, inputs, attributes, type_)
+            total = self.splats.sum_of(op, inputs, attributes, type_)
             followed = None if total is None else [total] * count
         if followed is None:
             return None

@@ -11,10 +11,10 @@ from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.graph.algebra import concat
-from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Value, building
 from ftuner.graph.operator import axis_of
+from ftuner.graph.specialization import RunTimeNumberError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Composer:
         return UnsupportedOperatorError(f"{self.builder.where}: {what}")
 
     def needed(self, value: Value, what: str, exact: bool) -> RunTimeNumberError:
-        """The error that elements of a tensor must be known first; see `graph.answers`."""
+        """The error that elements of a tensor must be known first; see `graph.specialization`."""
         message = f"{self.builder.where}: {what} is known only at run time (data-dependent shape)"
         return RunTimeNumberError(value, exact, message)
 

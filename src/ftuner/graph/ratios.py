@@ -17,9 +17,15 @@ import numpy as np
 
 from ftuner.core.dim import Dim, ceil_quotient, least_value, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT32, INT64
-from ftuner.graph.following import MAX_FOLLOWED, elements_of, followed_elements, sign_of, static
 from ftuner.graph.ir import Array, TensorType, Value
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.shape_arithmetic import (
+    MAX_FOLLOWED,
+    elements_of,
+    followed_elements,
+    sign_of,
+    static,
+)
 
 MOST_PARTS = 64
 """Largest denominator of a constant factor: those that networks scale extents by are much less, and

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import FTunerError, InputError, ShapeError, UnsupportedOperatorError
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord

@@ -7,7 +7,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.core.given import checked_integer
 from ftuner.errors import ConfigurationError
 from ftuner.graph.ir import Array

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import DTypeError, FTunerError, InputError, OperandError, ShapeError
 from ftuner.graph.ir import Graph
 from ftuner.runtime.cpu.arrays import as_array

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TypeVar
 
-from ftuner.core.forks import renew_after_fork
+from ftuner.core.fork_safety import renew_after_fork
 from ftuner.errors import ClosedError
 
 Itself = TypeVar("Itself")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import GraphError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.frontends.torch.importer import NodeError
 from ftuner.frontends.torch.registry import name_of

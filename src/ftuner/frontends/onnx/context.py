@@ -14,9 +14,9 @@ from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.algebra import apply, constant
-from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
+from ftuner.graph.specialization import RunTimeNumberError
 
 MAX_REPEATED = 1 << 16
 """Most nodes, in all, of graphs that are imported again."""

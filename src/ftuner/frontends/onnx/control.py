@@ -38,11 +38,11 @@ from ftuner.frontends.onnx.inner import (
 from ftuner.frontends.onnx.records import GraphRecord
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import concat, constant, gather, scalar, where
-from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import Numerics
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.specialization import RunTimeNumberError
 from ftuner.graph.splitting import runs_on_host
 
 FEW_TRIPS = 8

@@ -17,7 +17,8 @@ from types import MappingProxyType
 import numpy as np
 
 from ftuner.errors import GraphError, MissingFileError, ParseError
-from ftuner.frontends.onnx.apart import (
+from ftuner.frontends.onnx.ort_format import is_ort_format
+from ftuner.frontends.onnx.weight_stream import (
     LEAST_BYTES,
     NO_WEIGHTS,
     OWN_FILE,
@@ -26,7 +27,6 @@ from ftuner.frontends.onnx.apart import (
     Place,
     read_apart,
 )
-from ftuner.frontends.onnx.ort_format import is_ort_format
 from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import not_allocated, passing
 

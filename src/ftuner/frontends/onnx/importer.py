@@ -88,14 +88,14 @@ from ftuner.frontends.onnx.schemas import expect_valid
 from ftuner.frontends.onnx.signatures import REGISTERED, importer_of
 from ftuner.frontends.onnx.text import TEXT
 from ftuner.frontends.onnx.trees import TREES
-from ftuner.graph.answers import (
+from ftuner.graph.builder import Builder
+from ftuner.graph.ir import Array, Graph, TensorType, Value
+from ftuner.graph.specialization import (
     Answer,
     RunTimeNumberError,
     dims_of_pattern,
     input_name,
 )
-from ftuner.graph.builder import Builder
-from ftuner.graph.ir import Array, Graph, TensorType, Value
 
 if TYPE_CHECKING:
     import onnx

@@ -24,10 +24,10 @@ from ftuner.frontends.onnx.context import (
     Pieces,
 )
 from ftuner.graph.algebra import concat, constant, scalar
-from ftuner.graph.answers import RunTimeNumberError
 from ftuner.graph.checks import unsupported
 from ftuner.graph.inner import bound_within, choose, closed, symbols_used
 from ftuner.graph.ir import TensorType, Value
+from ftuner.graph.specialization import RunTimeNumberError
 
 
 class Step(NamedTuple):

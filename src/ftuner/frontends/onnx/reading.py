@@ -20,7 +20,6 @@ import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, ELEMENT_DTYPES, INT8, STRING, UINT8, UINT16, DType
 from ftuner.errors import ConfigurationError, GraphError, ParseError, UnsupportedOperatorError
-from ftuner.frontends.onnx.apart import OWN_FILE
 from ftuner.frontends.onnx.files import NO_FILES, ExternalData, content, parted
 from ftuner.frontends.onnx.ort_format import is_ort_format, read_ort_format
 from ftuner.frontends.onnx.records import (
@@ -35,6 +34,7 @@ from ftuner.frontends.onnx.records import (
     OutputRecord,
     TensorRecord,
 )
+from ftuner.frontends.onnx.weight_stream import OWN_FILE
 from ftuner.graph.arrays import held_in, of_bfloat16
 from ftuner.graph.ir import MAX_RANK, Array
 

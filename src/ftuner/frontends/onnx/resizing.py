@@ -23,8 +23,8 @@ from ftuner.graph.compositions.resizing import (
     Mode,
     resampled,
 )
-from ftuner.graph.following import sign_of
 from ftuner.graph.ir import Value
+from ftuner.graph.shape_arithmetic import sign_of
 
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 

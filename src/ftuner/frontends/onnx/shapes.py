@@ -23,9 +23,9 @@ from ftuner.frontends.onnx.records import TensorRecord
 from ftuner.frontends.onnx.signatures import Unbounded, onnx
 from ftuner.graph.algebra import apply, concat, constant, counted, equal, iota, scalar
 from ftuner.graph.checks import malformed, require, unsupported
-from ftuner.graph.following import elements_of
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.views import slice_extent
+from ftuner.graph.shape_arithmetic import elements_of
 
 
 @onnx("Shape")

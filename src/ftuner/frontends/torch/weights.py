@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.graph.ir import Array
 from ftuner.runtime.shared_weights import SharedWeights
 

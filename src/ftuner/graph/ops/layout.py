@@ -12,6 +12,7 @@ from ftuner.core.dtype import BOOL, FLOAT64, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
+from ftuner.graph.concat_placement import pieces
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
@@ -22,7 +23,6 @@ from ftuner.graph.operator import (
     load,
     same_dtype,
 )
-from ftuner.graph.parts import pieces
 from ftuner.graph.placement import Placement
 
 Types = Sequence[TensorType]

@@ -9,10 +9,10 @@ import numpy as np
 from ftuner.core.dtype import INT8
 from ftuner.graph.algebra import apply
 from ftuner.graph.arrays import converted
-from ftuner.graph.following import static
 from ftuner.graph.ir import Array, Node, Value
 from ftuner.graph.rewrite.rule import rule
 from ftuner.graph.rewrite.surroundings import Surroundings, constant
+from ftuner.graph.shape_arithmetic import static
 
 LEAST_BYTES = 16 << 10
 """Least size of weights that are kept. Derived: smaller ones fit L1 as floats, too."""

@@ -10,8 +10,8 @@ from ftuner.core.dtype import FLOAT32, HALF_DTYPES
 from ftuner.core.functions import MAX_SLOPE, MIN_SLOPE, ROUNDINGS
 from ftuner.graph import algebra
 from ftuner.graph.algebra import apply, exp, iota, log, sigmoid, sqrt, tanh
+from ftuner.graph.concat_placement import is_slice_along
 from ftuner.graph.ir import Node, Value
-from ftuner.graph.parts import is_slice_along
 from ftuner.graph.rewrite.matching import alone, named
 from ftuner.graph.rewrite.rule import rule, together
 from ftuner.graph.rewrite.surroundings import Surroundings, near, scaled

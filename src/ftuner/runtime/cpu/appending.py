@@ -24,7 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import InputError
 from ftuner.graph.appending import Appended
 from ftuner.runtime.cpu.arrays import Array

@@ -12,7 +12,7 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, DType
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import DTypeError, ShapeError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph

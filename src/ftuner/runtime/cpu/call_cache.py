@@ -16,7 +16,7 @@ import numpy as np
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
 from ftuner.codegen.llvm.native.symbols import call_symbol, known_call_symbol
 from ftuner.core.dtype import DTYPES
-from ftuner.core.forks import renew_after_fork
+from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array, span_of
 from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.products import Products, Ready

@@ -35,7 +35,7 @@ from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.tile import PACKED, ROW, UKernel
 from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.expr import Expr
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.core.product import ProductTypes
 from ftuner.errors import DTypeError
 from ftuner.hardware.constants import part_of

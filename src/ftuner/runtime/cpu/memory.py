@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES
-from ftuner.core.forks import fork_safe_lock, renew_after_fork
+from ftuner.core.fork_safety import fork_safe_lock, renew_after_fork
 from ftuner.core.operating_system import ask_for_huge_pages, private_pages, reservable_bytes
 from ftuner.errors import AllocationError
 from ftuner.runtime.cpu.arrays import Array

@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import count
 
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.forks import renew_after_fork
+from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.memory import Arena
 from ftuner.runtime.cpu.program import BoundProgram
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLOT_BYTES, FreeWorkspaces
 from ftuner.codegen.llvm.native.symbols import GIVE_WORKSPACE_SYMBOL, TAKE_WORKSPACE_SYMBOL
-from ftuner.core.forks import renew_after_fork
+from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.arrays import Array
 
 MAX_KEPT_BYTES = 256 << 20

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.core.product import ProductTypes
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.constants import part_of

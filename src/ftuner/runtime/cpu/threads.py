@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL, POOL_WORKER_SYMBOL
 from ftuner.codegen.llvm.objects.loading import LoadedObject
-from ftuner.core.forks import Lock, renew_after_fork
+from ftuner.core.fork_safety import Lock, renew_after_fork
 from ftuner.core.given import checked_integer
 from ftuner.errors import ConfigurationError
 

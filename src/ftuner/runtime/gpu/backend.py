@@ -9,7 +9,7 @@ import torch
 
 from ftuner.codegen.triton.targets import Target
 from ftuner.core.dtype import GPU_DTYPES, HALF_DTYPES
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import ConfigurationError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph

@@ -18,7 +18,7 @@ import torch
 from ftuner.codegen.triton.source import Source
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dtype import GPU_DTYPES, DType
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import (
     IndexRangeError,
     ShapeError,

@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ftuner.codegen.triton.compile import compile_kernel
 from ftuner.codegen.triton.source import Source, load
 from ftuner.codegen.triton.targets import Compiled, Resources, Target
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import HardwareError
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.compile_processes import Request, answers, worthwhile_processes

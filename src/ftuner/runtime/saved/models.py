@@ -21,7 +21,7 @@ from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.linking import Image
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import UKernel
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.core.operating_system import SYSTEM, instruction_flush
 from ftuner.core.version import VERSION
 from ftuner.errors import (
@@ -45,10 +45,10 @@ from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.kernels import Kernels, NativeRuntime
 from ftuner.runtime.cpu.session import ISA_VARIABLE
-from ftuner.runtime.late_model import LateModel, SavedLate
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
 from ftuner.runtime.shown_progress import Progress
+from ftuner.runtime.specialization import SavedSpecialization, SpecializedModel
 from ftuner.ukernels.cpu.library import Family, LibraryName
 
 _USED_FLAGS = (
@@ -201,7 +201,7 @@ MALFORMED = (
 class Saved(NamedTuple):
     """What a file holds for this machine."""
 
-    graph: SplitGraph | SavedLate
+    graph: SplitGraph | SavedSpecialization
     backend: CpuBackend
     """That of the file's machine code, or the process's own, which compiles the steps again."""
     append_in_place: bool
@@ -260,7 +260,7 @@ def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
 
 def _body(model: Model, sections: _Sections) -> dict[str, Any]:
     """One model, whose bytes are in sections."""
-    saved = model.saved() if isinstance(model, LateModel) else model.split_graph()
+    saved = model.saved() if isinstance(model, SpecializedModel) else model.split_graph()
     table = values.Table(sections.array)
     table.add(saved)
     executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
@@ -320,7 +320,7 @@ def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
             return np.frombuffer(section(number), dtype).reshape(shape)
 
         graph = values.read(json.loads(bytes(section(body["entries"]))), array)
-        if not isinstance(graph, SplitGraph | SavedLate):
+        if not isinstance(graph, SplitGraph | SavedSpecialization):
             raise ParseError("its last entry is no graph")
         return Saved(graph, backend, bool(body["append_in_place"]))
     except (ConfigurationError, SavedModelError):

@@ -24,9 +24,9 @@ from ftuner.graph.schedules import SCHEDULES
 
 _MODULES = (
     "core.access", "core.attention_softmax", "core.dtype", "core.expr", "core.index_expr",
-    "core.product", "core.recurrence", "core.symbolic", "graph.answers", "graph.appending",
+    "core.product", "core.recurrence", "core.symbolic", "graph.specialization", "graph.appending",
     "graph.buffers", "graph.ir", "graph.ops.learning", "graph.ops.text", "graph.padding",
-    "graph.splitting", "graph.steps", "runtime.late_model", "runtime.model", "tasks.program",
+    "graph.splitting", "graph.steps", "runtime.specialization", "runtime.model", "tasks.program",
     *(schedule.module_name("step").removeprefix("ftuner.") for schedule in SCHEDULES),
 )  # fmt: skip
 """The modules whose dataclasses and named tuples are written."""

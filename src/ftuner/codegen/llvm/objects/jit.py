@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ftuner.core.forks import wait_before_fork
+from ftuner.core.fork_safety import wait_before_fork
 from ftuner.core.operating_system import object_triple
 from ftuner.hardware.isa import (
     LISTED_FEATURES,

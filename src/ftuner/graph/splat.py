@@ -25,8 +25,8 @@ class Makes(Protocol):
         """A constant."""
 
 
-class Uniform:
-    """The uniform tensors of a graph."""
+class Splats:
+    """The splats of a graph: tensors whose elements are all equal."""
 
     def __init__(self, builder: Makes) -> None:
         self._builder = builder

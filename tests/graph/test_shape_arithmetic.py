@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ftuner.graph.builder import Builder
-from ftuner.graph.following import elements_of
+from ftuner.graph.shape_arithmetic import elements_of
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import FTunerError, GraphError, ParseError
 from ftuner.frontends.onnx import files, import_model
-from ftuner.frontends.onnx.apart import LEAST_BYTES
 from ftuner.frontends.onnx.importer import read_model
+from ftuner.frontends.onnx.weight_stream import LEAST_BYTES
 from ftuner.inference import load
 
 SIDE = 600

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ftuner.core.caching import cached_attribute
-from ftuner.core.forks import fork_safe_lock, wait_before_fork
+from ftuner.core.fork_safety import fork_safe_lock, wait_before_fork
 from ftuner.runtime.cache import CACHE_VARIABLE
 
 pytest.importorskip("onnx")

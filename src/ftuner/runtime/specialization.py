@@ -13,10 +13,17 @@ import numpy as np
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dim import product
 from ftuner.core.dtype import BOOL
-from ftuner.core.forks import fork_safe_lock
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import FTunerError, SavedModelError, UnsupportedOperatorError
-from ftuner.graph.answers import Answer, RunTimeNumberError, answered, input_name, key_of, sized
 from ftuner.graph.ir import Graph
+from ftuner.graph.specialization import (
+    Answer,
+    RunTimeNumberError,
+    answered,
+    input_name,
+    key_of,
+    sized,
+)
 from ftuner.graph.splitting import SplitGraph
 from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.chain import Note
@@ -70,7 +77,7 @@ class SavedQuestion(NamedTuple):
     """What follows, by the keys of answers."""
 
 
-class SavedLate(NamedTuple):
+class SavedSpecialization(NamedTuple):
     """A late model as it is saved."""
 
     first: SavedQuestion
@@ -111,7 +118,7 @@ def _asked(need: RunTimeNumberError) -> Asked:
     return Asked(need.value.name, need.exact, str(need), reads)
 
 
-class LateModel(ChosenModel):
+class SpecializedModel(ChosenModel):
     """A model whose graph depends on numbers that are known only at run time. It has the interface
     of `Model`. The models for both values of a condition, and the one for likely extents, are
     compiled when it is loaded; the model for other numbers is compiled in the call that brings
@@ -131,8 +138,8 @@ class LateModel(ChosenModel):
 
     @classmethod
     def from_saved(
-        cls, saved: SavedLate, compiled: Callable[[SplitGraph], Model], options: Options
-    ) -> LateModel:
+        cls, saved: SavedSpecialization, compiled: Callable[[SplitGraph], Model], options: Options
+    ) -> SpecializedModel:
         """The model that was saved, for the answers that it had by then."""
 
         def question(found: SavedQuestion) -> _Question:
@@ -151,8 +158,8 @@ class LateModel(ChosenModel):
         late._initial = late._first.model
         return late
 
-    def saved(self) -> SavedLate:
-        return SavedLate(self._first.saved(), tuple(self._outputs))
+    def saved(self) -> SavedSpecialization:
+        return SavedSpecialization(self._first.saved(), tuple(self._outputs))
 
     def all_executables(self) -> Iterator[Executable]:
         for model in self._first.models():
