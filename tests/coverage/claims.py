@@ -92,6 +92,8 @@ def _of_operators() -> Iterator[Cell]:
     # Those that run graphs have no code of their own; no kernel reads or gives strings or maps.
     of_objects = {"translated", "maps", *(operator.name for operator in TEXT)}
     computed = set(OPERATORS) - {operator.name for operator in CONTROL} - of_objects
+    # Programs of users, of which `tests/tasks` covers graphs.
+    computed -= {"scheduled"}
     # Some CPUs have no instruction for them: `test_word_products` covers those that do. Blocks are
     # no dtype of tensors: `test_block_products`.
     computed -= {"word_matmul", "word_convolution", "block_matmul"}
