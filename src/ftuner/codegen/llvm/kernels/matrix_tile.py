@@ -31,8 +31,10 @@ _COPIES = 2
 
 
 class MatrixTile:
-    """The tiles of one uKernel. Registers: sums, one for each vector of its width; one of B, and
-    one of A; and one of each for the steps of k that are left over."""
+    """The tiles of one uKernel. Registers: sums, one for each vector of its width and each tile of
+    rows; those of A and of B; and for one tile of rows, one of each for the steps of k that are
+    left over. Several tiles of rows leave no room for these: such steps are copied, with zeros
+    after them, to memory from where whole tiles are loaded."""
 
     def __init__(
         self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value,
@@ -48,8 +50,6 @@ class MatrixTile:
         self._rows = unit.rows
         of_sums = len(heights) * vectors
         self._several = len(heights) > 1
-        """Whether there are several tiles of A: then steps that fill no tile are copied to one,
-        between zeros."""
         self._a = range(of_sums, of_sums + len(heights))
         self._b = range(self._a.stop, self._a.stop + (vectors if self._several else 1))
         self._rest = (self._b.stop, self._b.stop + 1)
