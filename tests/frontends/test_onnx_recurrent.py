@@ -104,6 +104,17 @@ def test_workers(threads: int, widest: CpuBackend) -> None:
             expect(model.run(feeds), layer.truth(), "float32")
 
 
+@pytest.mark.parametrize("op", GATES)
+def test_blocks(op: str, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of two sequences each, more of them than two."""
+    monkeypatch.setattr(steps, "recurrence_cut", lambda *_: RecurrenceCut(2, 1))
+    for hidden in (5, 70):
+        layer = Layer(op, 6, 9, 8, hidden, "bidirectional", OPTIONAL[op])
+        proto, feeds = layer.model()
+        model = Model(optimised(import_model(proto).graph), widest, Options(4))
+        expect(model.run(feeds), layer.truth(), "float32")
+
+
 @pytest.mark.parametrize("threads", [2, 3, 5])
 @pytest.mark.parametrize("op", GATES)
 def test_teams(op: str, threads: int, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:

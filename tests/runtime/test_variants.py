@@ -15,9 +15,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ftuner
-from ftuner.errors import InputError, ShapeError
+from ftuner.core.dtype import FLOAT32
+from ftuner.errors import GraphError, InputError, ShapeError
+from ftuner.graph.builder import Builder
+from ftuner.graph.ir import Graph
 from ftuner.ort import InferenceSession
 from ftuner.runtime import chosen_model, specialization
+from ftuner.runtime.variants import MAX_REFUSED, variants_of_extents
 
 onnxruntime = pytest.importorskip("onnxruntime")
 Dims = Sequence[int | str | None] | None
@@ -322,3 +326,29 @@ def test_scalars_are_arrays_of_one_element() -> None:
     assert own.explain(x=x, i=np.array([8])).groups
     with pytest.raises(InputError, match=r"i is \(2,\); the model takes int64\[\]"):
         own.run({"x": x, "i": np.array([8, 8])})
+
+
+def test_shapes_that_contradict_stop_no_other_ones() -> None:
+    """A program that cannot be traced is tried a few times, for inputs with equal axes anew."""
+    tried: list[int] = []
+
+    def graph_of(rows: int) -> Graph:
+        builder = Builder()
+        given = [builder.input(name, FLOAT32, (rows, 2)) for name in ("x", "y")]
+        with builder.writing():
+            return builder.graph(given, [("z", given[0] + given[1])])
+
+    def made(shapes: Any) -> tuple[Graph, str]:
+        x, y = (shapes[name][0] for name in ("x", "y"))
+        tried.append(x)
+        if x != y:
+            raise GraphError(f"{x} rows and {y}")
+        return graph_of(x), f"of {x}"
+
+    variants = variants_of_extents(graph_of(3), made)
+    assert variants.of({"x": (3, 2), "y": (3, 2)}) is None
+    for rows in range(10, 30):
+        with pytest.raises(ShapeError, match="no program for x"):
+            variants.of({"x": (rows, 2), "y": (5, 2)})
+    assert len(tried) == MAX_REFUSED
+    assert variants.of({"x": (7, 2), "y": (7, 2)}) == "of 7"

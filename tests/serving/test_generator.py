@@ -163,6 +163,18 @@ def test_only_the_text_that_fails_has_an_error(model: Model) -> None:
         assert list(good) == alone(model, [1, 2, 3], 4)
 
 
+def test_a_model_that_runs_each_alone_is_given_no_batch(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where caches are written into, a batch that fails has used up those of the others."""
+    monkeypatch.setattr(Model, "rows_together", 0)
+    monkeypatch.setattr(Model, "run_batch", None)
+    with ftuner.Generator(model) as generator:
+        texts = [generator.generate(prompt, max_tokens=6) for prompt in prompts(5)]
+        for prompt, text in zip(prompts(5), texts, strict=True):
+            assert list(text) == alone(model, prompt, 6)
+
+
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
     found = threading.Event()

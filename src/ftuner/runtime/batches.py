@@ -67,7 +67,9 @@ class Batches(ABC):
 
         Raises:
             FTunerError: as `run`, for the first request that fails; the message begins with its
-                number, from 0. No outputs are returned then, and nothing else has changed.
+                number, from 0. No outputs are returned then. Nothing else has changed, unless
+                requests run alone (`rows_together`) and write over rows of their inputs: those of
+                the requests before have been used.
         """
         if isinstance(batch, Mapping) or not isinstance(batch, Sequence):
             given = type(batch).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -25,9 +25,9 @@ MAX_VARIANTS = 32
 """Variants of a model that are kept."""
 MAX_KNOWN = 256
 """Shapes of inputs of which it is kept which variant they need."""
-MAX_REFUSED = 16
-"""Shapes that no variant of a traced program can be made for, after which no more are tried: each
-takes as long as tracing the module."""
+MAX_REFUSED = 4
+"""Shapes that no program can be made for, before others with the same extents equal are refused
+untried: to try takes seconds."""
 MOST_SHOWN = 300
 """Characters of shapes in a message: a decoder has two for each layer."""
 
@@ -104,7 +104,7 @@ def variants_of_extents(first: Graph, made: Callable[[Shapes], tuple[Graph, M]])
         made: traces and compiles for shapes, with the inputs and constraints of that program.
     """
     known: list[tuple[Graph, Hashable | None]] = [(first, None)]
-    refused: dict[Hashable, str] = {}
+    refused: dict[Any, str] = {}
 
     def wanted(shapes: Shapes) -> Hashable | None:
         if any(v.rank and len(shapes.get(v.name, v.shape)) != v.rank for v in first.inputs):
@@ -119,7 +119,8 @@ def variants_of_extents(first: Graph, made: Callable[[Shapes], tuple[Graph, M]])
 
     def compiled(key: Any, _: Check) -> M:
         shown = ", ".join(f"{name} {list(shape)}" for name, shape in key)[:MOST_SHOWN]
-        if key not in refused and len(refused) < MAX_REFUSED:
+        alike = [other for other in refused if _equal_extents(other) == _equal_extents(key)]
+        if key not in refused and len(alike) < MAX_REFUSED:
             try:
                 graph, model = made(dict(key))
             except FTunerError as error:
@@ -128,10 +129,16 @@ def variants_of_extents(first: Graph, made: Callable[[Shapes], tuple[Graph, M]])
                 known.append((graph, key))
                 _LOG.warning("another program is compiled, for inputs such as %s", shown)
                 return model
-        why = refused.get(key, f"{MAX_REFUSED} other shapes were refused")
+        why = refused.get(key, f"{MAX_REFUSED} shapes like these were refused")
         raise ShapeError(f"no program for {shown}: {why}")
 
     return Variants(wanted, compiled)
+
+
+def _equal_extents(key: Iterable[tuple[str, Sequence[int]]]) -> tuple[int, ...]:
+    """For each extent of all shapes, the place of the first one that is equal to it."""
+    extents = [n for _, shape in key for n in shape]
+    return tuple(map(extents.index, extents))
 
 
 def _check_shapes(graph: Graph, shapes: Shapes) -> None:

@@ -3,8 +3,9 @@
 In each step a worker thread runs one request of `Model.run_batch` for each text: its prompt at
 first, then its last token, with the cache of keys and values that the step before has returned.
 Products run once for the rows of all texts; attention reads the cache of each, to which a model
-with `append_in_place` appends the new rows in place. Texts join and leave
-between steps, and each has its own length, so that nothing is padded.
+with `append_in_place` appends the new rows in place. Texts join and leave between steps, and each
+has its own length, so that nothing is padded. A model that writes its rows into the cache that it
+is given (GroupQueryAttention with `append_in_place`) runs one text after the other.
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ class _Texts(Worker):
 
     def _answers(self, batch: list[dict[str, Any]]) -> list[list[Array] | BaseException]:
         """The outputs for each text, or its error."""
-        if len(batch) > 1:
+        if len(batch) > 1 and self._model.rows_together:
             try:
                 return [*self._model.run_batch(batch, exact=False)]
             except BaseException:

@@ -16,6 +16,7 @@ from ftuner.core.dtype import INT64
 from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError, IndexRangeError, InputError
 from ftuner.graph import folding
+from ftuner.graph.algebra import tanh
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options
@@ -195,6 +196,23 @@ def test_results_that_depend_on_extents_alone(widest: CpuBackend, threads: int) 
     """Requests of one shape share them."""
     model = Model(optimised(biased(), halves=False), widest)
     assert_same_bits(model, requests(biased(), [30, 30, 17, 30, 17, 40]))
+
+
+def test_rows_of_all_are_as_many_as_those_of_a_request(widest: CpuBackend) -> None:
+    """With one input of one axis, the shapes alone do not tell programs apart."""
+
+    def made(g: Maker) -> Any:
+        x = g.add("gather", g.weight(3, 64), g.given("at", S, dtype=INT64), axis=0)
+        with g.writing():
+            y = g.linear(x, 64)
+            weights = g.add("softmax", y @ y.transpose((1, 0)), axis=1, log=False)
+            return tanh(g.linear(weights @ y, 64))
+
+    model = Model(optimised(graph_of(made), halves=False), widest, Options(2))
+    for lengths in ([40, 30], [70, 50], [30, 40, 70]):
+        batch = [{"at": np.arange(n) % 3} for n in lengths]
+        for feeds, found in zip(batch, model.run_batch(batch), strict=True):
+            np.testing.assert_array_equal(found[0], model.run(feeds)[0])
 
 
 def test_a_very_long_request(widest: CpuBackend) -> None:

@@ -229,7 +229,7 @@ class RaggedGraph(Keeper):
         shapes: tuple[tuple[int, ...], ...], workers: int,
     ) -> BoundProgram:  # fmt: skip
         """A program for values of the symbols, of which `placed` makes those that run."""
-        key = shapes, workers
+        key = shapes, workers, writer is self._row_writer
         found = state.programs.get(key)
         if found is None:
             pool = self._graph.session.kernels.runtime.pool.address

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Hashable
 from contextlib import suppress
 from itertools import count
 
@@ -25,8 +26,8 @@ LOOK_AGAIN_S = 1.0
 """Wait for a free state before checking whether one was lost."""
 _TURNS = count()
 """Numbers runs by when they end."""
-ProgramKey = tuple[tuple[tuple[int, ...], ...], int]
-"""Shapes of the inputs, and number of workers."""
+ProgramKey = tuple[Hashable, ...]
+"""Shapes of the inputs and number of workers; of batches also which program it is."""
 
 
 class RunState:

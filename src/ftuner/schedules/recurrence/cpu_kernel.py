@@ -147,7 +147,8 @@ class _Emission:
             slots = () if self._levels else (Recurrence.COVERS, Recurrence.TAIL_COVERS)
             tables = [pointer_slot(builder, self._dims, index) for index in slots]
             covers = emit_covers(builder, tables, rows)
-            team = Team(builder, state, size, task, tuning)
+            rank = builder.select(is_team, task, const(0))
+            team = Team(builder, state, size, rank, tuning)
             longest = self._longest(first, end)
             with team.phase() as part, self._only_first(part):
                 self._begun(first, end)
