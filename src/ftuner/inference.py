@@ -457,7 +457,8 @@ def _from_program(
     options = request.options(backend, origin)
     if program.again is None:
         return _module_model(program, backend, options)
-    options = replace(options, shared=_torch_frontend("weights").WEIGHTS)
+    # What is compiled later may find other elements in the same memory.
+    options = replace(options, shared=_torch_frontend("weights").StorageWeights())
     first, again = program.calling.bound, program.again
 
     def made(shapes: Shapes) -> tuple[Graph, Model]:

@@ -231,6 +231,7 @@ class Operator:
         """The results as values, in the builder that is being written to."""
         schedule = self._schedule
         if schedule is not None and all(x.dtype == schedule.dtype for x in operands):
+            self._operands.bound([x.shape for x in operands], require)
             return [*building().add_many(SCHEDULED, *operands, schedule=schedule)]
         return self.defined(operands, given)
 

@@ -102,6 +102,9 @@ def test_casts(dtype: str) -> None:
 def test_joining_and_matching() -> None:
     agrees([node("StringConcat", ["x", "w"])], {"x": WORDS}, constants={"w": WORDS[0]})
     agrees([node("RegexFullMatch", ["x"], pattern="[a-z ]+")], {"x": WORDS})
+    letters = np.array(["É", "é", "e", "Éa"], object)
+    agrees([node("RegexFullMatch", ["x"], pattern="(?i)é")], {"x": letters})
+    agrees([node("RegexFullMatch", ["x"], pattern=r"\\w+")], {"x": letters})
 
 
 @pytest.mark.parametrize("given", [{}, {"delimiter": " "}, {"delimiter": "b"}, {"maxsplit": 1}])

@@ -212,14 +212,33 @@ def test_calls_that_take_other_branches_have_programs_of_their_own(
         model(torch.randn(2, 3))
 
 
+def test_what_is_compiled_again_has_the_elements_of_now() -> None:
+    class Product(nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(256, 256))
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight
+
+    module, x = Product().requires_grad_(False), torch.randn(3, 256)
+    before = ftuner.compile(module, (x,))
+    wanted = before(x)
+    module.weight.data.mul_(2)
+    torch.testing.assert_close(ftuner.compile(module, (x,))(x), 2 * wanted)
+
+
 def test_other_branches_need_the_module_as_it_was() -> None:
     x = torch.randn(2, 32, 2)
     branch = rf"branch on extents, {Path(__file__).name}.*if x.shape\[1\] % 4"
-    for wrong in ("changed", "gone"):
+    for case in ("changed", "changed through data", "gone"):
+        wrong = case.split()[0]
         module = nn.Sequential(nn.Linear(2, 2), OfTwoSides()).requires_grad_(False)
         model = ftuner.compile(module, (x[:, :30],))
-        if wrong == "changed":
+        if case == "changed":
             module[0].weight += 1
+        elif case == "changed through data":
+            module[0].weight.data += 1
         else:
             del module
             gc.collect()

@@ -94,6 +94,27 @@ def test_strided_operands_and_places(widest: CpuBackend) -> None:
     agree(builder.graph([x], [("y", y), ("z", z)]), widest)
 
 
+@ftuner.operator("(n) -> (n)")
+def delayed(x: Any) -> Any:
+    return lambda i: ftuner.define.where(i >= 1, x[i - 1], 0.0)
+
+
+@ftuner.schedule(definition=delayed)
+def delayed_rows(x: f32["n"], y: Out[f32["n"]]):  # type: ignore[valid-type, name-defined]
+    for i in split(n, workers)(worker):  # type: ignore[name-defined]
+        y[i] = x[i - 1] if i >= 1 else 0.0
+
+
+def test_elements_before_the_first_are_not_computed(widest: CpuBackend) -> None:
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (N,))
+    with builder.writing():
+        y = delayed(apply("repeat", x, repeats=(3,)) + 1.0)
+    agree(builder.graph([x], [("y", y)]), widest)
+    with pytest.raises(ShapeError, match="operand x of delayed has 2 axes; expected 1"):
+        delayed(np.ones((2, 2), np.float32))
+
+
 def test_other_dtypes_and_gpus_take_the_definition() -> None:
     x = np.random.default_rng(0).uniform(-1, 1, (5, 7))
     np.testing.assert_allclose(softmax(x), softmax.reference(x))

@@ -123,7 +123,8 @@ def expressible(nest: FusedNest, dtype: DType) -> bool:
     value = nest.nest.stores[0].value
     if nest.nest.steps[value].dtype != dtype or not nest.injective:
         return False
-    index = [symbol(f"i{axis}") for axis in range(len(nest.nest.axes))]
+    # A program may load at an index below zero where it then uses none of it.
+    index = [symbol(f"i{axis}") - 1 for axis in range(len(nest.nest.axes))]
     name = lambda dim: dim if isinstance(dim, int) else symbol("d")  # noqa: E731
     return element(nest.nest, index, lambda step, at: Number(0.0), name) is not None
 

@@ -205,8 +205,9 @@ class Emitter(Locals):
         with counted_loop(self._builder, begin, end) as index:
             self._env[loop.names[number]] = index
             tests = {}
-            if self._at is None and any(isinstance(s, Loop) for s in statements(loop.body)):
-                tests = self._decided(loop.body, [], loop.names[number : number + 1])
+            innermost = self._at is None and number == len(loop.names) - 1
+            if innermost and any(isinstance(s, Loop) for s in statements(loop.body)):
+                tests = self._decided(loop.body, [], loop.names)
             self._twice(tests, lambda: self._counted(loop, number + 1))
 
     def _written_out(self, loop: Loop) -> None:

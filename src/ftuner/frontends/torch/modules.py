@@ -124,10 +124,16 @@ class _Again:
     def _weights_of(self, module: nn.Module) -> list[object]:
         tensors = [*module.named_parameters(), *module.named_buffers()]
         return [
-            (name, x.data_ptr(), None if x.is_inference() else x._version)
+            (name, x.data_ptr(), None if x.is_inference() else x._version, _sum_of(x))
             for name, x in tensors
             if name not in self._states
         ]
+
+
+def _sum_of(x: torch.Tensor) -> str:
+    """The sum of all elements: writes through `data` leave the version as it is."""
+    dtype = torch.complex128 if x.is_complex() else torch.float64
+    return repr(None if x.is_meta else x.detach().sum(dtype=dtype).item())
 
 
 class _Form:

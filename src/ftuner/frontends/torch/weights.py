@@ -53,3 +53,4 @@ class StorageWeights(SharedWeights):
 
 
 WEIGHTS = StorageWeights()
+"""Those of all graphs of `torch.compile`."""

@@ -37,9 +37,11 @@ def _infer_matches(types: Types, attributes: Attributes, require: Require) -> tu
 
 
 def expression(pattern: str) -> re.Pattern[str]:
-    """A regular expression, whose classes such as `\\w` have characters of ASCII alone, as RE2's.
-    Raises what `re.compile` raises."""
-    return re.compile(pattern, re.ASCII)
+    """A regular expression, whose classes such as `\\w` have characters of ASCII alone, as RE2's;
+    where letters beyond ASCII match those of another case, Python has both or neither. Raises what
+    `re.compile` raises."""
+    folds = not pattern.isascii() and re.search(r"\(\?[a-zA-Z]*i", pattern)
+    return re.compile(pattern, 0 if folds else re.ASCII)
 
 
 def _reference_matches(x: Any, pattern: str) -> Any:
