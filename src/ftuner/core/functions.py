@@ -213,7 +213,7 @@ _TABLE: dict[str, ScalarFunction] = {
     "tanh": _unary(np.tanh, onnx="Tanh", **_body((10, 15), 12, 1)),
     "erf": _unary(references.erf, onnx="Erf", **_body((30, 53), 21, 1, 4)),
     "erfc": _unary(references.erfc, **_body((23, 41), 19, 1, 4)),
-    "sigmoid": _unary(references.sigmoid, onnx="Sigmoid", **_body((9, 14), 18, 1)),
+    "sigmoid": _unary(references.sigmoid, onnx="Sigmoid", **_body((9, 14), 15, 1)),
     "gelu": _unary(references.gelu, **_body((25, 43), 18, 1, 5)),
     "gelu_tanh": _unary(references.gelu_tanh, **_body((18, 23), 23, 1, 30)),
     "silu": _unary(references.silu, **_body((12, 17), 14, 1)),

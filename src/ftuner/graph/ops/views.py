@@ -93,10 +93,12 @@ def _define_slice(types: Types, attributes: Attributes, results: Types) -> Nest:
 def _reference_slice(
     x: Any, starts: tuple[int, ...], steps: tuple[int, ...], shape: tuple[int, ...]
 ) -> Any:
-    ends = [start + step * n for start, step, n in zip(starts, steps, shape, strict=True)]
-    # Backwards, a slice has no end before the first element.
-    each = zip(starts, [None if end < 0 else end for end in ends], steps, strict=True)
-    return x[tuple(slice(*bounds) for bounds in each)].copy()
+    def taken(start: int, step: int, n: int) -> slice:
+        end = start + step * n
+        # Backwards, a slice has no end before the first element.
+        return slice(start, None if end < 0 else end, step) if n else slice(0, 0)
+
+    return x[tuple(map(taken, starts, steps, shape))].copy()
 
 
 def slice_extent(start: Dim, end: Dim, step: Dim) -> Dim:
