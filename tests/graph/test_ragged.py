@@ -105,6 +105,13 @@ def test_products_of_words(precision: str) -> None:
     assert set(found.reasons) == {""}
 
 
+def test_sums_of_blocks_depend_on_the_number_of_rows() -> None:
+    graph = graph_of(lambda g: g.linear(g.given("x", B, S, 256), 256))
+    lowered = lower(optimised(graph, halves=False, precision="int4-weights"))
+    assert "block_matmul" in lowered.steps[0].title
+    assert ragged_steps(lowered) is None
+
+
 @pytest.mark.parametrize(
     "graph",
     [

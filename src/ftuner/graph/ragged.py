@@ -63,8 +63,10 @@ class Rows:
         each = self.each(view.shape[axis])
         if each is None:
             return False
-        # A view may be of words, several elements of the buffer.
-        word = view.layout.dtype.itemsize // view.buffer.dtype.itemsize
+        # A view may be of words, several elements of the buffer. Sums of blocks depend on how many
+        # rows there are.
+        dtype = view.layout.dtype
+        word = dtype.itemsize // view.buffer.dtype.itemsize if dtype.kind == "word" else 1
         loops = [
             (n * word, extent) for n, extent in zip(view.layout.strides, view.shape, strict=True)
         ]
