@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -14,43 +14,32 @@ from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
-from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
+from ftuner.compiler import compile_file, compile_graph, compile_program
+from ftuner.core.dtype import FLOAT32
 from ftuner.core.given import ElementType
-from ftuner.core.operating_system import give_back_freed
 from ftuner.errors import (
     ConfigurationError,
     ExportError,
     FTunerError,
-    GraphError,
-    IndexRangeError,
     ParseError,
-    ShapeError,
 )
-from ftuner.frontends.onnx.importer import import_record, read_model
+from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.reading import Source
-from ftuner.frontends.onnx.records import InputRecord, ModelRecord, OutputRecord, Variant
 from ftuner.graph.ir import Graph
-from ftuner.graph.passes.pipeline import optimised
-from ftuner.graph.specialization import Answer, RunTimeNumberError
-from ftuner.graph.splitting import SplitGraph, divided
-from ftuner.models import Model, ModuleModel, SpecializedModel, UnrankedModel
-from ftuner.runtime.backend import Backend, Options
-from ftuner.runtime.cpu.memory import reuse
+from ftuner.graph.splitting import SplitGraph
+from ftuner.models import Model, SpecializedModel
 from ftuner.runtime.devices import CPU
-from ftuner.runtime.model import ANY_RANK, TensorSpec
 from ftuner.runtime.preparing import Extents
 from ftuner.runtime.request import Request
 from ftuner.runtime.saved.container import is_saved
 from ftuner.runtime.saved.models import MALFORMED
 from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
-from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
-from ftuner.runtime.variants import Check, Shapes, Variants, variants_of_extents
 
 if TYPE_CHECKING:
     # It imports torch.
-    from ftuner.frontends.torch.exported import Program
+    pass
 
 _LOG = logging.getLogger(__name__)
 
@@ -212,9 +201,11 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
             found = _saved_model(source, request, origin)
     elif origin is not None and origin.path.endswith(".pt2"):
         made = _torch_frontend("exported").read_program(origin.path)
-        found = _from_program(made, request, device, origin)
+        found = compile_program(made, request, device, origin)
     elif isinstance(source, _of_torch("export", "ExportedProgram")):
-        found = _from_program(_torch_frontend("exported").exported_program(source), request, device)
+        found = compile_program(
+            _torch_frontend("exported").exported_program(source), request, device
+        )
     else:
         read = partial(read_model, source)
         # A message may be changed after it was loaded.
@@ -272,114 +263,6 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
         raise ParseError(f"{path} is malformed: {type(error).__name__}: {error}") from error
 
 
-def compile_file(
-    read: Callable[[], ModelRecord], request: Request, origin: Origin | None = None
-) -> Model:
-    """Compile the model that `read` gives: `load` with another way of reading a file.
-
-    Raises:
-        As `load`, and what `read` does.
-    """
-    backend = request.backend()
-    options = request.options(backend, origin)
-    records = [read()]
-    header = records[0].header()
-    if any(v.dims is None for v in header.inputs):
-        ranked = _variants(header, partial(records.__getitem__, 0), backend, options)
-        return UnrankedModel(
-            _declared(header.inputs), _declared(header.declared_outputs), ranked,
-            Model(Graph((), (), ()), backend, options), options,
-        )  # fmt: skip
-
-    def again() -> ModelRecord:
-        record = read()
-        if record.header() != header:
-            raise GraphError("the model's file has changed since it was loaded")
-        return record
-
-    variants = _variants(header, again, backend, options) if header.repeated else None
-    try:
-        return _made(records, backend, options, variants)
-    except (ShapeError, IndexRangeError) as refused:
-        # What is computed of extents may be impossible because names are wrong.
-        apart = Variant((), header.repeated)
-        try:
-            found = _made([read().varied(apart)], backend, options)
-        except FTunerError:
-            raise refused from None
-        _LOG.warning("%s: %s", apart, refused)
-        return found
-
-
-def _made(
-    records: list[ModelRecord], backend: Backend, options: Options,
-    variants: Variants[Model] | None = None, check: Check | None = None,
-) -> Model:  # fmt: skip
-    """The model of a record, which is taken out of its list: its weights are freed as they are
-    packed, if nothing else refers to them. `check`: called before anything is compiled."""
-    with reuse():
-        record = records.pop()
-        try:
-            graph = _imported(record, ())
-        except RunTimeNumberError as need:
-            options = replace(options, shared=options.shared or SharedWeights())
-            found: Model = SpecializedModel(
-                partial(_imported, record), lambda g: compiled(replace(g), backend, options), need,
-                _declared(record.declared_outputs), options, variants,
-            )  # fmt: skip
-        else:
-            del record
-            if check is not None:
-                check(graph)
-            found = compiled(graph, backend, options, variants)
-    give_back_freed()
-    return found
-
-
-def compiled(
-    graph: Graph, backend: Backend, options: Options, variants: Variants[Model] | None = None
-) -> Model:
-    """The model of a graph, which loses its nodes."""
-    return Model(_parts(graph, backend, options), backend, options, variants)
-
-
-def _parts(graph: Graph, backend: Backend, options: Options) -> SplitGraph:
-    """The parts of a graph, which loses its nodes, as they are compiled."""
-    halves, narrow = backend.multiplies_halves, backend.narrow_dtypes
-    whole = optimised(graph.moved(), halves, narrow, options.precision)
-    return divided(whole, options.unpad)
-
-
-def _variants(
-    header: ModelRecord, read: Callable[[], ModelRecord], backend: Backend, options: Options
-) -> Variants[Model]:
-    """The models for other shapes than a file declares; they share weights."""
-    options = replace(options, shared=SharedWeights())
-
-    def variant(wanted: Variant, check: Check) -> Model:
-        found = _made([read().varied(wanted)], backend, options, check=check)
-        level = logging.WARNING if wanted.apart else logging.INFO
-        _LOG.log(level, "%s: compiled for such inputs", wanted)
-        return found
-
-    return Variants(header.variant, variant)
-
-
-def _imported(record: ModelRecord, answers: Sequence[Answer]) -> Graph:
-    return import_record(record, answers).graph
-
-
-def _declared(records: Sequence[InputRecord | OutputRecord]) -> list[TensorSpec]:
-    """Inputs or outputs of a file as it declares them."""
-    return [
-        TensorSpec(
-            found.name, str(found.dtype),
-            ANY_RANK if found.dims is None else tuple("?" if n is None else n for n in found.dims),
-        )
-        for found in records
-    ]  # fmt: skip
-
-
 def compile(
     program: Any, example_inputs: Any = None, *, dynamic_shapes: Any = None,
     threads: SupportsIndex | None = None, progress: Progress | None = None,
@@ -422,7 +305,7 @@ def compile(
         precision=precision, unpad=unpad,
     )  # fmt: skip
     if isinstance(program, Graph):
-        found = _from_graph(program, request)
+        found = compile_graph(program, request)
     elif example_inputs is not None or _is_module(program):
         if example_inputs is None:
             raise ExportError(
@@ -430,51 +313,11 @@ def compile(
                 "ftuner.compile(module, (x,))"
             )
         made = _torch_frontend("modules").module_program(program, example_inputs, dynamic_shapes)
-        found = _from_program(made, request, device)
+        found = compile_program(made, request, device)
     else:
         return _loaded(program, request, device)
     if warm:
         found.prepare(warm)
-    return found
-
-
-def _from_graph(graph: Graph, request: Request) -> Model:
-    backend = request.backend()
-    options = request.options(backend)
-    values = [*graph.inputs, *(v for node in graph.nodes for v in (*node.inputs, *node.outputs))]
-    for value in values:
-        if value.dtype.name not in ELEMENT_DTYPES:
-            raise GraphError(f"tensor {value}; supported are {', '.join(ELEMENT_DTYPES)}")
-    return compiled(replace(graph), backend, options)
-
-
-def _from_program(
-    program: Program, request: Request, device: str | None, origin: Origin | None = None
-) -> Model:
-    """The model of a program of torch. `device`: None for that of the program."""
-    request = replace(request, device=device or program.device)
-    backend = request.backend()
-    options = request.options(backend, origin)
-    if program.again is None:
-        return _module_model(program, backend, options)
-    # What is compiled later may find other elements in the same memory.
-    options = replace(options, shared=_torch_frontend("weights").StorageWeights())
-    first, again = program.calling.bound, program.again
-
-    def made(shapes: Shapes) -> tuple[Graph, Model]:
-        found = again(shapes)
-        return found.calling.bound, _module_model(found, backend, options)
-
-    return _module_model(program, backend, options, variants_of_extents(first, made))
-
-
-def _module_model(
-    program: Program, backend: Backend, options: Options, variants: Variants[Model] | None = None
-) -> ModuleModel:
-    with reuse():
-        parts = _parts(program.graph, backend, options)
-        found = ModuleModel(parts, backend, options, program.calling, variants)
-    give_back_freed()
     return found
 
 
@@ -495,4 +338,4 @@ def _of_torch(*path: str) -> Any:
     return found or ()
 
 
-__all__ = ["Model", "compile", "compile_file", "compiled", "load", "save"]
+__all__ = ["Model", "compile", "load", "save"]

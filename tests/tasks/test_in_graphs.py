@@ -12,6 +12,7 @@ from tests.tasks.gallery.softmax_rows import softmax
 from tests.tasks.scheduled import SCHEDULES, centred, matmul, packed_matmul, turned
 
 import ftuner
+from ftuner.compiler import compiled
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.errors import ScheduleError, ShapeError
@@ -19,7 +20,6 @@ from ftuner.graph.algebra import apply, concat, where, zero_padded
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, Value
 from ftuner.graph.passes.definitions import definitions
-from ftuner.inference import compiled
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.reference import run_reference

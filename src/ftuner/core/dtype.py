@@ -107,12 +107,13 @@ normal distribution (QLoRA, arXiv 2305.14314)."""
 
 @lru_cache(maxsize=64)
 def block_of_codes(codes: str, numbers: int) -> DType:
-    """As `block_of_levels`, of four bits that stand for a number of `CODES`."""
+    """Return the dtype of a block like those of `block_of_levels`, without zero point, whose levels
+    are four bits that stand for a number of `CODES`."""
     return DType(f"{codes}x{numbers}", 4 * (numbers // 8 + 1), 0, "block", numbers)
 
 
 def codes_of(block: DType) -> tuple[float, ...]:
-    """What the levels of a block stand for; empty if they are numbers themselves."""
+    """Return the number for each level of a block; nothing if levels are numbers themselves."""
     return CODES.get(block.name.partition("x")[0], ())
 
 

@@ -52,11 +52,11 @@ class ProductTypes:
 
     @property
     def finished(self) -> DType:
-        """What complete sums and the epilogue are in: that of C, unless words are rounded to it."""
+        """The dtype of sums and of the epilogue: that of C, unless words are rounded to it."""
         return FLOAT32 if self.c in STORED.get(self.a, ()) else self.c
 
     def depth(self, numbers: int) -> int:
-        """The steps of k of rows of so many numbers, if these are side by side in words."""
+        """Return the steps of k of a row of numbers: its words, the last one perhaps not full."""
         return -(-numbers // self.a.numbers)
 
     @property

@@ -88,8 +88,8 @@ class InstructionSet:
     converts_float16: bool = False
     """Whether one instruction makes a vector of float32 of one of float16."""
     permute: str = ""
-    """LLVM's intrinsic that looks lanes of float32 up in a vector, by the low bits of lane numbers;
-    empty if there is no such instruction."""
+    """LLVM's intrinsic that looks elements up in a vector of float32, by the low bits of integers;
+    empty if the instruction set has none."""
     scheduling_model: str = ""
     """LLVM's name of the CPU whose scheduling model is used; empty for the host's."""
 

@@ -11,11 +11,11 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
+from ftuner.compiler import compile_file
 from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import FTunerError, InputError, ShapeError, UnsupportedOperatorError
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
-from ftuner.inference import compile_file
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg, described
 from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, refuse, translated

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import fx
 
+from ftuner.compiler import compiled
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.importer import import_fx
 from ftuner.frontends.torch.weights import WEIGHTS
-from ftuner.inference import Model, compiled
+from ftuner.models import Model
 from ftuner.runtime.cpu.arrays import array_of, tensor_of
 from ftuner.runtime.request import Request
 

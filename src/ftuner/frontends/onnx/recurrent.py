@@ -74,7 +74,7 @@ def layer(
 
 
 class Levels(NamedTuple):
-    """What belongs to operands that are levels; each (directions, columns)."""
+    """Scales and sums of operands that are levels, each of shape (directions, columns)."""
 
     input_scale: Value
     """The product of the scales of X and W."""

@@ -165,7 +165,7 @@ def _counts(
     if 1 in lengths:
         add(x, 1, base - 1)
     longest = max((len(gram) for gram in grams if len(gram) in lengths), default=1)
-    # Tokens of an n-gram are some apart, as many between all of them. Beyond the last is no token.
+    # An n-gram skips as many tokens between any two of its tokens. `base - 1` is past the last.
     apart = (iota(minimum(skips + 1, count)) + 1).unsqueeze([1])
     beyond = constant(np.full((1, 1), base - 1)).broadcast((rows, 1))
     tokens, node = concat([x, beyond], 1), x.unsqueeze([1])

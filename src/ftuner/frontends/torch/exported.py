@@ -42,7 +42,7 @@ class Program:
     device: str
     """Where its parameters or inputs are, as torch names it."""
     again: Callable[[Mapping[str, Sequence[int]]], Program] | None = None
-    """Traces its module for inputs of other extents, by name; None where there is no module."""
+    """Traces the module for other extents of inputs; None if an exported program was given."""
 
 
 def exported_program(program: ExportedProgram) -> Program:

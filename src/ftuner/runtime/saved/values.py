@@ -56,7 +56,7 @@ def _classes() -> dict[str, type]:
 
 
 def _names(cls: type) -> tuple[str, ...]:
-    """The fields that a value is made of; none if it is no dataclass or named tuple. Those that are
+    """Return the fields of a dataclass or a named tuple; nothing for other classes. Fields that are
     given by keyword alone, such as lines of sources, have defaults and are left out."""
     if is_dataclass(cls):
         return tuple(field.name for field in fields(cls) if field.init and not field.kw_only)

@@ -13,13 +13,12 @@ panels if the weight is packed here; `dims` the slots of `cpu_record.Recurrence`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.accumulators import across
 from ftuner.codegen.llvm.ir.builder import (
     I1,
     I32,
@@ -36,7 +35,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
-from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
+from ftuner.codegen.llvm.ir.lanes import load_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
 from ftuner.codegen.llvm.kernels.step import (
@@ -51,15 +50,12 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context, LevelPanel
 from ftuner.codegen.llvm.native.waiting import Team
 from ftuner.core.dtype import INT16, UINT8, UINT8X4, DType
 from ftuner.core.expr import operands
-from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell, Stage
+from ftuner.core.recurrence import Cell, Stage
 from ftuner.hardware.tuning import NativeTuning
-from ftuner.schedules.recurrence.cpu_kernel_levels import (
-    emit_level_panel,
-    emit_levels,
-    whole,
-)
+from ftuner.schedules.recurrence.cpu_kernel_levels import emit_level_panel, whole
+from ftuner.schedules.recurrence.cpu_kernel_states import RoundedStates, StateRows
 from ftuner.schedules.recurrence.cpu_record import Recurrence
-from ftuner.schedules.recurrence.step import HEAD_BYTES, PANEL_COLUMNS, ROW_LEVELS
+from ftuner.schedules.recurrence.step import PANEL_COLUMNS, ROW_LEVELS
 
 LENGTH_BYTES = 4
 WRONG_LENGTH = 1
@@ -86,7 +82,6 @@ class _Emission:
         self._cell, self._multiplied, self._lanes, self._fused = cell, multiplied, lanes, fused
         self._levels = multiplied == INT16
         self._dtype, self._size = dtype, dtype.itemsize
-        self._vector = ir.VectorType(scalar_type(dtype), lanes)
         buffers, self._dims, self._status, _, self._begin, self._end = function.args
         names = ["x"]
         names += [f"first {state}" for state in cell.states] if cell.initial else []
@@ -97,6 +92,7 @@ class _Emission:
         names += ["panels"] if packs else []
         self._buffers = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(names)}
         self._hidden, self._rows = self._dim(Recurrence.HIDDEN), self._dim(Recurrence.ROWS)
+        self._vectors = StateRows(builder, dtype, lanes, self._hidden)
         self._width = builder.mul(self._hidden, const(len(cell.gates)))
         self._row_bytes = builder.mul(self._hidden, const(self._size))
         columns = whole(builder, self._width, PANEL_COLUMNS) if cell.rounds else self._width
@@ -115,9 +111,12 @@ class _Emission:
         self._old, self._new = self._planes["h"], builder.select(once, spare, self._planes["h"])
         self._a_stride, self._k = self._row_bytes, self._hidden
         if cell.rounds:
-            self._rounded_states = at(builder, spare, plane_bytes)
             columns = whole(builder, self._hidden, ROW_LEVELS)
             self._a_stride = builder.mul(columns, const(multiplied.itemsize))
+            self._rounded = RoundedStates(
+                self._vectors, at(builder, spare, plane_bytes), self._rows, self._a_stride,
+                multiplied, fused,
+            )  # fmt: skip
         if multiplied == UINT8:
             numbers = UINT8X4.numbers
             self._k = builder.udiv(whole(builder, self._hidden, numbers), const(numbers))
@@ -166,7 +165,8 @@ class _Emission:
                         begins = builder.icmp_signed("==", phase, const(0))
                         with builder.if_then(builder.and_(begins, some)):
                             if cell.rounds:
-                                self._round(first, end, part)
+                                state = Rows(self._planes["h"], self._row_bytes)
+                                self._rounded.round(state, (first, end), part)
                             self._product(stage, first, covers, (size, part))
                         with builder.if_then(builder.icmp_signed("==", phase, last)):
                             self._elements(stage, first, end, step, (size, part))
@@ -185,40 +185,6 @@ class _Emission:
         return branch
 
     # Rows and their elements.
-
-    def _along(
-        self, body: Callable[[ir.Value, ir.Value | None], None],
-        bounds: tuple[ir.Value, ir.Value] | None = None,
-    ) -> None:  # fmt: skip
-        """`body(offset, mask)` for each vector of a row, or of a range of its elements: the bytes
-        to it, and a mask for the last one."""
-        builder = self._builder
-        begin, end = bounds or (const(0), self._hidden)
-
-        def vector(base: ir.Value, left: ir.Value | None) -> None:
-            body(builder.mul(base, const(self._size)), mask_of(builder, left, self._lanes))
-
-        by_vectors(builder, begin, end, self._lanes, vector)
-
-    def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
-        return load_lanes(self._builder, place, self._vector, self._size, mask)
-
-    def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
-        store_lanes(self._builder, value, place, self._size, mask)
-
-    def _copy(self, source: ir.Value, target: ir.Value) -> None:
-        builder = self._builder
-        self._along(
-            lambda offset, mask: self._store(
-                self._load(at(builder, source, offset), mask), at(builder, target, offset), mask
-            )
-        )
-
-    def _clear(self, target: ir.Value, bounds: tuple[ir.Value, ir.Value] | None = None) -> None:
-        builder, zero = self._builder, elements.zero(self._vector)
-        self._along(
-            lambda offset, mask: self._store(zero, at(builder, target, offset), mask), bounds
-        )
 
     def _row(self, plane: str, row: ir.Value) -> ir.Value:
         builder = self._builder
@@ -254,13 +220,13 @@ class _Emission:
             # Rows beyond the end of a sequence are multiplied as well, whatever they hold.
             for plane in cell.planes:
                 if plane not in cell.states or not cell.initial:
-                    self._clear(self._row(plane, row))
+                    self._vectors.clear(self._row(plane, row))
             if cell.initial and cell.lengths:
                 empty = builder.icmp_signed("==", self._length(row), const(0))
                 with builder.if_else(empty) as (without, given):
                     with without:
                         for state in cell.states:
-                            self._clear(self._row(state, row))
+                            self._vectors.clear(self._row(state, row))
                     with given:
                         self._take_first(row)
             elif cell.initial:
@@ -271,7 +237,7 @@ class _Emission:
         for state in self._cell.states:
             given = self._buffers[f"first {state}"]
             source = at(builder, given, builder.mul(row, self._row_bytes))
-            self._copy(source, self._row(state, row))
+            self._vectors.copy(source, self._row(state, row))
 
     def _ended(self, first: ir.Value, end: ir.Value) -> None:
         """Give the states after the last step."""
@@ -281,7 +247,7 @@ class _Emission:
             for state in self._cell.states:
                 target = self._buffers[f"last {state}"]
                 target = at(builder, target, builder.mul(row, strides[state]))
-                self._copy(self._row(state, row), target)
+                self._vectors.copy(self._row(state, row), target)
 
     # Products.
 
@@ -329,7 +295,7 @@ class _Emission:
             # The last panel is as wide as the others.
             full = end_panel
         if self._cell.rounds:
-            a = at(builder, self._rounded(share[1]), builder.mul(first, self._a_stride))
+            a = at(builder, self._rounded.of(share[1]), builder.mul(first, self._a_stride))
         else:
             a = self._row(stage.multiplied, first)
         sums = at(builder, self._buffers["memory"], builder.mul(first, self._sum_bytes))
@@ -363,66 +329,6 @@ class _Emission:
                 with builder.if_then(some):
                     panel(full, left, at(builder, covers, const(COVER_BYTES)))
 
-    # Rounding.
-
-    def _rounded(self, part: ir.Value) -> ir.Value:
-        """The rounded state of a part, after its scale and its zero point."""
-        builder = self._builder
-        size = builder.add(builder.mul(self._rows, self._a_stride), const(HEAD_BYTES))
-        own = at(builder, self._rounded_states, builder.mul(part, size))
-        return at(builder, own, HEAD_BYTES)
-
-    def _round(self, first: ir.Value, end: ir.Value, part: ir.Value) -> None:
-        """Round the state to levels. Each part rounds the whole state for itself, which takes less
-        time than to wait for what the others round."""
-        builder, levels = self._builder, self._rounded(part)
-        ends = {"low": "minimum", "high": "maximum"}
-        found = {name: reserve(builder, self._vector) for name in ends}
-        for place in found.values():
-            builder.store(elements.zero(self._vector), place)
-        with counted_loop(builder, first, end) as row:
-            source = self._row("h", row)
-
-            def extend(offset: ir.Value, mask: ir.Value | None) -> None:
-                value = self._load(at(builder, source, offset), mask)
-                for name, kind in ends.items():
-                    before = builder.load(found[name], typ=self._vector)
-                    most = elements.combine(builder, kind, before, value, self._dtype)
-                    builder.store(most, found[name])
-
-            self._along(extend)
-        env = {
-            name: across(builder, kind, builder.load(found[name], typ=self._vector), self._dtype)
-            for name, kind in ends.items()
-        }
-        for name, expr in (("scale", SCALE), ("zero", ZERO)):
-            env[name] = elements.emit(builder, expr, env, self._fused)
-        for name, place in zip(("scale", "zero"), self._parameters(part), strict=True):
-            builder.store(env[name], place)
-        env = {n: splat(builder, env[n], self._lanes) for n in ("scale", "zero")}
-        with counted_loop(builder, first, end) as row:
-            source = self._row("h", row)
-            target = at(builder, levels, builder.mul(row, self._a_stride))
-
-            def rounded(offset: ir.Value, mask: ir.Value | None) -> None:
-                state = self._load(at(builder, source, offset), mask)
-                value = elements.emit(builder, ROUNDED, {**env, "h": state}, self._fused)
-                k = builder.udiv(offset, const(self._size))
-                if self._multiplied == UINT8:
-                    value = elements.cast(builder, value, self._dtype, UINT8)
-                    builder.store(value, at(builder, target, k), align=1)
-                elif self._multiplied == INT16:
-                    emit_levels(builder, value, target, k)
-                else:
-                    self._store(value, at(builder, target, offset), mask)
-
-            self._along(rounded)
-
-    def _parameters(self, part: ir.Value) -> list[ir.Value]:
-        """Where a part has the scale and the zero point of the state."""
-        head = at(self._builder, self._rounded(part), -HEAD_BYTES)
-        return [head, at(self._builder, head, self._size)]
-
     # Elements.
 
     def _columns(self, share: tuple[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value]:
@@ -443,8 +349,8 @@ class _Emission:
         bounds = self._columns(share)
         parameters = {}
         if cell.rounds:
-            places = zip(("scale", "zero"), self._parameters(share[1]), strict=True)
-            parameters = {n: builder.load(p, typ=self._vector.element) for n, p in places}
+            places = self._rounded.parameters(share[1]).items()
+            parameters = {n: builder.load(p, typ=scalar_type(self._dtype)) for n, p in places}
         gives_y = any(plane == "h" for plane, _ in stage.results)
         x_step = at(builder, self._buffers["x"], builder.mul(step, self._dim(Recurrence.X_STEP)))
         y_step = at(builder, self._buffers["y"], builder.mul(step, self._dim(Recurrence.Y_STEP)))
@@ -456,7 +362,7 @@ class _Emission:
                     valid = builder.icmp_signed("<", step, self._length(row))
                     if gives_y:
                         with builder.if_then(builder.not_(valid)):
-                            self._clear(y, bounds)
+                            self._vectors.clear(y, bounds)
                     branches.enter_context(builder.if_then(valid))
                 self._row_elements(stage, row, x, y, bounds, parameters)
 
@@ -477,7 +383,7 @@ class _Emission:
             places[name] = at(builder, self._buffers["columns"], offset)
 
         def vector(offset: ir.Value, mask: ir.Value | None, lanes: int) -> None:
-            type_ = ir.VectorType(self._vector.element, lanes)
+            type_ = ir.VectorType(scalar_type(self._dtype), lanes)
             env: dict[str, ir.Value] = {}
             for plane, expr in stage.results:
                 for operand in operands(expr):
@@ -491,9 +397,9 @@ class _Emission:
                 value = elements.emit(builder, expr, env, self._fused)
                 env[plane] = value
                 target = following if plane == "h" else places[plane]
-                self._store(value, at(builder, target, offset), mask)
+                self._vectors.store(value, at(builder, target, offset), mask)
                 if plane == "h":
-                    self._store(value, at(builder, y, offset), mask)
+                    self._vectors.store(value, at(builder, y, offset), mask)
 
         # Each instruction waits for the one before: two vectors take less than twice as long.
         begin, end = bounds
@@ -502,4 +408,4 @@ class _Emission:
         middle = builder.add(begin, pairs)
         with counted_loop(builder, begin, middle, pair) as base:
             vector(builder.mul(base, const(self._size)), None, pair)
-        self._along(lambda offset, mask: vector(offset, mask, self._lanes), (middle, end))
+        self._vectors.along(lambda offset, mask: vector(offset, mask, self._lanes), (middle, end))

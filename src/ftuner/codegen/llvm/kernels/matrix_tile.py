@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import at, const, maximum, reserve, scalar_type, slot
 from ftuner.codegen.llvm.ir.instructions import Tiles, TileShape
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
+from ftuner.codegen.llvm.ir.loops import Rows, carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
@@ -28,6 +30,13 @@ _MOST_ROWS = 4
 """Rows that leave the unit together."""
 _COPIES = 2
 """Tiles of A that are copied together in turns: one is read while the next is written."""
+
+
+class _Operands(NamedTuple):
+    """The numbers of tiles of A, one below the other, and of B, which its vectors take in turns."""
+
+    a: list[int]
+    b: list[int]
 
 
 class MatrixTile:
@@ -47,15 +56,14 @@ class MatrixTile:
         self._builder, self._context, self._kernel, self._row = builder, context, kernel, row
         types, vectors = kernel.types, kernel.tile.vectors
         heights = [min(unit.rows, kernel.mr - row) for row in range(0, kernel.mr, unit.rows)]
-        self._rows = unit.rows
-        of_sums = len(heights) * vectors
-        self._several = len(heights) > 1
-        self._a = range(of_sums, of_sums + len(heights))
-        self._b = range(self._a.stop, self._a.stop + (vectors if self._several else 1))
-        self._rest = (self._b.stop, self._b.stop + 1)
-        """The tiles of A and of B, and those of the steps that fill no tile."""
-        used = self._b.stop + (0 if self._several else 2)
-        assert used <= unit.registers, f"{used} tiles, of {unit.registers} registers"
+        self._rows, several = unit.rows, len(heights) > 1
+        numbers = iter(range(unit.registers))
+        self._of_sums = list(islice(numbers, len(heights) * vectors))
+        self._whole = _Operands(
+            list(islice(numbers, len(heights))), list(islice(numbers, vectors if several else 1))
+        )
+        self._rest = None if several else _Operands([next(numbers)], [next(numbers)])
+        """The tiles of the steps of k that fill no tile."""
         self._item_bytes, self._steps = types.a.itemsize, unit.steps
         self._row_bytes, self._vector_bytes = kernel.nr * types.b.itemsize, options.isa.vector_bytes
         self._a_stride = slot(builder, context, Context.A_STRIDE)
@@ -73,21 +81,21 @@ class MatrixTile:
         self._tiles = Tiles(builder)
         row_bytes, steps = const(self._vector_bytes), const(unit.steps)
         shapes = {
-            i * vectors + v: TileShape(const(rows), row_bytes)
-            for i, rows in enumerate(heights)
-            for v in range(vectors)
+            number: TileShape(const(heights[place // vectors]), row_bytes)
+            for place, number in enumerate(self._of_sums)
         }
-        shapes |= {a: TileShape(const(h), row_bytes) for a, h in zip(self._a, heights, strict=True)}
-        shapes |= {b: TileShape(steps, row_bytes) for b in self._b}
-        if self._several:
-            self._rests = [
+        for number, rows in zip(self._whole.a, heights, strict=True):
+            shapes[number] = TileShape(const(rows), row_bytes)
+        shapes |= dict.fromkeys(self._whole.b, TileShape(steps, row_bytes))
+        if self._rest is None:
+            self._copied = [
                 reserve(builder, ir.ArrayType(scalar_type(types.a), rows * unit.steps))
                 for rows in (kernel.mr, vectors * unit.steps)
             ]
         else:
             some = maximum(builder, self._left, const(1))
             of_a = TileShape(const(kernel.mr), builder.mul(some, const(self._item_bytes)))
-            shapes |= {self._rest[0]: of_a, self._rest[1]: TileShape(some, row_bytes)}
+            shapes |= {self._rest.a[0]: of_a, self._rest.b[0]: TileShape(some, row_bytes)}
         self._tiles.configure(shapes)
         self.release = self._tiles.release
         height = next(r for r in range(_MOST_ROWS, 0, -1) if kernel.mr % r == 0)
@@ -101,17 +109,17 @@ class MatrixTile:
         """Loop over the tile's rows with their sums, `[row][vector]`, after all steps of k; yields
         the first row, too. The arguments are as in `KLoop.sums`."""
         builder, kernel, vectors = self._builder, self._kernel, self._kernel.tile.vectors
-        for sums in range(self._a.start):
-            self._tiles.zero(sums)
+        for number in self._of_sums:
+            self._tiles.zero(number)
         if self._window is None:
             self._rows_in_place(tile, a, b, k)
         else:
             self._through_window(self._window, a, b, k)
         row_bytes = vectors * self._vector_bytes
-        for sums in range(self._a.start):
-            row, v = sums // vectors * self._rows, sums % vectors
-            place = at(builder, self._sums, row * row_bytes + v * self._vector_bytes)
-            self._tiles.store(sums, place, const(row_bytes))
+        for place, number in enumerate(self._of_sums):
+            row, v = place // vectors * self._rows, place % vectors
+            offset = row * row_bytes + v * self._vector_bytes
+            self._tiles.store(number, at(builder, self._sums, offset), const(row_bytes))
         kind = ir.VectorType(scalar_type(kernel.types.accumulator), kernel.lanes)
         with counted_loop(builder, 0, kernel.mr, self.rows.mr) as row:
             first = at(builder, self._sums, builder.mul(row, const(row_bytes)))
@@ -145,18 +153,22 @@ class MatrixTile:
                     for row in range(self._steps):
                         loop.ask(at(builder, b, row * self._row_bytes), ahead)
             places = loop.fetched(streams, places, const(self._steps))
-            self._multiply(a, self._a_stride, b)
+            self._multiply(self._whole, Rows(a, self._a_stride), self._panel(b))
             a = at(builder, a, self._steps * self._item_bytes)
             return [a, at(builder, b, self._steps * self._row_bytes), *places]
 
         firsts = [stream.first for stream in streams]
         a, b, *_ = carried_loop(builder, self._count, [a, b, *firsts], step)
         with builder.if_then(self._is_left()):
-            self._multiply_rest(a, b)
+            if self._rest is None:
+                self._multiply(self._whole, *self._copied_rest(a, b))
+            else:
+                self._multiply(self._rest, Rows(a, self._a_stride), self._panel(b))
 
     def _through_window(self, window: WindowRows, a: ir.Value, b: ir.Value, k: ir.Value) -> None:
         """Add the products of all elements of the window, each of which is a run of k steps."""
-        builder = self._builder
+        builder, rest = self._builder, self._rest
+        assert rest is not None, "windows are read by one tile of rows"
         run_of_b = builder.mul(window.run, const(self._row_bytes))
         left = lanes_below(builder, self._left, self._kernel.lanes)
 
@@ -167,7 +179,7 @@ class MatrixTile:
             def step(given: list[ir.Value]) -> list[ir.Value]:
                 place, b, copy = given
                 self._copy(window, place, copy, None)
-                self._multiply(copy, const(self._vector_bytes), b)
+                self._multiply(self._whole, Rows(copy, const(self._vector_bytes)), self._panel(b))
                 return [
                     at(builder, place, self._vector_bytes),
                     at(builder, b, self._steps * self._row_bytes),
@@ -178,7 +190,8 @@ class MatrixTile:
             place, rest_of_b, copy = carried_loop(builder, count, [place, b, self._copies], step)
             with builder.if_then(builder.and_(self._is_left(), builder.not_(outside))):
                 self._copy(window, place, copy, left)
-                self._multiply_in(self._rest, copy, const(self._vector_bytes), rest_of_b)
+                rows = Rows(copy, const(self._vector_bytes))
+                self._multiply(rest, rows, self._panel(rest_of_b))
             return [at(builder, b, run_of_b)]
 
         carried_loop(builder, builder.udiv(k, window.run), [b], element)
@@ -204,69 +217,43 @@ class MatrixTile:
             row = at(builder, copy, i * self._vector_bytes)
             builder.store(value, row, align=self._vector_bytes)
 
-    def _multiply(self, a: ir.Value, a_stride: ir.Value, b: ir.Value) -> None:
-        """Add the product of the tiles at `a` and those at `b` to the sums."""
-        if not self._several:
-            self._multiply_in((self._a[0], self._b[0]), a, a_stride, b)
-            return
+    def _panel(self, b: ir.Value) -> Rows:
+        return Rows(b, const(self._row_bytes))
+
+    def _multiply(self, tiles: _Operands, a: Rows, b: Rows) -> None:
+        """Add the products of the tiles at `a` and those at `b` to the sums."""
         builder, vectors = self._builder, self._kernel.tile.vectors
-        below = builder.mul(a_stride, const(self._rows))
-        for v, of_b in enumerate(self._b):
-            place = at(builder, b, v * self._vector_bytes)
-            self._tiles.load(of_b, place, const(self._row_bytes))
-        for i, of_a in enumerate(self._a):
-            self._tiles.load(of_a, a, a_stride)
-            a = at(builder, a, below)
-            for v, of_b in enumerate(self._b):
-                self._tiles.multiply_add(self._row, i * vectors + v, of_a, of_b)
+        for i, number in enumerate(tiles.a):
+            below = builder.mul(a.stride, const(i * self._rows))
+            self._tiles.load(number, at(builder, a.first, below), a.stride)
+        for v in range(vectors):
+            of_b = tiles.b[v % len(tiles.b)]
+            self._tiles.load(of_b, at(builder, b.first, v * self._vector_bytes), b.stride)
+            for i, of_a in enumerate(tiles.a):
+                self._tiles.multiply_add(self._row, self._of_sums[i * vectors + v], of_a, of_b)
 
-    def _multiply_in(
-        self, of_a_and_b: tuple[int, int], a: ir.Value, a_stride: ir.Value, b: ir.Value
-    ) -> None:
-        """The same of one tile of A and, one after the other, those of B, in the tiles given."""
-        builder, (of_a, of_b) = self._builder, of_a_and_b
-        self._tiles.load(of_a, a, a_stride)
-        for v in range(self._kernel.tile.vectors):
-            place = at(builder, b, v * self._vector_bytes)
-            self._tiles.load(of_b, place, const(self._row_bytes))
-            self._tiles.multiply_add(self._row, v, of_a, of_b)
-
-    def _multiply_rest(self, a: ir.Value, b: ir.Value) -> None:
-        """Add the products of the steps that fill no tile."""
-        builder, kernel = self._builder, self._kernel
-        if not self._several:
-            self._multiply_in(self._rest, a, self._a_stride, b)
-            return
-        of_a, of_b = self._rests
+    def _copied_rest(self, a: ir.Value, b: ir.Value) -> tuple[Rows, Rows]:
+        """Copies of the steps of k that fill no tile, with zeros after them."""
+        builder, kernel, size = self._builder, self._kernel, self._vector_bytes
+        of_a, of_b = self._copied
         vector = ir.VectorType(scalar_type(kernel.types.a), kernel.lanes)
-        mask = lanes_below(builder, self._left, kernel.lanes)
-        with counted_loop(builder, 0, kernel.mr, 1) as row:
+        exists = lanes_below(builder, self._left, kernel.lanes)
+        with counted_loop(builder, 0, kernel.mr) as row:
             place = at(builder, a, builder.mul(row, self._a_stride))
-            value = load_lanes(builder, place, vector, self._item_bytes, mask)
-            row_bytes = builder.mul(row, const(self._vector_bytes))
-            builder.store(value, at(builder, of_a, row_bytes), align=self._vector_bytes)
-        everywhere = lanes_below(builder, const(kernel.lanes), kernel.lanes)
-        vectors = kernel.tile.vectors
-        with counted_loop(builder, 0, self._steps, 1) as step:
-            exists = builder.icmp_signed("<", step, self._left)
-            mask = builder.select(exists, everywhere, ir.Constant(everywhere.type, None))
-            for v in range(vectors):
-                offset = builder.add(
-                    builder.mul(step, const(self._row_bytes)), const(v * self._vector_bytes)
+            value = load_lanes(builder, place, vector, self._item_bytes, exists)
+            builder.store(value, at(builder, of_a, builder.mul(row, const(size))), align=size)
+        rows = Rows(of_b, const(kernel.tile.vectors * size))
+        zero = ir.Constant(vector, None)
+        with counted_loop(builder, 0, self._steps) as step:
+            target = at(builder, of_b, builder.mul(step, rows.stride))
+            for v in range(kernel.tile.vectors):
+                builder.store(zero, at(builder, target, v * size), align=size)
+        with counted_loop(builder, 0, self._left) as step:
+            source = at(builder, b, builder.mul(step, const(self._row_bytes)))
+            target = at(builder, of_b, builder.mul(step, rows.stride))
+            for v in range(kernel.tile.vectors):
+                value = builder.load(
+                    at(builder, source, v * size), typ=vector, align=self._item_bytes
                 )
-                value = load_lanes(builder, at(builder, b, offset), vector, self._item_bytes, mask)
-                offset = builder.mul(step, const(vectors * self._vector_bytes))
-                place = at(builder, of_b, builder.add(offset, const(v * self._vector_bytes)))
-                builder.store(value, place, align=self._vector_bytes)
-        for v, tile in enumerate(self._b):
-            self._tiles.load(
-                tile, at(builder, of_b, v * self._vector_bytes), const(vectors * self._vector_bytes)
-            )
-        for i, tile in enumerate(self._a):
-            self._tiles.load(
-                tile,
-                at(builder, of_a, i * self._rows * self._vector_bytes),
-                const(self._vector_bytes),
-            )
-            for v, other in enumerate(self._b):
-                self._tiles.multiply_add(self._row, i * vectors + v, tile, other)
+                builder.store(value, at(builder, target, v * size), align=size)
+        return Rows(of_a, const(size)), rows

@@ -188,7 +188,7 @@ class Levels:
         return builder.fsub(builder.fsub(level, splat(self._vector, power)), self._zero)
 
     def _code(self, numbers: ir.Value) -> ir.Value:
-        """What the low four bits of each lane stand for."""
+        """Look up the number that the low four bits of each lane stand for."""
         builder, vector, codes = self._builder, self._vector, self._codes
         lanes, element = vector.count, vector.element
         if self._table is not None:
