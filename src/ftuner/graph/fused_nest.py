@@ -75,6 +75,15 @@ class FusedNest:
         return NestStep(self.title, kernel, operands, (target.buffer,))
 
 
+def number_of(view: View, views: list[View]) -> int:
+    """Return the place of a view among others, to which it is added if it is new."""
+    for number, known in enumerate(views):
+        if known.buffer is view.buffer and known.layout == view.layout:
+            return number
+    views.append(view)
+    return len(views) - 1
+
+
 class Joiner:
     """Writes one nest from several, and collects the views that they read."""
 
@@ -84,11 +93,7 @@ class Joiner:
         self.titles: list[str] = []
 
     def operand(self, view: View) -> int:
-        for number, known in enumerate(self.views):
-            if known.buffer is view.buffer and known.layout == view.layout:
-                return number
-        self.views.append(view)
-        return len(self.views) - 1
+        return number_of(view, self.views)
 
     def load(self, view: View, dtype: DType | None = None) -> Body:
         """The body that replaces the load of an operand by that of a view, and converts the element

@@ -28,7 +28,7 @@ from ftuner.core.dtype import INT64, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import ABSENT, Nest, Step
 from ftuner.graph.buffers import View
-from ftuner.graph.fused_nest import MAX_REPEATED_STEPS, FusedNest
+from ftuner.graph.fused_nest import MAX_REPEATED_STEPS, FusedNest, number_of
 from ftuner.tasks.program import (
     Apply,
     Array,
@@ -223,13 +223,6 @@ class Fusion:
             total = total + position * self._dim(stride)
         return (total,)
 
-    def _number(self, view: View) -> int:
-        for number, known in enumerate(self._views):
-            if known.buffer is view.buffer and known.layout == view.layout:
-                return number
-        self._views.append(view)
-        return len(self._views) - 1
-
     def _element(self, nest: FusedNest, index: Sequence[Dim], own: Expr | None = None) -> Expr:
         def load(step: Step, at: Sequence[Dim]) -> Expr:
             if step.payload == OWN:
@@ -237,7 +230,7 @@ class Fusion:
                 return own
             assert isinstance(step.payload, int)
             view = nest.views[step.payload]
-            return Load(f"x{self._number(view)}", self._flat(view, at))
+            return Load(f"x{number_of(view, self._views)}", self._flat(view, at))
 
         found = element(nest.nest, index, load, self._dim)
         assert found is not None, nest.title
