@@ -149,12 +149,13 @@ def smollm() -> Generation:
         folder, gguf_file=WEIGHTS, dtype=torch.float32
     ).eval()
     past = transformers.DynamicCache()
-    # All logits, so that the last product, too, runs once for the rows of all texts.
     example = {**tokenizer("Gravity is", return_tensors="pt"), "past_key_values": past}
+    # The logits of a prompt's last token alone are read.
+    example |= {"use_cache": True, "logits_to_keep": 1}
     del example["attention_mask"]
     with torch.no_grad():
         model(**example)  # Fills the cache.
-    decoder = ftuner.compile(model, {**example, "use_cache": True}, append_in_place=True)
+    decoder = ftuner.compile(model, example, append_in_place=True)
     decode = partial(tokenizer.decode, skip_special_tokens=True)
     return Generation(ftuner.Generator(decoder), tokenizer.encode, decode, tokenizer.eos_token_id)
 

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from ftuner.compiler import compile_file, compile_graph, compile_program
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.given import ElementType
+from ftuner.core.given import BatchAxis, ElementType
 from ftuner.errors import (
     ConfigurationError,
     ExportError,
     FTunerError,
     ParseError,
 )
+from ftuner.frontends.onnx.batch_axis import with_batch_axis
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.reading import Source
+from ftuner.frontends.onnx.records import ModelRecord
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import SplitGraph
 from ftuner.models import Model, SpecializedModel
@@ -61,7 +63,7 @@ def load(
     device: str = CPU, dtype: ElementType | None = None, append_in_place: bool = False,
     random_seed: SupportsIndex | None = None, memory_limit: SupportsIndex | None = None,
     warm: Mapping[str, Extents] | None = None, precision: str = FLOAT32.name,
-    unpad: Literal["auto"] | None = None,
+    unpad: Literal["auto"] | None = None, batch_axis: BatchAxis | None = None,
 ) -> Model:  # fmt: skip
     """Compile an ONNX model for this machine, for inputs of any extents.
 
@@ -117,6 +119,12 @@ def load(
             done where the graph proves that nothing else depends on them; `Model.padding_kept` says
             why not. Masks of other forms, such as padding on the left, are run as they are, and so
             is a batch in which a request has no position.
+        batch_axis: for an ONNX model that does not name its dims: the axis of its inputs that
+            counts requests, or that of each input by name, without inputs that have none. These
+            dims are then known to be equal, and so are other dims without a name, by their number,
+            of inputs with as many axes, such as tokens and their mask. `Model.run_batch` then runs
+            more steps together, and `unpad` finds the mask. Inputs whose extents differ all the
+            same are run by a variant, which the first such call compiles.
 
     Returns:
         The model: call it with arrays by name, or use its `run`. A model that was loaded from a
@@ -130,13 +138,16 @@ def load(
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
             an unknown `dtype`, or any on a CPU; an unknown `unpad`; an unknown `precision`, or one
             that the device has no instruction for; `append_in_place` on a GPU; a `random_seed` that
-            is no such number; a `memory_limit` that is none, or on a GPU.
+            is no such number; a `memory_limit` that is none, or on a GPU; a `batch_axis` of
+            another model than an ONNX one.
+        InputError: a `batch_axis` that an input does not have, or that it has one extent of, or
+            that contradicts the names of the file.
         InputError, ShapeError, MemoryLimitError: shapes of `warm`; see `Model.prepare`.
         HardwareError: a GPU that kernels cannot run on.
     """
     request = Request(
         threads, progress, device, dtype, append_in_place, random_seed, memory_limit, warm,
-        precision, unpad=unpad,
+        precision, unpad, batch_axis,
     )  # fmt: skip
     return _loaded(model, request)
 
@@ -196,24 +207,37 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
         )
     if isinstance(source, _of_torch("onnx", "ONNXProgram")):
         source = source.model_proto
-    if origin is not None and is_saved(source):
+    saved = origin is not None and is_saved(source)
+    exported = isinstance(source, _of_torch("export", "ExportedProgram"))
+    of_torch = exported or (origin is not None and origin.path.endswith(".pt2"))
+    if request.batch_axis is not None and (saved or of_torch):
+        raise ConfigurationError(
+            "batch_axis is for ONNX models, and this is no such model; leave it out"
+        )
+    if saved:
         with _without_collections():
             found = _saved_model(source, request, origin)
-    elif origin is not None and origin.path.endswith(".pt2"):
-        made = _torch_frontend("exported").read_program(origin.path)
-        found = compile_program(made, request, device, origin)
-    elif isinstance(source, _of_torch("export", "ExportedProgram")):
-        found = compile_program(
-            _torch_frontend("exported").exported_program(source), request, device
+    elif of_torch:
+        frontend = _torch_frontend("exported")
+        made = (
+            frontend.exported_program(source)
+            if exported
+            else frontend.read_program(os.path.abspath(source))
         )
+        found = compile_program(made, request, device, origin)
     else:
-        read = partial(read_model, source)
+        read = partial(_read, source, request.batch_axis)
         # A message may be changed after it was loaded.
         kept = isinstance(source, str | PathLike | bytes)
         found = compile_file(read if kept else cache(read), request, origin)
     if request.warm:
         found.prepare(request.warm)
     return found
+
+
+def _read(source: Any, batch_axis: BatchAxis | None) -> ModelRecord:
+    record = read_model(source)
+    return record if batch_axis is None else with_batch_axis(record, batch_axis)
 
 
 @contextmanager

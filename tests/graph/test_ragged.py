@@ -39,12 +39,12 @@ def around(body: Body) -> Graph:
 
 def test_only_attention_of_an_encoder_works_within_requests() -> None:
     titles, found = found_in(layer(32, 2, 64))
-    assert str(found.rows.count) == "B*S"
+    assert str(found.rows[0].count) == "B*S"
     assert [why for why in found.reasons if "attention" in why] == [
         "attention works within a request"
     ]
     assert titles[0].startswith("matmul")
-    assert found.segments()[-1][0]
+    assert found.segments()[-1][0] == 0
 
 
 def norm(g: Maker, x: Value) -> Value:
@@ -90,8 +90,36 @@ def test_steps_within_a_request(name: str) -> None:
 def test_rows_of_matrices_without_a_batch() -> None:
     graph = graph_of(lambda g: g.linear(g.gelu(g.linear(g.given("x", S, 8), 16)), 8))
     _, found = found_in(graph)
-    assert str(found.rows.count) == "S"
-    assert found.segments() == [(True, len(found.reasons))]
+    assert str(found.rows[0].count) == "S"
+    assert found.segments() == [(0, len(found.reasons))]
+
+
+def test_a_vector_of_each_request_is_a_row_of_its_own_kind() -> None:
+    def made(g: Maker) -> Value:
+        x = g.given("x", B, S, WIDTH)
+        with g.writing():
+            for _ in range(3):
+                x = norm(g, g.linear(x, WIDTH))
+            return g.gelu(g.linear(x.mean([1], keep=False), WIDTH)) + g.given("v", B, WIDTH)
+
+    lowered = lower(optimised(graph_of(made), halves=False))
+    found, further = ragged_steps(lowered), ragged_steps(lowered, exact=False)
+    assert found is not None
+    assert further is not None
+    assert further.rows[:1] == found.rows
+    assert [str(rows.count) for rows in further.rows] == ["B*S", "B"]
+    assert found.kinds[-1] is None
+    assert [kind for kind, _ in further.segments()] == [0, None, 1]
+    assert [why == "" for why in further.reasons] == [k is not None for k in further.kinds]
+    by_tokens, by_texts = divide(lowered, further).parts
+    buffers = [{*part.steps.lifetimes(), *part.shared} for part in (by_tokens, by_texts)]
+    assert buffers[0].isdisjoint(buffers[1])
+    assert [b.number for b in by_texts.inputs] == [1]
+    assert [b.number for b in by_texts.outputs] == [0]
+    # Nothing is gained where no product is left.
+    assert ragged_steps(lower(optimised(layer(32, 2, 64), halves=False)), exact=False) == (
+        ragged_steps(lower(optimised(layer(32, 2, 64), halves=False)))
+    )
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8-dynamic"])
@@ -130,12 +158,13 @@ def test_what_passes_between_programs_is_shared_or_kept() -> None:
     found = ragged_steps(lowered)
     assert found is not None
     division = divide(lowered, found)
-    assert all(found.rows.width(buffer) for buffer in division.shared)
-    assert not set(division.shared) & set(division.kept)
-    lifetimes = division.by_rows.lifetimes()
+    (part,) = division.parts
+    assert all(found.rows[0].width(buffer) for buffer in part.shared)
+    assert not set(part.shared) & set(division.kept)
+    lifetimes = part.steps.lifetimes()
     begins = [first for first, _ in lifetimes.values()]
     assert begins == sorted(begins), "memory is given in the order of the first access"
-    for number, buffers in division.by_rows.between:
-        for buffer in buffers & set(division.shared):
+    for number, buffers in part.steps.between:
+        for buffer in buffers & set(part.shared):
             first, last = lifetimes[buffer]
             assert first <= number <= last + 1

@@ -23,6 +23,7 @@ from tests.at_once import at_once
 from tests.ort import member_table, models
 from tests.ort.scripts import CPU, feeds, session_of
 from tests.ort.test_scripts import expect_same
+from tests.serving.test_unpadding import encoder_bytes
 
 import ftuner
 import ftuner.ort
@@ -222,6 +223,27 @@ def test_outputs_append_in_place(call: Any, value: str | None, in_place: bool) -
         np.testing.assert_array_equal(found, wanted)
         places.append(found.ctypes.data)
     assert (len(set(places)) == 1) == in_place
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_padding_is_left_out(value: str) -> None:
+    options = ftuner.ort.SessionOptions()
+    options.add_session_config_entry("ftuner.unpad", value)
+    session = ftuner.ort.InferenceSession(encoder_bytes(), options)
+    ids = np.arange(8).reshape(2, 4)
+    mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+    tokens, classes = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    alone = session.run(None, {"input_ids": ids[1:, :2], "attention_mask": mask[1:, :2]})
+    np.testing.assert_allclose(tokens[1:, :2], alone[0], atol=1e-5)
+    np.testing.assert_allclose(classes[1:], alone[1], atol=1e-5)
+    assert tokens[1, 2:].any() == (value == "0")
+
+
+def test_padding_that_is_computed_is_warned_of() -> None:
+    options = ftuner.ort.SessionOptions()
+    options.add_session_config_entry("ftuner.unpad", "1")
+    with pytest.warns(UserWarning, match="padding is computed: no input is a mask"):
+        ftuner.ort.InferenceSession(models.decoder(), options)
 
 
 @pytest.mark.parametrize(

@@ -147,13 +147,15 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
 
     _run_all(agreement, report, [*runs, *again], run, hides)
     if not (report.findings or appended or report.refused):
-        _check_batch(agreement, report, model, given)
+        _check_batch(agreement, report, model, given, hides)
 
 
 def _check_batch(
-    agreement: Agreement, report: Report, model: Model, given: Callable[[Array], Array]
-) -> None:
-    """Run all inputs together, each of them twice: they have the bits that they have alone."""
+    agreement: Agreement, report: Report, model: Model, given: Callable[[Array], Array],
+    hides: bool,
+) -> None:  # fmt: skip
+    """Run all inputs together, each of them twice: they have the bits that they have alone, or are
+    right up to rounding if that is enough."""
     numbers = [n for n in range(len(agreement.case.runs)) if agreement.refusal(n) is None]
     feeds = [
         {name: given(x) for name, x in agreement.case.runs[n].items()} for n in (*numbers, *numbers)
@@ -164,12 +166,19 @@ def _check_batch(
     try:
         alone = [model.run(x) for x in feeds]
         together = model._together(feeds) or model.run_batch(feeds)
+        roughly = model._together(feeds, exact=False) or together
     except Exception as error:
         report.found("foreign exception", f"as a batch: {text_of(error)}")
         return
     for i, (found, wanted) in enumerate(zip(together, alone, strict=True)):
         if any(x.tobytes() != y.tobytes() for x, y in zip(found, wanted, strict=True)):
             report.found("not the same again", f"request {i} of a batch")
+            return
+    for number, found in zip((*numbers, *numbers), roughly, strict=True):
+        wild = hides and not all_finite(agreement.case.runs[number])
+        wrong = agreement.wrong(number, found, False, wild)
+        if wrong:
+            report.found("wrong", f"run {number} in a batch that may round otherwise: {wrong}")
             return
 
 

@@ -28,14 +28,16 @@ SECONDS = 30
 WORDS, WIDTH = 29, 32
 
 
-def decoder_bytes(positions: bool) -> bytes:
-    """A layer of attention with a past. `positions`: whether they and a mask are inputs."""
+def decoder_bytes(positions: bool, last: bool = False) -> bytes:
+    """A layer of attention with a past. `positions`: whether they and a mask are inputs. `last`:
+    whether there are logits of the last token alone."""
     helper, rng = onnx.helper, np.random.default_rng(3)
     weights = {
         "words": rng.normal(size=(WORDS, WIDTH)).astype(np.float32),
         "places": rng.normal(size=(64, WIDTH)).astype(np.float32),
         "last": rng.normal(size=(WIDTH, WORDS)).astype(np.float32),
         **{n: rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 6 for n in ("q", "k", "v")},
+        **{n: np.array([x]) for n, x in (("end", -1), ("far", 1 << 40), ("axis", 1))},
     }
     node = helper.make_node
     nodes = [
@@ -55,7 +57,12 @@ def decoder_bytes(positions: bool) -> bytes:
             ["mixed", "present.k", "present.v"], is_causal=1, q_num_heads=2, kv_num_heads=2,
         ),
         node("Add", ["mixed", "given"], ["hidden"]),
-        node("MatMul", ["hidden", "last"], ["logits"]),
+        *(
+            [node("Slice", ["hidden", "end", "far", "axis"], ["kept"])]
+            if last
+            else [node("Identity", ["hidden"], ["kept"])]
+        ),
+        node("MatMul", ["kept", "last"], ["logits"]),
     ]  # fmt: skip
     value = helper.make_tensor_value_info
     long, real = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
@@ -63,7 +70,7 @@ def decoder_bytes(positions: bool) -> bytes:
     if positions:
         inputs.append(value("attention_mask", long, ["new", "all"]))
         inputs.append(value("position_ids", long, ["batch", "new"]))
-    outputs = [value("logits", real, ["batch", "new", WORDS])]
+    outputs = [value("logits", real, ["batch", 1 if last else "new", WORDS])]
     for name in ("k", "v"):
         inputs.append(value(f"past.{name}", real, ["batch", 2, "past", WIDTH // 2]))
         outputs.append(value(f"present.{name}", real, ["batch", 2, "all", WIDTH // 2]))
@@ -74,10 +81,14 @@ def decoder_bytes(positions: bool) -> bytes:
     return data
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["copied", "in place"])
+@pytest.fixture(
+    scope="module", params=[(False, False), (True, False), (True, True)],
+    ids=["copied", "in place", "last logits"],
+)  # fmt: skip
 def model(request: pytest.FixtureRequest) -> Model:
-    found = ftuner.load(decoder_bytes(positions=False), append_in_place=request.param)
-    assert bool(found.appended) == request.param
+    in_place, last = request.param
+    found = ftuner.load(decoder_bytes(False, last), append_in_place=in_place)
+    assert bool(found.appended) == in_place
     return found
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from operator import index
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, SupportsIndex, Union
 
 import numpy as np
 
@@ -12,6 +13,10 @@ from ftuner.errors import FTunerError, ShapeError
 
 if TYPE_CHECKING:
     import torch
+
+
+BatchAxis = SupportsIndex | Mapping[str, SupportsIndex]
+"""The axis of all inputs that counts requests, or of each by name."""
 
 
 def checked_integer(

@@ -12,12 +12,12 @@ one request after the other. Rows are those of memory: no step needs to know the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Protocol, runtime_checkable
 
-from ftuner.core.dim import Dim, Symbolic, product, quotient
+from ftuner.core.dim import Dim, Symbolic, product, quotient, symbols_of
 from ftuner.core.symbolic import Symbol
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph
@@ -88,27 +88,57 @@ class RowWise(Protocol):
 class RaggedSteps:
     """The steps of a lowered graph that run once for several requests."""
 
-    rows: Rows
+    rows: tuple[Rows, ...]
+    """The kinds of rows by which steps are row-wise, such as tokens and texts."""
+    kinds: tuple[int | None, ...]
+    """Of each step: the number of its kind of rows; None if it runs for one request after the
+    other."""
     reasons: tuple[str, ...]
     """Of each step: why it runs for one request after the other; empty if it is row-wise."""
 
-    def segments(self) -> list[tuple[bool, int]]:
-        """Runs of successive steps, each with whether they are row-wise and with its length."""
-        return [(wise, len([*run])) for wise, run in groupby(not why for why in self.reasons)]
+    def segments(self) -> list[tuple[int | None, int]]:
+        """Runs of successive steps of one kind, each with that and with its length."""
+        return [(kind, len([*run])) for kind, run in groupby(self.kinds)]
 
 
-def ragged_steps(lowered: Lowered) -> RaggedSteps | None:
+def ragged_steps(lowered: Lowered, exact: bool = True) -> RaggedSteps | None:
     """The steps that are row-wise, by the rows of which most steps are; None if no matrix product
-    is: nothing is then gained by the rows of several requests."""
-    found = [
-        RaggedSteps(rows, tuple(_reason(step, rows) for step in lowered.steps))
-        for rows in _candidates(lowered.graph)
-    ]
-    best = max(found, key=lambda x: x.reasons.count(""), default=None)
+    is: nothing is then gained by the rows of several requests. Unless `exact`, also products by
+    fewer rows of a request, such as that of its last token, which sum in another order alone."""
+    found = _of_one_kind(lowered, _candidates(lowered.graph), [*range(len(lowered.steps))])
+    if found is None:
+        return None
+    counted = {*symbols_of((found.rows[0].count,))}
+    fewer = [r for r in _candidates(lowered.graph) if {*symbols_of((r.count,))} < counted]
+    rest = [number for number, kind in enumerate(found.kinds) if kind is None]
+    further = None if exact else _of_one_kind(lowered, fewer, rest)
+    if further is None:
+        return found
+    pairs = [*zip(found.kinds, further.kinds, strict=True)]
+    return RaggedSteps(
+        (*found.rows, *further.rows),
+        tuple(x if y is None else 1 for x, y in pairs),
+        tuple("" if kind == 0 else why
+              for why, (_, kind) in zip(found.reasons, pairs, strict=True)),
+    )  # fmt: skip
+
+
+def _of_one_kind(
+    lowered: Lowered, candidates: Iterable[Rows], numbers: Sequence[int]
+) -> RaggedSteps | None:
+    """Of the steps of some numbers, those that are row-wise by the best of some rows."""
+    best = None
+    for rows in candidates:
+        reasons = ["not asked"] * len(lowered.steps)
+        for number in numbers:
+            reasons[number] = _reason(lowered.steps[number], rows)
+        kinds = tuple(None if why else 0 for why in reasons)
+        if best is None or kinds.count(0) > best.kinds.count(0):
+            best = RaggedSteps((rows,), kinds, tuple(reasons))
     if best is None:
         return None
-    kinds = {s.kind for s, why in zip(lowered.steps, best.reasons, strict=True) if not why}
-    return best if "product" in kinds else None
+    wise = {s.kind for s, kind in zip(lowered.steps, best.kinds, strict=True) if kind == 0}
+    return best if "product" in wise else None
 
 
 def _reason(step: Step, rows: Rows) -> str:
@@ -136,7 +166,7 @@ def _counts(dim: Symbolic) -> bool:
 
 @dataclass(frozen=True)
 class RowSteps(Lowered):
-    """The row-wise steps of a lowered graph."""
+    """Row-wise steps of a lowered graph."""
 
     between: tuple[tuple[int, frozenset[Buffer]], ...] = ()
     """Where other steps run: the number of the step that follows, and what they access."""
@@ -153,51 +183,62 @@ class RowSteps(Lowered):
 
 
 @dataclass(frozen=True)
-class Division:
-    """The steps of a lowered graph in two programs, which take turns."""
+class RowPart:
+    """The row-wise steps of one kind, and what they have in common with others."""
 
-    by_rows: RowSteps
+    steps: RowSteps
+    shared: tuple[Buffer, ...]
+    """Buffers in the arena of these steps that steps of requests access."""
+    inputs: tuple[Buffer, ...]
+    """Inputs that they read."""
+    outputs: tuple[Buffer, ...]
+    """Outputs that they access."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """The steps of a lowered graph in several programs, which take turns."""
+
+    parts: tuple[RowPart, ...]
+    """The row-wise steps, by kind. Those of two kinds have no buffers in common."""
     of_request: Lowered
     """Without its steps, the others: `moved` buffers are further inputs of them."""
-    shared: tuple[Buffer, ...]
-    """Buffers in the arena of the row-wise steps that other steps access."""
     kept: tuple[Buffer, ...]
     """Buffers that other steps of several turns access, and no row-wise ones."""
     moved: Mapping[Buffer, Buffer]
     """The further inputs, by the `shared` and then the `kept` buffers that they stand for."""
-    inputs: tuple[Buffer, ...]
-    """Inputs that the row-wise steps read."""
-    outputs: tuple[Buffer, ...]
-    """Outputs that the row-wise steps access."""
 
 
 def divide(lowered: Lowered, found: RaggedSteps) -> Division:
-    """The steps in two programs."""
-    wise = [s for s, why in zip(lowered.steps, found.reasons, strict=True) if not why]
-    others = [s for s, why in zip(lowered.steps, found.reasons, strict=True) if why]
-    by_rows = dict.fromkeys(b for s in wise for b in (*s.reads, *s.writes))
-    between: list[tuple[int, frozenset[Buffer]]] = []
-    before = at = 0
-    for is_wise, count in found.segments():
-        if is_wise:
-            before += count
-            continue
-        run = others[at : at + count]
-        between.append((before, frozenset(b for s in run for b in (*s.reads, *s.writes))))
-        at += count
-    turns = Counter(b for _, buffers in between for b in buffers if b.kind == "arena")
-    order = dict.fromkeys(b for s in others for b in (*s.reads, *s.writes) if b in turns)
-    shared = tuple(b for b in order if b in by_rows)
-    kept = tuple(b for b in order if b not in by_rows and turns[b] > 1)
-    inputs = len(lowered.inputs)
+    """The steps in a program of each kind."""
+    turns: list[tuple[int | None, tuple[Step, ...], frozenset[Buffer]]] = []
+    steps = iter(lowered.steps)
+    for kind, count in found.segments():
+        run = tuple(islice(steps, count))
+        turns.append((kind, run, frozenset(b for s in run for b in (*s.reads, *s.writes))))
+    uses = Counter(b for kind, _, bs in turns for b in bs if kind is None and b.kind == "arena")
+    others = [s for kind, run, _ in turns for s in run if kind is None]
+    order = dict.fromkeys(b for s in others for b in (*s.reads, *s.writes) if b in uses)
+    parts = []
+    for number in range(len(found.rows)):
+        own = [s for kind, run, _ in turns for s in run if kind == number]
+        between, before = [], 0
+        for kind, run, accessed in turns:
+            if kind is None:
+                between.append((before, accessed))
+            before += len(run) * (kind == number)
+        buffers = dict.fromkeys(b for s in own for b in (*s.reads, *s.writes))
+        parts.append(RowPart(
+            RowSteps(lowered.graph, tuple(own), lowered.inputs, (), (), tuple(between)),
+            tuple(b for b in order if b in buffers),
+            tuple(b for b in buffers if b.kind == "input"),
+            tuple(b for b in buffers if b.kind == "output"),
+        ))  # fmt: skip
+    shared = [b for part in parts for b in part.shared]
+    kept = tuple(b for b in order if b not in shared and uses[b] > 1)
     moved = {
         b: replace(b, kind="input", number=number)
-        for number, b in enumerate((*shared, *kept), inputs)
+        for number, b in enumerate((*shared, *kept), len(lowered.inputs))
     }
-    return Division(
-        RowSteps(lowered.graph, tuple(wise), lowered.inputs, (), (), tuple(between)),
-        replace(lowered, steps=(), inputs=(*lowered.inputs, *moved.values())),
-        shared, kept, moved,
-        tuple(b for b in by_rows if b.kind == "input"),
-        tuple(b for b in by_rows if b.kind == "output"),
-    )  # fmt: skip
+    inputs = (*lowered.inputs, *moved.values())
+    return Division(tuple(parts), replace(lowered, steps=(), inputs=inputs), kept, moved)

@@ -150,6 +150,8 @@ class InferenceSession:
             random_seed=self._seed, unpad=self._options.unpad,
         )  # fmt: skip
         model = compile_file(read, request)
+        if request.unpad and model.padding_kept:
+            warnings.warn(f"padding is computed: {model.padding_kept}", stacklevel=4)
         return headers[0], model
 
     def run(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import SupportsIndex
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
-from ftuner.core.given import ElementType, checked_integer, dtype_name
+from ftuner.core.given import BatchAxis, ElementType, checked_integer, dtype_name
 from ftuner.errors import ConfigurationError
 from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.runtime.backend import Backend, Options
@@ -32,6 +32,7 @@ class Request:
     warm: Mapping[str, Extents] | None = None
     precision: str = FLOAT32.name
     unpad: str | None = None
+    batch_axis: BatchAxis | None = None
     isa: str | None = None
     """One of this machine's CPU; by default as the process says."""
 

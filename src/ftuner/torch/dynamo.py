@@ -46,11 +46,13 @@ def backend(
         options: `threads`: of a run. `fullgraph_or_error`: raise UnsupportedOperatorError rather
             than leave an operator to PyTorch. `check`: compare the first runs with PyTorch, and
             raise MismatchError, which names the operator, where they differ. `precision`: on a GPU,
-            `bfloat16` or `float16`, in which float32 is held.
+            `bfloat16` or `float16`, in which float32 is held. `unpad`: as of `ftuner.load`, for
+            graphs that ftuner computes as a whole; a warning says once why padding is computed.
         mode: not supported.
 
     Raises:
-        ConfigurationError: an unknown option, a value of another type, or a mode.
+        ConfigurationError: an unknown option, a value of another type, `check` with `unpad`, or a
+            mode.
     """
     if mode is not None:
         raise ConfigurationError(f"mode is {mode!r}; ftuner has options alone, and no modes")

@@ -7,7 +7,7 @@ import operator
 import weakref
 from collections.abc import Collection, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ MOST_VALUES = 3
 more values is passed to each run. An epsilon of a norm is better a constant."""
 _COMPILATION = fork_safe_lock()
 _TOLD: set[tuple[str, ...]] = set()
-"""What was logged of operators that are left to PyTorch."""
+"""What was logged: operators that are left to PyTorch, and why padding is computed."""
 RECORDER: ContextVar[list[Division] | None] = ContextVar("RECORDER", default=None)
 """The divisions of the graphs that this context runs, while they are recorded; else None."""
 _version = operator.attrgetter("_version")
@@ -204,9 +204,13 @@ def _divided(
         ours = cut.kept(graph, device, left)
         found = []
         failed: cut.Left = {}
-        for region in cut.regions(graph, ours, left):
+        regions = cut.regions(graph, ours, left)
+        # What PyTorch computes may read padded positions.
+        whole = len(regions) == 1 and all(map(cut.is_view, left))
+        given = options if whole else replace(options, unpad=None)
+        for region in regions:
             try:
-                found.append(_compiled(region, module, constants, device, options))
+                found.append(_compiled(region, module, constants, device, given))
             except NodeError as error:
                 failed[_named(region, error.node)] = str(error)
             except (GraphError, UnsupportedKernelError) as error:
@@ -216,9 +220,11 @@ def _divided(
         left |= failed
     left = {n: why for n, why in left.items() if not cut.is_view(n)}
     _tell(left, options)
-    whole = cut.assembled(module, [(x.region, x.run) for x in found], ours, constants)
+    if options.unpad and found:
+        _tell_padding(found[0].model.padding_kept if whole else "PyTorch computes a part of it")
+    assembled = cut.assembled(module, [(x.region, x.run) for x in found], ours, constants)
     operators = sum(map(_is_operator, graph.nodes))
-    return Division(found, left, operators), whole.forward
+    return Division(found, left, operators), assembled.forward
 
 
 def _compiled(
@@ -259,6 +265,13 @@ def _tell(left: cut.Left, options: Options) -> None:
     if texts not in _TOLD:
         _TOLD.add(texts)
         _LOG.warning("%s", message)
+
+
+def _tell_padding(why: str) -> None:
+    """Log once why padding is computed; not if it is left out."""
+    if why and (why,) not in _TOLD:
+        _TOLD.add((why,))
+        _LOG.warning("the padding of a graph's batches is computed: %s", why)
 
 
 def title_of(node: fx.Node) -> str:

@@ -35,7 +35,7 @@ def model_of(
     of_cpu, asked = device.type == "cpu", options.precision
     request = Request(
         options.threads, device=str(device), dtype=None if of_cpu else asked,
-        precision=asked if of_cpu and asked else FLOAT32.name,
+        precision=asked if of_cpu and asked else FLOAT32.name, unpad=options.unpad,
     )  # fmt: skip
     backend = request.backend()
     compiling = replace(request.options(backend), shared=WEIGHTS)
@@ -98,17 +98,19 @@ class Options:
     """Whether the first runs are compared with PyTorch."""
     precision: str | None = None
     """`precision` of `ftuner.load`; on a GPU its `dtype`, which float32 is held in."""
+    unpad: str | None = None
+    """As of `ftuner.load`."""
 
 
 def options_of(given: Mapping[str, object] | None) -> Options:
     """The options of a mapping.
 
     Raises:
-        ConfigurationError: an unknown option, or a value of another type.
+        ConfigurationError: an unknown option, another value, or `check` with `unpad`.
     """
     kinds = {
         "threads": (int, type(None)), "fullgraph_or_error": (bool,), "check": (bool,),
-        "precision": (str, type(None)),
+        "precision": (str, type(None)), "unpad": (str, type(None)),
     }  # fmt: skip
     assert kinds.keys() == {f.name for f in fields(Options)}
     for name, value in (given or {}).items():
@@ -118,4 +120,12 @@ def options_of(given: Mapping[str, object] | None) -> Options:
             raise ConfigurationError(
                 f"option {name} is {value!r}; expected {kinds[name][0].__name__}"
             )
-    return Options(**(given or {}))  # type: ignore[arg-type]
+    options = Options(**(given or {}))  # type: ignore[arg-type]
+    # An unknown value is named before anything is compiled.
+    Request(unpad=options.unpad)
+    if options.check and options.unpad:
+        raise ConfigurationError(
+            "options check and unpad exclude each other: without padding, results are zero where "
+            "PyTorch's are not; check without unpad"
+        )
+    return options

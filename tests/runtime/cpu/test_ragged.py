@@ -226,13 +226,13 @@ def test_what_lives_at_one_time_has_memory_of_its_own(graph: Graph, widest: CpuB
     model = Model(optimised(graph, halves=False), widest)
     found = part_of(model)._batches
     assert found is not None
-    symbols = [ROWS if counts else 1 for counts in found._total]
-    program = found._template(RunState(), found._row_writer, symbols, ((ROWS,),), 1)
-    lifetimes = found._division.by_rows.lifetimes()
-    assert lifetimes.keys() == found._row_writer.places.keys()
+    (rows,) = found._programs
+    program = found._template(RunState(), 0, rows.symbols(ROWS), ((ROWS,),), 1)
+    lifetimes = rows.part.steps.lifetimes()
+    assert lifetimes.keys() == rows.writer.places.keys()
     places = []
     for buffer, lifetime in lifetimes.items():
-        begin = program.buffers[found._row_writer.places[buffer]]
+        begin = program.buffers[rows.writer.places[buffer]]
         size = evaluate(buffer.elements, {"B": 1, "S": ROWS, "T": ROWS}) * buffer.dtype.itemsize
         places.append((lifetime, begin, begin + size))
     for ((first, last), begin, end), (other, start, stop) in combinations(places, 2):
@@ -262,6 +262,55 @@ def test_few_rows_run_together_if_bits_may_differ(
     assert runs.count == 0
     model.run_batch(batch)
     assert runs.count > 0
+
+
+def decoder_of(steps: int) -> Graph:
+    """The last rows of texts by products of their own, between which each text is scaled."""
+
+    def made(g: Maker) -> Any:
+        at = g.given("at", B, S, dtype=INT64)
+        x = g.linear(g.add("gather", g.weight(3, 64), at, axis=0), 64)
+        with g.writing():
+            q, v = g.heads(x, 2, (0, 2, 1, 3)), g.heads(x, 2, (0, 2, 1, 3))
+            seen = g.attention(q, g.heads(x, 2, (0, 2, 3, 1)), v, 0.2, None)
+            x = g.linear(g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=x.shape), 64) + x
+            ends = {"starts": (0, S - 1, 0), "steps": (1, 1, 1), "shape": (B, 1, 64)}
+            last = g.add("reshape", g.add("slice", x, **ends), shape=(B, 64))
+            last = last * g.given("v", B, 64)
+            for _ in range(steps):
+                last = g.gelu(g.linear(last, 64))
+                scores = g.add("matmul", x, g.add("reshape", last, shape=(B, 64, 1)))
+                last = last * g.add("reshape", scores.mean([1]), shape=(B, 1))
+            return g.linear(last, 200), g.linear(x, 8)
+
+    return graph_of(made)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_last_rows_run_together_if_bits_may_differ(
+    steps: int, widest: CpuBackend, threads: int
+) -> None:
+    graph = decoder_of(steps)
+    model = Model(optimised(graph, halves=False), widest)
+    part = part_of(model)
+    assert part._roughly is not None
+    assert part._roughly is not part._batches
+    assert len(part._roughly._programs) == 2
+    for batch in (1, 3):
+        given = requests(graph, [5, 9, 1, 30, 5, 1, 2], batch)
+        assert_same_bits(model, given)
+        for _ in range(2):
+            together = model._together(given, False)
+            assert together is not None
+            for found, feeds in zip(together, given, strict=True):
+                for x, y in zip(found, model.run(feeds), strict=True):
+                    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5 * np.abs(y).max())
+            given = given[::-1]
+    given[2]["at"] = np.full_like(given[2]["at"], 3)
+    with pytest.raises(IndexRangeError):
+        model._together(given, False)
+    with pytest.raises(IndexRangeError, match=r"^request 2: "):
+        model.run_batch(given, exact=False)
 
 
 def test_rows_are_limited(model: Model, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

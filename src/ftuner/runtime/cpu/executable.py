@@ -90,8 +90,17 @@ class CompiledGraph(Executable):
 
     @cached_property
     def _batches(self) -> RaggedGraph | None:
-        """What runs the requests of a batch together; None if nothing does."""
-        found = ragged_steps(self.lowered)
+        """What runs the requests of a batch together, with the bits of each; None if nothing
+        does."""
+        return self._batches_of(ragged_steps(self.lowered))
+
+    @cached_property
+    def _roughly(self) -> RaggedGraph | None:
+        """The same up to rounding: products by fewer rows of each request run together, too."""
+        found = ragged_steps(self.lowered, exact=False)
+        return self._batches if found == self.ragged else self._batches_of(found)
+
+    def _batches_of(self, found: RaggedSteps | None) -> RaggedGraph | None:
         # Where a run writes over rows of an input, an error would use up those of other requests.
         if found is None or any(pair.writes for pair in self.lowered.appended):
             return None
@@ -176,6 +185,8 @@ class CompiledGraph(Executable):
 
     def run_batch(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
         found = self._joining if len(batch) > 1 else None
+        if found is not None and not exact:
+            found = self._roughly
         return super().run_batch(batch, exact) if found is None else found.run(batch, exact)
 
     def repeat(

@@ -8,7 +8,10 @@ request, without a wait in between, so that workers share the requests by work s
 
 from __future__ import annotations
 
+from bisect import bisect
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -29,21 +32,21 @@ if each request has one; an order is some 10 KiB."""
 
 
 class Turn(NamedTuple):
-    """Successive steps of one of the two programs of a batch."""
+    """Successive steps of one of the programs of a batch."""
 
-    wise: bool
-    """Whether they are row-wise."""
+    kind: int | None
+    """As of `RaggedSteps`."""
     first: int
     steps: int
 
 
 def turns_of(found: RaggedSteps) -> list[Turn]:
-    """The turns of the two programs."""
+    """The turns of the programs."""
     turns: list[Turn] = []
-    next_of = {True: 0, False: 0}
-    for wise, count in found.segments():
-        turns.append(Turn(wise, next_of[wise], count))
-        next_of[wise] += count
+    next_of = Counter[int | None]()
+    for kind, count in found.segments():
+        turns.append(Turn(kind, next_of[kind], count))
+        next_of[kind] += count
     return turns
 
 
@@ -74,19 +77,28 @@ def placed(
 
 
 class JointSteps:
-    """Orders the steps of the two programs of a batch."""
+    """Orders the steps of the programs of a batch."""
 
-    def __init__(self, turns: Sequence[Turn], wise: Sequence[int], own: Sequence[int]) -> None:
-        """`wise`, `own`: of each step of either program, the first step of its stage."""
-        self._turns, self._stages = turns, {True: wise, False: own}
+    def __init__(
+        self, turns: Sequence[Turn], wise: Sequence[Sequence[int]], own: Sequence[int]
+    ) -> None:
+        """`wise`, `own`: of each step of the programs of rows, and of those of requests, the first
+        step of its stage."""
+        self._turns, self._wise, self._own = turns, wise, own
+        ends = [*accumulate(map(len, wise), initial=0)]
+        self._firsts, self._end = ends[:-1], ends[-1]
+        """The number of the first step of each program of rows, and of those of requests."""
         self._orders: RecentlyUsed[int, tuple[Words, Words]] = RecentlyUsed(MAX_ORDERS)
 
-    def __call__(self, wise: Words, own: Words, by_rows: BoundProgram) -> tuple[Words, Words]:
+    def __call__(
+        self, wise: Sequence[Words], own: Words, by_rows: BoundProgram
+    ) -> tuple[Words, Words]:
         """The table of steps, and the header of the program that walks it. `wise`, `own`: the
-        records of the program of all rows and of those of requests; `by_rows`: the first one."""
+        records of the programs of all rows and of those of requests; `by_rows`: one of the
+        first."""
         order, begins = self._ordered(len(own))
-        steps = np.concatenate([_steps(wise, self._stages[True]), _steps(own, self._stages[False])])
-        steps = steps[order]
+        parts = [*map(_steps, wise, self._wise), _steps(own, self._own)]
+        steps = np.concatenate(parts)[order]
         chunks = steps[:, StepSlot.CHUNKS]
         before = np.cumsum(chunks) - chunks
         # Workers that wait for each other within a step have ended all before it.
@@ -100,32 +112,37 @@ class JointSteps:
 
     def note(self, steps: Words, templates: Sequence[BoundProgram]) -> None:
         """Let `ended` of a template find the first failed check of all, if its copy has that."""
-        wise, own = len(self._stages[True]), len(self._stages[False])
-        order, _ = self._ordered(len(templates) - 1)
+        order, _ = self._ordered(len(templates) - len(self._wise))
         for at in np.flatnonzero(steps[:, StepSlot.STATUS])[:1].tolist():
             number = int(order[at])
-            which, step = (0, number) if number < wise else divmod(number - wise, own)
-            template = templates[0 if number < wise else which + 1]
+            if number < self._end:
+                which = bisect(self._firsts, number) - 1
+                step = number - self._firsts[which]
+            else:
+                which, step = divmod(number - self._end, len(self._own))
+                which += len(self._wise)
+            template = templates[which]
             slot = Program.SIZE + step * StepSlot.SIZE + StepSlot.STATUS
             status = slice(StepSlot.STATUS, StepSlot.STATUS + Status.SIZE)
             template.records[slot : slot + Status.SIZE] = steps[at, status]
 
     def _ordered(self, requests: int) -> tuple[Words, Words]:
-        """Of each step of the table: its number among those of the program of rows and then of each
-        request; and where its stage begins."""
+        """Of each step of the table: its number among those of the programs of rows and then of
+        each request; and where its stage begins."""
         found = self._orders.get(requests)
         if found is None:
-            wise, own = len(self._stages[True]), len(self._stages[False])
             order: list[int] = []
             begins: list[int] = []
-            places: dict[tuple[bool, int], int] = {}
-            for turn in self._turns:
-                copies = range(1 if turn.wise else requests)
-                for step in range(turn.first, turn.first + turn.steps):
-                    places[turn.wise, step] = len(order)
-                    stage = places[turn.wise, self._stages[turn.wise][step]]
-                    order += [step if turn.wise else wise + i * own + step for i in copies]
-                    begins += [stage] * len(copies)
+            places: dict[tuple[int | None, int], int] = {}
+            for kind, first, steps in self._turns:
+                stages = self._own if kind is None else self._wise[kind]
+                copies = range(requests if kind is None else 1)
+                begin = self._end if kind is None else self._firsts[kind]
+                offsets = [begin + i * len(stages) for i in copies]
+                for step in range(first, first + steps):
+                    places[kind, step] = len(order)
+                    begins += [places[kind, stages[step]]] * len(offsets)
+                    order += [offset + step for offset in offsets]
             found = np.array(order, np.int64), np.array(begins, np.int64)
             self._orders.add(requests, found)
         return found

@@ -1,14 +1,15 @@
 """Batches of requests of unequal length: row-wise steps run once for all of them.
 
-Two programs share the steps of a graph (`graph.ragged`): one of the row-wise steps, bound to the
-rows of all requests together, and one of the others, bound to the extents of each request as a run
-of that request alone is. They take turns, all in one launch (`joint_program`), in which workers
-share the requests. Buffers that both access are in the arena of the first one, in which the rows of
-requests follow each other; the others read and write their part of these. What a request needs
-later, and has no rows, is kept for each one apart.
+Programs share the steps of a graph (`graph.ragged`): one of the row-wise steps of each kind, bound
+to the rows of all requests together, and one of the others, bound to the extents of each request as
+a run of that request alone is. They take turns, all in one launch (`joint_program`), in which
+workers share the requests. Buffers that both access are in the arena of the first ones, in which
+the rows of requests follow each other; the others read and write their part of these. What a
+request needs later, and has no rows, is kept for each one apart.
 
 Each row has the bits that it has alone. Plans of products differ with the number of rows, and so
-may the order of the sums over k: requests run together only if that order is one for all.
+may the order of the sums over k: requests run together only if that order is one for all. Where it
+may differ (`exact=False`), steps by fewer rows, such as those of last tokens, run once, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ftuner.core.dim import symbols_of
 from ftuner.core.evaluation import compiled
 from ftuner.errors import UnsupportedKernelError
 from ftuner.graph.buffers import Buffer, View
-from ftuner.graph.ragged import RaggedSteps, divide
+from ftuner.graph.ragged import RaggedSteps, RowPart, Rows, divide
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.appending import Extension, extend, keep, undo
 from ftuner.runtime.cpu.arrays import Array, address_of, numpy_dtype
@@ -66,7 +67,32 @@ class _Request(NamedTuple):
     arrays: Sequence[Array]
     shapes: tuple[tuple[int, ...], ...]
     symbols: list[int]
-    rows: int
+    rows: list[int]
+    """Of each kind."""
+
+
+class _RowProgram:
+    """The row-wise steps of one kind, which run once for the rows of all requests."""
+
+    def __init__(
+        self, part: RowPart, rows: Rows, steps: Sequence[CompiledStep], writer: ProgramWriter,
+        binding: Binding,
+    ) -> None:  # fmt: skip
+        self.part, self.steps, self.writer = part, steps, writer
+        counted, *_ = symbols_of((rows.count,))
+        equal = {name: binding.equal.get(name, name) for name in binding.names}
+        self._total = [equal[name] == equal[counted] for name in binding.names]
+        """For each symbol, whether it counts all rows where the others are one."""
+        self.shared = np.array([writer.places[buffer] for buffer in part.shared], np.int64)
+        sizes = [_width(rows, b) * b.dtype.itemsize for b in part.shared]
+        self.shared_bytes = np.array(sizes, np.int64)
+        """Bytes of a row."""
+        self.widths = {b: _width(rows, b) for b in part.outputs}
+        """Elements of a row."""
+
+    def symbols(self, total: int) -> list[int]:
+        """Values of the symbols for a number of rows."""
+        return [total if counts else 1 for counts in self._total]
 
 
 class RaggedGraph(Keeper):
@@ -78,22 +104,17 @@ class RaggedGraph(Keeper):
         Raises:
             UnsupportedKernelError: a step that is not row-wise holds shared buffers within others.
         """
-        self._graph, self._rows, self.found = graph, found.rows, found
+        self._graph, self._rows, self.found = graph, found.rows[0], found
         self._division = division = divide(graph.lowered, found)
         binding, session = graph.binding, graph.session
-        self._rows_of = compiled([found.rows.count], binding.names)
+        self._rows_of = compiled([rows.count for rows in found.rows], binding.names)
         self._sizes = compiled([b.elements for b in division.kept], binding.names)
-        counted, *_ = symbols_of((found.rows.count,))
-        equal = {name: binding.equal.get(name, name) for name in binding.names}
-        self._total = [equal[name] == equal[counted] for name in binding.names]
-        """For each symbol, whether it counts all rows where the others are one."""
-        wise = [s for s, why in zip(steps, found.reasons, strict=True) if not why]
-        rest = [s for s, why in zip(steps, found.reasons, strict=True) if why]
-        self._wise = wise
         turns = turns_of(found)
 
-        def writer(lowered: Lowered, part: Sequence[CompiledStep], wise: bool) -> ProgramWriter:
-            cuts = {turn.first for turn in turns if turn.wise is wise}
+        def writer(
+            lowered: Lowered, part: Sequence[CompiledStep], kind: int | None
+        ) -> ProgramWriter:
+            cuts = {turn.first for turn in turns if turn.kind == kind}
             lowered = replace(lowered, steps=tuple([compiled.step for compiled in part]))
             return ProgramWriter(
                 lowered,
@@ -103,19 +124,25 @@ class RaggedGraph(Keeper):
                 session.kernels.runtime,
                 np.empty,
                 cuts,
-                not wise,
+                kind is None,
             )
 
-        rest = [_accessing(step, division.moved) for step in rest]
-        self._row_writer = writer(division.by_rows, wise, True)
-        self._own_writer = writer(division.of_request, rest, False)
+        def of_kind(kind: int | None) -> list[CompiledStep]:
+            return [s for s, its in zip(steps, found.kinds, strict=True) if its == kind]
+
+        rest = [_accessing(step, division.moved) for step in of_kind(None)]
+        self._programs = []
+        for kind, (part, rows) in enumerate(zip(division.parts, found.rows, strict=True)):
+            own = of_kind(kind)
+            made = writer(part.steps, own, kind)
+            self._programs.append(_RowProgram(part, rows, own, made, binding))
+        self._own_writer = writer(division.of_request, rest, None)
         accessed = {*self._own_writer.patches[1].tolist()}
         self._read = [n for n in range(len(graph.lowered.inputs)) if n in accessed]
         """The numbers of the inputs that steps of a request read. A past that outputs append to is
         at their addresses."""
-        self._shared = [self._row_writer.places[buffer] for buffer in division.shared]
-        self._shared_bytes = [self._width(b) * b.dtype.itemsize for b in division.shared]
-        self._joint = JointSteps(turns, self._row_writer.stages, self._own_writer.stages)
+        stages = [program.writer.stages for program in self._programs]
+        self._joint = JointSteps(turns, stages, self._own_writer.stages)
         self._states = RunStates(session.cores)
         self._orders: RecentlyUsed[tuple[int, int], tuple[Hashable, ...]] = RecentlyUsed(
             KNOWN_ORDERS
@@ -128,12 +155,7 @@ class RaggedGraph(Keeper):
 
     def rows(self, arrays: Sequence[Array]) -> int:
         """The rows of a request; raises ShapeError as a run does."""
-        return int(*self._rows_of(self._graph.binding([x.shape for x in arrays])))
-
-    def _width(self, buffer: Buffer) -> int:
-        width = self._rows.width(buffer)
-        assert width is not None
-        return width
+        return int(self._rows_of(self._graph.binding([x.shape for x in arrays]))[0])
 
     @property
     def kept_bytes(self) -> int:
@@ -169,8 +191,8 @@ class RaggedGraph(Keeper):
         for number, arrays in enumerate(batch):
             shapes = tuple([x.shape for x in arrays])
             symbols = self._graph.binding(shapes)
-            (rows,) = self._rows_of(symbols)
-            request = _Request(number, arrays, shapes, symbols, rows)
+            every = self._rows_of(symbols)
+            request, rows = _Request(number, arrays, shapes, symbols, every), every[0]
             order: tuple[Hashable, ...] = (None,)
             if 0 < rows < self.most_rows:
                 order = self._order(rows, workers) if exact else ()
@@ -198,7 +220,8 @@ class RaggedGraph(Keeper):
         """The order of the sums of each row-wise step; None if it differs between rows."""
         found = self._orders.get((rows, workers))
         if found is None:
-            found = tuple([s.order_of_sums(self._rows, rows, workers) for s in self._wise])
+            steps = self._programs[0].steps
+            found = tuple([s.order_of_sums(self._rows, rows, workers) for s in steps])
             self._orders.add((rows, workers), found)
         return found
 
@@ -206,11 +229,13 @@ class RaggedGraph(Keeper):
         state = self._states.take()
         extensions: list[Extension] = []
         try:
-            total = _rows(group)
-            symbols = [total if counts else 1 for counts in self._total]
-            by_rows = self._template(state, self._row_writer, symbols, ((total,),), workers)
+            by_rows = [
+                self._template(state, kind, program.symbols(total), ((total,),), workers)
+                for kind, program in enumerate(self._programs)
+                for total in (sum([request.rows[kind] for request in group]),)
+            ]
             own = [
-                self._template(state, self._own_writer, request.symbols, request.shapes, workers)
+                self._template(state, None, request.symbols, request.shapes, workers)
                 for request in group
             ]
             results = self._ran(state, by_rows, own, group, workers, extensions)
@@ -225,82 +250,84 @@ class RaggedGraph(Keeper):
         return results
 
     def _template(
-        self, state: RunState, writer: ProgramWriter, symbols: Sequence[int],
+        self, state: RunState, kind: int | None, symbols: Sequence[int],
         shapes: tuple[tuple[int, ...], ...], workers: int,
     ) -> BoundProgram:  # fmt: skip
         """A program for values of the symbols, of which `placed` makes those that run."""
-        key = shapes, workers, writer is self._row_writer
+        key = shapes, workers, kind
         found = state.programs.get(key)
         if found is None:
+            writer = self._own_writer if kind is None else self._programs[kind].writer
             pool = self._graph.session.kernels.runtime.pool.address
             found = writer.bind(symbols, workers, pool, lambda size: 0)
             state.programs.add(key, found)
         return found
 
     def _ran(
-        self, state: RunState, by_rows: BoundProgram, own: Sequence[BoundProgram],
+        self, state: RunState, by_rows: Sequence[BoundProgram], own: Sequence[BoundProgram],
         group: Sequence[_Request], workers: int, extensions: list[Extension],
     ) -> list[list[Array]]:  # fmt: skip
-        """The outputs of requests, by templates for their rows together and for each of them. Those
-        that append to inputs are added to `extensions`."""
-        division, total = self._division, _rows(group)
-        ends = np.cumsum([request.rows for request in group])
-        begins = ends - [request.rows for request in group]
-        inputs = {
-            b.number: np.concatenate([request.arrays[b.number].reshape(-1) for request in group])
-            for b in division.inputs
-        }
-        common = {
-            b.number: allocated((total * self._width(b),), numpy_dtype(b.dtype))
-            for b in division.outputs
-        }
+        """The outputs of requests, by templates for their rows together, of each kind, and for each
+        of them. Those that append to inputs are added to `extensions`."""
+        ends = np.cumsum([request.rows for request in group], axis=0).T
+        begins = ends - np.array([request.rows for request in group]).T
+        given, made = len(self._graph.lowered.inputs), len(own[0].outputs)
         results = [program.fresh_outputs() for program in own]
-        for number, array in common.items():
-            pieces = np.split(array, ends[:-1] * (len(array) // total))
-            for outputs, piece in zip(results, pieces, strict=True):
-                outputs[number] = piece.reshape(outputs[number].shape)
+        held: list[Array] = []
+        """What the row-wise steps access, until they have run."""
+        of_rows = np.zeros((len(self._programs), 1, given + made), np.int64)
+        for program, end, addresses in zip(self._programs, ends, of_rows, strict=True):
+            for b in program.part.inputs:
+                parts = [request.arrays[b.number].reshape(-1) for request in group]
+                held.append(np.concatenate(parts))
+                addresses[0, b.number] = address_of(held[-1])
+            for b in program.part.outputs:
+                width = program.widths[b]
+                array = allocated((int(end[-1]) * width,), numpy_dtype(b.dtype))
+                addresses[0, given + b.number] = address_of(array)
+                for outputs, piece in zip(results, np.split(array, end[:-1] * width), strict=True):
+                    outputs[b.number] = piece.reshape(outputs[b.number].shape)
         written = [outputs.copy() for outputs in results]
         appended, names = self._graph.lowered.appended, self._graph.pasts
-        for request, program, outputs, memories in zip(group, own, results, written, strict=True):
-            extend(request.arrays, appended, program.growths, names, outputs, memories, extensions)
+        for request, template, outputs, memories in zip(group, own, results, written, strict=True):
+            extend(request.arrays, appended, template.growths, names, outputs, memories, extensions)
 
         # The arena: that of the row-wise steps, then for each request what it keeps, and its own.
-        kept = self._kept_bytes(group)
-        sizes = np.array([arena_bytes(program) for program in (by_rows, *own)], np.int64)
-        sizes[1:] += kept.sum(axis=1)
+        kept, kinds = self._kept_bytes(group), len(by_rows)
+        sizes = np.array([arena_bytes(program) for program in (*by_rows, *own)], np.int64)
+        sizes[kinds:] += kept.sum(axis=1)
         bases = np.cumsum(sizes) - sizes
         bases += state.arena.grown(int(sizes.sum()))
-        kept_at = bases[1:, None] + np.cumsum(kept, axis=1) - kept
+        kept_at = bases[kinds:, None] + np.cumsum(kept, axis=1) - kept
 
-        given, made = len(division.by_rows.inputs), len(own[0].outputs)
-        shared, further = len(division.shared), len(division.moved)
-        of_rows = np.zeros((1, given + made), np.int64)
-        for number, array in inputs.items():
-            of_rows[0, number] = address_of(array)
-        for number, array in common.items():
-            of_rows[0, given + number] = address_of(array)
-        of_each = np.empty((len(group), given + further + made), np.int64)
-        of_inputs, at = of_each[:, :given], of_each[:, given:]
+        of_each = np.empty((len(group), given + len(self._division.moved) + made), np.int64)
         for number in self._read:
-            of_inputs[:, number] = [address_of(request.arrays[number]) for request in group]
-        rows_at = bases[0] + by_rows.buffers[self._shared]
-        at[:, :shared] = rows_at + np.outer(begins, self._shared_bytes)
-        at[:, shared:further] = kept_at
-        at[:, further:] = [[address_of(x) for x in found] for found in written]
+            of_each[:, number] = [address_of(request.arrays[number]) for request in group]
+        at = given
+        for program, template, begin, base in zip(
+            self._programs, by_rows, begins, bases[:kinds], strict=True
+        ):
+            places = of_each[:, at : at + len(program.shared)]
+            places[:] = base + template.buffers[program.shared]
+            places += np.outer(begin, program.shared_bytes)
+            at += len(program.shared)
+        of_each[:, at:-made] = kept_at
+        of_each[:, -made:] = [[address_of(x) for x in found] for found in written]
 
-        records = (
-            placed(self._row_writer, [by_rows], bases[:1], of_rows),
-            placed(self._own_writer, own, bases[1:] + kept.sum(axis=1), of_each),
-        )
-        steps, joint = self._joint(*records, by_rows)
+        wise = [
+            placed(program.writer, [template], bases[kind : kind + 1], of_rows[kind])
+            for kind, (program, template) in enumerate(zip(self._programs, by_rows, strict=True))
+        ]
+        each = placed(self._own_writer, own, bases[kinds:] + kept.sum(axis=1), of_each)
+        steps, joint = self._joint(wise, each, by_rows[0])
 
         def launch(program: BoundProgram, objects: int, alone: bool) -> None:
             self._graph.launch.native(address_of(joint), objects, alone)
-            self._joint.note(steps, (by_rows, *own))
+            self._joint.note(steps, (*by_rows, *own))
 
-        self._graph.launch(by_rows, workers, 0, launch)
-        for program in own:
-            ended(program)
+        self._graph.launch(by_rows[0], workers, 0, launch)
+        for template in (*by_rows[1:], *own):
+            ended(template)
         return results
 
     def _kept_bytes(self, group: Sequence[_Request]) -> Words:
@@ -313,7 +340,13 @@ class RaggedGraph(Keeper):
 
 
 def _rows(group: Sequence[_Request]) -> int:
-    return sum([request.rows for request in group])
+    return sum([request.rows[0] for request in group])
+
+
+def _width(rows: Rows, buffer: Buffer) -> int:
+    width = rows.width(buffer)
+    assert width is not None
+    return width
 
 
 def _accessing(compiled: CompiledStep, moved: Mapping[Buffer, Buffer]) -> CompiledStep:
