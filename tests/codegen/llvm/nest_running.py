@@ -23,6 +23,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 from ftuner.graph.operators import OPERATORS
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.schedules.nest import cpu_kernel as nest
 
@@ -159,7 +160,7 @@ class Functions:
         symbols = [f"f{i}" for i in range(len(kernels))]
         for name, kernel in zip(symbols, kernels, strict=True):
             schedule = schedule_of(kernel, self.vector_bytes, BLOCK)
-            nest.emit(module, name, kernel, schedule, isa != "sse2")
+            nest.emit(module, name, kernel, schedule, instruction_set(isa))
         self._loaded = LoadedObject([compile_object(module, target, inlines=True)], symbols)
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
         self.calls = [prototype(self._loaded.addresses[name]) for name in symbols]
