@@ -35,7 +35,7 @@ from ftuner.core.access import Kernel, outer_steps
 from ftuner.core.cpu.schedule import Schedule, looked_up
 from ftuner.core.index_expr import Stage
 from ftuner.hardware.isa import InstructionSet
-from ftuner.schedules.nest.cpu_kernel_lookups import emit_lookups
+from ftuner.schedules.nest.cpu_kernel_lookups import emit_lookups, permute_for
 from ftuner.schedules.nest.cpu_kernel_tasks import digits_of, following, inner
 from ftuner.schedules.nest.cpu_kernel_transposition import emit_transposition
 from ftuner.schedules.nest.cpu_kernel_values import Frame, Lanes, Place, Values
@@ -46,12 +46,15 @@ def emit(
 ) -> None:
     """Add the function of a kernel to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
+    frame = _Emission(function, kernel, schedule, isa.fused)
+    looked = looked_up(kernel, schedule)
+    permute = permute_for(frame, looked, isa)
     if schedule.across is not None:
-        emit_transposition(Frame(function, kernel, schedule, isa.fused))
-    elif looked := looked_up(kernel, schedule):
-        emit_lookups(Frame(function, kernel, schedule, isa.fused), looked, isa)
+        emit_transposition(frame)
+    elif looked and (permute or not frame.slopes):
+        emit_lookups(frame, looked, permute)
     else:
-        _Emission(function, kernel, schedule, isa.fused).emit()
+        frame.emit()
 
 
 MOST_SINGLE = 2

@@ -9,9 +9,9 @@ place. Otherwise, and where an instruction set has no permute, each lane is a lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 import llvmlite.ir as ir
 
@@ -43,19 +43,25 @@ PARTS = (1, 2, 4)
 instructions as a load for each lane."""
 
 
-def emit_lookups(frame: Frame, looked: Sequence[int], isa: InstructionSet) -> None:
-    """Emit a kernel with the loads `looked`."""
-    kernel, lanes = frame.kernel, frame.schedule.lanes
-    whole = lanes * PERMUTED_BYTES == isa.vector_bytes
-    fits = whole and all(kernel.steps[n].dtype.itemsize == PERMUTED_BYTES for n in looked)
-    _Lookups(frame, looked, isa.permute if fits else "").emit()
+def permute_for(frame: Frame, looked: Sequence[int], isa: InstructionSet) -> str:
+    """The intrinsic by which lanes of the loads `looked` are looked up; empty if there is none."""
+    sizes = {frame.kernel.steps[number].dtype.itemsize for number in looked}
+    whole = frame.schedule.lanes * PERMUTED_BYTES == isa.vector_bytes
+    return isa.permute if whole and sizes == {PERMUTED_BYTES} else ""
+
+
+def emit_lookups(frame: Frame, looked: Sequence[int], permute: str) -> None:
+    """Emit a kernel with the loads `looked`. `permute`: as of `permute_for`; not empty where lanes
+    are side by side under conditions."""
+    _Lookups(frame, looked, permute).emit()
 
 
 @dataclass(frozen=True)
 class _Reach:
-    """Memory with all lanes of some loads, beside what each task adds to the offset: the lowest
-    offset, and the distance from there to the highest."""
+    """Memory with all lanes of a load, beside what each task adds to the offset: what each lane
+    adds, the least of that, and the distance from there to the most, of all loads that share it."""
 
+    apart: ir.Value
     low: ir.Value
     last: ir.Value
 
@@ -78,45 +84,66 @@ class _Lookups:
 
     def emit(self) -> None:
         frame, builder = self._frame, self._frame.builder
-        begin, extent = const(0), frame.dim(frame.kernel.axes[self._vector])
-        lanes, conditions = frame.schedule.lanes, frozenset(frame.slopes)
-        if conditions:
-            # Where they hold lanes are side by side.
-            low, high = inner(frame, Place({}, None), conditions, begin, extent)
-            enough = builder.icmp_signed(">=", builder.sub(high, low), const(lanes))
-            low, high = (builder.select(enough, x, extent) for x in (low, high))
-        with counted_loop(builder, frame.begin, frame.end, TOGETHER) as first:
-            count = minimum(builder, builder.sub(frame.end, first), const(TOGETHER))
-            block = self._block(first, count)
-
-            def looked_up(base: ir.Value, exist: ir.Value | None) -> None:
-                self._of_lanes(Lanes(base, mask_of(builder, exist, lanes), exist), block, count)
-
-            if not conditions:
-                by_vectors(builder, begin, extent, lanes, looked_up, twice=True)
-            else:
-                self._side_by_side(block, builder.select(enough, count, begin), low, high)
-                # The vectors at both ends reach into those between, unless there are none.
-                with counted_loop(builder, 0, 2) as side:
-                    end = minimum(builder, maximum(builder, low, const(lanes)), extent)
-                    end = builder.select(builder.icmp_signed("==", low, begin), begin, end)
-                    last = minimum(builder, high, builder.sub(extent, const(lanes)))
-                    last = builder.select(builder.icmp_signed("==", high, extent), extent, last)
-                    before = builder.icmp_signed("==", side, const(0))
-                    ends = builder.select(before, begin, last), builder.select(before, end, extent)
-                    by_vectors(builder, *ends, lanes, looked_up, twice=True)
+        if frame.slopes:
+            self._copies()
+        else:
+            self._blocks(self._lines)
         builder.ret_void()
 
-    def _side_by_side(self, block: _Block, count: ir.Value, low: ir.Value, high: ir.Value) -> None:
-        """Emit the elements `low .. high - 1` of some tasks, where all conditions hold."""
+    def _blocks(self, emit: Callable[[_Block, ir.Value], None]) -> None:
+        """Emit blocks of tasks; `emit` gets a block and its number of tasks."""
         frame, builder = self._frame, self._frame.builder
-        with counted_loop(builder, 0, count) as number:
-            place = replace(self._task(block, number), holds=frozenset(frame.slopes))
+        with counted_loop(builder, frame.begin, frame.end, TOGETHER) as first:
+            count = minimum(builder, builder.sub(frame.end, first), const(TOGETHER))
+            emit(self._block(first, count), count)
 
-            def vector(base: ir.Value) -> None:
-                self._store(replace(place, lanes=Lanes(base, None, None)))
+    def _lines(self, block: _Block, count: ir.Value) -> None:
+        """Emit all elements of a block."""
+        frame, lanes = self._frame, self._frame.schedule.lanes
 
-            by_whole_vectors(builder, low, high, frame.schedule.lanes, vector)
+        def vector(base: ir.Value, exist: ir.Value | None) -> None:
+            self._vector_of(Lanes(base, mask_of(frame.builder, exist, lanes), exist), block, count)
+
+        extent = frame.dim(frame.kernel.axes[self._vector])
+        by_vectors(frame.builder, const(0), extent, lanes, vector, twice=True)
+
+    def _copies(self) -> None:
+        """Emit tasks in which lanes are side by side where all conditions hold. Before and after
+        that are mostly few elements: those of one vector, which reaches into the others."""
+        frame, builder, lanes = self._frame, self._frame.builder, self._frame.schedule.lanes
+        begin, extent = const(0), frame.dim(frame.kernel.axes[self._vector])
+        low, high = inner(frame, Place({}, None), frame.slopes, begin, extent)
+        last = builder.sub(extent, const(lanes))
+        few = builder.icmp_signed(">=", builder.sub(high, low), const(lanes))
+        few = builder.and_(few, builder.icmp_signed("<=", low, const(lanes)))
+        few = builder.and_(few, builder.icmp_signed(">=", high, last))
+
+        def rows(places: Sequence[Place]) -> None:
+            def of_block(block: _Block, count: ir.Value) -> None:
+                with counted_loop(builder, 0, count) as number:
+                    task = self._task(block, number)
+                    for place in places:
+                        self._store(
+                            replace(place, index=task.index, known=place.known | task.known)
+                        )
+                    inside = replace(task, holds=frozenset(frame.slopes))
+                    by_whole_vectors(builder, low, high, lanes, lambda base: self._store(
+                        replace(inside, lanes=Lanes(base, None, None))))  # fmt: skip
+
+            self._blocks(of_block)
+
+        with builder.if_else(few, likely=True) as (ends, everywhere):
+            with ends:
+                places = [self._along_of(Lanes(base, None, None)) for base in (begin, last)]
+                found = [self._reaches(self._apart(place)) for place in places]
+                near = self._within([r for reaches in found for r in reaches.values()], 1)
+                with builder.if_else(near, likely=True) as (here, elsewhere):
+                    with here:
+                        rows([self._looking(*pair, 1) for pair in zip(places, found, strict=True)])
+                    with elsewhere:
+                        rows(places)
+            with everywhere:
+                self._blocks(self._lines)
 
     def _task(self, block: _Block, number: ir.Value) -> Place:
         """What is known of a task of a block."""
@@ -152,49 +179,48 @@ class _Lookups:
         carried_loop(builder, count, start, of_task, some=True)
         return arrays
 
-    def _of_lanes(self, lanes: Lanes, block: _Block, count: ir.Value) -> None:
-        """Emit a vector of all tasks of a block."""
-        frame, builder = self._frame, self._frame.builder
+    def _along_of(self, lanes: Lanes) -> Place:
+        """What is known of some lanes of all tasks."""
         # The index of a task does not matter: what is computed here does not depend on it.
-        index = {axis: const(0) for axis in frame.schedule.tasks}
-        values = Values(frame, Place(index, lanes))
-        known = {step: values.value(step) for step in self._along}
+        index = {axis: const(0) for axis in self._frame.schedule.tasks}
+        values = Values(self._frame, Place(index, lanes))
+        return Place(index, lanes, known={step: values.value(step) for step in self._along})
 
-        def of_tasks(windows: Mapping[int, Window]) -> None:
+    def _vector_of(self, lanes: Lanes, block: _Block, count: ir.Value) -> None:
+        """Emit a vector of all tasks of a block."""
+        builder, along = self._frame.builder, self._along_of(lanes)
+
+        def of_tasks(place: Place) -> None:
             with counted_loop(builder, 0, count) as number:
                 task = self._task(block, number)
-                steps = {**known, **task.known}
-                self._store(replace(task, lanes=lanes, known=steps, windows=windows))
+                self._store(replace(place, index=task.index, known=place.known | task.known))
 
         if not self._permute or lanes.mask is not None:
-            of_tasks({})
+            of_tasks(along)
             return
-        apart = {number: values.apart(number) for number in self._looked}
-        reaches = self._reaches(apart)
-        last = reduce(lambda x, y: maximum(builder, x, y), (r.last for r in reaches.values()))
+        reaches = self._reaches(self._apart(along))
 
         def by_parts(choices: Sequence[int]) -> None:
             if not choices:
-                of_tasks({})
+                of_tasks(along)
                 return
             parts, *larger = choices
-            near = builder.icmp_signed("<", last, const(parts * frame.schedule.lanes))
+            near = self._within(reaches.values(), parts)
             with builder.if_else(near) as (here, elsewhere):
                 with here:
-                    of_tasks(
-                        {
-                            number: self._window(apart[number], reach, parts)
-                            for number, reach in reaches.items()
-                        }
-                    )
+                    of_tasks(self._looking(along, reaches, parts))
                 with elsewhere:
                     by_parts(larger)
 
         by_parts(PARTS)
 
+    def _apart(self, place: Place) -> dict[int, ir.Value]:
+        """What each lane adds to the offset of each load."""
+        values = Values(self._frame, place)
+        return {number: values.apart(number) for number in self._looked}
+
     def _reaches(self, apart: Mapping[int, ir.Value]) -> dict[int, _Reach]:
-        """What loads reach whose offsets of lanes are `apart`. Loads to which tasks add the same
-        share what is loaded."""
+        """What loads reach. Loads to which tasks add the same share what is loaded."""
         kernel, builder = self._frame.kernel, self._frame.builder
         alike: dict[object, list[int]] = {}
         for number in apart:
@@ -210,19 +236,30 @@ class _Lookups:
                 [self._extreme(apart[number], which) for number in numbers]
                 for which in ("smin", "smax")
             )
-            low = reduce(lambda x, y: minimum(builder, x, y), lows)
-            high = reduce(lambda x, y: maximum(builder, x, y), highs)
-            found |= dict.fromkeys(numbers, _Reach(low, builder.sub(high, low)))
+            low = reduce(partial(minimum, builder), lows)
+            last = builder.sub(reduce(partial(maximum, builder), highs), low)
+            found |= {number: _Reach(apart[number], low, last) for number in numbers}
         return found
+
+    def _within(self, reaches: Iterable[_Reach], parts: int) -> ir.Value:
+        """Whether all lanes of loads are within some vectors of memory."""
+        builder = self._frame.builder
+        last = reduce(partial(maximum, builder), (reach.last for reach in reaches))
+        return builder.icmp_signed("<", last, const(parts * self._frame.schedule.lanes))
+
+    def _looking(self, place: Place, reaches: Mapping[int, _Reach], parts: int) -> Place:
+        """A place at which loads look their lanes up in some vectors of memory."""
+        windows = {number: self._window(reach, parts) for number, reach in reaches.items()}
+        return replace(place, windows=windows)
 
     def _extreme(self, vector: ir.Value, which: str) -> ir.Value:
         name = f"llvm.vector.reduce.{which}.{type_suffix(vector.type)}"
         builder = self._frame.builder
         return builder.call(intrinsic(builder.module, name, I64, [vector.type]), [vector])
 
-    def _window(self, apart: ir.Value, reach: _Reach, parts: int) -> Window:
+    def _window(self, reach: _Reach, parts: int) -> Window:
         builder, lanes = self._frame.builder, self._frame.schedule.lanes
-        from_low = builder.sub(apart, splat(builder, reach.low, lanes))
+        from_low = builder.sub(reach.apart, splat(builder, reach.low, lanes))
         numbers = builder.trunc(from_low, ir.VectorType(I32, lanes))
         masks, above = [], []
         for part in range(parts):
