@@ -60,7 +60,7 @@ def separate_resampling(node: Node) -> Value | None:
     if maximum(size, x.shape[-1]) == size:
         # The look-ups of the last axis before there are more lines.
         order.reverse()
-    elif written_out([table.shape[0] for table in tables[:count]]):
+    elif written_out(tuple(table.shape[0] for table in tables[:count])):
         return None
     for number in order:
         x = apply("resample", x, *tables[number::count], axes=(axes[number],))

@@ -70,6 +70,11 @@ _Block = Sequence[tuple[ir.Value, ir.Type]]
 """Arrays of what is known of each task of a block, and the type of their elements."""
 
 
+def _joined(lanes: Place, task: Place) -> Place:
+    """Some lanes of a task."""
+    return replace(lanes, index=task.index, known={**lanes.known, **task.known})
+
+
 class _Lookups:
     def __init__(self, frame: Frame, looked: Sequence[int], permute: str) -> None:
         self._frame, self._looked, self._permute = frame, looked, permute
@@ -123,9 +128,7 @@ class _Lookups:
                 with counted_loop(builder, 0, count) as number:
                     task = self._task(block, number)
                     for place in places:
-                        self._store(
-                            replace(place, index=task.index, known=place.known | task.known)
-                        )
+                        self._store(_joined(place, task))
                     inside = replace(task, holds=frozenset(frame.slopes))
                     by_whole_vectors(builder, low, high, lanes, lambda base: self._store(
                         replace(inside, lanes=Lanes(base, None, None))))  # fmt: skip
@@ -193,7 +196,7 @@ class _Lookups:
         def of_tasks(place: Place) -> None:
             with counted_loop(builder, 0, count) as number:
                 task = self._task(block, number)
-                self._store(replace(place, index=task.index, known=place.known | task.known))
+                self._store(_joined(place, task))
 
         if not self._permute or lanes.mask is not None:
             of_tasks(along)
