@@ -90,26 +90,36 @@ def operators() -> list[Operator]:
         for x, w, strides in (
             ((1, 402, 1000), (402, 1, 400), [160]), ((1, 128, 40, 40), (128, 64, 2, 2), [2, 2]),
             ((1, 64, 64, 64), (64, 3, 4, 4), [2, 2]), ((1, 64, 40, 40), (64, 64, 3, 3), [2, 2]),
+            ((1, 64, 64, 64), (64, 32, 2, 2), [2, 2]), ((8, 32, 33, 31), (32, 15, 2, 2), [2, 2]),
         )
     ]  # fmt: skip
     for shape, window, stride in (((1, 1, 480, 640), 3, 1), ((1, 1, 480, 640), 9, 1),
                                   ((1, 3, 224, 224), 2, 2), ((1, 64, 40, 40), 5, 1),
                                   ((1, 1, 40, 40), 3, 1), ((1, 3, 40, 40), 3, 1),
-                                  ((1, 64, 56, 56), 3, 1), ((1, 64, 40, 40), 3, 2)):  # fmt: skip
+                                  ((1, 64, 56, 56), 3, 1), ((1, 64, 40, 40), 3, 2),
+                                  ((8, 32, 28, 28), 2, 2)):  # fmt: skip
         x, border = _floats(*shape), window // 2 if stride == 1 else 0
         attributes = {"kernel_shape": [window] * 2, "strides": [stride] * 2, "pads": [border] * 4}
         found += [Operator(op, {"x": x}, attributes) for op in ("MaxPool", "AveragePool")]
     none = np.zeros(0, np.float32)
-    for shape, scale in (((1, 3, 224, 224), 2.0), ((1, 3, 480, 640), 0.35), ((1, 64, 40, 40), 2.0)):
+    for shape, scale in (((1, 3, 224, 224), 2.0), ((1, 3, 480, 640), 0.35),
+                         ((1, 64, 40, 40), 2.0), ((1, 3, 640, 480), 0.5),
+                         ((8, 16, 33, 35), 0.6), ((1, 64, 20, 20), 1.7)):  # fmt: skip
         inputs: dict[str, Array] = {
             "x": _floats(*shape),
             "R": none,
             "S": np.array([1, 1, scale, scale], np.float32),
         }
         found += [Operator("Resize", inputs, {"mode": m}) for m in ("nearest", "linear", "cubic")]
-    pads = _integers(0, 0, 3, 3, 0, 0, 3, 3)
-    for mode in ("constant", "edge", "reflect", "wrap"):
-        found.append(Operator("Pad", {"x": _floats(1, 3, 224, 224), "P": pads}, {"mode": mode}))
+    for shape, width in (((1, 3, 224, 224), 3), ((8, 3, 128, 128), 2), ((1, 64, 56, 57), 1)):
+        pads = _integers(0, 0, width, width, 0, 0, width, width)
+        for mode in ("constant", "edge", "reflect", "wrap"):
+            found.append(Operator("Pad", {"x": _floats(*shape), "P": pads}, {"mode": mode}))
+    for shape, size in (((1, 3, 224, 224), 224), ((8, 3, 64, 64), 48)):
+        grid = 2 * RANDOM.random((shape[0], size, size, 2), np.float32) - 1
+        for mode in ("bilinear", "nearest"):
+            found.append(Operator("GridSample", {"x": _floats(*shape), "g": grid}, {"mode": mode}))
+    found.append(Operator("Conv", {"x": _floats(1, 64, 64, 64), "W": _floats(128, 64, 1, 1)}))
     for lines, k in (((1, 8400), 300), ((1, 32000), 50), ((16, 4096), 2048)):
         found.append(Operator("TopK", {"x": _floats(*lines), "K": _integers(k)}))
     at = RANDOM.integers(0, 1000, (2000, 1))

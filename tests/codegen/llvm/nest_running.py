@@ -23,6 +23,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
 from ftuner.graph.operators import OPERATORS
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.schedules.nest import cpu_kernel as nest
 
@@ -157,9 +158,9 @@ class Functions:
         module = ir.Module("nests")
         module.triple = target.triple
         symbols = [f"f{i}" for i in range(len(kernels))]
-        for name, kernel in zip(symbols, kernels, strict=True):
-            schedule = schedule_of(kernel, self.vector_bytes, BLOCK)
-            nest.emit(module, name, kernel, schedule, isa != "sse2")
+        self.schedules = [schedule_of(kernel, self.vector_bytes, BLOCK) for kernel in kernels]
+        for name, kernel, schedule in zip(symbols, kernels, self.schedules, strict=True):
+            nest.emit(module, name, kernel, schedule, instruction_set(isa))
         self._loaded = LoadedObject([compile_object(module, target, inlines=True)], symbols)
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
         self.calls = [prototype(self._loaded.addresses[name]) for name in symbols]
@@ -174,8 +175,7 @@ class Functions:
         buffers = np.array(places, np.uint64)
         dims = np.array([evaluate(d, bindings) for d in kernel.parameters()] + [0], np.int64)
         status = np.zeros(Status.SIZE, np.int64)
-        schedule = schedule_of(kernel, self.vector_bytes, BLOCK)
-        tasks = evaluate(task_count(kernel, schedule), bindings)
+        tasks = evaluate(task_count(kernel, self.schedules[number]), bindings)
         for begin, end in ((tasks // 2, tasks), (0, tasks // 2)):
             self.calls[number](
                 buffers.ctypes.data, dims.ctypes.data, status.ctypes.data, 0, begin, end

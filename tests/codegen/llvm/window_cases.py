@@ -20,7 +20,7 @@ def _window(
     return {"strides": strides, "dilations": dilations, "begin": begin, "extents": extents}
 
 
-def _sums(op: str) -> Any:
+def sums_of(op: str) -> Any:
     """The sums of the magnitudes of what is added up."""
 
     def size(*arrays: Array, **attributes: Any) -> Array:
@@ -72,7 +72,7 @@ def window_cases() -> list[Case]:
 def _convolutions() -> list[Case]:
     return [
         Case("convolution", ((dtype, x), (dtype, w)), {**attributes, "groups": groups}, (values,),
-             128.0, _sums("convolution"))
+             128.0, sums_of("convolution"))
         for x, w, groups, attributes in _CONVOLUTIONS
         for dtype in ("float32", "float64")
     ]  # fmt: skip
@@ -89,7 +89,7 @@ def _reductions() -> list[Case]:
                 found.append(Case(
                     "window_reduce", ((dtype, x),), {**attributes, "kind": kind, "kernel": kernel},
                     (values,) if sums else (extreme,), 32.0,
-                    _sums("window_reduce") if sums else None,
+                    sums_of("window_reduce") if sums else None,
                 ))  # fmt: skip
     return found
 
@@ -106,7 +106,7 @@ def _resamplings() -> list[Case]:
                     continue
                 found.append(Case(
                     "resample", ((dtype, (A, B, C)), *operands), {"axes": axes}, (values,), 64.0,
-                    _sums("resample"), SOME,
+                    sums_of("resample"), SOME,
                 ))  # fmt: skip
     found.append(Case("resample", (("bool", (A, B, C)), ("int64", (1, C))), {"axes": (2,)},
                       (values,), extents=SOME))  # fmt: skip

@@ -24,11 +24,13 @@ def pool(kernel: tuple[Dim, ...], strides: tuple[int, ...], kind: str = "sum") -
     return g.made(g.add("window_reduce", x, **attributes))
 
 
-def interpolation(axes: tuple[int, ...], sizes: tuple[Dim, ...], weighted: bool = True) -> Graph:
+def interpolation(
+    axes: tuple[int, ...], sizes: tuple[Dim, ...], weighted: bool = True, taps: Dim = 2
+) -> Graph:
     g = Maker()
     x = g.given("x", B, S, T)
-    tables = [g.given(f"at{i}", 2, n, dtype=INT64) for i, n in enumerate(sizes)]
-    weights = [g.given(f"w{i}", 2, n) for i, n in enumerate(sizes)] if weighted else []
+    tables = [g.given(f"at{i}", taps, n, dtype=INT64) for i, n in enumerate(sizes)]
+    weights = [g.given(f"w{i}", taps, n) for i, n in enumerate(sizes)] if weighted else []
     return g.made(g.add("resample", x, *tables, *weights, axes=axes))
 
 
@@ -46,10 +48,12 @@ def interpolation(axes: tuple[int, ...], sizes: tuple[Dim, ...], weighted: bool 
         (pool((9,), (1,)), 1),
         (pool((9, 9), (1, 1), "argmax"), 1),
         (interpolation((1, 2), (2 * S, 2 * T)), 2),
-        (interpolation((2, 1), (3, 4)), 2),
+        (interpolation((2, 1), (3, 4), taps=4), 2),
+        (interpolation((2, 1), (3, 4), taps=B), 2),
         (interpolation((1, 2), (2 * S, 2 * T), weighted=False), 2),
-        # Whole vectors along the last axis; one element of each is looked up.
-        (interpolation((0, 1), (3, 4)), 1),
+        # Whole vectors along the last axis; few elements of each are looked up.
+        (interpolation((0, 1), (3, 4), taps=4), 1),
+        (interpolation((2, 1), (3, 4)), 1),
         (interpolation((1, 2), (3, 4), weighted=False), 1),
     ],
 )
@@ -64,5 +68,5 @@ def test_axes_are_separate_where_that_reads_less(graph: Graph, parts: int) -> No
 def test_an_axis_that_grows_is_looked_up_first() -> None:
     first, second = separate_axes(interpolation((1, 2), (2 * S, 2 * T))).nodes
     assert (first.attributes["axes"], second.attributes["axes"]) == ((2,), (1,))
-    first, second = separate_axes(interpolation((1, 2), (3, 4))).nodes
+    first, second = separate_axes(interpolation((1, 2), (3, 4), taps=4)).nodes
     assert (first.attributes["axes"], second.attributes["axes"]) == ((1,), (2,))

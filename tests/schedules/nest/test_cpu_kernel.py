@@ -7,7 +7,7 @@ lie at pages that fault, tasks are run in two parts, and floats are compared in 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tests.codegen.llvm.nest_running import (
     C,
     Case,
     Functions,
+    Make,
     assert_equal,
     below,
     floats_out_of_range,
@@ -32,12 +33,13 @@ from tests.codegen.llvm.nest_running import (
     values,
     values_of,
 )
+from tests.codegen.llvm.window_cases import sums_of
 from tests.conftest import HOST_ISAS
 from tests.graph.graphs import Maker, assert_runs, graph_of
 from tests.guarded import Guard, Side, guarded
 from tests.wild_products import assert_product, wild_matrix
 
-from ftuner.core.cpu.schedule import schedule_of, task_count
+from ftuner.core.cpu.schedule import looked_up, schedule_of, task_count
 from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT32, INT64, TENSOR_DTYPES, DType
 from ftuner.core.evaluation import evaluate
@@ -134,6 +136,52 @@ def test_borders_of_rows_of_all_lengths(isa: str) -> None:
     for number, case in enumerate(cases):
         for seed, bindings in enumerate(case.extents):
             check(functions, number, case, bindings, seed)
+
+
+def _near(ratio: float, most: int) -> Callable[[Bindings], Make]:
+    """Positions that grow by a ratio, each up to `most` elements off; some are outside."""
+
+    def made(random: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        found: Array = (ratio * np.arange(shape[-1])).astype(dtype)
+        return found + random.integers(-most, most + 1, shape).astype(dtype)
+
+    return lambda bindings: made
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+def test_lines_that_are_looked_up(isa: str) -> None:
+    """Lanes in one, two, four and more vectors of memory, in any order, in more lines than are
+    walked together; by all sizes of elements, with another axis looked up, too."""
+    lines = ((3, 13, 1), (3, 13, 3), (3, 13, 8), (3, 13, 17), (3, 13, 64), (3, 13, 67), (1, 1, 40),
+             (1, 16, 16), (2, 0, 9))  # fmt: skip
+    rows = tuple(dict(zip("ABC", n, strict=True)) for n in lines)
+    positions = tuple(
+        _near(ratio, most) for ratio, most in ((0.5, 1), (1, 0), (-1, 0), (2, 2), (3.3, 1), (9, 3))
+    )
+    cases = []
+    for number, make in enumerate(positions):
+        for dtype in ("float32", "int32", "float64", "int8")[: 4 if number == 3 else 1]:
+            x = (dtype, (A, B, 3 * C + 1))
+            at = ("int64", (2 if dtype.startswith("f") else 1, C))
+            weights = ((dtype, at[1]),) if dtype.startswith("f") else ()
+            makes = (values, make, values)
+            cases.append(Case("resample", (x, at, *weights), {"axes": (2,)}, makes, 64.0,
+                              sums_of("resample"), rows))  # fmt: skip
+    both = (("float32", (A, B, 2 * C)), *[("int64", (2, n)) for n in (B, C)],
+            *[("float32", (2, n)) for n in (B, C)])  # fmt: skip
+    some = tuple(e for e in rows if all(e.values()))
+    makes = (values, _near(1, 1), _near(2, 1), values)
+    cases.append(Case("resample", both, {"axes": (1, 2)}, makes, 64.0, sums_of("resample"), some))
+    functions = Functions(isa, [case.kernel() for case in cases])
+
+    def run(note: Note) -> None:
+        for number, case in enumerate(cases):
+            assert looked_up(functions.kernels[number], functions.schedules[number])
+            for seed, bindings in enumerate(case.extents):
+                note(f"{case} {bindings}")
+                check(functions, number, case, bindings, seed)
+
+    apart(run)
 
 
 # Products of floats.

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ftuner.core.access import Access, Kernel, differing, needs, without_unused
+from ftuner.core.access import (
+    Access,
+    Kernel,
+    differing,
+    guards,
+    needs,
+    outer_steps,
+    slopes,
+    without_unused,
+)
 from ftuner.core.dim import Dim, ceil_quotient, product, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.expr import Expr
@@ -123,6 +132,25 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         vector = None
     tasks = tuple(a for a in range(kept) if a != vector)
     return Schedule(vector, lanes, tasks, block)
+
+
+def looked_up(kernel: Kernel, schedule: Schedule) -> tuple[int, ...]:
+    """Loads whose lanes are where other steps say, if the vector axis alone decides that: along the
+    last axis of what is resized. It is then found once for several tasks."""
+    vector = schedule.vector
+    walked_otherwise = schedule.across is not None or schedule.interleaved is not None
+    if vector is None or not schedule.tasks or kernel.reduced or kernel.combine or walked_otherwise:
+        return ()
+    along, moved = outer_steps(kernel, (vector,)), differing(kernel, (vector,))
+    if any(nearer[vector] and c not in along for c, nearer in slopes(kernel).items()):
+        return ()
+    found = []
+    for number, guard in enumerate(guards(kernel, necessary=True)):
+        access = kernel.accesses[number]
+        own = moved.intersection(step for step, _ in access.rest) if access else ()
+        if own and own.issubset(along) and not guard:
+            found.append(number)
+    return tuple(found)
 
 
 def _scattered_row(kernel: Kernel) -> int | None:

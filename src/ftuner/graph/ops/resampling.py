@@ -65,12 +65,17 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     return (TensorType(x.dtype, tuple(shape)),)
 
 
+def written_out(taps: Shape) -> list[int]:
+    """The taps of each axis if their sum is written out; none if it is a reduction."""
+    known = [n for n in taps if isinstance(n, int)]
+    return known if len(known) == len(taps) and 0 < math.prod(known) <= MAX_WRITTEN_TAPS else []
+
+
 def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
     x, axes = types[0], attributes["axes"]
     count = len(axes)
     weighted = len(types) > 1 + count
     taps: Shape = tuple(t.shape[0] for t in types[1 : 1 + count])
-    known = [n for n in taps if isinstance(n, int)]
 
     def term(writer: Writer, index: Index, chosen: Index) -> int:
         at = list(index)
@@ -88,7 +93,8 @@ def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
         element = load(writer, types, 0, at)
         return element if factor is None else writer.step("multiply", x.dtype, element, factor)
 
-    if len(known) < count or not 0 < math.prod(known) <= MAX_WRITTEN_TAPS:
+    known = written_out(taps)
+    if not known:
         return reduction(types, results[0].shape, taps, "sum", term)
 
     def body(writer: Writer, index: Index) -> int:

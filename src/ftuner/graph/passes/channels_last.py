@@ -35,7 +35,7 @@ FEW_CHANNELS = 4
 
 def move_transpositions(graph: Graph) -> Graph:
     """Move transpositions as described above. A graph without windows stays as it is."""
-    return _Moving(graph).run() if has_windows(graph) else graph
+    return Moving(graph).run() if has_windows(graph) else graph
 
 
 def has_windows(graph: Graph) -> bool:
@@ -84,7 +84,9 @@ def pad_first_layers(node: Node, around: Surroundings) -> Value | None:
     return apply("convolution", padded, w, **{**attributes, "begin": (0,) * len(begin)})
 
 
-class _Moving:
+class Moving:
+    """Moves the transpositions of a graph."""
+
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._new = Rewriting(graph)
@@ -136,7 +138,7 @@ class _Moving:
     def _await_channels_last(self, picture: Value, axes: Sequence[int]) -> None:
         """A constant picture, such as a table of positions, becomes the transposition of one with
         channels last: vectors of channels have the same weights."""
-        to_first = _to_channels_first(picture.rank)
+        to_first = to_channels_first(picture.rank)
         if picture in self._waiting or picture.rank < 3 or not {0, 1}.isdisjoint(axes):
             return
         assert picture.constant is not None
@@ -223,17 +225,17 @@ class _Moving:
         return value.reshape(shape).transpose(order)
 
 
-def _to_channels_first(rank: int) -> Permutation:
+def to_channels_first(rank: int) -> Permutation:
     return (0, rank - 1, *range(1, rank - 1))
 
 
 def is_to_channels_first(permutation: Permutation) -> bool:
-    return len(permutation) > 2 and permutation == _to_channels_first(len(permutation))
+    return len(permutation) > 2 and permutation == to_channels_first(len(permutation))
 
 
 def is_to_channels_last(permutation: Permutation) -> bool:
     rank = len(permutation)
-    return rank > 2 and permutation == inverse(_to_channels_first(rank))
+    return rank > 2 and permutation == inverse(to_channels_first(rank))
 
 
 def is_pointwise(op: str) -> bool:

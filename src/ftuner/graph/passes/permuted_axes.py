@@ -77,7 +77,7 @@ def _arg_reduce(node: Node, permutation: Permutation) -> Moved:
 def _reshape(node: Node, permutation: Permutation) -> Moved | None:
     """A reshape that splits axes, or merges axes, which have to be neighbours."""
     old, new = node.inputs[0].shape, node.output.shape
-    runs = _runs(old, new)
+    runs = equal_runs(old, new)
     if runs is None:
         return None
     placed = []
@@ -93,7 +93,7 @@ def _reshape(node: Node, permutation: Permutation) -> Moved | None:
     return Moved({"shape": shape}, result, None if moves == sorted(moves) else arranged)
 
 
-def _runs(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
+def equal_runs(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
     """The shortest runs of axes of both shapes with equal numbers of elements; None if they are not
     known. Axes of extent 1 join the run before them."""
     runs: list[tuple[list[int], list[int]]] = []

@@ -11,6 +11,7 @@ from ftuner.graph.ir import Graph, Node, live_nodes
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.block_products import widened_blocks
+from ftuner.graph.passes.channels_first import write_products_first
 from ftuner.graph.passes.channels_last import (
     move_transpositions,
     pad_first_layers,
@@ -99,6 +100,9 @@ def optimised(
         )  # fmt: skip
     if precision:
         passes = (*passes, PRECISIONS[precision].rule)
+    elif not halves:
+        # Weights of less precision are those of columns.
+        passes = (*passes, write_products_first)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     free = free_symbols(graph) if any(node.binds for node in graph.nodes) else None
     for apply in passes:

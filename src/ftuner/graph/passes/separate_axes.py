@@ -11,6 +11,7 @@ import math
 from ftuner.core.dim import maximum
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Node, Value
+from ftuner.graph.ops.resampling import written_out
 from ftuner.graph.ops.windows import ARGMAX
 from ftuner.graph.rewrite.rule import rule, together
 
@@ -46,8 +47,9 @@ def separate_windows(node: Node) -> Value | None:
 
 @rule("resample")
 def separate_resampling(node: Node) -> Value | None:
-    """Where elements are looked up along the last axis, one for each lane. Where channels are last
-    whole vectors are read instead, and a result in between would not pay."""
+    """Where elements are looked up along the last axis, unless few are summed of an axis that may
+    shrink: of these lines fewer are left than a result in between would have. Where channels are
+    last whole vectors are read instead, and a result in between would not pay."""
     x, *tables = node.inputs
     axes = node.attributes["axes"]
     count = len(axes)
@@ -58,7 +60,7 @@ def separate_resampling(node: Node) -> Value | None:
     if maximum(size, x.shape[-1]) == size:
         # The look-ups of the last axis before there are more lines.
         order.reverse()
-    elif len(tables) == count:
+    elif written_out(tuple(table.shape[0] for table in tables[:count])):
         return None
     for number in order:
         x = apply("resample", x, *tables[number::count], axes=(axes[number],))

@@ -10,6 +10,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.step import Machine
 from ftuner.graph.buffers import Buffer
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.step_kind import (
     CompiledKernel,
@@ -36,7 +37,8 @@ class NestKind(StepKind[NestStep]):
         emitter = "ftuner.schedules.nest.cpu_kernel"
         kernel = walked(step.kernel)
         schedule = _schedule_of(kernel, hardware, isa)
-        return kernel_bundle(emitter, "nest", kernel.numbered(), schedule, isa.fused)
+        row = instruction_set(isa.name)
+        return kernel_bundle(emitter, "nest", kernel.numbered(), schedule, row)
 
     def compiled(
         self, step: NestStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ftuner.core.access import Access, Kernel, differing
-from ftuner.core.cpu.schedule import operand_numbers, schedule_of
+from ftuner.core.cpu.schedule import looked_up, operand_numbers, schedule_of
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import POSITIONAL, Stage
 from ftuner.core.scaled_product import is_scaled
 from ftuner.cost.functions import operation_cycles
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
+from ftuner.hardware.isa import instruction_set
 
 POSITION_INSTRUCTIONS = 4
 """Further instructions of an extremum that keeps its position: comparisons and selections of values
@@ -31,6 +32,11 @@ SCALED_PRODUCT_CHAIN_CYCLES = 5.0
 """Latency from a product of mantissas to the mantissa that the next factor needs, without the
 multiplication. Derived: two additions, a minimum or exclusive or, a comparison and a blend of one
 cycle each."""
+
+
+LOOKED_UP = (1, 2)
+"""Instructions for each vector of memory that lanes are looked up in: a permute, then a permute and
+a selection. Assumed: two vectors have all lanes, as those of half a picture do."""
 
 
 class Operand(NamedTuple):
@@ -79,6 +85,8 @@ class NestCost:
         self.schedule = schedule_of(
             kernel, machine.isa.vector_bytes, self._tuning.nest_block_elements
         )
+        permutes = instruction_set(machine.isa.name).permute
+        self._looked = frozenset(looked_up(kernel, self.schedule) if permutes else ())
         self._bindings = extents
         self._kept = len(kernel.kept)
         vector = self.schedule.vector
@@ -267,7 +275,9 @@ class NestCost:
             needed |= set(step.arguments if access is None else (s for s, _ in access.rest))
             inside = [i for i, loop in enumerate(self._loops[:depth], 1) if loop.axes & axes]
             count = times[max(inside, default=0)]
-            if access is not None:
+            if access is not None and number in self._looked:
+                issue += count * (len(LOOKED_UP) / isa.load_per_cycle + sum(LOOKED_UP))
+            elif access is not None:
                 issue += count * self._access_cycles(
                     access, step.dtype.itemsize, isa.load_per_cycle
                 )

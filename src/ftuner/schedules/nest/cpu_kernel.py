@@ -23,7 +23,6 @@ from ftuner.codegen.llvm.ir.builder import (
     I1,
     I64,
     const,
-    maximum,
     minimum,
     reserve,
     scalar_type,
@@ -33,19 +32,29 @@ from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, mask_of
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.access import Kernel, outer_steps
-from ftuner.core.cpu.schedule import Schedule
+from ftuner.core.cpu.schedule import Schedule, looked_up
 from ftuner.core.index_expr import Stage
+from ftuner.hardware.isa import InstructionSet
+from ftuner.schedules.nest.cpu_kernel_lookups import emit_lookups, permute_for
+from ftuner.schedules.nest.cpu_kernel_tasks import digits_of, following, inner
 from ftuner.schedules.nest.cpu_kernel_transposition import emit_transposition
 from ftuner.schedules.nest.cpu_kernel_values import Frame, Lanes, Place, Values
 
 
-def emit(module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, fused: bool) -> None:
+def emit(
+    module: ir.Module, symbol: str, kernel: Kernel, schedule: Schedule, isa: InstructionSet
+) -> None:
     """Add the function of a kernel to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
+    frame = _Emission(function, kernel, schedule, isa.fused)
+    looked = looked_up(kernel, schedule)
+    permute = permute_for(frame, looked, isa)
     if schedule.across is not None:
-        emit_transposition(Frame(function, kernel, schedule, fused))
+        emit_transposition(frame)
+    elif looked and (permute or not frame.slopes):
+        emit_lookups(frame, looked, permute)
     else:
-        _Emission(function, kernel, schedule, fused).emit()
+        frame.emit()
 
 
 MOST_SINGLE = 2
@@ -79,35 +88,11 @@ class _Emission(Frame):
                     self._kept_vectors(index, const(0), self.dim(kernel.axes[vector]))
                 else:
                     self._by_inside(Place(index, None), self._element)
-                return self._following(digits)
+                return following(self, digits)
 
             with builder.if_then(builder.icmp_signed(">", count, const(0))):
-                carried_loop(builder, count, self._digits(self.begin, axes), of_digits, some=True)
+                carried_loop(builder, count, digits_of(self, self.begin), of_digits, some=True)
         builder.ret_void()
-
-    def _following(self, digits: list[ir.Value]) -> list[ir.Value]:
-        """The index of the task after one along each axis: it carries."""
-        builder, axes = self.builder, self.schedule.tasks
-        found: list[ir.Value] = []
-        carry: ir.Value = const(1)
-        for position in reversed(range(len(axes))):
-            digit = builder.add(digits[position], carry)
-            if position:
-                over = builder.icmp_signed("==", digit, self.dim(self.kernel.axes[axes[position]]))
-                digit = builder.select(over, const(0), digit)
-                carry = builder.zext(over, carry.type)
-            found.insert(0, digit)
-        return found
-
-    def _digits(self, number: ir.Value, axes: Sequence[int]) -> list[ir.Value]:
-        """The index of a task along each axis."""
-        builder = self.builder
-        found: list[ir.Value] = []
-        for axis in reversed(axes[1:]):
-            extent = self.dim(self.kernel.axes[axis])
-            found.insert(0, builder.urem(number, extent))
-            number = builder.udiv(number, extent)
-        return [number, *found] if axes else []
 
     def _kept_vectors(self, index: Mapping[int, ir.Value], first: ir.Value, last: ir.Value) -> None:
         """Emit the elements of the vector axis from `first` up to `last`."""
@@ -137,7 +122,7 @@ class _Emission(Frame):
             place = replace(task, lanes=Lanes(base, None, None), holds=along)
             self._by_inside(place, self._element)
 
-        low, high = self._inner(task, along, first, last)
+        low, high = inner(self, task, along, first, last)
         enough = builder.icmp_signed(">=", builder.sub(high, low), const(lanes))
         low, high = (builder.select(enough, x, first) for x in (low, high))
         with builder.if_then(enough, likely=True):
@@ -153,36 +138,6 @@ class _Emission(Frame):
                     self._element(replace(task, lanes=part))
                 with few, counted_loop(builder, begin, end) as i:
                     self._element(replace(task, index={**task.index, vector: i}))
-
-    def _inner(
-        self, task: Place, along: frozenset[int], first: ir.Value, last: ir.Value
-    ) -> tuple[ir.Value, ir.Value]:
-        """The part of the vector axis in which conditions hold for all indices along the axes that
-        a task has no index of; empty if its end is not after its begin."""
-        builder, kernel, vector = self.builder, self.kernel, self.schedule.vector
-        assert vector is not None
-        low, high = first, last
-        for condition in sorted(along):
-            nearer, step = self.slopes[condition], kernel.steps[condition]
-            worst = {
-                axis: builder.sub(self.dim(extent), const(1)) if nearer[axis] < 0 else const(0)
-                for axis, extent in enumerate(kernel.axes)
-            }
-            values = Values(self, replace(task, index={**worst, vector: const(0), **task.index}))
-            x, y = (values.value(argument) for argument in step.arguments)
-            room = builder.sub(y, x)
-            if step.op == "less":
-                room = builder.sub(room, const(1))
-            # It holds where room + slope * index >= 0.
-            slope = abs(nearer[vector])
-            if nearer[vector] > 0:
-                lacking = maximum(builder, builder.sub(const(0), room), const(0))
-                begin = builder.udiv(builder.add(lacking, const(slope - 1)), const(slope))
-                low = maximum(builder, low, begin)
-            else:
-                room = maximum(builder, builder.add(room, const(slope)), const(0))
-                high = minimum(builder, high, builder.udiv(room, const(slope)))
-        return low, high
 
     def _by_vectors(
         self, first: ir.Value, last: ir.Value, body: Callable[[Lanes], None], twice: bool = False

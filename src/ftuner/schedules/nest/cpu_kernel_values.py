@@ -14,9 +14,11 @@ from ftuner.codegen.llvm.ir.builder import (
     I32,
     I64,
     any_lane,
+    at,
     const,
     frozen,
     interleave,
+    intrinsic,
     pointer_slot,
     reserve,
     scalar_type,
@@ -89,16 +91,48 @@ class Lanes:
 
 
 @dataclass(frozen=True)
+class Window:
+    """A few vectors of memory that have all lanes of a load."""
+
+    low: ir.Value
+    """The lowest offset of a lane, beside what all lanes add to it."""
+    numbers: ir.Value
+    """Of each lane, from there, 32 bits each."""
+    masks: tuple[ir.Value, ...]
+    """Of each vector, the elements that exist."""
+    above: tuple[ir.Value, ...]
+    """Of each vector but the first, the lanes that are in it or after it."""
+    permute: str
+    """As in `InstructionSet`."""
+
+    def picked(
+        self, builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, align: int
+    ) -> ir.Value:
+        """The lanes of a load of elements of 4 bytes, of which the lowest is at `address`."""
+        lanes = self.numbers.type.count
+        vector, floats = ir.VectorType(kind, lanes), ir.VectorType(ir.FloatType(), lanes)
+        function = intrinsic(builder.module, self.permute, floats, [floats, self.numbers.type])
+        found: ir.Value | None = None
+        for part, mask in enumerate(self.masks):
+            place = at(builder, address, part * lanes * align)
+            loaded = load_lanes(builder, place, vector, align, mask)
+            here = builder.call(function, [builder.bitcast(loaded, floats), self.numbers])
+            found = here if found is None else builder.select(self.above[part - 1], here, found)
+        return builder.bitcast(found, vector)
+
+
+@dataclass(frozen=True)
 class Place:
     """Where values are computed: the index along each axis but the vector one, the lanes (None for
-    scalars), the reductions known so far, the conditions with slopes that hold, and steps that were
-    computed before a loop."""
+    scalars), the reductions known so far, the conditions with slopes that hold, steps that were
+    computed before a loop, and the windows of loads."""
 
     index: Mapping[int, ir.Value]
     lanes: Lanes | None
     stages: tuple[ir.Value, ...] = ()
     holds: frozenset[int] = frozenset()
     known: Mapping[int, ir.Value] = field(default_factory=dict)
+    windows: Mapping[int, Window] = field(default_factory=dict)
 
 
 class Values:
@@ -262,13 +296,37 @@ class Values:
         element = elements.memory_type(dtype)
         return self._builder.gep(buffer, [offset], source_etype=element)
 
+    def apart(self, number: int) -> ir.Value:
+        """What each lane adds to the offset of a load of which other steps say where lanes are."""
+        access = self._kernel.accesses[number]
+        assert access is not None
+        return self._scattered(access)[1]
+
+    def _scattered(self, access: Access) -> tuple[ir.Value, ir.Value]:
+        """The offset that all lanes have, and what each lane adds to it."""
+        builder, vector = self._builder, self._frame.schedule.vector
+        offset, apart = self._offset(access, base=False)
+        coefficient = 0 if vector is None else access.coefficients[vector]
+        if coefficient != 0:
+            assert vector is not None
+            factor = splat(builder, self._frame.dim(coefficient), self._frame.schedule.lanes)
+            along = builder.mul(self._index(vector), factor)
+            apart = along if apart is None else builder.add(apart, along)
+        assert apart is not None
+        return offset, apart
+
     def _load(self, number: int, buffer: ir.Value, access: Access, dtype: DType) -> ir.Value:
         builder, lanes = self._builder, self._place.lanes
+        window = self._place.windows.get(number)
+        if window is not None:
+            offset = builder.add(self._offset(access, base=False)[0], window.low)
+            address, element = self._address(buffer, offset, dtype), elements.memory_type(dtype)
+            value = window.picked(builder, address, element, dtype.itemsize)
+            return elements.from_memory(builder, value, dtype)
         guard = self._guard(number)
         # Where one lane is needed, so is what all lanes read alike.
         needed = None if guard is None else any_lane(self._builder, guard)
         own = guard if guard is not None and elements.lanes_of(guard) else None
-        vector = self._frame.schedule.vector
         step = 0 if lanes is None else self._step(access)
         offset, apart = self._offset(access, base=step is not None)
         element = elements.memory_type(dtype)
@@ -304,14 +362,7 @@ class Values:
             value = load_apart(builder, address, type_, dtype.itemsize, step, mask)
             return elements.from_memory(builder, value, dtype)
         # Large strides, or data-dependent positions: compute from positions, which stay in range.
-        offset, apart = self._offset(access, base=False)
-        coefficient = 0 if vector is None else access.coefficients[vector]
-        if coefficient != 0:
-            assert vector is not None
-            factor = splat(builder, self._frame.dim(coefficient), count)
-            along = builder.mul(self._index(vector), factor)
-            apart = along if apart is None else builder.add(apart, along)
-        assert apart is not None
+        offset, apart = self._scattered(access)
         if needed is None:
             # Loads that differ in the scalar part alone share the offsets of their lanes.
             return self._gather(self._address(buffer, offset, dtype), apart, dtype)

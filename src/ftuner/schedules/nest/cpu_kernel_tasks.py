@@ -1,0 +1,69 @@
+"""The tasks of a nest, in LLVM IR: their indices along the axes that they number, and the part of
+the vector axis in which conditions hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import const, maximum, minimum
+from ftuner.schedules.nest.cpu_kernel_values import Frame, Place, Values
+
+
+def digits_of(frame: Frame, number: ir.Value) -> list[ir.Value]:
+    """The index of a task along each axis."""
+    builder, axes = frame.builder, frame.schedule.tasks
+    found: list[ir.Value] = []
+    for axis in reversed(axes[1:]):
+        extent = frame.dim(frame.kernel.axes[axis])
+        found.insert(0, builder.urem(number, extent))
+        number = builder.udiv(number, extent)
+    return [number, *found] if axes else []
+
+
+def following(frame: Frame, digits: list[ir.Value]) -> list[ir.Value]:
+    """The index of the task after one along each axis: it carries."""
+    builder, axes = frame.builder, frame.schedule.tasks
+    found: list[ir.Value] = []
+    carry: ir.Value = const(1)
+    for position in reversed(range(len(axes))):
+        digit = builder.add(digits[position], carry)
+        if position:
+            over = builder.icmp_signed("==", digit, frame.dim(frame.kernel.axes[axes[position]]))
+            digit = builder.select(over, const(0), digit)
+            carry = builder.zext(over, carry.type)
+        found.insert(0, digit)
+    return found
+
+
+def inner(
+    frame: Frame, task: Place, along: Collection[int], first: ir.Value, last: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """The part of the vector axis in which the conditions `along` hold for all indices along the
+    axes that a task has no index of; empty if its end is not after its begin."""
+    builder, kernel, vector = frame.builder, frame.kernel, frame.schedule.vector
+    assert vector is not None
+    low, high = first, last
+    for condition in sorted(along):
+        nearer, step = frame.slopes[condition], kernel.steps[condition]
+        worst = {
+            axis: builder.sub(frame.dim(extent), const(1)) if nearer[axis] < 0 else const(0)
+            for axis, extent in enumerate(kernel.axes)
+        }
+        values = Values(frame, replace(task, index={**worst, vector: const(0), **task.index}))
+        x, y = (values.value(argument) for argument in step.arguments)
+        room = builder.sub(y, x)
+        if step.op == "less":
+            room = builder.sub(room, const(1))
+        # It holds where room + slope * index >= 0.
+        slope = abs(nearer[vector])
+        if nearer[vector] > 0:
+            lacking = maximum(builder, builder.sub(const(0), room), const(0))
+            begin = builder.udiv(builder.add(lacking, const(slope - 1)), const(slope))
+            low = maximum(builder, low, begin)
+        else:
+            room = maximum(builder, builder.add(room, const(slope)), const(0))
+            high = minimum(builder, high, builder.udiv(room, const(slope)))
+    return low, high
