@@ -46,7 +46,7 @@ class Composer:
     def has_dims(self, value: Value) -> bool:
         """Whether the elements of a tensor of integers are numbers or dims, or presumed to be."""
         known = value.dims is not None or value.constant is not None
-        return known or self.builder.presumed(value) is not None
+        return known or self.builder.known.presumed(value) is not None
 
     def dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of a vector of integers, as numbers or as dims.
@@ -65,7 +65,7 @@ class Composer:
         if value.constant is not None:
             return tuple(map(int, value.constant.ravel()))
         if value.dims is None:
-            found = self.builder.presumed(value)
+            found = self.builder.known.presumed(value)
             if found is None:
                 raise self.needed(value, what, exact=False)
             return found
