@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftuner.core.dim import Dim, Shape
+from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.graph.algebra import concat
@@ -150,26 +150,6 @@ class Composer:
     def cast(self, x: Value, dtype: DType) -> Value:
         with self.builder.writing():
             return x.cast(dtype)
-
-    def add_to(self, x: Value, addend: float) -> Value:
-        with self.builder.writing():
-            return x + addend
-
-    def scaled(self, x: Value, factor: float) -> Value:
-        with self.builder.writing():
-            return x * factor
-
-    def unsqueeze(self, x: Value, axes: Iterable[int]) -> Value:
-        with self.builder.writing():
-            return x.unsqueeze(axes)
-
-    def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
-        with self.builder.writing():
-            return x.squeeze(axes)
-
-    def broadcast(self, x: Value, shape: Shape) -> Value:
-        with self.builder.writing():
-            return x.broadcast(shape)
 
     def slice(self, x: Value, axis: int, start: Dim, extent: Dim) -> Value:
         with self.builder.writing():
