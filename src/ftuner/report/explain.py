@@ -2,13 +2,14 @@
 place under the roofline.
 
 This is arithmetic on the hardware model alone. Nothing is compiled or measured, so a plan can be
-explained for any machine."""
+explained for any machine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, FLOAT32, GPU_DTYPES
 from ftuner.core.given import ElementType, checked_integer, dtype_name
@@ -37,10 +38,6 @@ from ftuner.report.roofline import (
 )
 from ftuner.ukernels.cpu.library import build_library
 from ftuner.ukernels.gpu.library import build_gpu_library
-
-if TYPE_CHECKING:
-    from ftuner.hardware.gpu_model import GpuHardware
-
 
 TF32 = "tf32"
 """A dtype of commands: float32, multiplied as tf32."""
@@ -157,13 +154,6 @@ def explain_block(
         contraction, library.multiply, hardware, plan, estimate, line, funnel.enumerated,
         len(library.tiles),
     )  # fmt: skip
-
-
-def expect_no_cpu_settings(workers: object, isa: object) -> None:
-    """Raises ConfigurationError if a setting is given that a plan for a GPU does not have."""
-    for name, value in (("workers", workers), ("isa", isa)):
-        if value is not None:
-            raise ConfigurationError(f"{name} is {value!r}; plans for a GPU have none")
 
 
 def _roofline(
@@ -297,7 +287,9 @@ def explain(
         for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch))
     )
     if not isinstance(hardware, CpuHardware):
-        expect_no_cpu_settings(workers, isa)
+        for name, value in (("workers", workers), ("isa", isa)):
+            if value is not None:
+                raise ConfigurationError(f"{name} is {value!r}; plans for a GPU have none")
         return explain_block(m, n, k, batch, dtype, hardware)
     element = DTYPES.get(dtype_name(dtype) or "")
     if element is None:
