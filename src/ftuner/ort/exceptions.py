@@ -82,14 +82,6 @@ class DeviceReset(FTunerError):
     """A device was reset. Never raised."""
 
 
-ONNXRUNTIMES: tuple[type[FTunerError], ...] = (
-    DeviceReset, EPFail, EngineError, Fail, InvalidArgument, InvalidGraph, InvalidProtobuf,
-    ModelLoadCanceled, ModelLoaded, ModelRequiresCompilation, NoModel, NoSuchFile, NotFound,
-    NotImplemented, RuntimeException,
-)  # fmt: skip
-"""Those that onnxruntime has."""
-
-
 class ArgumentError(InvalidArgument, Fail, RuntimeException):
     """A value that a run cannot use. onnxruntime raises one of the three, by where it finds out."""
 
