@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ftuner
-from ftuner.report.cpu.explain import Explanation
+from ftuner.report.explain import Explanation
 
 PATH = Path(__file__).parent.parent / "docs" / "plan.svg"
 M, N, K, WORKERS, MACHINE = 77, 768, 768, 2, "xeon-8375c"

@@ -255,7 +255,7 @@ def test_import_loads_what_operators_need_alone() -> None:
     loaded = {module.removeprefix("ftuner.") for module in done.stdout.split()}
     late = (
         "cli", "inference", "compiler", "models", "learn", "frontends", "graph.ir", "core.dim",
-        "report.cpu", "report.shown", "hardware.gpu_model",
+        "report.explain", "report.shown", "hardware.gpu_model",
     )  # fmt: skip
     assert [m for m in loaded if m.startswith(late) or ".gpu" in m] == []
 

@@ -25,8 +25,7 @@ from ftuner.runtime.shown_progress import Progress, shown
 
 if TYPE_CHECKING:
     from ftuner.hardware.gpu_model import GpuHardware
-    from ftuner.report.cpu.explain import Explanation
-    from ftuner.report.gpu.explain import BlockExplanation
+    from ftuner.report.explain import BlockExplanation, Explanation
 
 __all__ = [
     "Prior",
@@ -203,7 +202,7 @@ def explain(
     if workers is None and hardware is None:
         workers = default_backend().threads
     # By name: most processes explain nothing.
-    room = import_module("ftuner.report.cpu.explain")
+    room = import_module("ftuner.report.explain")
     found: Explanation | BlockExplanation
     found = room.explain(m, n, k, batch, dtype, workers, machine)
     return found

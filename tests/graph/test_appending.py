@@ -10,8 +10,7 @@ from tests.graph.graphs import B, Maker, S, T, graph_of
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
-from ftuner.graph.appending import ROOM_ROWS, Appended, memory_shape
-from ftuner.graph.growing import appended_outputs
+from ftuner.graph.appending import ROOM_ROWS, Appended, appended_outputs, memory_shape
 from ftuner.graph.ir import TensorType, Value
 from ftuner.graph.lowering import lower
 from ftuner.schedules.nest.step import NestStep

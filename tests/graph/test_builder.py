@@ -25,8 +25,8 @@ from ftuner.errors import (
 from ftuner.graph.builder import Builder
 from ftuner.graph.folding import MAX_FOLDED_BYTES, Folding
 from ftuner.graph.ir import Value
+from ftuner.graph.known_values import MAX_FOLLOWED
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.shape_arithmetic import MAX_FOLLOWED
 from ftuner.runtime.reference import run_reference
 
 
@@ -216,7 +216,7 @@ def test_tensors_of_equal_elements_are_filled_once() -> None:
     holds = maker.add("equal", twice, filled(maker, np.float32([2]), S))
     turned = maker.add("transpose", maker.add("reshape", holds, shape=(B, S, 1)), perm=(1, 2, 0))
     assert turned.shape == (S, 1, B)
-    element = maker.splats.element(turned)
+    element = maker.known.element(turned)
     assert element is not None
     assert element.constant is not None
     assert (element.shape, element.constant.item()) == ((), True)
@@ -232,7 +232,7 @@ def test_equal_elements_without_a_budget_of_folding(monkeypatch: pytest.MonkeyPa
     assert (total.shape, total.constant) == ((1,), None)
     assert [node.op for node in maker.nodes] == ["add"]
     more = maker.add("add", filled(maker, numbers[0], B), maker.constant(numbers[1]))
-    assert (more.shape, maker.splats.element(more)) == ((B,), None)
+    assert (more.shape, maker.known.element(more)) == ((B,), None)
 
 
 def test_sums_of_equal_integers_are_dims() -> None:
@@ -248,9 +248,9 @@ def test_what_is_not_equal_everywhere_is_computed() -> None:
     maker = Maker()
     x = maker.given("x", B)
     y = maker.add("add", x, filled(maker, np.float32(1), B))
-    assert maker.splats.element(y) is None
+    assert maker.known.element(y) is None
     joined = maker.add("concat", filled(maker, np.float32(1), B), x, axis=0)
-    assert maker.splats.element(joined) is None
+    assert maker.known.element(joined) is None
 
 
 def test_tensors_without_elements_that_have_a_symbol_are_not_followed() -> None:

@@ -15,9 +15,9 @@ from ftuner.graph.folding import (
     MAX_FOLDED_BYTES,
     MOST_GROWTH,
     PROPORTION,
+    fold_constants,
 )  # fmt: skip
 from ftuner.graph.ir import MAX_RANK, Graph, Node, TensorType, Value
-from ftuner.graph.passes.constants import fold_constants
 from ftuner.graph.rewrite.surroundings import constant
 
 MEGABYTE = 1 << 20

@@ -9,8 +9,7 @@ from tests.graph.graphs import B, Maker, S, T, graph_of
 
 from ftuner.core.dim import Dim, maximum, minimum
 from ftuner.core.dtype import FLOAT16, FLOAT32, INT64
-from ftuner.graph.appending import Copied
-from ftuner.graph.growing import appended_outputs, grown_outputs
+from ftuner.graph.appending import Copied, appended_outputs, grown_outputs
 from ftuner.graph.ir import Value
 
 Body = Callable[[Maker], "Value | Sequence[Value]"]

@@ -23,7 +23,7 @@ from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET
 from ftuner.frontends.onnx.reading import domain_of
 from ftuner.frontends.onnx.records import LEARNING, MICROSOFT
 from ftuner.graph.ir import Graph, RandomKey
-from ftuner.graph.shape_arithmetic import MAX_FOLLOWED
+from ftuner.graph.known_values import MAX_FOLLOWED
 from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]

@@ -16,7 +16,7 @@ from tests.random_graphs.table import row
 from tests.random_graphs.tensors import MICROSOFT, TAME, Fill, Tensor
 from tests.random_graphs.window_rows import spend
 
-from ftuner.graph.passes.block_products import LEAST_ELEMENTS
+from ftuner.graph.passes.narrow_weights import LEAST_ELEMENTS
 
 # Attention.
 

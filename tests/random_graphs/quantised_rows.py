@@ -10,7 +10,7 @@ from tests.random_graphs.making import Maker
 from tests.random_graphs.table import row
 from tests.random_graphs.tensors import Tensor
 
-from ftuner.graph.passes.int8 import LEAST_BYTES
+from ftuner.graph.passes.narrow_weights import LEAST_BYTES
 
 
 def _parameters(maker: Maker, x: Tensor, levels: str, axis: int | None) -> list[Tensor | None]:

@@ -19,12 +19,10 @@ from ftuner.report.charts import (
     MOST_TILES,
     Bar,
     arena_chart,
-    patches_chart,
+    plan_chart,
     timeline,
-    waves_chart,
 )
-from ftuner.report.cpu.explain import explain
-from ftuner.report.gpu.explain import BlockExplanation
+from ftuner.report.explain import BlockExplanation, explain
 from ftuner.report.model import ArenaMap, Place
 from ftuner.report.svg import WIDTH
 from ftuner.ukernels.cpu.library import build_library
@@ -55,7 +53,7 @@ def test_patches_cover_c(m: int, n: int) -> None:
         Problem(m=m, n=n, k=64, batch=1, a_layout=ROW, a_must_pack=False, b_source="panels",
                 width=library.widths[0], b_k_bytes=0, workers=2)
     )  # fmt: skip
-    found = list(boxes_of(patches_chart(plan)))
+    found = list(boxes_of(plan_chart(plan)))
     area = sum(width * height for *_, width, height in found)
     top, bottom = min(y for _, _, y, _, _ in found), max(y + h for _, _, y, _, h in found)
     assert area == pytest.approx((WIDTH - LEFT) * (bottom - top), rel=1e-3)
@@ -82,7 +80,7 @@ def test_tiles_of_a_gpu_cover_c() -> None:
     for m, n in ((77, 768), (1000, 4096), (30_000, 40_000)):
         found = explain(m, n, 512, 1, "float16", None, hardware)
         assert isinstance(found, BlockExplanation)
-        shown = list(boxes_of(waves_chart(found.plan)))
+        shown = list(boxes_of(plan_chart(found.plan)))
         area = sum(width * height for *_, width, height in shown)
         top, bottom = min(y for _, _, y, _, _ in shown), max(y + h for _, _, y, _, h in shown)
         assert area == pytest.approx((WIDTH - LEFT) * (bottom - top), rel=1e-2)

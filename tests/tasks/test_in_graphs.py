@@ -19,7 +19,7 @@ from ftuner.errors import ScheduleError, ShapeError
 from ftuner.graph.algebra import apply, concat, where, zero_padded
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, Value
-from ftuner.graph.passes.definitions import definitions
+from ftuner.graph.passes.pipeline import definitions
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.reference import run_reference

@@ -13,6 +13,7 @@ from ftuner.cli.options import (
     ProductArgument,
     ThreadsOption,
     given_extents,
+    option,
 )
 from ftuner.cli.output import console, print_json, show_table
 from ftuner.cli.routing import ModelFiles
@@ -28,8 +29,7 @@ BatchedArgument = Annotated[
     list[int] | None, typer.Argument(metavar="BATCH M N K", min=1, hidden=True)
 ]
 PeersOption = Annotated[
-    str | None,
-    typer.Option(metavar="A,B", help="Names of peers, separated by commas; default: all."),
+    str | None, option("A,B", "Names of peers, separated by commas; default: all.")
 ]
 app = typer.Typer(
     cls=ModelFiles,

@@ -6,9 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from ftuner.cli.options import JsonOption, ModelArgument, ThreadsOption
+from ftuner.cli.options import JsonOption, ModelArgument, ThreadsOption, option
 from ftuner.cli.output import console, print_json, read_specs, shape_text, show_table
 from ftuner_tools.contest import contest, mean, measured, ratio_table, ratio_text
 from ftuner_tools.timing import SUBJECT
@@ -28,18 +26,17 @@ def model(
     path: ModelArgument,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "NAME=1x77,...",
+            "Extents of the inputs, for one row of the table; repeat for more. Inputs whose "
+            "extents follow from those given may be left out.",
             OPTION,
             "--shape",
-            metavar="NAME=1x77,...",
-            help="Extents of the inputs, for one row of the table; repeat for more. Inputs whose "
-            "extents follow from those given may be left out.",
         ),
     ] = None,
     threads: ThreadsOption = None,
     peers: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="onnxruntime, openvino or both; by default both."),
+        str | None, option("A,B", "onnxruntime, openvino or both; by default both.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

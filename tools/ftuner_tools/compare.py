@@ -20,6 +20,7 @@ from ftuner.cli.options import (
     PrecisionOption,
     ShapeOption,
     ThreadsOption,
+    option,
 )
 from ftuner.cli.output import console, loaded, print_json, read_specs, shape_text, show_table
 from ftuner.errors import ConfigurationError, FTunerError
@@ -42,30 +43,22 @@ def compare(
     shapes: ShapeOption = None,
     samples: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Inputs of several runs: a .npz file with an array for each, or a folder of such.",
+        option(
+            "PATH",
+            "Inputs of several runs: a .npz file with an array for each, or a folder of such.",
         ),
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="The ONNX file that a quantised MODEL was made of; default: MODEL."
-        ),
+        option("FILE", "The ONNX file that a quantised MODEL was made of; default: MODEL."),
     ] = None,
     layers: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Show the N products and convolutions whose errors grow most."
-        ),
+        int, option("N", "Show the N products and convolutions whose errors grow most.", min=0)
     ] = 0,
     rtol: Annotated[
-        float,
-        typer.Option(min=0.0, metavar="R", help="Tolerance relative to the expected value."),
+        float, option("R", "Tolerance relative to the expected value.", min=0.0)
     ] = RTOL,
-    atol: Annotated[
-        float, typer.Option(min=0.0, metavar="A", help="Absolute tolerance, in addition.")
-    ] = ATOL,
+    atol: Annotated[float, option("A", "Absolute tolerance, in addition.", min=0.0)] = ATOL,
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
     dtype: HeldOption = None,

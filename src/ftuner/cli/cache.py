@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.options import JsonOption
+from ftuner.cli.options import JsonOption, flag, option
 from ftuner.cli.output import console, print_json, show_table
 from ftuner.core.units import capacity, count
 
@@ -24,20 +24,16 @@ DAY_S = 86400.0
 
 def cache(
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove entries not used for 30 days, or as follows.")
+        bool, flag("--prune", "Remove entries not used for 30 days, or as follows.")
     ] = False,
     older_than: Annotated[
-        float | None,
-        typer.Option(min=0.0, metavar="DAYS", help="With --prune: those not used for DAYS."),
+        float | None, option("DAYS", "With --prune: those not used for DAYS.", min=0.0)
     ] = None,
     to: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, metavar="MIB", help="With --prune: the least recently used, down to MIB."
-        ),
+        float | None, option("MIB", "With --prune: the least recently used, down to MIB.", min=0.0)
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask.")] = False,
+    clear: Annotated[bool, flag("--clear", "Remove all entries.")] = False,
+    yes: Annotated[bool, flag("--yes", "With --clear: do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the cache folder, prune it or clear it.
@@ -135,18 +131,16 @@ def _document(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _table(kinds: dict[str, list[Entry]]) -> Table:
-    from rich.table import Table
+    from ftuner.report.tables import table
 
-    table = Table(caption="the time of a use is exact to a day", caption_justify="left")
-    table.add_column("kind")
-    for column in ("entries", "size", "newest use", "oldest use"):
-        table.add_column(column, justify="right")
-    now = time.time()
+    now, rows = time.time(), []
     for kind, entries in kinds.items():
         times = [entry.used_s for entry in entries]
-        table.add_row(kind, str(len(entries)), capacity(sum(entry.bytes for entry in entries)),
-                      _age(now - max(times)), _age(now - min(times)))  # fmt: skip
-    return table
+        size, ages = capacity(sum(entry.bytes for entry in entries)), (max(times), min(times))
+        rows.append((kind, str(len(entries)), size, *(_age(now - used) for used in ages)))
+    head = ("kind", ">entries", ">size", ">newest use", ">oldest use")
+    said = "the time of a use is exact to a day"
+    return table(None, head, rows, caption=said, caption_justify="left")
 
 
 def _age(seconds: float) -> str:

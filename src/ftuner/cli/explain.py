@@ -14,16 +14,16 @@ from ftuner.cli.options import (
     MachineOption,
     ProductArgument,
     given_extents,
+    option,
 )
-from ftuner.cli.output import console, estimate_table, print_json, roofline_table, show_table
+from ftuner.cli.output import console, print_json, show_table
 from ftuner.cli.routing import ModelFiles
 from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ftuner.report.cpu.explain import Explanation
-    from ftuner.report.gpu.explain import BlockExplanation
+    from ftuner.report.explain import BlockExplanation, Explanation
 
 app = typer.Typer(
     cls=ModelFiles,
@@ -43,25 +43,14 @@ def gemm(
     m: ExtentOption = None,
     n: ExtentOption = None,
     k: ExtentOption = None,
-    batch: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Products of these extents in one call.")
-    ] = 1,
+    batch: Annotated[int, option("N", "Products of these extents in one call.", min=1)] = 1,
     dtype: Annotated[
-        str,
-        typer.Option(
-            metavar="DTYPE", help="float32 or float64; on a GPU float16, bfloat16, tf32 or float32."
-        ),
+        str, option("DTYPE", "float32 or float64; on a GPU float16, bfloat16, tf32 or float32.")
     ] = "float32",
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Threads; default: all.")
-    ] = None,
+    workers: Annotated[int | None, option("N", "Threads; default: all.", min=1)] = None,
     hardware: MachineOption = None,
-    isa: Annotated[
-        str | None, typer.Option(metavar="ISA", help="Of a CPU; default: the widest.")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the plan to an SVG or PNG file.")
-    ] = None,
+    isa: Annotated[str | None, option("ISA", "Of a CPU; default: the widest.")] = None,
+    save: Annotated[Path | None, option("FILE", "Draw the plan to an SVG or PNG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain the plan of a product from its extents M N K.
@@ -70,9 +59,10 @@ def gemm(
     instead.
     """
     from ftuner.hardware.recorded import load_recorded
-    from ftuner.report.cpu.explain import Explanation
-    from ftuner.report.cpu.explain import explain as explain_on
-    from ftuner.report.cpu.picture import patch_picture
+    from ftuner.report.explain import Explanation
+    from ftuner.report.explain import explain as explain_on
+    from ftuner.report.picture import plan_picture
+    from ftuner.report.tables import estimate_table, roofline_table
 
     shape = given_extents(extents, {"m": m, "n": n, "k": k})
     if shape is None:
@@ -95,80 +85,59 @@ def gemm(
     if as_json:
         print_json(found.to_document())
         return
-    if not isinstance(found, Explanation):
-        _show_block(found)
-        if save is not None:
-            console().print(f"drawn to {save}", soft_wrap=True)
-        return
+    table, above, below = _of_patches(found) if isinstance(found, Explanation) else _of_bands(found)
     out = console()
-    show_table(out, _plan_table(found))
-    out.print(_widths_line(found))
-    out.print(patch_picture(found.plan))
+    show_table(out, table)
+    out.print(above, soft_wrap=True)
+    out.print(plan_picture(found.plan))
     show_table(out, estimate_table(found.estimate))
     show_table(out, roofline_table(found.roofline))
-    out.print(_waste_line(found))
+    out.print(below)
     if save is not None:
         out.print(f"drawn to {save}", soft_wrap=True)
 
 
-def _plan_table(found: Explanation) -> Table:
-    from rich.table import Table
+def _of_patches(found: Explanation) -> tuple[Table, str, str]:
+    """The patches of a plan, its panels, and what is computed in vain."""
+    from ftuner.report.tables import table
 
-    table = Table(title=found.title, title_justify="left")
-    for column in ("worker", "uKernel", "rows", "columns", "tiles", "panels", "batch", "k"):
-        table.add_column(column, justify="left" if column == "uKernel" else "right")
+    rows: list[tuple[str, ...] | None] = []
     last = 0
     for patch in found.patches():
         if patch.worker != last:
-            table.add_section()
+            rows.append(None)
             last = patch.worker
         ranges = (patch.rows, patch.columns, patch.batch, patch.k)
-        rows, columns, elements, steps = (f"{begin}..{end}" for begin, end in ranges)
-        table.add_row(str(patch.worker), str(patch.kernel), rows, columns, str(patch.tiles),
-                      str(patch.panels), elements, steps)  # fmt: skip
-    return table
-
-
-def _widths_line(found: Explanation) -> str:
+        at, columns, elements, steps = (f"{begin}..{end}" for begin, end in ranges)
+        tiles, panels = str(patch.tiles), str(patch.panels)
+        rows.append(
+            (str(patch.worker), str(patch.kernel), at, columns, tiles, panels, elements, steps)
+        )
+    head = (">worker", "uKernel", ">rows", ">columns", ">tiles", ">panels", ">batch", ">k")
     chosen, *others = found.widths
     line = f"panels of {chosen.columns} columns, estimated at {duration(chosen.seconds)}"
     for other in others:
         line += f"; of {other.columns} they would take {duration(other.seconds)}"
-    return line
+    wasted, inside = count(found.wasted_rows, "row"), count(found.wasted_columns, "column")
+    waste = f"wasted: {wasted}; {inside} inside the last vector ({found.wasted_fraction:.1%})"
+    return table(found.title, head, rows), line, waste
 
 
-def _waste_line(found: Explanation) -> str:
-    rows, columns = count(found.wasted_rows, "row"), count(found.wasted_columns, "column")
-    return f"wasted: {rows}; {columns} inside the last vector ({found.wasted_fraction:.1%})"
+def _of_bands(found: BlockExplanation) -> tuple[Table, str, str]:
+    """The bands of a plan for a GPU, its kernel, and what is computed in vain."""
+    from ftuner.report.tables import table
 
-
-def _show_block(found: BlockExplanation) -> None:
-    """Print the plan, its picture, its estimate and its place on the roofline."""
-    from ftuner.report.gpu.picture import wave_picture
-
-    out = console()
-    show_table(out, _bands_table(found))
     plan = found.plan
+    rows = [
+        (str(number), str(band.tile), "{}..{}".format(*band.rows), str(band.tiles),
+         str(band.wasted_rows))
+        for number, band in enumerate(found.bands())
+    ]  # fmt: skip
+    head = (">band", "tile", ">rows", ">tiles", ">rows thrown away")
     split_k = f", split-k {plan.split_k}" if plan.split_k > 1 else ""
-    out.print(
+    line = (
         f"{plan.kernel.loads}; swizzle of {count(plan.swizzle, 'row tile')}{split_k}; "
-        f"library: {found.enumerated} tiles enumerated, {found.kept} kept",
-        soft_wrap=True,
+        f"library: {found.enumerated} tiles enumerated, {found.kept} kept"
     )
-    out.print(wave_picture(found.plan))
-    show_table(out, estimate_table(found.estimate))
-    show_table(out, roofline_table(found.roofline))
-    out.print(f"computed and thrown away: {found.wasted_fraction:.1%}")
-
-
-def _bands_table(found: BlockExplanation) -> Table:
-    from rich.table import Table
-
-    table = Table(title=found.title, title_justify="left")
-    for column in ("band", "tile", "rows", "tiles", "rows thrown away"):
-        table.add_column(column, justify="left" if column == "tile" else "right")
-    for number, band in enumerate(found.bands()):
-        first, last = band.rows
-        table.add_row(str(number), str(band.tile), f"{first}..{last}", str(band.tiles),
-                      str(band.wasted_rows))  # fmt: skip
-    return table
+    waste = f"computed and thrown away: {found.wasted_fraction:.1%}"
+    return table(found.title, head, rows), line, waste

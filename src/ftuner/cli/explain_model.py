@@ -16,13 +16,14 @@ from ftuner.cli.options import (
     ModelArgument,
     ShapeOption,
     ThreadsOption,
+    flag,
+    option,
 )
 from ftuner.cli.output import (
     console,
     loaded,
     print_json,
     read_specs,
-    roofline_table,
     sampled,
     shape_text,
     show_table,
@@ -51,17 +52,14 @@ def model(
     path: ModelArgument,
     inputs: InputOption = None,
     shapes: ShapeOption = None,
-    before: Annotated[
-        bool, typer.Option("--before", help="Show the nodes as the file has them.")
-    ] = False,
+    before: Annotated[bool, flag("--before", "Show the nodes as the file has them.")] = False,
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
     save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write all of it, with charts, to one .html file."),
+        Path | None, option("FILE", "Write all of it, with charts, to one .html file.")
     ] = None,
     every_step: Annotated[
-        bool, typer.Option("--all", help="A row for each step; by default equal steps share one.")
+        bool, flag("--all", "A row for each step; by default equal steps share one.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -170,6 +168,7 @@ def _show(
     title: str, found: ModelExplanation, measured: Measured | None, every_step: bool
 ) -> None:  # fmt: skip
     from ftuner.report.model_tables import model_table, rows_of, work_table
+    from ftuner.report.tables import roofline_table
 
     out = console()
     rows = rows_of(found, every_step)

@@ -7,32 +7,25 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.options import DeviceOption, JsonOption, recorded_machines
+from ftuner.cli.options import DeviceOption, JsonOption, flag, option, recorded_machines
 from ftuner.cli.output import console, print_json, show_table
 
 
 def hardware(
     name: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=recorded_machines,
-            help="A recorded machine, by name or .toml file.",
+        option(
+            "NAME", "A recorded machine, by name or .toml file.", autocompletion=recorded_machines
         ),
     ] = None,
-    list_names: Annotated[bool, typer.Option("--list", help="Names of recorded machines.")] = False,
-    probe: Annotated[bool, typer.Option("--probe", help="Probe this machine again.")] = False,
+    list_names: Annotated[bool, flag("--list", "Names of recorded machines.")] = False,
+    probe: Annotated[bool, flag("--probe", "Probe this machine again.")] = False,
     export: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write the CPU and its tuning to a .json file for tune --from.",
-        ),
+        option("FILE", "Also write the CPU and its tuning to a .json file for tune --from."),
     ] = None,
     device: DeviceOption = "cpu",
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every value with its unit and provenance.")
-    ] = False,
+    everything: Annotated[bool, flag("--all", "Every value with its unit and provenance.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what is known of this machine, and what it means.

@@ -5,9 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """An option that takes a value. `names`: if it is not called like its parameter."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def flag(name: str, text: str) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=text)
 
 
 def recorded_machines(incomplete: str) -> list[str]:
@@ -17,65 +27,50 @@ def recorded_machines(incomplete: str) -> list[str]:
     return [name for name in recorded_names() if name.startswith(incomplete)]
 
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
-]
+JsonOption = Annotated[bool, flag("--json", "Print one JSON document on stdout and nothing else.")]
 ThreadsOption = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Threads; default: those that ftuner uses."),
+    int | None, option("N", "Threads; default: those that ftuner uses.", min=1)
 ]
-DeviceOption = Annotated[
-    str, typer.Option(metavar="NAME", help="cpu, or a GPU as torch names it, such as cuda.")
-]
+DeviceOption = Annotated[str, option("NAME", "cpu, or a GPU as torch names it, such as cuda.")]
 MachineOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
+    option(
+        "NAME",
+        "A recorded machine, by name or .toml file; default: this one.",
         autocompletion=recorded_machines,
-        help="A recorded machine, by name or .toml file; default: this one.",
     ),
 ]
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An ONNX file, or one of ftuner save.")
 ]
 InputOption = Annotated[
-    list[str] | None,
-    typer.Option("--input", metavar="NAME=FILE", help="A .npy file for an input; repeatable."),
+    list[str] | None, option("NAME=FILE", "A .npy file for an input; repeatable.", "--input")
 ]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="NAME=1x77",
-        help="The shape of an input of random values; repeatable, or several with commas. Inputs "
+    option(
+        "NAME=1x77",
+        "The shape of an input of random values; repeatable, or several with commas. Inputs "
         "whose extents follow from the others may be left out.",
+        "--shape",
     ),
 ]
 HeldOption = Annotated[
-    str | None,
-    typer.Option(
-        "--dtype", metavar="DTYPE", help="On a GPU: bfloat16 or float16, to hold float32 in."
-    ),
+    str | None, option("DTYPE", "On a GPU: bfloat16 or float16, to hold float32 in.", "--dtype")
 ]
 PrecisionOption = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="On a CPU: bfloat16, int8-dynamic or int4-weights, to multiply float32 in.",
-    ),
+    str, option("NAME", "On a CPU: bfloat16, int8-dynamic or int4-weights, to multiply float32 in.")
 ]
 AppendOption = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--append-in-place",
-        help="On a CPU: keys and values of a decoder are appended to earlier ones in place.",
+        "On a CPU: keys and values of a decoder are appended to earlier ones in place.",
     ),
 ]
 # Hidden, because the help of a list is its type: the usage and the text of the command have them.
 ProductArgument = Annotated[list[int] | None, typer.Argument(metavar="M N K", min=1, hidden=True)]
-ExtentOption = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="An extent by its name.")
-]
+ExtentOption = Annotated[int | None, option("N", "An extent by its name.", min=1)]
 
 
 def given_extents(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.options import JsonOption, ThreadsOption
+from ftuner.cli.options import JsonOption, ThreadsOption, option
 from ftuner.cli.output import console, print_json, shown_progress
 
 
@@ -15,28 +15,20 @@ def quantize(
     path: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
     samples: Annotated[
         Path,
-        typer.Option(
-            metavar="PATH",
-            help="Inputs of runs: a .npz file with an array for each input, or a folder of such.",
+        option(
+            "PATH", "Inputs of runs: a .npz file with an array for each input, or a folder of such."
         ),
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The ONNX file to write.")
-    ],
+    output: Annotated[Path, option("FILE", "The ONNX file to write.", "--output", "-o")],
     keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A node to leave in floating point; repeatable."),
+        list[str] | None, option("NAME", "A node to leave in floating point; repeatable.")
     ] = None,
     ranges: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="How samples give ranges: minmax, percentile, or mse (least square error).",
-        ),
+        option("NAME", "How samples give ranges: minmax, percentile, or mse (least square error)."),
     ] = "minmax",
     percentile: Annotated[
-        float | None,
-        typer.Option(metavar="P", help="Elements of 100 within the range of percentile."),
+        float | None, option("P", "Elements of 100 within the range of percentile.")
     ] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,

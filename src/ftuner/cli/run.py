@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ftuner.cli.options import (
     AppendOption,
     DeviceOption,
@@ -18,6 +16,7 @@ from ftuner.cli.options import (
     PrecisionOption,
     ShapeOption,
     ThreadsOption,
+    option,
 )
 from ftuner.cli.output import (
     console,
@@ -41,8 +40,7 @@ def run(
     inputs: InputOption = None,
     shapes: ShapeOption = None,
     output_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A folder to save outputs in, as .npy files."),
+        Path | None, option("FOLDER", "A folder to save outputs in, as .npy files.")
     ] = None,
     threads: ThreadsOption = None,
     device: DeviceOption = "cpu",
@@ -98,17 +96,14 @@ def run(
 
 
 def _outputs_table(described: Sequence[dict[str, Any]]) -> Table:
-    from rich.table import Table
+    from ftuner.report.tables import table
 
-    table = Table()
-    for column in ("output", "dtype", "shape"):
-        table.add_column(column, overflow="fold")
-    for column in ("min", "mean", "max"):
-        table.add_column(column, justify="right")
-    for entry in described:
-        numbers = (_shown(entry[what]) for what in ("min", "mean", "max"))
-        table.add_row(entry["name"], entry["dtype"], shape_text(entry["shape"]), *numbers)
-    return table
+    rows = [
+        (entry["name"], entry["dtype"], shape_text(entry["shape"]),
+         *(_shown(entry[what]) for what in ("min", "mean", "max")))
+        for entry in described
+    ]  # fmt: skip
+    return table(None, ("output", "dtype", "shape", ">min", ">mean", ">max"), rows)
 
 
 def _shown(value: float | None) -> str:

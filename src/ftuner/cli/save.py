@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ftuner.cli.options import AppendOption, JsonOption, PrecisionOption, ThreadsOption
+from ftuner.cli.options import AppendOption, JsonOption, PrecisionOption, ThreadsOption, option
 from ftuner.cli.output import console, loaded, print_json
 from ftuner.core.units import capacity
 
@@ -16,23 +16,26 @@ def save(
     path: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE",
-            help="A name that ends in .ftuner; default: that of the model, in this folder.",
+        option(
+            "FILE",
+            "A name that ends in .ftuner; default: that of the model, in this folder.",
+            "--output",
+            "-o",
         ),
     ] = None,
     isas: Annotated[
         str | None,
-        typer.Option(
-            "--isa", metavar="A,B",
-            help="ISAs of this machine to have machine code for; default: the one in use.",
+        option(
+            "A,B",
+            "ISAs of this machine to have machine code for; default: the one in use.",
+            "--isa",
         ),
     ] = None,
     threads: ThreadsOption = None,
     append_in_place: AppendOption = False,
     precision: PrecisionOption = "float32",
     as_json: JsonOption = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compile an ONNX model to one file.
 
     It loads without onnx and without a compiler, in a fraction of the time. It is machine code, for

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ftuner.cli.options import DeviceOption, JsonOption
+from ftuner.cli.options import DeviceOption, JsonOption, flag, option
 from ftuner.cli.output import console, print_json, show_table, shown_progress
 from ftuner.cli.routing import tool
 from ftuner.core.units import count, duration
@@ -23,46 +23,32 @@ if TYPE_CHECKING:
 
 def tune(
     dtype: Annotated[
-        str,
-        typer.Option(
-            metavar="DTYPE", help="float32 or float64; on a GPU float16, bfloat16 or float32."
-        ),
+        str, option("DTYPE", "float32 or float64; on a GPU float16, bfloat16 or float32.")
     ] = "float32",
     activation: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Activation of a Dense layer, such as relu or gelu."),
+        str | None, option("NAME", "Activation of a Dense layer, such as relu or gelu.")
     ] = None,
-    bias: Annotated[bool, typer.Option("--bias", help="For a Dense layer with a bias.")] = False,
-    isa: Annotated[
-        str | None, typer.Option(metavar="ISA", help="Of a CPU; default: the widest.")
-    ] = None,
+    bias: Annotated[bool, flag("--bias", "For a Dense layer with a bias.")] = False,
+    isa: Annotated[str | None, option("ISA", "Of a CPU; default: the widest.")] = None,
     prior: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="FILE", help="Take over the tuning that hardware --export wrote."
-        ),
+        Path | None, option("FILE", "Take over the tuning that hardware --export wrote.", "--from")
     ] = None,
     no_calibration: Annotated[
-        bool,
-        typer.Option("--no-calibration", help="Use the constants of the nearest known machine."),
+        bool, flag("--no-calibration", "Use the constants of the nearest known machine.")
     ] = False,
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="Measure the machine's constants for longer.")
+        bool, flag("--thorough", "Measure the machine's constants for longer.")
     ] = False,
     ray: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Tune a node of each kind of a Ray cluster: its address, auto or local.",
-        ),
+        option("ADDRESS", "Tune a node of each kind of a Ray cluster: its address, auto or local."),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder for the files of --ray, one for each kind."),
+        Path | None, option("FOLDER", "Folder for the files of --ray, one for each kind.")
     ] = None,
     device: DeviceOption = "cpu",
     everything: Annotated[
-        bool, typer.Option("--all", help="Also the filters of tiles, and what was measured.")
+        bool, flag("--all", "Also the filters of tiles, and what was measured.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

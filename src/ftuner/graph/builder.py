@@ -12,7 +12,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -41,24 +41,15 @@ from ftuner.graph.ir import (
     live_nodes,
     writing_to,
 )
+from ftuner.graph.known_values import MAX_FOLLOWED, KnownValues, static
 from ftuner.graph.operator import Operator, misfit
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.ratios import Ratios
-from ftuner.graph.shape_arithmetic import MAX_FOLLOWED, follow, followed_elements, sign_of, static
-from ftuner.graph.splat import Splats
 
 COMMUTATIVE = ("add", "multiply", "equal", "logical_and", "logical_or")
 """Operators of two operands that may be exchanged, with the same bits in the result."""
 MIN_NARROW_BYTES = 1 << 10
 """Constants of 8-bit integers of this size or more are not widened while the graph is built,
 because they may be weights. Assumed: smaller products do not take long."""
-
-
-class _Presumption(NamedTuple):
-    """Elements of a tensor as dims, if these dividends are zero or more."""
-
-    dims: tuple[Dim, ...]
-    dividends: tuple[Dim, ...]
 
 
 class _Drawing:
@@ -95,11 +86,9 @@ class Builder:
         self._inputs: set[str] = set()
         self._made: dict[object, tuple[Value, ...]] = {}
         self._scalars: dict[tuple[str, DType], Value] = {}
-        self._presumed: dict[Value, _Presumption] = {}
         # Weak: in a cycle, weights would be kept until the next collection.
         this = weakref.proxy(self)
-        self.splats = Splats(this)
-        self.ratios = Ratios()
+        self.known = KnownValues(this)
         self.folding = Folding()
         self._drawing = _Drawing(lambda: RandomKey(this.name(), RANDOM_KEY))
 
@@ -107,9 +96,8 @@ class Builder:
         """A builder of a graph within this one, which may read the values of this one."""
         found = Builder(self._answered)
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
-        found._presumed, found.splats = self._presumed, self.splats
-        found.ratios = self.ratios
         found._drawing, found.unknown = self._drawing, self.unknown
+        found.known = self.known.within(weakref.proxy(found))
         found.where = self.where
         return found
 
@@ -246,7 +234,6 @@ class Builder:
         uniform = self._uniform(op, inputs, attributes, types[0])
         if uniform is not None:
             return (uniform,)
-        presumed = self._presumption(op, inputs, attributes, types[0])
         given, inputs = inputs, tuple(self.materialised(v) for v in inputs)
         operands = tuple(sorted(inputs, key=lambda v: v.name)) if op in COMMUTATIVE else inputs
         key = (op, operands, _hashable(attributes))
@@ -254,15 +241,10 @@ class Builder:
         if found is None:
             found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)
             self.nodes.append(Node(op, inputs, found, attributes))
-            if presumed is not None:
-                self._presumed[found[0]] = presumed
-            self.ratios.note(op, given, attributes, found[0])
+            self.known.note(op, given, attributes, found[0])
             for value in found:
                 if value.name in self._answered:
-                    self.presume(value, self._answered[value.name])
-            element = self.splats.element(inputs[0]) if op == "broadcast" else None
-            if element is not None:
-                self.splats.add(found[0], element)
+                    self.known.presume(value, self._answered[value.name])
         return found
 
     def _inferred(
@@ -286,11 +268,11 @@ class Builder:
     ) -> Value | None:
         """A result of which all elements are equal to a constant, or that a condition which is the
         same everywhere chooses: a broadcast."""
-        if op == "where" and (holds := self.splats.element(inputs[0])) is not None:
+        if op == "where" and (holds := self.known.element(inputs[0])) is not None:
             chosen = inputs[1] if bool(holds.constant) else inputs[2]
             same = chosen.shape == type_.shape
             return chosen if same else self.add("broadcast", chosen, shape=type_.shape)
-        element = self.splats.element_of(op, inputs, attributes)
+        element = self.known.element_of(op, inputs, attributes)
         if element is None or (op == "broadcast" and inputs[0] is element):
             return None
         return self.add("broadcast", element, shape=type_.shape)
@@ -298,40 +280,6 @@ class Builder:
     def producer(self, value: Value) -> Node | None:
         """The node that gives a value, if it is one of this builder's."""
         return next((node for node in reversed(self.nodes) if value in node.outputs), None)
-
-    def presume(self, value: Value, dims: tuple[Dim, ...]) -> None:
-        """Note that the elements of a computed tensor are certain dims."""
-        self._presumed[value] = _Presumption(dims, ())
-
-    def presumed(self, value: Value) -> tuple[Dim, ...] | None:
-        """The elements of a tensor as dims, if they are known but for the sign of extents that are
-        divided; then these are required to be zero or more. Exporters divide extents as Python
-        does, rounding down, and ONNX rounds towards zero. Where a network uses the quotient as an
-        extent, its windows fit, and both are the same."""
-        found = self._presumed.get(value)
-        if found is None:
-            return None
-        for dividend in found.dividends:
-            self.require(dims_of.maximum(-dividend, 0), 0, "a division of extents")
-        return found.dims
-
-    def _presumption(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
-    ) -> _Presumption | None:
-        """The elements of a result as dims, where those of the operands are presumed, or where it
-        is a quotient of dims of unknown sign."""
-        if op != "divide" and not any(value in self._presumed for value in inputs):
-            return None
-        given = [self._presumed.get(value) for value in inputs]
-        dividends = {n: None for p in given if p is not None for n in p.dividends}
-        values = [
-            value if p is None else Value(value.name, value.type, None, p.dims)
-            for value, p in zip(inputs, given, strict=True)
-        ]
-        if op == "divide" and values[0].dims is not None:
-            dividends |= {n: None for n in values[0].dims if sign_of(n) == 0}
-        dims = follow(op, values, attributes, type_, presuming=True)
-        return None if dims is None else _Presumption(tuple(dims), tuple(dividends))
 
     def _expect_possible(self, op: str, types: Sequence[TensorType]) -> None:
         """Demand that extents are zero or more, and that tensors are not too large for memory."""
@@ -362,7 +310,7 @@ class Builder:
             found = (Value(self.name(), TensorType(INT64, (len(value.dims),))),)
             self.nodes.append(Node("dims", (), found, {"dims": value.dims}))
             self._made["dims", value.dims] = found
-            self.presume(found[0], value.dims)
+            self.known.presume(found[0], value.dims)
         (flat,) = found
         if value.dtype != INT64:
             flat = self.add("cast", flat, to=value.dtype)
@@ -380,12 +328,7 @@ class Builder:
             if results is not None:
                 return tuple(self.constant(r, t.dtype) for r, t in zip(results, types, strict=True))
         type_ = types[0]
-        followed = follow(op, inputs, attributes, type_)
-        if followed is None:
-            followed = self.ratios.rounded(op, inputs, type_)
-        if followed is None and (count := followed_elements(type_)) is not None:
-            total = self.splats.sum_of(op, inputs, attributes, type_)
-            followed = None if total is None else [total] * count
+        followed = self.known.dims(op, inputs, attributes, type_)
         if followed is None:
             return None
         if type_.dtype.kind == "int":

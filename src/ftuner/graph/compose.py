@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftuner.core.dim import Dim, Shape
+from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.graph.algebra import concat
@@ -46,7 +46,7 @@ class Composer:
     def has_dims(self, value: Value) -> bool:
         """Whether the elements of a tensor of integers are numbers or dims, or presumed to be."""
         known = value.dims is not None or value.constant is not None
-        return known or self.builder.presumed(value) is not None
+        return known or self.builder.known.presumed(value) is not None
 
     def dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of a vector of integers, as numbers or as dims.
@@ -65,7 +65,7 @@ class Composer:
         if value.constant is not None:
             return tuple(map(int, value.constant.ravel()))
         if value.dims is None:
-            found = self.builder.presumed(value)
+            found = self.builder.known.presumed(value)
             if found is None:
                 raise self.needed(value, what, exact=False)
             return found
@@ -150,26 +150,6 @@ class Composer:
     def cast(self, x: Value, dtype: DType) -> Value:
         with self.builder.writing():
             return x.cast(dtype)
-
-    def add_to(self, x: Value, addend: float) -> Value:
-        with self.builder.writing():
-            return x + addend
-
-    def scaled(self, x: Value, factor: float) -> Value:
-        with self.builder.writing():
-            return x * factor
-
-    def unsqueeze(self, x: Value, axes: Iterable[int]) -> Value:
-        with self.builder.writing():
-            return x.unsqueeze(axes)
-
-    def squeeze(self, x: Value, axes: Sequence[int]) -> Value:
-        with self.builder.writing():
-            return x.squeeze(axes)
-
-    def broadcast(self, x: Value, shape: Shape) -> Value:
-        with self.builder.writing():
-            return x.broadcast(shape)
 
     def slice(self, x: Value, axis: int, start: Dim, extent: Dim) -> Value:
         with self.builder.writing():

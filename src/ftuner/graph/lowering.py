@@ -48,7 +48,7 @@ def lower(
             `graph.precision`.
         runs: whether a back end has a kind of step for a dtype. Where it has none for an operator
             that may do without, the operator is lowered by its definition.
-        appended: those of `growing.appended_outputs` whose inputs are in the memory of the
+        appended: those of `appending.appended_outputs` whose inputs are in the memory of the
             outputs when a run begins. None of these values is held in another dtype.
 
     Raises:

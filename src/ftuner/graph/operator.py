@@ -22,7 +22,8 @@ from ftuner.graph.ir import Array, Node, TensorType
 from ftuner.graph.placement import Form, Placement
 
 Attributes = Mapping[str, Any]
-Define = Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], Nest]
+Types = Sequence[TensorType]
+Define = Callable[[Types, Attributes, Types], Nest]
 
 
 class Require(Protocol):
@@ -74,11 +75,11 @@ class Operator:
     """
 
     name: str
-    infer: Callable[[Sequence[TensorType], Attributes, Require], tuple[TensorType, ...]]
+    infer: Callable[[Types, Attributes, Require], tuple[TensorType, ...]]
     reference: Callable[..., Any]
     define: Define | None = None
     lower: Callable[[Node, Placement], Sequence[Form] | None] | None = None
-    work: Callable[[Sequence[TensorType], Attributes, Sequence[TensorType]], int] | None = None
+    work: Callable[[Types, Attributes, Types], int] | None = None
     numerics: Numerics | Callable[[Attributes], Numerics] = Numerics.PLAIN
     """For all nodes, or by the attributes of a node."""
     exact_from: int | None = None
@@ -123,7 +124,7 @@ def definition(node: Node, define: Define) -> Nest:
     return define([v.type for v in node.inputs], node.attributes, [v.type for v in node.outputs])
 
 
-def load(writer: Writer, types: Sequence[TensorType], operand: int, index: Index) -> int:
+def load(writer: Writer, types: Types, operand: int, index: Index) -> int:
     """Append a step that loads the element of an operand at an index; returns the step."""
     assert len(index) == types[operand].rank
     return writer.step("load", types[operand].dtype, *index, payload=operand)
@@ -134,11 +135,11 @@ def elements_of(shape: Shape) -> int:
     return math.prod(n for n in shape if isinstance(n, int))
 
 
-def contiguous(types: Sequence[TensorType]) -> tuple[NestOperand, ...]:
+def contiguous(types: Types) -> tuple[NestOperand, ...]:
     return tuple(NestOperand(t.dtype, t.shape, row_major_strides(t.shape)) for t in types)
 
 
-def injective(types: Sequence[TensorType], result: TensorType, body: Body) -> Nest:
+def injective(types: Types, result: TensorType, body: Body) -> Nest:
     """The definition of an operator without reductions; `body` writes the element at an index."""
     writer = Writer()
     index = [writer.index(axis) for axis in range(result.rank)]
@@ -149,7 +150,7 @@ def injective(types: Sequence[TensorType], result: TensorType, body: Body) -> Ne
 
 
 def reduction(
-    types: Sequence[TensorType],
+    types: Types,
     kept: Sequence[Dim],
     reduced: Sequence[Dim],
     kind: str,
@@ -203,14 +204,14 @@ def expect_elements(require: Require, count: Shape, extent: Dim, what: str) -> N
     require(minimum(some, extent), some, what)
 
 
-def same_dtype(types: Sequence[TensorType], what: str) -> None:
+def same_dtype(types: Types, what: str) -> None:
     if any(t.dtype != types[0].dtype for t in types):
         raise GraphError(f"{what} of {', '.join(str(t.dtype) for t in types)}: expected one dtype")
 
 
 def prepared_reference(
     operator: Operator, operands: Sequence[DType], attributes: Attributes,
-    types: Sequence[TensorType],
+    types: Types,
 ) -> Callable[[Sequence[Array]], list[Array]]:  # fmt: skip
     """A function from operands of these dtypes to the results of an operator by its reference, as
     arrays of the inferred dtypes.
@@ -248,7 +249,7 @@ def prepared_reference(
 
 def reference_results(
     operator: Operator, operands: Sequence[tuple[Array, TensorType]], attributes: Attributes,
-    types: Sequence[TensorType],
+    types: Types,
 ) -> list[Array]:  # fmt: skip
     """The results of an operator by its reference; see `prepared_reference`."""
     dtypes = [type_.dtype for _, type_ in operands]

@@ -13,7 +13,6 @@ from ftuner.graph.operator import Operator
 from ftuner.graph.ops.attention import ATTENTION
 from ftuner.graph.ops.contraction import CONTRACTIONS
 from ftuner.graph.ops.control import CONTROL
-from ftuner.graph.ops.determinant import DETERMINANT
 from ftuner.graph.ops.experts import EXPERTS
 from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
@@ -25,7 +24,6 @@ from ftuner.graph.ops.reading import READING
 from ftuner.graph.ops.recurrence import RECURRENCE
 from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.resampling import RESAMPLING
-from ftuner.graph.ops.rotary import ROTARY
 from ftuner.graph.ops.scattering import SCATTERING
 from ftuner.graph.ops.suppression import SUPPRESSION
 from ftuner.graph.ops.text import TEXT
@@ -46,7 +44,6 @@ _TABLE: dict[str, Operator] = {
         *ORDERING,
         *REDUCTIONS,
         *CONTRACTIONS,
-        *DETERMINANT,
         *LEARNING,
         *TEXT,
         *TREES,
@@ -54,7 +51,6 @@ _TABLE: dict[str, Operator] = {
         *ATTENTION,
         *RECURRENCE,
         *RANDOM_NUMBERS,
-        *ROTARY,
         *RESAMPLING,
         *SUPPRESSION,
         *WINDOWS,

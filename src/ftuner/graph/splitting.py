@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from ftuner.core.dim import symbols_of
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.appending import Appended, Copied
-from ftuner.graph.growing import grown_outputs
+from ftuner.graph.appending import Appended, Copied, grown_outputs
 from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.padding import NOT_ASKED, Padding, proven_padding
@@ -81,7 +80,7 @@ class SplitGraph(Graph):
 
     parts: tuple[Part, ...] = ()
     grown: tuple[Appended | Copied, ...] = ()
-    """As `growing.grown_outputs` finds them."""
+    """As `appending.grown_outputs` finds them."""
     padding: Padding | str = NOT_ASKED
     """As `padding.proven_padding` finds it."""
 

@@ -429,20 +429,10 @@ class GpuTuning(Tuning, RateTuning, ProductTuning, AttentionTuning, NestTuning):
     @property
     def block_sizes(self) -> BlockSizes:
         """The sizes of blocks of nests."""
-        return BlockSizes(
-            block_elements=self.block_elements,
-            warp_elements=self.warp_elements,
-            max_warps=self.max_warps,
-            max_whole_row_elements=self.max_whole_row_elements,
-            whole_rows=(
-                (self.whole_rows_short, self.whole_columns_short),
-                (self.whole_rows_middle, self.whole_columns_middle),
-                (self.whole_rows_long, self.whole_columns_long),
-            ),
-            loop_elements=self.loop_elements,
-            strip_elements=self.strip_elements,
-            min_vector_elements=self.min_vector_elements,
-            scattered_elements=self.scattered_elements,
-            scattered_warps=self.scattered_warps,
-            spare_lanes_ratio=self.spare_lanes_ratio,
+        rows = (
+            (self.whole_rows_short, self.whole_columns_short),
+            (self.whole_rows_middle, self.whole_columns_middle),
+            (self.whole_rows_long, self.whole_columns_long),
         )
+        others = {name: getattr(self, name) for name in BlockSizes._fields if name != "whole_rows"}
+        return BlockSizes(whole_rows=rows, **others)

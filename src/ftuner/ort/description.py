@@ -55,6 +55,7 @@ BY_NAME: dict[str, ElementType] = {
     for name, number in _NUMBERS.items()
 }
 _BY_NUMBER = {found.number: found for found in BY_NAME.values()}
+BY_ORT_TYPE = {found.ort_type: found for found in BY_NAME.values()}
 
 
 def element_type(given: object) -> ElementType:

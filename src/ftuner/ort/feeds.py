@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.errors import OperandError
-from ftuner.ort.description import BY_NAME, Array, ElementType, NodeArg, ort_type_of
+from ftuner.ort.description import BY_ORT_TYPE, Array, ElementType, NodeArg, ort_type_of
 from ftuner.ort.exceptions import (
     ArgumentError,
     ArgumentShapeError,
@@ -19,8 +19,6 @@ from ftuner.ort.exceptions import (
 from ftuner.ort.values import OrtValue
 from ftuner.runtime.cpu.arrays import as_array
 from ftuner.runtime.ops.operands import on_gpu
-
-_BY_ORT_TYPE = {found.ort_type: found for found in BY_NAME.values()}
 
 
 def usable(
@@ -55,7 +53,7 @@ def usable(
 def _taken(arg: NodeArg, value: object) -> Any:
     if isinstance(value, OrtValue):
         value = value.held()
-    kind = _BY_ORT_TYPE[arg.type]
+    kind = BY_ORT_TYPE[arg.type]
     found: Any
     if on_gpu(value):
         found = value

@@ -7,11 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ftuner.core.units import capacity, count, duration, rate
-from ftuner.planner.cpu.plan import Plan
+from ftuner.planner.cpu.plan import Plan, Range
 from ftuner.planner.gpu.plan import ProductPlan
-from ftuner.report.cpu.picture import COLOURS, Region, regions_of, ukernels_by_area, workers_label
 from ftuner.report.html import Html, colour_key, element, html, linked
 from ftuner.report.model import ArenaMap
+from ftuner.report.picture import (
+    COLOURS,
+    Region,
+    regions_of,
+    ukernels_by_area,
+    workers_label,
+)
 from ftuner.report.roofline import Roofline
 from ftuner.report.svg import (
     INK,
@@ -36,6 +42,8 @@ LEAST_TILE = 4
 """Pixels of a tile's side from which on its edges are drawn."""
 LEFT = 84
 """Margin for the numbers of a vertical axis."""
+TOP, HEIGHT = 20.0, 130.0
+"""Of C of a product, below the numbers of its horizontal axis."""
 _DASHES = ("1 3", "3 3", "7 3", "none")
 """Line styles of the roofs, L1 first."""
 _STEP = "var(--s0)"
@@ -134,28 +142,64 @@ def roofline_chart(roofline: Roofline, works: Sequence[Work], whole_flops_per_s:
     return html(chart(frame.height, parts, "the steps under the roofline"), legend(curves, kinds))
 
 
-def patches_chart(plan: Plan, width: float = WIDTH) -> Html:
-    """C of one product: a rectangle for each uKernel and its workers. Each axis has its own
-    scale."""
-    problem, regions = plan.problem, regions_of(plan)
-    top, height = 20, 130
+class _Square(NamedTuple):
+    """Where C of one product is drawn; each axis has its own scale."""
+
+    m: int
+    n: int
+    width: float
+
+    def place(self, rows: Range, columns: Range) -> tuple[float, float, float, float]:
+        """x, y, width and height of a rectangle of C."""
+        across, down = (self.width - LEFT) / self.n, HEIGHT / self.m
+        x, y = LEFT + columns[0] * across, TOP + rows[0] * down
+        return x, y, (columns[1] - columns[0]) * across, (rows[1] - rows[0]) * down
+
+    def labels(self) -> list[Html]:
+        """Those of the axes."""
+        return [
+            words(LEFT, TOP - 6, "0"),
+            words(self.width, TOP - 6, f"n = {self.n}", text_anchor="end"),
+            words(LEFT - 6, TOP + 12, "0", text_anchor="end"),
+            words(LEFT - 6, TOP + HEIGHT, f"m = {self.m}", text_anchor="end"),
+        ]
+
+
+def plan_chart(plan: Plan | ProductPlan, width: float = WIDTH) -> Html:
+    """C of one product: a rectangle for each uKernel and its workers. On a GPU its tiles, coloured
+    by the wave that finishes them; the bands if there are too many tiles."""
+    problem = plan.problem
+    square = _Square(problem.m, problem.n, width)
+    what, (parts, keys) = (
+        ("patches", _patches(plan, square)) if isinstance(plan, Plan)
+        else ("tiles", _waves(plan, square))
+    )  # fmt: skip
+    said = f"{what} of {problem.m} x {problem.n} x {problem.k}"
+    drawn = chart(TOP + HEIGHT + 8, [*parts, *square.labels()], said, width)
+    return html(drawn, element("div", *keys, class_="keys"))
+
+
+def _patches(plan: Plan, square: _Square) -> tuple[list[Html], list[Html]]:
+    """The rectangles, and the key to their colours."""
+    regions = regions_of(plan)
     ukernels = ukernels_by_area(regions)
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(ukernels.names)}
-    across, down = (width - LEFT) / problem.n, height / problem.m
+
+    def edge(x: float, y: float, wide: float, high: float) -> Html:
+        return line(x, y, x + wide, y + high, stroke=PAPER, stroke_width=0.5, stroke_opacity=0.7)
 
     def shown(region: Region) -> Html:
         (first, last), (left, right) = region.rows, region.columns
+        mr, nr = region.kernel.mr, region.kernel.nr
         name, who = str(region.kernel), workers_label(region.workers)
-        x, y = LEFT + left * across, top + first * down
-        wide, high = (right - left) * across, (last - first) * down
+        x, y, wide, high = square.place(region.rows, region.columns)
         text = f"{name} of {who}: rows {first} to {last}, columns {left} to {right}"
         drawn = [box(x, y, wide, high, text, fill=colours[name])]
-        if region.kernel.mr * down >= LEAST_TILE:
-            rows = range(first + region.kernel.mr, last, region.kernel.mr)
-            drawn += [edge(x, top + n * down, x + wide, top + n * down) for n in rows]
-        if region.kernel.nr * across >= LEAST_TILE:
-            columns = range(left + region.kernel.nr, right, region.kernel.nr)
-            drawn += [edge(LEFT + n * across, y, LEFT + n * across, y + high) for n in columns]
+        down, across = high / (last - first), wide / (right - left)
+        if mr * down >= LEAST_TILE:
+            drawn += [edge(x, y + n * down, wide, 0) for n in range(mr, last - first, mr)]
+        if nr * across >= LEAST_TILE:
+            drawn += [edge(x + n * across, y, 0, high) for n in range(nr, right - left, nr)]
         drawn.append(element("rect", x=x, y=y, width=wide, height=high, fill="none",
                              stroke=PAPER, stroke_width=2))  # fmt: skip
         if wide >= LABEL_PIXELS * len(who) and high >= LABEL_PIXELS * 2:
@@ -163,26 +207,18 @@ def patches_chart(plan: Plan, width: float = WIDTH) -> Html:
             drawn.append(words(*middle, who, text_anchor="middle", class_="on-colour"))
         return html(*drawn)
 
-    def edge(x1: float, y1: float, x2: float, y2: float) -> Html:
-        return line(x1, y1, x2, y2, stroke=PAPER, stroke_width=0.5, stroke_opacity=0.7)
-
-    whole = problem.m * problem.n
-    shares = (
-        element("span", colour_key(colours[name]), f"{name}, {area / whole:.1%} of C")
+    keys = [
+        element(
+            "span", colour_key(colours[name]), f"{name}, {area / (square.m * square.n):.1%} of C"
+        )
         for name, area in zip(*ukernels, strict=True)
-    )
-    parts = [*map(shown, regions), *_corners(problem.m, problem.n, top, height, width)]
-    drawn = chart(top + height + 8, parts, f"patches of {problem.m} x {problem.n} x {problem.k}",
-                  width)  # fmt: skip
-    return html(drawn, element("div", *shares, class_="keys"))
+    ]
+    return [*map(shown, regions)], keys
 
 
-def waves_chart(plan: ProductPlan, width: float = WIDTH) -> Html:
-    """C of one product on a GPU: its tiles, coloured by the wave that finishes them; the bands if
-    there are too many tiles. Each axis has its own scale."""
-    m, n, nr = plan.problem.m, plan.problem.n, plan.kernel.main.bn
-    top, height = 20, 130
-    across, down = (width - LEFT) / n, height / m
+def _waves(plan: ProductPlan, square: _Square) -> tuple[list[Html], list[Html]]:
+    """The tiles or bands, and the key to their colours."""
+    n, nr = square.n, plan.kernel.main.bn
     parts: list[Html] = []
     waves: set[int] = set()
     alone = plan.tiles <= MOST_TILES
@@ -196,28 +232,14 @@ def waves_chart(plan: ProductPlan, width: float = WIDTH) -> Html:
                 if alone:
                     waves.add(wave)
                     text = f"{text}, wave {wave + 1}"
-                parts.append(
-                    box(LEFT + column * across, top + row * down, (right - column) * across,
-                        (end - row) * down, text, fill=COLOURS[wave % len(COLOURS)], stroke=PAPER,
-                        stroke_width=0.6)
-                )  # fmt: skip
-    parts += _corners(m, n, top, height, width)
+                place = square.place((row, end), (column, right))
+                colour = COLOURS[wave % len(COLOURS)]
+                parts.append(box(*place, text, fill=colour, stroke=PAPER, stroke_width=0.6))
     shown = sorted(waves)[: len(COLOURS)]
     keys = [element("span", colour_key(COLOURS[w]), f"wave {w + 1}") for w in shown]
     if len(waves) > len(shown):
         keys.append(element("span", f"… {count(len(waves), 'wave')}, colours repeat"))
-    drawn = chart(top + height + 8, parts, f"tiles of {m} x {n} x {plan.problem.k}", width)
-    return html(drawn, element("div", *keys, class_="keys"))
-
-
-def _corners(m: int, n: int, top: float, height: float, width: float) -> list[Html]:
-    """The labels of the axes of C."""
-    return [
-        words(LEFT, top - 6, "0"),
-        words(width, top - 6, f"n = {n}", text_anchor="end"),
-        words(LEFT - 6, top + 12, "0", text_anchor="end"),
-        words(LEFT - 6, top + height, f"m = {m}", text_anchor="end"),
-    ]
+    return parts, keys
 
 
 def arena_chart(arena: ArenaMap, bars: Mapping[int, Bar]) -> Html:

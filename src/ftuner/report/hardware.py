@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 from ftuner.hardware.priors import MAX_DISTANCE, Nearest
 from ftuner.hardware.recorded import to_document
 from ftuner.hardware.tuning import CpuTuning
+from ftuner.report.tables import table
 
 _RATES = {
     "_bytes_per_s": "B/s",
@@ -64,42 +65,37 @@ def hardware_table(hardware: CpuHardware | GpuHardware, near: Nearest | None = N
 
     `near`: the nearest recorded machine, which is shown before the tuning.
     """
-    table = Table(title=f"{hardware.name} ({hardware.architecture})", title_justify="left")
-    table.add_column("part")
-    # The names of constants are whole, in two lines if need be.
-    table.add_column("quantity", overflow="fold")
-    table.add_column("value", justify="right")
-    table.add_column("provenance")
     last = ""
     rows = [*hardware_values(hardware)]
     if near is not None and near.machine.name != hardware.name:
         rows.append(_prior_value(near, hardware.tuning))
     rows += [Value("tuning", t.name, t.value, t.origin) for t in tuned_values(hardware.tuning)]
+    shown: list[Sequence[str] | None] = []
     for row in rows:
         if last and row.part != last:
-            table.add_section()
-        table.add_row(row.part if row.part != last else "", *row[1:])
+            shown.append(None)
+        shown.append((row.part if row.part != last else "", *row[1:]))
         last = row.part
-    return table
+    title = f"{hardware.name} ({hardware.architecture})"
+    return table(title, ("part", "quantity", ">value", "provenance"), shown)
 
 
 def summary_table(hardware: CpuHardware) -> Table:
     """A row for each ISA and each memory level: what a core has, and its peak rate or bandwidth."""
-    table = Table(title=hardware.summary().partition(";")[0], title_justify="left")
-    for column in ("", "a core has", "rate of a core", "of all cores"):
-        table.add_column(column, justify="right" if "of" in column else "left")
     types, cores = product_types(FLOAT32), hardware.cores
+    rows: list[Sequence[str] | None] = []
     for isa in hardware.isas:
         peaks = [hardware.peak_flops_per_s(isa, types, workers) for workers in (1, cores)]
         vectors = f"{count(isa.vector_registers, 'vector')} of {isa.vector_bytes} bytes"
-        table.add_row(isa.name, vectors, *(rate(peak, "flop/s") for peak in peaks))
-    table.add_section()
+        rows.append((isa.name, vectors, *(rate(peak, "flop/s") for peak in peaks)))
+    rows.append(None)
     for level in hardware.levels:
         rates = level.bandwidth_bytes_per_s, level.bandwidth_all_bytes_per_s
         shared = level.shared_by_cores
         text = capacity(level.capacity_bytes) + (f", shared by {shared}" if shared > 1 else "")
-        table.add_row(level.name, text, *(rate(per_s, "B/s") for per_s in rates))
-    return table
+        rows.append((level.name, text, *(rate(per_s, "B/s") for per_s in rates)))
+    title = hardware.summary().partition(";")[0]
+    return table(title, ("", "a core has", ">rate of a core", ">of all cores"), rows)
 
 
 def meaning(hardware: CpuHardware) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ftuner.core.units import capacity, duration, rate
 from ftuner.report.model import FusedGroup, ModelExplanation
+from ftuner.report.tables import table
 
 
 class Row(NamedTuple):
@@ -56,59 +57,56 @@ def rows_of(found: ModelExplanation, every_step: bool = False) -> list[Row]:
 
 def model_table(found: ModelExplanation, rows: Sequence[Row], title: str) -> Table:
     """A line for each row with its known times, and their sums."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("#", justify="right")
     repeated = any(len(row.groups) > 1 for row in rows)
-    if repeated:
-        table.add_column("times", justify="right")
-    table.add_column("step", overflow="fold")
     known = [any(g.estimate_s is not None for g in found.groups),
              any(g.measured_s is not None for g in found.groups)]  # fmt: skip
     shown = [column for column, there in zip(("estimate", "measured"), known, strict=True) if there]
     shown += ["ratio"] if all(known) else []
-    for column in shown:
-        table.add_column(column, justify="right", no_wrap=True)
 
-    def add(number: str, times: str, step: Text, estimate: float | None, measured: float | None,
-            ) -> None:  # fmt: skip
+    def line(
+        number: str, times: int, step: Text, estimate: float | None, measured: float | None
+    ) -> Sequence[str | Text]:
         ratio = measured / estimate if measured is not None and estimate else None
         cells = {
             "estimate": "" if estimate is None else duration(estimate),
             "measured": "" if measured is None else duration(measured),
             "ratio": "" if ratio is None else f"{ratio:.2f}",
         }
-        counted = (times,) if repeated else ()
-        table.add_row(number, *counted, step, *(cells[column] for column in shown))
+        counted = (str(times),) if repeated else ()
+        return number, *counted, step, *(cells[column] for column in shown)
 
+    lines: list[Sequence[str | Text] | None] = []
     for row in rows:
         group = row.first
-        lines = (f"{group.kind}: {group.title}", group.shapes, group.plan)
         # As Text, so that rich takes no brackets for markup.
-        step = Text("\n".join(filter(None, lines)))
-        add(str(group.number), str(len(row.groups)), step, row.estimate_s, row.measured_s)
+        said = filter(None, (f"{group.kind}: {group.title}", group.shapes, group.plan))
+        step = Text("\n".join(said))
+        lines.append(line(str(group.number), len(row.groups), step, row.estimate_s, row.measured_s))
     if shown:
-        table.add_section()
-        add("", str(len(found.groups)), Text("sum"), found.estimate_s, found.measured_s)
-    return table
+        sums = found.estimate_s, found.measured_s
+        lines += [None, line("", len(found.groups), Text("sum"), *sums)]
+    head = (">#", *([">times"] if repeated else []), "step", *(f">{name}" for name in shown))
+    made = table(title, head, lines)
+    for column in made.columns:
+        column.no_wrap = column.justify == "right"
+    return made
 
 
 def work_table(found: ModelExplanation, rows: Sequence[Row]) -> Table:
     """A line for each row with its known flops and bytes, and their sums."""
-    table = Table(title="work, by step", title_justify="left")
-    for column in ("#", "times", "flop", "moved", "flop/byte"):
-        table.add_column(column, justify="right")
-    table.add_column("bound by")
 
     def cells(flops: int, moved: int) -> tuple[str, str, str]:
         return rate(flops, ""), capacity(moved), f"{flops / moved:.3g}" if moved else ""
 
-    for row in rows:
-        if row.flops is not None and row.bytes_moved is not None:
-            work = cells(row.flops, row.bytes_moved)
-            table.add_row(str(row.first.number), str(len(row.groups)), *work, row.bounds)
-    table.add_section()
-    table.add_row("sum", str(len(found.groups)), *cells(found.flops, found.bytes_moved))
-    return table
+    lines: list[Sequence[str] | None] = [
+        (str(row.first.number), str(len(row.groups)), *cells(row.flops, row.bytes_moved),
+         row.bounds)
+        for row in rows
+        if row.flops is not None and row.bytes_moved is not None
+    ]  # fmt: skip
+    lines += [None, ("sum", str(len(found.groups)), *cells(found.flops, found.bytes_moved))]
+    head = (">#", ">times", ">flop", ">moved", ">flop/byte", "bound by")
+    return table("work, by step", head, lines)
 
 
 _Number = TypeVar("_Number", int, float)

@@ -14,13 +14,13 @@ from ftuner.report.charts import (
     Bar,
     Work,
     arena_chart,
-    patches_chart,
+    plan_chart,
     roofline_chart,
     timeline,
 )
-from ftuner.report.cpu.picture import COLOURS
 from ftuner.report.html import Html, colour_key, element, html, linked, scrolled
 from ftuner.report.model import FusedGroup, ModelExplanation, batch_facts, growth_facts
+from ftuner.report.picture import COLOURS
 
 DRAWN_PRODUCTS = 4
 """Plans whose patches are drawn: those of the heaviest products, each plan once."""
@@ -158,7 +158,7 @@ def _patches(found: ModelExplanation) -> Html | None:
         titles = ", ".join(dict.fromkeys(g.title for g in same))
         steps = ("steps " if len(same) > 1 else "step ", *links[1:], f": {titles}")
         parts.append(element("h3", f"{extents_text(plan.problem)} ", element("small", *steps)))
-        parts.append(scrolled(patches_chart(plan)))
+        parts.append(scrolled(plan_chart(plan)))
     return html(*parts)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 from ftuner.core.product import extents_text
 from ftuner.core.units import duration, rate
 from ftuner.errors import ConfigurationError
-from ftuner.report.cpu.explain import Explanation
-from ftuner.report.cpu.picture import COLOURS, ukernels_by_area, workers_label
-from ftuner.report.gpu.explain import BlockExplanation
+from ftuner.report.explain import BlockExplanation, Explanation
+from ftuner.report.picture import COLOURS, ukernels_by_area, workers_label
 
 SUFFIXES = (".svg", ".png")
 _SIZE_INCHES = (11.0, 5.0)

@@ -21,16 +21,15 @@ from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.plan import Plan
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.report import html as pages
-from ftuner.report.charts import patches_chart, waves_chart
-from ftuner.report.cpu.explain import Explanation
-from ftuner.report.cpu.picture import patch_picture
-from ftuner.report.gpu.explain import BlockExplanation
-from ftuner.report.gpu.picture import wave_picture
+from ftuner.report.charts import plan_chart
+from ftuner.report.explain import BlockExplanation, Explanation
 from ftuner.report.hardware import hardware_values, tuned_values
 from ftuner.report.html import Html, element
 from ftuner.report.model import ModelExplanation, batch_facts, explain_model, growth_facts
 from ftuner.report.page import model_sections, steps_table
+from ftuner.report.picture import plan_picture
 from ftuner.report.plots import save_picture
+from ftuner.report.tables import table
 from ftuner.report.tuned import TuneReport
 from ftuner.report.tuning import filter_rows
 from ftuner.runtime.cpu.dense import Dense
@@ -80,14 +79,8 @@ def _printed(*parts: RenderableType) -> str:
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in head:
-        table.add_column(name, overflow="fold")
-    for row in rows[:LISTED]:
-        table.add_row(*row)
-    if len(rows) > LISTED:
-        table.add_row(f"... {len(rows) - LISTED} more")
-    return table
+    more = [(f"... {len(rows) - LISTED} more",)] if len(rows) > LISTED else []
+    return table(title, head, [*rows[:LISTED], *more])
 
 
 def _fragment(title: str, *parts: Html) -> str:
@@ -190,43 +183,29 @@ def _measured(value: TuneReport) -> list[str]:
     return found
 
 
-@text.register
-def _(value: Plan) -> str:
-    return _printed(value.summary(), patch_picture(value, PICTURE_LINES))
+@text.register(Plan)
+@text.register(ProductPlan)
+def _(value: Plan | ProductPlan) -> str:
+    return _printed(value.summary(), plan_picture(value, PICTURE_LINES))
 
 
-@html.register
-def _(value: Plan) -> str:
-    return _fragment(value.summary(), patches_chart(value))
-
-
-@text.register
-def _(value: ProductPlan) -> str:
-    return _printed(value.summary(), wave_picture(value, PICTURE_LINES))
-
-
-@html.register
-def _(value: ProductPlan) -> str:
-    return _fragment(value.summary(), waves_chart(value))
+@html.register(Plan)
+@html.register(ProductPlan)
+def _(value: Plan | ProductPlan) -> str:
+    return _fragment(value.summary(), plan_chart(value))
 
 
 @text.register(Explanation)
 @text.register(BlockExplanation)
 def _(value: Explanation | BlockExplanation) -> str:
-    plan = value.plan
-    picture: RenderableType = (
-        patch_picture(plan, PICTURE_LINES)
-        if isinstance(plan, Plan)
-        else wave_picture(plan, PICTURE_LINES)
-    )
-    return _printed(value.summary(), picture, *(f"{k}: {v}" for k, v in _said(value).items()))
+    said = (f"{k}: {v}" for k, v in _said(value).items())
+    return _printed(value.summary(), plan_picture(value.plan, PICTURE_LINES), *said)
 
 
 @html.register(Explanation)
 @html.register(BlockExplanation)
 def _(value: Explanation | BlockExplanation) -> str:
-    plan = value.plan
-    drawn = patches_chart(plan) if isinstance(plan, Plan) else waves_chart(plan)
+    drawn = plan_chart(value.plan)
     return _fragment(value.summary(), drawn, pages.table(("", ""), list(_said(value).items())))
 
 
@@ -261,7 +240,7 @@ def _(value: Dense) -> str:
 def _(value: Dense) -> str:
     parts = []
     for m, plan, seconds in _plans(value):
-        parts += [element("h3", f"{count(m, 'row')}, estimated {seconds}"), patches_chart(plan)]
+        parts += [element("h3", f"{count(m, 'row')}, estimated {seconds}"), plan_chart(plan)]
     return _fragment(value.summary(), element("p", _weight(value)), *parts)
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ftuner.core.units import count, duration
 from ftuner.hardware.intake_tuning import Intake
+from ftuner.report.tables import table
 from ftuner.ukernels.cpu.filters import RegisterFunnel
 from ftuner.ukernels.cpu.library import Library
 from ftuner.ukernels.funnel import Funnel
@@ -23,17 +24,9 @@ def funnel_table(library: Library | GpuLibrary) -> Table:
     types, where = (library.types, library.isa.name) if isinstance(library, Library) else (
         library.dtype, f"{library.hardware.name}, multiplied as {library.multiply}"
     )  # fmt: skip
-    table = Table(title=f"uKernels for {types} on {where}", title_justify="left")
-    table.add_column("step")
-    table.add_column("pruned", justify="right")
-    table.add_column("left", justify="right")
-    table.add_column("reason", overflow="fold")
     *filters, kept = funnel_rows(library)
-    for row in filters:
-        table.add_row(*row)
-    table.add_section()
-    table.add_row(*kept)
-    return table
+    head = ("step", ">pruned", ">left", "reason")
+    return table(f"uKernels for {types} on {where}", head, [*filters, None, kept])
 
 
 def funnel_rows(library: Library | GpuLibrary) -> list[tuple[str, str, str, str]]:
@@ -81,16 +74,12 @@ def calibration_table(calibration: Calibration) -> Table:
     is."""
     noise = ", beside other load" if calibration.noisy else ""
     title = f"measured on this machine in {duration(calibration.seconds)}{noise}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("constant")
-    table.add_column("before")
-    table.add_column("now")
-    table.add_column("confidence", justify="right")
-    for name, fitted in calibration.found.items():
-        before = getattr(calibration.before, name)
-        sure = calibration.tuning.confidence[name]
-        table.add_row(name, _text(before), _text(fitted.value), f"{sure:.2f}")
-    return table
+    rows = [
+        (name, _text(getattr(calibration.before, name)), _text(fitted.value),
+         f"{calibration.tuning.confidence[name]:.2f}")
+        for name, fitted in calibration.found.items()
+    ]  # fmt: skip
+    return table(title, ("constant", "before", "now", ">confidence"), rows)
 
 
 def _text(value: Any) -> str:

@@ -8,9 +8,9 @@ import pytest
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, INT8, INT64
 from ftuner.graph.builder import MIN_NARROW_BYTES, Builder
+from ftuner.graph.folding import fold_constants
 from ftuner.graph.ir import Graph, Value
-from ftuner.graph.passes.constants import fold_constants
-from ftuner.graph.passes.int8 import int8_weight
+from ftuner.graph.passes.narrow_weights import int8_weight
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend

@@ -6,7 +6,7 @@ from tests.graph.graphs import B, Maker, S, applied, ops
 
 from ftuner.graph.algebra import exp
 from ftuner.graph.ir import Graph, writing_to
-from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.rule import Rewriting
 
 
 def sorted_rows(*read: int) -> Graph:

@@ -23,7 +23,7 @@ from ftuner.graph.algebra import concat, constant, tanh
 from ftuner.graph.blocks import blocks_of, of_blocks, rounded
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph
-from ftuner.graph.passes.block_products import by_blocks
+from ftuner.graph.passes.narrow_weights import by_blocks
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import best_width, planner_for

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
-from ftuner.cli.options import JsonOption, ThreadsOption
+from ftuner.cli.options import JsonOption, ThreadsOption, option
 from ftuner.cli.output import console, print_json, show_table
 from ftuner.errors import ConfigurationError
 
@@ -20,8 +18,7 @@ What to do next:
 
 def demo(
     query: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="A text to search for; repeatable; default: a few."),
+        list[str] | None, option("TEXT", "A text to search for; repeatable; default: a few.")
     ] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,

@@ -5,34 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from ftuner.cli.options import DeviceOption, JsonOption
+from ftuner.cli.options import DeviceOption, JsonOption, option
 from ftuner.cli.output import console, print_json
 
 PAGE = Path("ftuner-report.html")
 
 
 def report(
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The page to write: a .html file.")
-    ] = PAGE,
+    out: Annotated[Path, option("FILE", "The page to write: a .html file.")] = PAGE,
     results: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="A folder of measured results, such as benchmarks/results/<machine>.",
-        ),
+        option("FOLDER", "A folder of measured results, such as benchmarks/results/<machine>."),
     ] = None,
     samples: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Measured plans; default: those of --results."),
+        Path | None, option("FILE", "Measured plans; default: those of --results.")
     ] = None,
     machines: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What benchmarks.machines found; default: that of --results."
-        ),
+        Path | None, option("FILE", "What benchmarks.machines found; default: that of --results.")
     ] = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,

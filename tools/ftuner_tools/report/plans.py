@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from ftuner.core.units import duration
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import best_width, panel_problem, planner_for
-from ftuner.report.charts import patches_chart, waves_chart
-from ftuner.report.cpu.explain import Explanation, explain
-from ftuner.report.gpu.explain import BlockExplanation
+from ftuner.report.charts import plan_chart
+from ftuner.report.explain import BlockExplanation, Explanation, explain
 from ftuner.report.html import Html, html
 from ftuner.report.svg import PANEL, SERIES
 from ftuner.ukernels.cpu.library import Library
@@ -97,8 +96,4 @@ def _plan(subject: Subject, m: int, n: int, k: int) -> tuple[str, Html]:
         f"Estimated {duration(estimate.seconds)}, {line.fraction_of_peak:.0%} of the peak, bound "
         f"by {estimate.bound}; {found.wasted_fraction:.1%} of what is computed is not stored."
     )
-    if isinstance(found, Explanation):
-        drawn = patches_chart(found.plan, PANEL)
-    else:
-        drawn = waves_chart(found.plan, PANEL)
-    return f"{m} x {n} x {k}", html(drawn, paragraphs(said))
+    return f"{m} x {n} x {k}", html(plan_chart(found.plan, PANEL), paragraphs(said))

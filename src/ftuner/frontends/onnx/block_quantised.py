@@ -12,7 +12,7 @@ from ftuner.graph.algebra import apply, constant, gather, scalar
 from ftuner.graph.blocks import blocks_of, of_blocks, unpacked
 from ftuner.graph.checks import fitting, malformed, unsupported
 from ftuner.graph.ir import Array, Value
-from ftuner.graph.passes.block_products import LEAST_ELEMENTS, by_blocks
+from ftuner.graph.passes.narrow_weights import LEAST_ELEMENTS, by_blocks
 
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16

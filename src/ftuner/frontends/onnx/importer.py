@@ -239,7 +239,7 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
         dims[answer.name] = dims_of_pattern(answer, symbols)
         asked = scope.get(answer.name)
         if isinstance(asked, Value):
-            context.builder.presume(asked, dims[answer.name])
+            context.builder.known.presume(asked, dims[answer.name])
     try:
         with context.builder.writing():
             _import_graph(context, model.graph, scope, model.opsets)

@@ -165,7 +165,7 @@ def non_zero(context: Context, node: NodeView, x: Value) -> Value:
         x.rank * x.constant.size * INT64.itemsize, x.constant.size
     ):
         return constant(OPERATORS["non_zero"].reference(x.constant, ""))
-    element = context.builder.splats.element(x)
+    element = context.builder.known.element(x)
     if element is not None and element.constant is not None and x.rank > 0:
         return _positions(x.shape, everywhere=bool(element.constant))
     return context.non_zero(x, next(iter(node.record.outputs), "non_zero"))

@@ -31,7 +31,7 @@ def _sum(context: Context, x: Value, axes: Sequence[int], keep: bool) -> Value:
         condition = context.condition_of(x)
         if condition is not None:
             (_, count) = context.non_zero(condition, "true").shape
-            context.builder.presume(total, (count,))
+            context.builder.known.presume(total, (count,))
     return total
 
 

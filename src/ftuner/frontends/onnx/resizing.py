@@ -24,7 +24,7 @@ from ftuner.graph.compositions.resizing import (
     resampled,
 )
 from ftuner.graph.ir import Value
-from ftuner.graph.shape_arithmetic import sign_of
+from ftuner.graph.known_values import sign_of
 
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
@@ -101,7 +101,7 @@ def _scales(context: Context, scales: Value) -> Sequence[tuple[Dim, Dim]]:
     """The numerators and denominators of scales: numbers, or extents that a file divides."""
     if scales.rank != 1 or scales.dtype.kind != "float":
         raise malformed(f"scales {scales.type}; expected one axis of floats")
-    ratios = None if scales.constant is not None else context.builder.ratios.of(scales)
+    ratios = None if scales.constant is not None else context.builder.known.ratios(scales)
     if ratios is not None:
         for up, down in ratios:
             if up == 0 or sign_of(up) < 0:

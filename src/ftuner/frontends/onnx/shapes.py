@@ -24,8 +24,8 @@ from ftuner.frontends.onnx.signatures import Unbounded, onnx
 from ftuner.graph.algebra import apply, concat, constant, counted, equal, iota, scalar
 from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Value
+from ftuner.graph.known_values import elements_of
 from ftuner.graph.ops.views import slice_extent
-from ftuner.graph.shape_arithmetic import elements_of
 
 
 @onnx("Shape")
@@ -227,7 +227,7 @@ def _is_one(value: Value) -> bool:
 def _whole(context: Context, value: Value) -> Dim | None:
     """The element of a float, if it is known to be an integer."""
     elements = elements_of(value)
-    found = context.builder.presumed(value) if elements is None else tuple(elements.ravel())
+    found = context.builder.known.presumed(value) if elements is None else tuple(elements.ravel())
     return None if found is None else found[0]
 
 

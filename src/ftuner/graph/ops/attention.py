@@ -1,4 +1,4 @@
-"""Attention."""
+"""Attention, and the rotation of its queries and keys by positions (Su et al., 2021)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ import numpy as np
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BOOL
+from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Numerics, Operator, Require, elements_of
-from ftuner.graph.ops.pointwise import broadcast_shape
-
-Types = Sequence[TensorType]
+from ftuner.graph.operator import (
+    Attributes,
+    Numerics,
+    Operator,
+    Require,
+    Types,
+    axis_of,
+    elements_of,
+    injective,
+    load,
+    same_dtype,
+)
+from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -93,12 +103,44 @@ def _reference(
     return np.matmul(weights, v)
 
 
-def _work(
-    types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType]
-) -> int:
+def _work(types: Types, attributes: Attributes, results: Types) -> int:
     """Rows, keys, and the depths of both products."""
     q, k = types[:2]
     return elements_of((*q.shape[:-1], k.shape[-1], q.shape[-1] + 1))
+
+
+def _infer_rotary(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """The operands are x, whose `axis` has the two elements of a pair, and cosines and sines that
+    broadcast with it; they have one element along `axis` if both elements share them."""
+    x, cosine, sine = types
+    same_dtype(types, "rotary")
+    if x.dtype.kind != "float" or max(cosine.rank, sine.rank) > x.rank:
+        raise GraphError(f"rotary of {', '.join(map(str, types))}")
+    axis = axis_of(attributes["axis"], x.rank, "rotary")
+    require(x.shape[axis], 2, f"rotary of {x}: elements of a pair")
+    return (TensorType(x.dtype, broadcast_shape([t.shape for t in types], require, "rotary")),)
+
+
+def _define_rotary(types: Types, attributes: Attributes, results: Types) -> Nest:
+    axis, shape = attributes["axis"], results[0].shape
+    dtype = results[0].dtype
+
+    def body(writer: Writer, index: Index) -> int:
+        at = [broadcast_index(writer, t.shape, shape, index) for t in types]
+        x, cosine, sine = (load(writer, types, i, position) for i, position in enumerate(at))
+        across = list(at[0])
+        across[axis] = writer.subtract(writer.integer(1), index[axis])
+        turned = writer.step("multiply", dtype, load(writer, types, 0, across), sine)
+        first = writer.compare("equal", index[axis], writer.integer(0))
+        turned = writer.where(first, writer.step("negative", dtype, turned), turned)
+        return writer.step("add", dtype, writer.step("multiply", dtype, x, cosine), turned)
+
+    return injective(types, results[0], body)
+
+
+def _reference_rotary(x: Any, cosine: Any, sine: Any, axis: int) -> Any:
+    first, second = np.split(x, 2, axis)
+    return x * cosine + np.concatenate([-second, first], axis) * sine
 
 
 ATTENTION = (
@@ -111,4 +153,5 @@ ATTENTION = (
         # A mask.
         exact_from=3,
     ),
+    Operator("rotary", _infer_rotary, _reference_rotary, _define_rotary, exact_from=1),
 )

@@ -1,8 +1,8 @@
-"""Matrix products. The nodes that read a product may become its epilogue."""
+"""Matrix products, which the nodes that read them may become an epilogue of; and determinants of
+square matrices, by the LAPACK of NumPy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ftuner.graph.operator import (
     Numerics,
     Operator,
     Require,
+    Types,
     elements_of,
     load,
     reduction,
@@ -26,7 +27,6 @@ from ftuner.graph.operator import (
 )
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
 
-Types = Sequence[TensorType]
 NUMPY_MULTIPLY_ADDS = 8
 """Float multiply-adds that NumPy does in the time of reading one element."""
 
@@ -126,6 +126,30 @@ def _block_matmul(a: Any, b: Any, block: DType) -> Any:
     return np.matmul(a, of_blocks(b, block))
 
 
+def _infer_determinant(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """The operand is (batch axes..., M, M), the result has the batch axes. A matrix of no rows has
+    the determinant 1."""
+    (x,) = types
+    what = f"determinant of {x}; expected square matrices"
+    if x.dtype.kind != "float":
+        raise GraphError(f"determinant of {x}; expected floats")
+    if x.rank < 2:
+        raise ShapeError(what)
+    require(x.shape[-2], x.shape[-1], what)
+    return (TensorType(x.dtype, x.shape[:-2]),)
+
+
+def _reference_determinant(x: Any) -> Any:
+    # LAPACK may take a NaN on the diagonal for a pivot of zero.
+    return np.where(np.isnan(x).any((-2, -1)), np.nan, np.linalg.det(x))
+
+
+def _work_determinant(types: Types, attributes: Attributes, results: Types) -> int:
+    """A multiply-add for each element and row. LAPACK does several in the time of an element."""
+    (x,) = types
+    return elements_of(x.shape) * elements_of(x.shape[-1:])
+
+
 CONTRACTIONS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul,
              work=_work, numerics=Numerics.PRODUCT),
@@ -135,4 +159,6 @@ CONTRACTIONS = (
              work=_work, numerics=Numerics.PRODUCT),
     Operator("block_matmul", _infer_block_matmul, _block_matmul,
              work=_work, numerics=Numerics.PRODUCT),
+    Operator("determinant", _infer_determinant, _reference_determinant,
+             work=_work_determinant, numerics=Numerics.REDUCTION),
 )  # fmt: skip

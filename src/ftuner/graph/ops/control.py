@@ -17,9 +17,8 @@ import numpy as np
 from ftuner.core.index_expr import Nest
 from ftuner.errors import GraphError, IterationLimitError, ShapeError
 from ftuner.graph.ir import Graph, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.operator import Attributes, Operator, Require, Types
 
-Types = Sequence[TensorType]
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """A graph that is run on arrays."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ftuner.graph.operator import (
     Numerics,
     Operator,
     Require,
+    Types,
     contiguous,
     elements_of,
     expect_elements,
@@ -22,8 +22,6 @@ from ftuner.graph.operator import (
     same_dtype,
 )
 from ftuner.graph.ops.indexing import checked, expect_indices
-
-Types = Sequence[TensorType]
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from ftuner.graph.operator import (
     Numerics,
     Operator,
     Require,
+    Types,
     expect_axis,
     expect_elements,
     expect_within,
@@ -23,7 +23,6 @@ from ftuner.graph.operator import (
     load,
 )
 
-Types = Sequence[TensorType]
 _INDEX_DTYPES = (INT32, INT64)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +17,13 @@ from ftuner.graph.operator import (
     Attributes,
     Operator,
     Require,
+    Types,
     expect_elements,
     injective,
     load,
     same_dtype,
 )
 from ftuner.graph.placement import Placement
-
-Types = Sequence[TensorType]
 
 
 def _infer_concat(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:

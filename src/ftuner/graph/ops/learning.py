@@ -3,7 +3,7 @@ probabilities of classes from those of pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
@@ -14,9 +14,8 @@ import numpy as np
 from ftuner.core.dtype import STRING, TENSOR_DTYPES, DType, map_dtype
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Array, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.operator import Attributes, Operator, Require, Types
 
-Types = Sequence[TensorType]
 MOST_ROUNDS = 100
 """Most rounds in which probabilities of pairs become those of classes, as in libsvm."""
 CONVERGED = 0.005

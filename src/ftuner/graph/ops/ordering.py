@@ -4,7 +4,6 @@ different ones."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,13 +19,12 @@ from ftuner.graph.operator import (
     Numerics,
     Operator,
     Require,
+    Types,
     contiguous,
     expect_axis,
     expect_within,
     load,
 )
-
-Types = Sequence[TensorType]
 
 
 def _infer_cumulative(

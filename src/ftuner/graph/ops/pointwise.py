@@ -17,7 +17,7 @@ from ftuner.core.symbolic import Atom
 from ftuner.errors import GraphError, InputError, ShapeError
 from ftuner.graph.arrays import converted, held_in, of_bfloat16, words
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Numerics, Operator, Require, injective, load
+from ftuner.graph.operator import Attributes, Numerics, Operator, Require, Types, injective, load
 
 MAX_BROADCAST = 64
 """Different extents, unknown before run time, that are broadcast with each other along one axis."""
@@ -154,7 +154,7 @@ def broadcast_index(writer: Writer, shape: Shape, result: Shape, index: Index) -
     return found
 
 
-def _define(types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType],
+def _define(types: Types, attributes: Attributes, results: Types,
             function: str) -> Nest:  # fmt: skip
     result = results[0]
 
@@ -172,9 +172,7 @@ def pointwise(name: str) -> Operator:
     """The operator that applies a scalar function to elements."""
     function = SCALAR_FUNCTIONS[name]
 
-    def infer(
-        types: Sequence[TensorType], attributes: Attributes, require: Require
-    ) -> tuple[TensorType, ...]:
+    def infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
         if len(types) != function.arity:
             raise GraphError(f"{name} of {len(types)} operands; expected {function.arity}")
         dtype = types[0].dtype
@@ -183,18 +181,14 @@ def pointwise(name: str) -> Operator:
         shape = broadcast_shape([t.shape for t in types], require, name)
         return (TensorType(BOOL if function.result == "bool" else dtype, shape),)
 
-    def define(
-        types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType]
-    ) -> Nest:
+    def define(types: Types, attributes: Attributes, results: Types) -> Nest:
         return _define(types, attributes, results, name)
 
     numerics = _NUMERICS.get(name, Numerics.PLAIN)
     return Operator(name, infer, function.reference, define, numerics=numerics)
 
 
-def _infer_where(
-    types: Sequence[TensorType], attributes: Attributes, require: Require
-) -> tuple[TensorType, ...]:
+def _infer_where(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
     condition, x, y = types
     if condition.dtype != BOOL or x.dtype != y.dtype:
         raise GraphError(f"where of {condition.dtype}, {x.dtype}, {y.dtype}; expected bool and "
@@ -202,15 +196,11 @@ def _infer_where(
     return (TensorType(x.dtype, broadcast_shape([t.shape for t in types], require, "where")),)
 
 
-def _define_where(
-    types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType]
-) -> Nest:
+def _define_where(types: Types, attributes: Attributes, results: Types) -> Nest:
     return _define(types, attributes, results, "where")
 
 
-def _infer_cast(
-    types: Sequence[TensorType], attributes: Attributes, require: Require
-) -> tuple[TensorType, ...]:
+def _infer_cast(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
     return (TensorType(attributes["to"], types[0].shape),)
 
 
@@ -255,9 +245,7 @@ def _numbers(x: Any, to: DType) -> Any:
         raise InputError(f"a text is cast to {to}: {error}") from None
 
 
-def _define_cast(
-    types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType]
-) -> Nest:
+def _define_cast(types: Types, attributes: Attributes, results: Types) -> Nest:
     def body(writer: Writer, index: Index) -> int:
         return writer.cast(load(writer, types, 0, index), attributes["to"])
 
@@ -265,7 +253,7 @@ def _define_cast(
 
 
 def _infer_bit_cast(
-    types: Sequence[TensorType], attributes: Attributes, require: Require
+    types: Types, attributes: Attributes, require: Require
 ) -> tuple[TensorType, ...]:
     (x,), of, to = types, attributes["of"], attributes["to"]
     if x.dtype != of:
@@ -286,9 +274,7 @@ def _reference_bit_cast(x: Any, of: DType, to: DType) -> Any:
     return bits.view(np.uint8) != 0 if to == BOOL else bits.view(to.name)
 
 
-def _define_bit_cast(
-    types: Sequence[TensorType], attributes: Attributes, results: Sequence[TensorType]
-) -> Nest:
+def _define_bit_cast(types: Types, attributes: Attributes, results: Types) -> Nest:
     def body(writer: Writer, index: Index) -> int:
         return writer.step("bit_cast", attributes["to"], load(writer, types, 0, index))
 

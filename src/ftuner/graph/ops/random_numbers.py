@@ -10,7 +10,6 @@ be computed twice, or by any worker, and is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,8 @@ from ftuner.core.dtype import FLOAT32, FLOAT64, INT32, INT64, UINT64, DType
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError
 from ftuner.graph.ir import RANDOM_KEY, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, injective, load
+from ftuner.graph.operator import Attributes, Operator, Require, Types, injective, load
 
-Types = Sequence[TensorType]
 _STREAM = TensorType(UINT64, ())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Numerics, Operator, Require, injective, load
+from ftuner.graph.operator import Attributes, Numerics, Operator, Require, Types, injective, load
 from ftuner.graph.ops.indexing import checked, expect_indices
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
-
-Types = Sequence[TensorType]
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:

@@ -5,7 +5,6 @@ What the input adds to the gates is one product for all steps, which comes befor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,7 @@ from ftuner.core.expr import evaluate
 from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Numerics, Operator, Require, elements_of
-
-Types = Sequence[TensorType]
+from ftuner.graph.operator import Attributes, Numerics, Operator, Require, Types, elements_of
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:

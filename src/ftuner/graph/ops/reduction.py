@@ -18,6 +18,7 @@ from ftuner.graph.operator import (
     Numerics,
     Operator,
     Require,
+    Types,
     contiguous,
     expect_axis,
     expect_elements,
@@ -25,7 +26,6 @@ from ftuner.graph.operator import (
     reduction,
 )
 
-Types = Sequence[TensorType]
 KINDS: Mapping[str, Callable[..., Any]] = {
     "sum": np.sum,
     "product": np.prod,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from ftuner.graph.operator import (
     Attributes,
     Operator,
     Require,
+    Types,
     expect_axis,
     expect_elements,
     injective,
@@ -32,7 +32,6 @@ from ftuner.graph.operator import (
 )
 from ftuner.graph.placement import Placement
 
-Types = Sequence[TensorType]
 MAX_WRITTEN_TAPS = 8
 """Most elements of a sum that is written out: those of linear interpolation along three axes. A
 longer sum is a reduction."""

@@ -18,6 +18,7 @@ from ftuner.graph.operator import (
     Define,
     Operator,
     Require,
+    Types,
     contiguous,
     definition,
     expect_axis,
@@ -27,7 +28,6 @@ from ftuner.graph.operator import (
 from ftuner.graph.ops.indexing import checked, expect_covered, expect_indices
 from ftuner.graph.placement import Placement
 
-Types = Sequence[TensorType]
 _COMBINE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
 """How an element in place and an update are combined; "none" overwrites."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,8 @@ from ftuner.core.dim import minimum, symbol
 from ftuner.core.dtype import DTYPES, INT64
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Array, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.operator import Attributes, Operator, Require, Types
 
-Types = Sequence[TensorType]
 COORDINATES = 4
 COLUMNS = 3
 """Image, label and box."""

@@ -14,11 +14,9 @@ from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, INT64, STRING
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Array, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.operator import Attributes, Operator, Require, Types
 from ftuner.graph.ops.learning import Words
 from ftuner.graph.ops.pointwise import broadcast_shape
-
-Types = Sequence[TensorType]
 
 
 def _expect_strings(types: Types, what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,13 @@ from ftuner.graph.operator import (
     Attributes,
     Operator,
     Require,
+    Types,
     elements_of,
     injective,
     load,
 )
 from ftuner.graph.ops.indexing import checked
 
-Types = Sequence[TensorType]
 COLUMN, MISSING, NEXT, LEAF = range(4)
 """The columns of a table of nodes."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +12,10 @@ from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import View, permuted, reshaped, spread
 from ftuner.graph.ir import Node, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, injective, load
+from ftuner.graph.operator import Attributes, Operator, Require, Types, injective, load
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
 from ftuner.graph.placement import Form, Placement
 
-Types = Sequence[TensorType]
 SHORT_SUM = 2
 """Most terms of an extent of which a slice is written as a difference. Slices of slices would make
 ever longer sums."""

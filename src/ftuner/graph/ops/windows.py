@@ -26,13 +26,13 @@ from ftuner.graph.operator import (
     Numerics,
     Operator,
     Require,
+    Types,
     elements_of,
     load,
     reduction,
     same_dtype,
 )
 
-Types = Sequence[TensorType]
 Ints = Sequence[int]
 _REDUCED: Mapping[str, Any] = {"maximum": np.max, "minimum": np.min, "sum": np.sum}
 ARGMAX = "argmax"

@@ -15,7 +15,7 @@ from ftuner.core.dtype import DType
 from ftuner.graph.algebra import apply, constant
 from ftuner.graph.arrays import converted, widened
 from ftuner.graph.ir import Array, Graph, Node, Value, writing_to
-from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings
 
 _COUNTING = frozenset({"cast", "floor", "ceil", "rint"})

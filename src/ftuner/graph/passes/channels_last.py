@@ -23,8 +23,7 @@ from ftuner.graph.algebra import apply, concat, constant, zero_padded
 from ftuner.graph.ir import Graph, Node, Value, writing_to
 from ftuner.graph.ops.windows import ARGMAX
 from ftuner.graph.passes.permuted_axes import RULES, Permutation, inverse
-from ftuner.graph.rewrite.rewriting import Rewriting
-from ftuner.graph.rewrite.rule import Rule, rule
+from ftuner.graph.rewrite.rule import Rewriting, Rule, rule
 from ftuner.graph.rewrite.surroundings import Surroundings
 
 WINDOWED = frozenset({"convolution", "word_convolution", "window_reduce"})

@@ -9,8 +9,7 @@ from ftuner.core.dim import Dim, Shape, product
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Graph, Node, Value, writing_to
 from ftuner.graph.rewrite.matching import alone
-from ftuner.graph.rewrite.rewriting import Rewriting
-from ftuner.graph.rewrite.rule import rule
+from ftuner.graph.rewrite.rule import Rewriting, rule
 from ftuner.graph.rewrite.surroundings import Surroundings
 
 

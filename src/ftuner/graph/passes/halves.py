@@ -17,8 +17,7 @@ from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
 from ftuner.graph.algebra import apply, constant
 from ftuner.graph.arrays import exactly_half
 from ftuner.graph.ir import Graph, Node, Value, producers, writing_to
-from ftuner.graph.rewrite.rewriting import Rewriting
-from ftuner.graph.rewrite.rule import Rule, rule
+from ftuner.graph.rewrite.rule import Rewriting, Rule, rule
 from ftuner.graph.rewrite.surroundings import Surroundings
 from ftuner.graph.rewrite.surroundings import constant as named_constant
 

@@ -18,7 +18,7 @@ from ftuner.graph.fused_nest import MAX_INLINED_STEPS
 from ftuner.graph.ir import Graph, Node, Value, producers, writing_to
 from ftuner.graph.operator import contiguous, definition
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings, scalar
 
 

@@ -16,7 +16,7 @@ from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Graph, Node, Value, writing_to
 from ftuner.graph.ops.pointwise import broadcast_shape
-from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings
 
 MAX_DEPTH = 24

@@ -11,7 +11,7 @@ from ftuner.core.dtype import DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Array, Graph, Node, Value, writing_to
-from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings, constant
 
 MAX_COPIED_BYTES = 16 << 10

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from ftuner.core.dtype import UINT8, DType
-from ftuner.graph.ir import Graph, Node, live_nodes
+from ftuner.graph.folding import fold_constants
+from ftuner.graph.ir import Graph, Node, live_nodes, writing_to
 from ftuner.graph.passes.affine import fold_affine
 from ftuner.graph.passes.attention import recognise_attention
-from ftuner.graph.passes.block_products import widened_blocks
 from ftuner.graph.passes.channels_first import write_products_first
 from ftuner.graph.passes.channels_last import (
     move_transpositions,
@@ -18,23 +18,34 @@ from ftuner.graph.passes.channels_last import (
     write_single_channels,
 )
 from ftuner.graph.passes.choices import choice
-from ftuner.graph.passes.constants import fold_constants
-from ftuner.graph.passes.definitions import definitions
 from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.group_norm import separate_groups
 from ftuner.graph.passes.halves import half_dtypes, half_weights, halves_in_float32, join_halves
 from ftuner.graph.passes.independent_loops import write_loops_as_nests
-from ftuner.graph.passes.int8 import int8_weight
 from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
+from ftuner.graph.passes.narrow_weights import int8_weight, widened_blocks
 from ftuner.graph.passes.rotary import rotary
 from ftuner.graph.passes.separate_axes import separate_axes
 from ftuner.graph.passes.shared_words import share_words
 from ftuner.graph.passes.whole_indices import whole_indices
 from ftuner.graph.passes.word_products import PRECISIONS, products_of_levels
 from ftuner.graph.rewrite import rules
-from ftuner.graph.rewrite.rule import registered
+from ftuner.graph.rewrite.rule import Rewriting, registered
 from ftuner.graph.verify import expect_bound, free_symbols, verify
+
+
+def definitions(graph: Graph) -> Graph:
+    """The graph without nodes that are computed by a schedule of a user."""
+    new = Rewriting(graph)
+    with writing_to(new):
+        for node in graph.nodes:
+            if node.op == "scheduled":
+                new.name = node.outputs[0].name
+                operator = node.attributes["schedule"].operator
+                new.same.update(zip(node.outputs, operator.defined(node.inputs), strict=True))
+    return new.rewritten()
+
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     # 8-bit weights are recognised by the nodes that widen them; then the rest of these is folded.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Node, Value
+from ftuner.graph.passes.permuted_axes import inverse
 from ftuner.graph.rewrite.rule import rule
 from ftuner.graph.rewrite.surroundings import Surroundings, scaled
 
@@ -134,15 +135,11 @@ def _turned(around: Surroundings, value: Value) -> Iterator[tuple[Value, Value]]
     perm = moved.attributes["perm"]
     for x, y in (product.inputs, product.inputs[::-1]):
         back = around.producer(y, "transpose")
-        if back is None or back.attributes["perm"] != _inverse(perm) or y.rank != len(perm):
+        if back is None or back.attributes["perm"] != inverse(perm) or y.rank != len(perm):
             continue
         for reader in around.consumers(x):
             if reader.op == "transpose" and reader.attributes["perm"] == perm:
                 yield reader.output, back.inputs[0]
-
-
-def _inverse(perm: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(perm)), key=perm.__getitem__))
 
 
 def _negated(around: Surroundings, value: Value) -> Value | None:

@@ -17,7 +17,7 @@ from ftuner.core.symbolic import least_value
 from ftuner.graph.algebra import apply, constant, gather
 from ftuner.graph.ir import Graph, Node, Value, writing_to
 from ftuner.graph.ops.learning import Words
-from ftuner.graph.rewrite.rewriting import Rewriting
+from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings
 
 MOVES = frozenset({"gather", "reshape", "slice", "transpose"})

@@ -24,8 +24,7 @@ from ftuner.graph.arrays import converted
 from ftuner.graph.arrays import words as bits_of
 from ftuner.graph.ir import Array, Node, Value, building
 from ftuner.graph.ops.contraction import words_of
-from ftuner.graph.passes.block_products import in_int4
-from ftuner.graph.passes.int8 import weight_levels
+from ftuner.graph.passes.narrow_weights import in_int4, weight_levels
 from ftuner.graph.rewrite.rule import Rule, rule, together
 from ftuner.graph.rewrite.surroundings import Surroundings, scalar
 

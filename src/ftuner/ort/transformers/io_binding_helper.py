@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.ort.description import BY_NAME, ElementType
+from ftuner.ort.description import BY_ORT_TYPE, ElementType
 from ftuner.ort.exceptions import ArgumentError
 from ftuner.ort.session import InferenceSession
-
-_BY_ORT_TYPE = {found.ort_type: found for found in BY_NAME.values()}
 
 
 class TypeHelper:
@@ -87,8 +85,8 @@ def _named(name: str, types: dict[str, str]) -> str:
 
 
 def _element(ort_type: str) -> ElementType:
-    if ort_type not in _BY_ORT_TYPE:
+    if ort_type not in BY_ORT_TYPE:
         raise ArgumentError(
-            f"{ort_type!r} is the type of no tensor in ftuner; expected {', '.join(_BY_ORT_TYPE)}"
+            f"{ort_type!r} is the type of no tensor in ftuner; expected {', '.join(BY_ORT_TYPE)}"
         )
-    return _BY_ORT_TYPE[ort_type]
+    return BY_ORT_TYPE[ort_type]

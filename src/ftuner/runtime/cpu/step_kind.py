@@ -19,8 +19,8 @@ from ftuner.core.evaluation import evaluate
 from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.errors import SavedModelError
 from ftuner.graph.buffers import Buffer, View, hollow
+from ftuner.graph.known_values import static
 from ftuner.graph.ragged import Rows
-from ftuner.graph.shape_arithmetic import static
 from ftuner.graph.splitting import PackedWeight
 from ftuner.graph.steps import KernelStep, Step
 from ftuner.hardware.model import CpuHardware, Isa

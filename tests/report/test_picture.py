@@ -15,8 +15,8 @@ from rich.console import Console
 from ftuner.errors import ConfigurationError
 from ftuner.hardware.recorded import load_recorded
 from ftuner.report import plots
-from ftuner.report.cpu.explain import Explanation, explain
-from ftuner.report.cpu.picture import MAX_LINES, patch_picture, scale_axis, workers_label
+from ftuner.report.explain import Explanation, explain
+from ftuner.report.picture import MAX_LINES, plan_picture, scale_axis, workers_label
 
 SHAPES = [(1, 1, 1, 1), (77, 770, 768, 1), (3, 50, 2000, 1), (1000, 17, 64, 4), (5000, 40, 9, 1)]
 
@@ -30,7 +30,7 @@ def _drawn(found: Explanation, width: int, colour: bool = False) -> list[str]:
     console = Console(
         file=out, width=width, color_system="truecolor" if colour else None, force_terminal=colour
     )
-    console.print(patch_picture(found.plan))
+    console.print(plan_picture(found.plan))
     return out.getvalue().splitlines()
 
 

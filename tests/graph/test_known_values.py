@@ -1,4 +1,5 @@
-"""Floats that are ratios of dims become dims again where they are rounded."""
+"""Which elements of tensors are known: integers, and floats that are ratios of dims, which become
+dims again where they are rounded."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ftuner.core.dim import Dim, ceil_quotient, maximum, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Value
-from ftuner.graph.ratios import MOST_PARTS
+from ftuner.graph.known_values import MOST_PARTS, elements_of
 from ftuner.runtime.reference import run_reference
 
 
@@ -112,19 +113,19 @@ def test_ratios_are_followed_where_they_move() -> None:
     wide = builder.add("cast", joined, to=FLOAT64)
     last = builder.add("gather", wide, builder.constant(np.array([2, 0])), axis=0)
     part = builder.add("slice", wide, starts=(1,), steps=(1,), shape=(1,))
-    assert builder.ratios.of(joined) == ((3, 2), (B, S), (S, 3 * B))
-    assert builder.ratios.of(last) == ((S, 3 * B), (3, 2))
-    assert builder.ratios.of(part) == ((B, S),)
+    assert builder.known.ratios(joined) == ((3, 2), (B, S), (S, 3 * B))
+    assert builder.known.ratios(last) == ((S, 3 * B), (3, 2))
+    assert builder.known.ratios(part) == ((B, S),)
     # Extents may be zero: what is divided by them is no extent.
     assert builder.add("floor", part).dims is None
     chosen = builder.add("gather", wide, builder.input("at", INT64, (1,)), axis=0)
-    assert builder.ratios.of(chosen) is None
+    assert builder.known.ratios(chosen) is None
     beyond = builder.add("gather", wide, builder.constant(np.array([3])), axis=0)
-    assert builder.ratios.of(beyond) is None
+    assert builder.known.ratios(beyond) is None
     # Neither is a number that is no ratio, nor one of which another one is made.
     third = builder.add("concat", ratios, builder.constant(np.float32([1 / 3])), axis=0)
-    assert builder.ratios.of(third) is None
-    assert builder.ratios.of(builder.add("sqrt", ratios)) is None
+    assert builder.known.ratios(third) is None
+    assert builder.known.ratios(builder.add("sqrt", ratios)) is None
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
@@ -182,3 +183,18 @@ def test_followed_or_computed_the_result_is_the_same(
     graph = maker.made(maker.add("cast", value, to=INT64))
     (found,) = run_reference(graph, [np.zeros((b, s), np.float32)])
     assert np.array_equal(found, array.astype(np.int64)), (steps, b, s)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(np.float16, 2048), (np.float32, 1 << 24), (np.float64, 1 << 24)]
+)
+def test_floats_are_followed_as_far_as_their_arithmetic_is_exact(
+    dtype: type[np.floating], most: int
+) -> None:
+    def followed(number: float) -> list[object] | None:
+        found = elements_of(Builder().constant(np.array([number], dtype)))
+        return None if found is None else found.tolist()
+
+    assert followed(-most) == [-most]
+    beyond = [most * 1.5, np.inf, -np.inf, np.nan, np.finfo(dtype).max, 0.5]
+    assert [followed(number) for number in beyond] == [None] * len(beyond)

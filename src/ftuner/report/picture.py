@@ -1,20 +1,21 @@
 """The patches of a plan, and the C matrix as a block picture in the terminal: patches coloured by
-uKernel; borders between workers. The picture is to scale, except that a patch is at least one
-character cell wide and high."""
+uKernel, with borders between workers; on a GPU tiles coloured by the wave that computes them. The
+picture is to scale, except that a patch is at least one character cell wide and high."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import Style
 from rich.text import Text
 
 from ftuner.core.cpu.tile import UKernel
 from ftuner.core.units import count
 from ftuner.planner.cpu.plan import Plan, Range
+from ftuner.planner.gpu.plan import ProductPlan
 
 
 class PatchOfWorker(NamedTuple):
@@ -190,16 +191,16 @@ class PatchPicture:
         for y, line in enumerate(grid):
             text = Text(no_wrap=True, overflow="crop")
             text.append(str(row_labels.get(y, "")).rjust(margin - 1) + " ", "dim")
-            run, run_name = "", ""
+            run, run_number = "", 0
             for x, region in enumerate(line):
                 left = x > 0 and line[x - 1].workers != region.workers
                 above = y > 0 and grid[y - 1][x].workers != region.workers
-                name = str(region.kernel)
-                if name != run_name:
-                    text.append(run, self._style(run_name) if run and coloured else None)
-                    run, run_name = "", name
-                run += labels.get((y, x)) or self._mark(name, left, above, coloured)
-            text.append(run, self._style(run_name) if coloured else None)
+                number = self._ukernels.names.index(str(region.kernel))
+                if number != run_number:
+                    text.append(run, _style(run_number, coloured))
+                    run, run_number = "", number
+                run += labels.get((y, x)) or _mark(number, left, above, coloured)
+            text.append(run, _style(run_number, coloured))
             yield text
 
     def _region_at(self, row: int, column: int) -> Region:
@@ -211,24 +212,12 @@ class PatchPicture:
                 return region
         raise AssertionError(f"no patch covers C[{row}, {column}]")
 
-    def _mark(self, name: str, left: bool, above: bool, coloured: bool) -> str:
-        if coloured:
-            return "▏" if left else "▔" if above else " "
-        return "|" if left else "-" if above else self._letter(name)
-
-    def _letter(self, name: str) -> str:
-        return LETTERS[self._ukernels.names.index(name) % len(LETTERS)]
-
-    def _style(self, name: str) -> Style:
-        colour = COLOURS[self._ukernels.names.index(name) % len(COLOURS)]
-        return Style(color="black", bgcolor=colour)
-
     def _legend(self, coloured: bool) -> Iterator[Text]:
         problem, grid = self._plan.problem, self._plan.choice.grid
         total = problem.m * problem.n
-        for name, area in zip(self._ukernels.names, self._ukernels.areas, strict=True):
+        for number, (name, area) in enumerate(zip(*self._ukernels, strict=True)):
             text = Text()
-            text.append("  " if coloured else self._letter(name), self._style(name))
+            text.append("  " if coloured else _letter(number), _style(number, True))
             text.append(f" {name}, {area / total:.1%} of C")
             yield text
         title = f"C is {problem.m} x {problem.n}"
@@ -261,6 +250,81 @@ def _label_places(grid: list[list[Region]]) -> dict[tuple[int, int], str]:
     return places
 
 
-def patch_picture(plan: Plan, most_lines: int = MAX_LINES) -> PatchPicture:
-    """The patches of a plan for the terminal, scaled to its width and to at most `most_lines`."""
-    return PatchPicture(plan, most_lines)
+BAR = 44
+"""Characters of a wave of programs."""
+MAX_WAVES = 4
+"""Most waves that are drawn: the first and the last ones."""
+
+
+class WavePicture:
+    """A rich renderable: C (m x n) of the first batch element, and the programs of each wave."""
+
+    def __init__(self, plan: ProductPlan, most_lines: int) -> None:
+        self._plan, self._most_lines = plan, most_lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        plan = self._plan
+        m, n = plan.problem.m, plan.problem.n
+        margin = len(str(m)) + 1
+        room = max(options.max_width - margin, 1)
+        per_element = min(room / n, LINE_HEIGHT * self._most_lines / m)
+        lines = min(max(round(m * per_element / LINE_HEIGHT), MIN_LINES), self._most_lines, m)
+        width = min(max(round(n * per_element), MIN_COLUMNS), room, n)
+        cuts = sorted({0, m, *(first for _, first, _ in plan.bands)})
+        down, across = scale_axis(cuts, max(lines, len(cuts) - 1)), scale_axis((0, n), width)
+        labels = dict(zip(down.starts, down.cuts, strict=False))
+        coloured = has_colours(console)
+        for y, row in enumerate(down.elements()):
+            text = Text(no_wrap=True, overflow="crop")
+            text.append(str(labels.get(y, "")).rjust(margin - 1) + " ", "dim")
+            waves = [plan.wave(row, column) for column in across.elements()]
+            for wave, run in groupby(waves):
+                cells = len(list(run))
+                text.append((" " if coloured else _letter(wave)) * cells, _style(wave, coloured))
+            yield text
+        yield from self._waves(coloured)
+
+    def _waves(self, coloured: bool) -> list[Text]:
+        """A bar for each wave: programs with something to do, and idle ones."""
+        plan = self._plan
+        numbers = list(range(plan.waves))
+        if len(numbers) > MAX_WAVES:
+            numbers = [0, 1, *numbers[-(MAX_WAVES - 2) :]]
+        lines = []
+        for wave in numbers:
+            busy = plan.programs - (plan.idle if wave == plan.waves - 1 else 0)
+            cells = max(round(BAR * busy / plan.programs), 1)
+            text = Text(f"wave {wave + 1:>3} ")
+            text.append((" " if coloured else _letter(wave)) * cells, _style(wave, coloured))
+            text.append("." * (BAR - cells), "dim")
+            text.append(f" {busy} of {count(plan.programs, 'program')}")
+            lines.append(text)
+        title = f"C is {plan.problem.m} x {plan.problem.n}"
+        if plan.problem.batch > 1:
+            title += f", the first of {plan.problem.batch}"
+        title += f"; {count(plan.units, 'unit')} in {count(plan.waves, 'wave')}"
+        if plan.split_k > 1:
+            title += f", split-k {plan.split_k}"
+        return [*lines, Text(title, style="dim")]
+
+
+def _mark(number: int, left: bool, above: bool, coloured: bool) -> str:
+    if coloured:
+        return "▏" if left else "▔" if above else " "
+    return "|" if left else "-" if above else _letter(number)
+
+
+def _letter(number: int) -> str:
+    return LETTERS[number % len(LETTERS)]
+
+
+def _style(number: int, coloured: bool) -> Style | None:
+    return Style(color="black", bgcolor=COLOURS[number % len(COLOURS)]) if coloured else None
+
+
+def plan_picture(plan: Plan | ProductPlan, most_lines: int = MAX_LINES) -> RenderableType:
+    """C of a plan for the terminal, scaled to its width and to at most `most_lines`: patches, or
+    on a GPU bands and waves."""
+    if isinstance(plan, Plan):
+        return PatchPicture(plan, most_lines)
+    return WavePicture(plan, most_lines)

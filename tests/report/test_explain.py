@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
-from ftuner.report.cpu.explain import Explanation, explain
+from ftuner.report.explain import Explanation, explain
 from ftuner.report.roofline import COMPUTE
 
 CPUS = [name for name in recorded_names() if isinstance(load_recorded(name), CpuHardware)]

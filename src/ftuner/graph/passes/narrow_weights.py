@@ -1,4 +1,5 @@
-"""Keeps weights of 8-bit integers: uKernels widen them, and the scale follows the product."""
+"""Products by narrow weights. Those of 8-bit integers are kept: uKernels widen them, and the scale
+follows the product. Those of fewer bits are blocks of levels with scales."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.core.dtype import INT8
-from ftuner.graph.algebra import apply
+from ftuner.core.dtype import FLOAT32, INT8, DType
+from ftuner.graph.algebra import apply, zero_padded
 from ftuner.graph.arrays import converted
-from ftuner.graph.ir import Array, Node, Value
+from ftuner.graph.blocks import of_blocks, rounded
+from ftuner.graph.ir import Array, Node, Value, building
+from ftuner.graph.known_values import static
 from ftuner.graph.rewrite.rule import rule
 from ftuner.graph.rewrite.surroundings import Surroundings, constant
-from ftuner.graph.shape_arithmetic import static
 
 LEAST_BYTES = 16 << 10
 """Least size of weights that are kept. Derived: smaller ones fit L1 as floats, too."""
@@ -134,3 +136,44 @@ def _scaled(levels: _Levels | None, factor: Array) -> _Levels | None:
 def _broadcasts(array: Array, integers: Array) -> bool:
     """Whether a weight stays as large with an operand."""
     return np.broadcast_shapes(array.shape, integers.shape) == integers.shape
+
+
+LEAST_ELEMENTS = 1 << 14
+"""Smaller weights are float32: they stay in the nearest caches either way. Assumed."""
+BITS, NUMBERS = 4, 32
+"""What weights are rounded to if that is asked for: the blocks of most files of 4 bits."""
+
+
+def by_blocks(rows: Value, blocks: Array, dtype: DType) -> Value:
+    """The product of float32 rows and a weight of at least as many steps of k."""
+    missing = len(blocks) * dtype.numbers - rows.shape[-1]
+    if missing != 0:
+        before = (0,) * rows.rank
+        rows = zero_padded(rows, before, (*before[1:], missing))
+    weight = building().constant(blocks, dtype)
+    return apply("block_matmul", rows, weight, block=dtype)
+
+
+@rule("block_matmul")
+def widened_blocks(node: Node, around: Surroundings) -> Value:
+    """The product by the float32 weight, on devices that widen no blocks."""
+    rows, blocks = node.inputs
+    return rows @ around.once(_widened, blocks)
+
+
+def _widened(around: Surroundings, blocks: Value) -> Value:
+    assert blocks.constant is not None
+    return constant(f"{blocks.name}_wide", FLOAT32, of_blocks(blocks.constant, blocks.dtype))
+
+
+@rule("matmul")
+def in_int4(node: Node, around: Surroundings) -> Value | None:
+    """The product by the weight rounded to blocks, if it is large, finite and read here alone."""
+    rows, weight = node.inputs
+    array = weight.constant
+    if array is None or array.ndim != 2 or node.output.dtype != FLOAT32:
+        return None
+    small = array.size < LEAST_ELEMENTS or len(array) < NUMBERS
+    if small or around.read(weight) > 1 or not np.isfinite(array).all():
+        return None
+    return by_blocks(rows, *rounded(array, BITS, NUMBERS))

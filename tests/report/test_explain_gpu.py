@@ -13,9 +13,8 @@ from tests.recorded_gpus import GPUS
 
 from ftuner.errors import ConfigurationError, DTypeError, HardwareError, ShapeError
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.cpu.explain import explain
-from ftuner.report.gpu.explain import BlockExplanation
-from ftuner.report.gpu.picture import wave_picture
+from ftuner.report.explain import BlockExplanation, explain
+from ftuner.report.picture import plan_picture
 from ftuner.report.plots import save_picture
 
 
@@ -30,7 +29,7 @@ def explained(
 def drawn(found: BlockExplanation) -> list[str]:
     console = Console(width=80, color_system=None)
     with console.capture() as capture:
-        console.print(wave_picture(found.plan))
+        console.print(plan_picture(found.plan))
     return capture.get().splitlines()
 
 
