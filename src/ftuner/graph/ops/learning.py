@@ -153,6 +153,7 @@ LEARNING = (
     Operator("translated", _infer_translated, _reference_translated, plain=True),
     Operator("maps", _infer_maps, _reference_maps, plain=True),
     Operator("coupled_probabilities", _infer_coupled, _reference_coupled),
+    Operator("couple", _infer_coupled, _reference_coupled),
 )
 """`translated` gives the values of strings.
 
@@ -160,4 +161,5 @@ LEARNING = (
 its numbers. Keys are in ascending order, as in onnxruntime.
 
 `coupled_probabilities` gives the probability of each class, of those that the first class of a pair
-is the right one; pairs are in the order (0, 1), (0, 2), ..., (1, 2), ..."""
+is the right one; pairs are in the order (0, 1), (0, 2), ..., (1, 2), ... `couple` is the same,
+computed by a step."""

@@ -54,28 +54,31 @@ def _infer_split(
 ) -> tuple[TensorType, TensorType]:
     _expect_strings(types, "split")
     (x,) = types
-    words = attributes.get("words")
-    pieces = (*x.shape, symbol(attributes["count"]))
-    found = STRING if words is None else words.dtype
-    return TensorType(found, pieces), TensorType(INT64, x.shape)
+    pieces = TensorType(STRING, (*x.shape, symbol(attributes["count"])))
+    return pieces, TensorType(INT64, x.shape)
 
 
-def _padded(
-    flat: Array, lengths: Sequence[int], shape: tuple[int, ...], pad: Any
-) -> tuple[Array, Array]:
-    """Pieces along a new last axis, filled up; and how many there are."""
-    counts, most = np.array(lengths, np.int64), max(lengths, default=0)
+def _padded(flat: Array, lengths: Sequence[int], shape: tuple[int, ...], pad: Any) -> Array:
+    """Pieces along a new last axis, filled up."""
+    most = max(lengths, default=0)
     found = flat
     if len(flat) != len(lengths) * most:
         found = np.full((len(lengths), most), pad, flat.dtype)
-        found[np.arange(most) < counts[:, None]] = flat
-    return found.reshape(*shape, most), counts.reshape(shape)
+        found[np.arange(most) < np.array(lengths)[:, None]] = flat
+    return found.reshape(*shape, most)
 
 
 def _reference_split(x: Any, delimiter: str, most: int, count: str) -> Any:
     rows = [t.split(delimiter or None, most) if t else [] for t in x.ravel().tolist()]
-    flat = np.fromiter(chain.from_iterable(rows), object)
-    return _padded(flat, [*map(len, rows)], x.shape, "")
+    flat, lengths = np.fromiter(chain.from_iterable(rows), object), [*map(len, rows)]
+    return _padded(flat, lengths, x.shape, ""), np.array(lengths, np.int64).reshape(x.shape)
+
+
+def _infer_tokens(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    _expect_strings(types, "tokens")
+    words, counts = attributes["words"], tuple(map(symbol, attributes["counts"]))
+    shape = types[0].shape if attributes["normaliser"] is None else ()
+    return (TensorType(STRING if words is None else words.dtype, (*shape, *counts)),)
 
 
 class _Spaces(dict[int, int]):
@@ -125,12 +128,15 @@ def _between(text: str, separators: tuple[str, ...]) -> list[str]:
 
 def _reference_tokens(
     x: Any, separators: tuple[str, ...], pattern: str, least: int, marks: tuple[str, ...],
-    pad: str, count: str, words: Words | None,
+    pad: str, counts: tuple[str, ...], words: Words | None, normaliser: tuple[Any, ...] | None,
 ) -> Any:  # fmt: skip
-    texts = x.ravel().tolist()
+    texts, shape = x.ravel().tolist(), x.shape
+    if normaliser is not None:
+        texts = _normalised(texts, *normaliser)
+        shape = (len(texts),)
     if words is not None and pattern == "." and not marks and least <= 1:
         numbers = words.of_characters("".join(texts))
-        return _padded(numbers, [*map(len, texts)], x.shape, words.value(pad))
+        return _padded(numbers, [*map(len, texts)], shape, words.value(pad))
     rows = [*map(_cut(pattern, separators), texts)]
     if least > 1:
         rows = [[t for t in row if len(t) >= least] for row in rows]
@@ -138,8 +144,8 @@ def _reference_tokens(
         rows = [[*marks[:1], *row, *marks[1:]] for row in rows]
     lengths, flat = [*map(len, rows)], chain.from_iterable(rows)
     if words is None:
-        return _padded(np.fromiter(flat, object, sum(lengths)), lengths, x.shape, pad)
-    return _padded(words.of(flat, sum(lengths)), lengths, x.shape, words.value(pad))
+        return _padded(np.fromiter(flat, object, sum(lengths)), lengths, shape, pad)
+    return _padded(words.of(flat, sum(lengths)), lengths, shape, words.value(pad))
 
 
 def _infer_normalised(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -155,15 +161,18 @@ def _infer_normalised(types: Types, attributes: Attributes, require: Require) ->
 _CASES: Mapping[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
 
-def _reference_normalised(
-    x: Any, case: str, stopwords: tuple[str, ...], sensitive: bool, count: str
-) -> Any:
-    kept = x.ravel().tolist()
+def _normalised(
+    texts: list[str], case: str, stopwords: tuple[str, ...], sensitive: bool
+) -> list[str]:
     if stopwords:
         compared = _CASES["NONE" if sensitive else "LOWER"]
         left_out = {compared(word) for word in stopwords}
-        kept = [t for t in kept if compared(t) not in left_out]
-    kept = [*map(_CASES[case], kept)] or [""]
+        texts = [t for t in texts if compared(t) not in left_out]
+    return [*map(_CASES[case], texts)] or [""]
+
+
+def _reference_normalised(x: Any, normaliser: tuple[Any, ...], count: str) -> Any:
+    kept = _normalised(x.ravel().tolist(), *normaliser)
     return np.array(kept, object).reshape((*x.shape[:-1], len(kept)))
 
 
@@ -171,11 +180,13 @@ TEXT = (
     Operator("join", _infer_joined, np.add),
     Operator("full_match", _infer_matches, _reference_matches, plain=True),
     Operator("split_text", _infer_split, _reference_split, plain=True),
-    Operator("tokens", _infer_split, _reference_tokens, plain=True),
+    Operator("tokens", _infer_tokens, _reference_tokens, plain=True),
     Operator("normalised_text", _infer_normalised, _reference_normalised, plain=True),
 )
 """`join` appends strings to strings, with broadcasting. `full_match` gives whether a regular
 expression matches the whole of each. `split_text` and `tokens` give the pieces of each string along
-a new last axis, whose data-dependent extent is that of the most pieces, and their number; others
-are filled up. `normalised_text` changes the case of strings along the last axis and leaves out
-stopwords; where none is left it gives an empty string."""
+a new last axis, whose data-dependent extent is that of the most pieces; others are filled up.
+`split_text` also gives their number. `normalised_text` changes the case of strings along the last
+axis and leaves out stopwords; where none is left it gives an empty string. `tokens` with a
+`normaliser`, which is what `normalised_text` does, are those of all strings as one axis after
+it."""
