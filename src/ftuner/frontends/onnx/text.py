@@ -142,7 +142,9 @@ def _numbered(context: Context, node: NodeView, x: Value, tokens: Mapping[Any, i
         return context.add("translated", x, words=words)
     # No string is made of what is only looked up.
     counts = tuple(_count(context, node) for _ in cut.binds)
-    return context.add("tokens", *cut.inputs, **{**cut.attributes, "words": words, "counts": counts})
+    return context.add(
+        "tokens", *cut.inputs, **{**cut.attributes, "words": words, "counts": counts}
+    )
 
 
 def _counts(

@@ -58,19 +58,6 @@ class Words:
         """The value of each of `count` strings."""
         return np.fromiter(map(self._known.__getitem__, words), self.values.dtype, count)
 
-    @cached_property
-    def _characters(self) -> Array:
-        """The values of code points up to that of the last word of one character, and of others."""
-        codes = {ord(word): value for word, value in self._known.items() if len(word) == 1}
-        table = np.full(max(codes, default=-1) + 2, self.values[-1])
-        table[[*codes]] = [*codes.values()]
-        return table
-
-    def of_characters(self, text: str) -> Array:
-        """The value of each character of a text as a string."""
-        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        return np.take(self._characters, codes, mode="clip")
-
     def __repr__(self) -> str:
         return f"{len(self.words)} words"
 

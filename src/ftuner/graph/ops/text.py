@@ -58,7 +58,7 @@ def _infer_split(
     return pieces, TensorType(INT64, x.shape)
 
 
-def _padded(flat: Array, lengths: Sequence[int], shape: tuple[int, ...], pad: Any) -> Array:
+def padded(flat: Array, lengths: Sequence[int], shape: tuple[int, ...], pad: Any) -> Array:
     """Pieces along a new last axis, filled up."""
     most = max(lengths, default=0)
     found = flat
@@ -71,7 +71,7 @@ def _padded(flat: Array, lengths: Sequence[int], shape: tuple[int, ...], pad: An
 def _reference_split(x: Any, delimiter: str, most: int, count: str) -> Any:
     rows = [t.split(delimiter or None, most) if t else [] for t in x.ravel().tolist()]
     flat, lengths = np.fromiter(chain.from_iterable(rows), object), [*map(len, rows)]
-    return _padded(flat, lengths, x.shape, ""), np.array(lengths, np.int64).reshape(x.shape)
+    return padded(flat, lengths, x.shape, ""), np.array(lengths, np.int64).reshape(x.shape)
 
 
 def _infer_tokens(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -94,6 +94,22 @@ class _Spaces(dict[int, int]):
 
 _RUNS = re.compile(r"(\[\^?(?:[^\[\]\\^]|\\[wWdDsS.,:;_-])+\])\+")
 """A pattern of one class of characters, once or more."""
+
+
+def byte_classes(pattern: str) -> tuple[bytes, int]:
+    """For each byte of UTF-8 whether it is in matches of a pattern, and the most characters of a
+    match. Matches are characters, or runs of a class of them; there are 0 of other patterns, and of
+    classes of some characters beyond ASCII."""
+    if pattern == ".":
+        return bytes([1]) * 256, 1
+    runs = _RUNS.fullmatch(pattern)
+    if runs is None or not pattern.isascii():
+        return b"", 0
+    matches = expression(runs[1]).match
+    # Classes that name characters of ASCII alone have all others, or none.
+    return bytes([matches(chr(min(code, 128))) is not None for code in range(256)]), 1 << 62
+
+
 BLANKS = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 BLANKS += "".join(map(chr, range(0x2000, 0x200B)))
 """The characters that `str.split` cuts at."""
@@ -132,11 +148,8 @@ def _reference_tokens(
 ) -> Any:  # fmt: skip
     texts, shape = x.ravel().tolist(), x.shape
     if normaliser is not None:
-        texts = _normalised(texts, *normaliser)
+        texts = normalised(texts, *normaliser)
         shape = (len(texts),)
-    if words is not None and pattern == "." and not marks and least <= 1:
-        numbers = words.of_characters("".join(texts))
-        return _padded(numbers, [*map(len, texts)], shape, words.value(pad))
     rows = [*map(_cut(pattern, separators), texts)]
     if least > 1:
         rows = [[t for t in row if len(t) >= least] for row in rows]
@@ -144,8 +157,8 @@ def _reference_tokens(
         rows = [[*marks[:1], *row, *marks[1:]] for row in rows]
     lengths, flat = [*map(len, rows)], chain.from_iterable(rows)
     if words is None:
-        return _padded(np.fromiter(flat, object, sum(lengths)), lengths, shape, pad)
-    return _padded(words.of(flat, sum(lengths)), lengths, shape, words.value(pad))
+        return padded(np.fromiter(flat, object, sum(lengths)), lengths, shape, pad)
+    return padded(words.of(flat, sum(lengths)), lengths, shape, words.value(pad))
 
 
 def _infer_normalised(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -161,18 +174,18 @@ def _infer_normalised(types: Types, attributes: Attributes, require: Require) ->
 _CASES: Mapping[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
 
-def _normalised(
+def normalised(
     texts: list[str], case: str, stopwords: tuple[str, ...], sensitive: bool
 ) -> list[str]:
     if stopwords:
         compared = _CASES["NONE" if sensitive else "LOWER"]
         left_out = {compared(word) for word in stopwords}
         texts = [t for t in texts if compared(t) not in left_out]
-    return [*map(_CASES[case], texts)] or [""]
+    return (texts if case == "NONE" else [*map(_CASES[case], texts)]) or [""]
 
 
 def _reference_normalised(x: Any, normaliser: tuple[Any, ...], count: str) -> Any:
-    kept = _normalised(x.ravel().tolist(), *normaliser)
+    kept = normalised(x.ravel().tolist(), *normaliser)
     return np.array(kept, object).reshape((*x.shape[:-1], len(kept)))
 
 
