@@ -83,9 +83,9 @@ def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple
 
 def _reference_maps(x: Any, keys: Any) -> Any:
     names = keys.tolist()
-    order = sorted(range(len(names)), key=names.__getitem__)
-    if order != [*range(len(names))]:
-        names, x = [names[i] for i in order], x[:, order]
+    ordered = sorted(names)
+    if names != ordered:
+        names, x = ordered, x[:, sorted(range(len(names)), key=names.__getitem__)]
     found = np.empty(len(x), object)
     found[:] = [dict(zip(names, row, strict=True)) for row in x.tolist()]
     return found

@@ -74,11 +74,9 @@ def ended(program: BoundProgram) -> None:
     Raises:
         IndexRangeError: an index in the data that is out of range.
     """
-    records = program.records
-    # Half the time of indexing.
-    value_at = records.item
-    failed = program.checked and [found for found in program.checked if value_at(found[0])]
-    if failed:
+    if any(program.statuses()):
+        records = program.records
+        failed = [found for found in program.checked if records[found[0]]]
         slot, texts = failed[0]
         number, index, extent = records[slot : slot + Status.SIZE].tolist()
         for slot, _ in failed:

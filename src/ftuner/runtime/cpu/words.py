@@ -15,8 +15,9 @@ from ftuner.runtime.cpu.arrays import DATA_WORD, Array, address_of
 
 LIST_WORD = tuple.__basicsize__
 """Offset in a list of the word that holds the address of its items (`PyListObject.ob_item`)."""
-FIRST_WORDS = 64
-"""Words of a text for which there is memory; if there are more, a second call finds them."""
+FIRST_WORDS, MORE_WORDS = 64, 512
+"""Words of each text, and words beside these, for which there is memory. If there are more, a
+second call finds them, and later calls expect them."""
 Evaluation = Callable[[Sequence[Array]], list[Array]]
 FindWords = Callable[[int, int, int, int, int], int]
 """`NativeRuntime.find_words`."""
@@ -95,6 +96,7 @@ class _Cutting(_Look):
         node: Node,
     ) -> None:  # fmt: skip
         super().__init__(words, reference, find, classes, node.attributes["least"], most)
+        self._expected = FIRST_WORDS
         self._normaliser = node.attributes["normaliser"]
         self._pad = words.value(node.attributes["pad"])
 
@@ -106,10 +108,12 @@ class _Cutting(_Look):
             count = len(texts)
             shape, items = (count,), id(texts) + LIST_WORD
         try:
-            out = self._looked_up(items, count, FIRST_WORDS * count)
+            out = self._looked_up(items, count, self._expected * count + MORE_WORDS)
         except UnicodeEncodeError:
             return self._reference(operands)
         found = out[count:]
+        if found.size > self._expected * count + MORE_WORDS:
+            self._expected = -(-found.size // count)
         if self._are_places:
             found = self._values.take(found)
         return [padded(found, out[:count].tolist(), shape, self._pad)]
