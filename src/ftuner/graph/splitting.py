@@ -156,7 +156,8 @@ def _host_first_and_last(graph: Graph) -> tuple[Node, ...]:
             first.append(node)
             known.update(node.outputs)
             bound.difference_update(node.binds)
-    taken, last = set(first), []
+    taken = set(first)
+    last: list[Node] = []
     read: set[Value] = set()
     dims: set[str] = set()
     for node in reversed(graph.nodes):

@@ -74,7 +74,8 @@ def _tokenizer(context: Context, node: NodeView) -> Sequence[Value]:
     if bool(pattern) == bool(separators):
         raise context.malformed("expected either separators or tokenexp")
     marks = ("\x02", "\x03") if node.flag("mark") else ()
-    x, counts, normaliser = node.input(0), (_count(context, node),), None
+    x, normaliser = node.input(0), None
+    counts: tuple[str, ...] = (_count(context, node),)
     before = context.builder.producer(x)
     if before is not None and before.op == "normalised_text" and x.rank == 1:
         # One node of the host normalises and cuts; what is before has one axis for it alone.

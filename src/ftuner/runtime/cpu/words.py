@@ -11,10 +11,8 @@ from ftuner.codegen.llvm.native.binding_records import WordEntry, WordTable
 from ftuner.graph.ir import Node
 from ftuner.graph.ops.learning import Words
 from ftuner.graph.ops.text import byte_classes, normalised, padded
-from ftuner.runtime.cpu.arrays import DATA_WORD, Array, address_of
+from ftuner.runtime.cpu.arrays import DATA_WORD, LIST_WORD, Array, address_of
 
-LIST_WORD = tuple.__basicsize__
-"""Offset in a list of the word that holds the address of its items (`PyListObject.ob_item`)."""
 FIRST_WORDS, MORE_WORDS = 64, 512
 """Words of each text, and words beside these, for which there is memory. If there are more, a
 second call finds them, and later calls expect them."""
