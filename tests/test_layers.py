@@ -65,6 +65,7 @@ ONLY_ON_CPU = {
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
     "runtime.task_groups": "the same",
     "runtime.work_distribution": "the same",
+    "runtime.words": "strings that a host node looks up; on a GPU its reference does",
     "runtime.threads": "the thread pool",
     "runtime.trials": "a GPU's trials are launches, timed by events",
 }

@@ -95,7 +95,7 @@ def _of_operators() -> Iterator[Cell]:
     # Programs of users, of which `tests/tasks` covers graphs.
     computed -= {"scheduled"}
     # Some CPUs have no instruction for them: `test_word_products` covers those that do. Blocks are
-    # no dtype of tensors: `test_block_products`.
+    # no dtype of tensors: `test_narrow_weights`.
     computed -= {"word_matmul", "word_convolution", "block_matmul"}
     assert set(TEMPLATES) == computed, set(TEMPLATES) ^ computed
     for op, templates in TEMPLATES.items():

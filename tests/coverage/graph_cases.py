@@ -322,7 +322,7 @@ def on_host() -> Graph:
         square = maker.given(f"square_{name}", A, 3, 3, dtype=dtype)
         found.append(maker.add("determinant", square))
         pairs = maker.given(f"pairs_{name}", A, 3, dtype=dtype)
-        found.append(maker.add("coupled_probabilities", pairs))
+        found += [maker.add(op, pairs) for op in ("coupled_probabilities", "couple")]
         scores = maker.given(f"scores_{name}", A, 2, C, dtype=dtype)
         boxes = maker.given(f"boxes_{name}", A, C, 4, dtype=dtype)
         attributes = {"centred": False, "iou_threshold": 0.2, "score_threshold": 0.1, "limit": 4}

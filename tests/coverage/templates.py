@@ -162,7 +162,8 @@ def _others() -> Iterator[Template]:
         attributes = {"axis": axis, "ordered": ordered, "count": "found"}
         yield Template((Case("unique", (("float32", (B, C)),), attributes),))
     yield Template((Case("determinant", (("float32", (A, B, B)),), {}, (), 8.0, _large),))
-    yield Template((Case("coupled_probabilities", (("float32", (A, 3)),), {}),))
+    for op in ("coupled_probabilities", "couple"):
+        yield Template((Case(op, (("float32", (A, 3)),), {}),))
     boxes = (("float32", (A, 2, C)), ("float32", (A, C, 4)))
     for centred in FLAGS:
         attributes = {

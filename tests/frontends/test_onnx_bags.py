@@ -228,3 +228,40 @@ def test_an_index_out_of_range(widest: CpuBackend, wrong: int) -> None:
         model.run(feeds)
     # Nothing reads an index that is in no bag.
     model.run({"ids": feeds["ids"], "offsets": np.array([7, 8])})
+
+
+def distances(count: int, nodes: Sequence[Any] = (), result: str = "apart") -> Any:
+    """A scan over samples, each of which is compared with all rows, as skl2onnx writes it. `nodes`:
+    others of the body, which give another `result` to be stacked."""
+    body = helper.make_graph(
+        [
+            NODE("Identity", ["row"], ["same"]),
+            NODE("Sub", ["row", "sample"], ["difference"]),
+            NODE("ReduceSumSquare", ["difference", "one"], ["apart"], keepdims=0),
+            *nodes,
+        ],
+        "body", [value("row", [None, 10]), value("sample", [10])],
+        [value("same", [None, 10]), value(result, None)],
+        [stored("one", np.array([1]))],
+    )  # fmt: skip
+    return model_of(
+        [NODE("Scan", ["rows", "samples"], ["last", "all"], body=body, num_scan_inputs=1)],
+        [value("rows", ["n", 10])],
+        [value("last", ["n", 10]), value("all", None)],
+        [stored("samples", floats(count, 10))],
+    )
+
+
+@pytest.mark.parametrize("count", [9, 300])
+def test_a_scan_that_carries_nothing_is_one_nest(count: int, widest: CpuBackend) -> None:
+    model = distances(count)
+    assert is_one_nest(model)
+    expect_agreement(model, *({"rows": floats(n, 10)} for n in (1, 7, 65)))
+
+
+def test_sums_that_elements_share_are_computed_once(widest: CpuBackend) -> None:
+    """Each element of a row divided by the sum of the row: a nest would compute that again."""
+    shared = [NODE("Unsqueeze", ["apart", "one"], ["c"]), NODE("Div", ["difference", "c"], ["y"])]
+    model = distances(9, shared, "y")
+    assert not is_one_nest(model)
+    expect_agreement(model, {"rows": floats(5, 10)})

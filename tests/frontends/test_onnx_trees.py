@@ -208,3 +208,14 @@ def test_support_vector_classifiers(count: int, kernel: str) -> None:
         "classlabels_ints": [9, 8, 7, 6][:count],
     }
     agrees("SVMClassifier", [X], **given, **linear)
+
+
+@pytest.mark.parametrize("count", [5, 12, 33])
+def test_probabilities_of_many_classes(count: int) -> None:
+    pairs = count * (count - 1) // 2
+    agrees(
+        "SVMClassifier", [np.concatenate([X, -X, 9 * X])], kernel_type="RBF",
+        kernel_params=[0.5, 0, 3], vectors_per_class=[1] * count, rho=numbers(pairs),
+        support_vectors=numbers(count, 4), coefficients=numbers(count - 1, count),
+        classlabels_ints=[*range(count)], prob_a=numbers(pairs), prob_b=numbers(pairs), outputs=2,
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from ftuner.graph.operators import OPERATORS
 
 ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_matmul",
              "extents", "random_key", "translated", "join", "full_match", "split_text", "tokens",
-             "normalised_text", "coupled_probabilities", "maps", "suppress", "kept_boxes",
+             "normalised_text", "coupled_probabilities", "couple", "maps", "suppress", "kept_boxes",
              "independent_loop", "round_float16", "round_bfloat16", "word_matmul",
              "word_convolution", "block_matmul", "read"}  # fmt: skip
 """Operators of graphs that only passes make, of several nodes, or that an attribute or data asks

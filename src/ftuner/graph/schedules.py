@@ -58,6 +58,7 @@ SCHEDULES = (
     Schedule("top_k", ("top_k",)),
     Schedule("suppression", ("suppress",)),
     Schedule("trees", ("trees",)),
+    Schedule("coupling", ("couple",)),
     # Of users, in the room of their language.
     Schedule("scheduled", ("scheduled",), prefix="ftuner.tasks."),
 )

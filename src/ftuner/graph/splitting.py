@@ -107,7 +107,7 @@ def split(graph: Graph) -> tuple[Part, ...]:
     """
     parts: list[Part] = []
     inputs = list(graph.inputs)
-    left = _host_first(graph)
+    left = _host_first_and_last(graph)
     while True:
         at = next((i for i, node in enumerate(left) if runs_on_host(node)), None)
         if at is None:
@@ -143,8 +143,9 @@ def divided(graph: Graph, unpads: bool = False) -> SplitGraph:
     return SplitGraph(graph.inputs, graph.outputs, (), graph.constraints, parts, grown, padding)
 
 
-def _host_first(graph: Graph) -> tuple[Node, ...]:
-    """The nodes of a graph, of which host nodes that read nothing of a program come first."""
+def _host_first_and_last(graph: Graph) -> tuple[Node, ...]:
+    """The nodes of a graph, of which host nodes that read nothing of a program come first, and
+    those that no program reads anything of last."""
     known = set(graph.inputs)
     bound = {name for node in graph.nodes for name in node.binds}
     first = []
@@ -155,7 +156,18 @@ def _host_first(graph: Graph) -> tuple[Node, ...]:
             known.update(node.outputs)
             bound.difference_update(node.binds)
     taken = set(first)
-    return (*first, *(node for node in graph.nodes if node not in taken))
+    last: list[Node] = []
+    read: set[Value] = set()
+    dims: set[str] = set()
+    for node in reversed(graph.nodes):
+        apart = read.isdisjoint(node.outputs) and dims.isdisjoint(node.binds)
+        if runs_on_host(node) and apart and node not in taken:
+            last.insert(0, node)
+        else:
+            read.update(node.inputs)
+            dims.update(symbols_of(used_dims(node)))
+    taken.update(last)
+    return (*first, *(node for node in graph.nodes if node not in taken), *last)
 
 
 def _crossing(

@@ -119,7 +119,7 @@ def _loop(
     if len(carried) < len(initial):
         raise malformed("a carried value is missing")
 
-    changed = _changed(body, len(carried))
+    changed = _changed(body, body.inputs[2:], body.outputs[1 : 1 + len(carried)])
     if not changed and len(body.outputs) == 1 + len(carried):
         return carried
 
@@ -144,15 +144,15 @@ def _loop(
     return [*merged(last[: len(changed)]), *last[len(changed) :]]
 
 
-def _changed(graph: GraphRecord, count: int) -> list[int]:
-    """Which of the `count` carried values the body of a loop changes. TensorFlow's loops carry
-    whatever they read, weights included: what stays is read from around the loop, so that a
-    constant stays one."""
+def _changed(graph: GraphRecord, inputs: Sequence[str], outputs: Sequence[str]) -> list[int]:
+    """Which carried values the body of a loop changes, by their names before and after an
+    iteration. TensorFlow's loops carry whatever they read, weights included, and scans of skl2onnx
+    the rows of a table: what stays is read from around the loop, so that a constant stays one."""
     origins: dict[str, str] = {}
     for node in graph.nodes:
         if (node.domain, node.op) == ("", "Identity"):
             origins[node.outputs[0]] = origins.get(node.inputs[0], node.inputs[0])
-    names = zip(graph.inputs[2:], graph.outputs[1 : 1 + count], strict=True)
+    names = zip(inputs, outputs, strict=True)
     return [i for i, (before, after) in enumerate(names) if origins.get(after, after) != before]
 
 
@@ -298,9 +298,22 @@ def _scanned(
     for x, axis in zip(inputs, axes, strict=True):
         require(x.shape[axis], extent, "lengths of what is scanned")
 
+    if len(graph.inputs) != len(states) + len(inputs) or len(graph.outputs) < len(states):
+        raise malformed(
+            f"{len(states)} states, {len(inputs)} scan inputs, {len(graph.inputs)} inputs and "
+            f"{len(graph.outputs)} outputs of the body"
+        )
+    changed = _changed(graph, graph.inputs[: len(states)], graph.outputs[: len(states)])
+
+    def merged(changing: Sequence[Value]) -> list[Value]:
+        """All states, of which these are the ones that iterations change."""
+        found = dict(zip(changed, changing, strict=True))
+        return [found.get(i, state) for i, state in enumerate(states)]
+
     def body(inner: Context, values: Sequence[Operand]) -> Step:
         _expect_few(inner, graph)
-        number, *before = (v for v in values if isinstance(v, Value))
+        number, *changing = (v for v in values if isinstance(v, Value))
+        before = merged(changing)
         last = inner.builder.dims([extent - 1], ())
         at = [last - number if back else number for back in backwards]
         elements = [gather(x, i, axis) for x, i, axis in zip(inputs, at, axes, strict=True)]
@@ -310,12 +323,14 @@ def _scanned(
             counts = number < length
             old = [*before, *(scalar(0, v.dtype) for v in tensors[len(before) :])]
             results = [where(counts, x, y) for x, y in zip(tensors, old, strict=True)]
-        return Step(None, [number + 1, *results[: len(before)]], results[len(before) :])
+        return Step(None, [number + 1, *(results[i] for i in changed)], results[len(before) :])
 
     zero, always = starting()
     trips = context.builder.dims([extent], ())
-    found = _repeated(context, trips, always, [zero, *states], body, 1, node_count(graph))
-    return [v for v in found if isinstance(v, Value)]
+    first = [zero, *(states[i] for i in changed)]
+    found = _repeated(context, trips, always, first, body, 1, node_count(graph))
+    last = [v for v in found if isinstance(v, Value)]
+    return [*merged(last[: len(changed)]), *last[len(changed) :]]
 
 
 def _scan_batch(context: Context, node: NodeView) -> Sequence[Operand]:

@@ -62,8 +62,8 @@ def _normalizer(context: Context, node: NodeView) -> Sequence[Value]:
         raise context.malformed(f"case_change_action {case!r}; expected {', '.join(CASES)}")
     words = node.texts("stopwords") if node.has("stopwords") else ()
     return [context.add(
-        "normalised_text", node.input(0), case=case, stopwords=words,
-        sensitive=node.flag("is_case_sensitive"), count=_count(context, node),
+        "normalised_text", node.input(0), count=_count(context, node),
+        normaliser=(case, words, node.flag("is_case_sensitive")),
     )]  # fmt: skip
 
 
@@ -74,12 +74,20 @@ def _tokenizer(context: Context, node: NodeView) -> Sequence[Value]:
     if bool(pattern) == bool(separators):
         raise context.malformed("expected either separators or tokenexp")
     marks = ("\x02", "\x03") if node.flag("mark") else ()
-    found, _ = context.builder.add_many(
-        "tokens", node.input(0), separators=tuple(_pattern(context, s) for s in separators),
-        pattern=pattern, words=None, least=node.integer("mincharnum"), marks=marks,
-        pad=node.text("pad_value"), count=_count(context, node),
-    )  # fmt: skip
-    return [found]
+    x, normaliser = node.input(0), None
+    counts: tuple[str, ...] = (_count(context, node),)
+    before = context.builder.producer(x)
+    if before is not None and before.op == "normalised_text" and x.rank == 1:
+        # One node of the host normalises and cuts; what is before has one axis for it alone.
+        counts, normaliser = (_count(context, node), *counts), before.attributes["normaliser"]
+        x = before.inputs[0]
+        flat = context.builder.producer(x)
+        x = flat.inputs[0] if flat is not None and flat.op == "reshape" else x
+    return [context.add(
+        "tokens", x, separators=tuple(_pattern(context, s) for s in separators), pattern=pattern,
+        words=None, least=node.integer("mincharnum"), marks=marks, pad=node.text("pad_value"),
+        counts=counts, normaliser=normaliser,
+    )]  # fmt: skip
 
 
 def _tf_idf(context: Context, node: NodeView) -> Sequence[Value]:
@@ -120,7 +128,7 @@ def _tf_idf(context: Context, node: NodeView) -> Sequence[Value]:
         of[columns] = weights
         occurs = where(equal(counts, 0), 0.0, counts.like(1))
         counts = (occurs if mode == "IDF" else counts) * constant(of)
-    return [counts.reshape((*x.shape[:-1], width))]
+    return [counts.reshape((*given.shape[:-1], width))]
 
 
 def _numbered(context: Context, node: NodeView, x: Value, tokens: Mapping[Any, int]) -> Value:
@@ -134,10 +142,10 @@ def _numbered(context: Context, node: NodeView, x: Value, tokens: Mapping[Any, i
     if cut is None or cut.op != "tokens":
         return context.add("translated", x, words=words)
     # No string is made of what is only looked up.
-    found, _ = context.builder.add_many(
-        "tokens", *cut.inputs, **{**cut.attributes, "words": words, "count": _count(context, node)}
+    counts = tuple(_count(context, node) for _ in cut.binds)
+    return context.add(
+        "tokens", *cut.inputs, **{**cut.attributes, "words": words, "counts": counts}
     )
-    return found
 
 
 def _counts(

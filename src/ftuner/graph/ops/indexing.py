@@ -149,7 +149,7 @@ def _reference_gather_nd(x: Any, indices: Any, batch_dims: int, node: str = "") 
 INDEXING = (
     Operator(
         "gather", _infer_gather,
-        lambda x, indices, axis, node="": np.take(x, indices, axis), _define_gather,
+        lambda x, indices, axis, node="": x.take(indices, axis), _define_gather,
         numerics=Numerics.LOOK_UP, moves=True,
     ),
     Operator("gather_elements", _infer_gather_elements, _reference_gather_elements,

@@ -57,19 +57,6 @@ class Words:
         """The value of each of `count` strings."""
         return np.fromiter(map(self._known.__getitem__, words), self.values.dtype, count)
 
-    @cached_property
-    def _characters(self) -> Array:
-        """The values of code points up to that of the last word of one character, and of others."""
-        codes = {ord(word): value for word, value in self._known.items() if len(word) == 1}
-        table = np.full(max(codes, default=-1) + 2, self.values[-1])
-        table[[*codes]] = [*codes.values()]
-        return table
-
-    def of_characters(self, text: str) -> Array:
-        """The value of each character of a text as a string."""
-        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        return np.take(self._characters, codes, mode="clip")
-
     def __repr__(self) -> str:
         return f"{len(self.words)} words"
 
@@ -95,9 +82,9 @@ def _infer_maps(types: Types, attributes: Attributes, require: Require) -> tuple
 
 def _reference_maps(x: Any, keys: Any) -> Any:
     names = keys.tolist()
-    order = sorted(range(len(names)), key=names.__getitem__)
-    if order != [*range(len(names))]:
-        names, x = [names[i] for i in order], x[:, order]
+    ordered = sorted(names)
+    if names != ordered:
+        names, x = ordered, x[:, sorted(range(len(names)), key=names.__getitem__)]
     found = np.empty(len(x), object)
     found[:] = [dict(zip(names, row, strict=True)) for row in x.tolist()]
     return found
@@ -152,6 +139,7 @@ LEARNING = (
     Operator("translated", _infer_translated, _reference_translated, plain=True),
     Operator("maps", _infer_maps, _reference_maps, plain=True),
     Operator("coupled_probabilities", _infer_coupled, _reference_coupled),
+    Operator("couple", _infer_coupled, _reference_coupled),
 )
 """`translated` gives the values of strings.
 
@@ -159,4 +147,5 @@ LEARNING = (
 its numbers. Keys are in ascending order, as in onnxruntime.
 
 `coupled_probabilities` gives the probability of each class, of those that the first class of a pair
-is the right one; pairs are in the order (0, 1), (0, 2), ..., (1, 2), ..."""
+is the right one; pairs are in the order (0, 1), (0, 2), ..., (1, 2), ... `couple` is the same,
+computed by a step."""

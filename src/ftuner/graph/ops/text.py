@@ -52,28 +52,31 @@ def _infer_split(
 ) -> tuple[TensorType, TensorType]:
     _expect_strings(types, "split")
     (x,) = types
-    words = attributes.get("words")
-    pieces = (*x.shape, symbol(attributes["count"]))
-    found = STRING if words is None else words.dtype
-    return TensorType(found, pieces), TensorType(INT64, x.shape)
+    pieces = TensorType(STRING, (*x.shape, symbol(attributes["count"])))
+    return pieces, TensorType(INT64, x.shape)
 
 
-def _padded(
-    flat: Array, lengths: Sequence[int], shape: tuple[int, ...], pad: Any
-) -> tuple[Array, Array]:
-    """Pieces along a new last axis, filled up; and how many there are."""
-    counts, most = np.array(lengths, np.int64), max(lengths, default=0)
+def padded(flat: Array, lengths: Sequence[int], shape: tuple[int, ...], pad: Any) -> Array:
+    """Pieces along a new last axis, filled up."""
+    most = max(lengths, default=0)
     found = flat
     if len(flat) != len(lengths) * most:
         found = np.full((len(lengths), most), pad, flat.dtype)
-        found[np.arange(most) < counts[:, None]] = flat
-    return found.reshape(*shape, most), counts.reshape(shape)
+        found[np.arange(most) < np.array(lengths)[:, None]] = flat
+    return found.reshape(*shape, most)
 
 
 def _reference_split(x: Any, delimiter: str, most: int, count: str) -> Any:
     rows = [t.split(delimiter or None, most) if t else [] for t in x.ravel().tolist()]
-    flat = np.fromiter(chain.from_iterable(rows), object)
-    return _padded(flat, [*map(len, rows)], x.shape, "")
+    flat, lengths = np.fromiter(chain.from_iterable(rows), object), [*map(len, rows)]
+    return padded(flat, lengths, x.shape, ""), np.array(lengths, np.int64).reshape(x.shape)
+
+
+def _infer_tokens(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    _expect_strings(types, "tokens")
+    words, counts = attributes["words"], tuple(map(symbol, attributes["counts"]))
+    shape = types[0].shape if attributes["normaliser"] is None else ()
+    return (TensorType(STRING if words is None else words.dtype, (*shape, *counts)),)
 
 
 class _Spaces(dict[int, int]):
@@ -89,6 +92,22 @@ class _Spaces(dict[int, int]):
 
 _RUNS = re.compile(r"(\[\^?(?:[^\[\]\\^]|\\[wWdDsS.,:;_-])+\])\+")
 """A pattern of one class of characters, once or more."""
+
+
+def byte_classes(pattern: str) -> tuple[bytes, int]:
+    """For each byte of UTF-8 whether it is in matches of a pattern, and the most characters of a
+    match. Matches are characters, or runs of a class of them; there are 0 of other patterns, and of
+    classes of some characters beyond ASCII."""
+    if pattern == ".":
+        return bytes([1]) * 256, 1
+    runs = _RUNS.fullmatch(pattern)
+    if runs is None or not pattern.isascii():
+        return b"", 0
+    matches = expression(runs[1]).match
+    # Classes that name characters of ASCII alone have all others, or none.
+    return bytes([matches(chr(min(code, 128))) is not None for code in range(256)]), 1 << 62
+
+
 BLANKS = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
 BLANKS += "".join(map(chr, range(0x2000, 0x200B)))
 """The characters that `str.split` cuts at."""
@@ -123,12 +142,12 @@ def _between(text: str, separators: tuple[str, ...]) -> list[str]:
 
 def _reference_tokens(
     x: Any, separators: tuple[str, ...], pattern: str, least: int, marks: tuple[str, ...],
-    pad: str, count: str, words: Words | None,
+    pad: str, counts: tuple[str, ...], words: Words | None, normaliser: tuple[Any, ...] | None,
 ) -> Any:  # fmt: skip
-    texts = x.ravel().tolist()
-    if words is not None and pattern == "." and not marks and least <= 1:
-        numbers = words.of_characters("".join(texts))
-        return _padded(numbers, [*map(len, texts)], x.shape, words.value(pad))
+    texts, shape = x.ravel().tolist(), x.shape
+    if normaliser is not None:
+        texts = normalised(texts, *normaliser)
+        shape = (len(texts),)
     rows = [*map(_cut(pattern, separators), texts)]
     if least > 1:
         rows = [[t for t in row if len(t) >= least] for row in rows]
@@ -136,8 +155,8 @@ def _reference_tokens(
         rows = [[*marks[:1], *row, *marks[1:]] for row in rows]
     lengths, flat = [*map(len, rows)], chain.from_iterable(rows)
     if words is None:
-        return _padded(np.fromiter(flat, object, sum(lengths)), lengths, x.shape, pad)
-    return _padded(words.of(flat, sum(lengths)), lengths, x.shape, words.value(pad))
+        return padded(np.fromiter(flat, object, sum(lengths)), lengths, shape, pad)
+    return padded(words.of(flat, sum(lengths)), lengths, shape, words.value(pad))
 
 
 def _infer_normalised(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -153,15 +172,18 @@ def _infer_normalised(types: Types, attributes: Attributes, require: Require) ->
 _CASES: Mapping[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
 
-def _reference_normalised(
-    x: Any, case: str, stopwords: tuple[str, ...], sensitive: bool, count: str
-) -> Any:
-    kept = x.ravel().tolist()
+def normalised(
+    texts: list[str], case: str, stopwords: tuple[str, ...], sensitive: bool
+) -> list[str]:
     if stopwords:
         compared = _CASES["NONE" if sensitive else "LOWER"]
         left_out = {compared(word) for word in stopwords}
-        kept = [t for t in kept if compared(t) not in left_out]
-    kept = [*map(_CASES[case], kept)] or [""]
+        texts = [t for t in texts if compared(t) not in left_out]
+    return (texts if case == "NONE" else [*map(_CASES[case], texts)]) or [""]
+
+
+def _reference_normalised(x: Any, normaliser: tuple[Any, ...], count: str) -> Any:
+    kept = normalised(x.ravel().tolist(), *normaliser)
     return np.array(kept, object).reshape((*x.shape[:-1], len(kept)))
 
 
@@ -169,11 +191,13 @@ TEXT = (
     Operator("join", _infer_joined, np.add),
     Operator("full_match", _infer_matches, _reference_matches, plain=True),
     Operator("split_text", _infer_split, _reference_split, plain=True),
-    Operator("tokens", _infer_split, _reference_tokens, plain=True),
+    Operator("tokens", _infer_tokens, _reference_tokens, plain=True),
     Operator("normalised_text", _infer_normalised, _reference_normalised, plain=True),
 )
 """`join` appends strings to strings, with broadcasting. `full_match` gives whether a regular
 expression matches the whole of each. `split_text` and `tokens` give the pieces of each string along
-a new last axis, whose data-dependent extent is that of the most pieces, and their number; others
-are filled up. `normalised_text` changes the case of strings along the last axis and leaves out
-stopwords; where none is left it gives an empty string."""
+a new last axis, whose data-dependent extent is that of the most pieces; others are filled up.
+`split_text` also gives their number. `normalised_text` changes the case of strings along the last
+axis and leaves out stopwords; where none is left it gives an empty string. `tokens` with a
+`normaliser`, which is what `normalised_text` does, are those of all strings as one axis after
+it."""

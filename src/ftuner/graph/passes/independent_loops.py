@@ -1,15 +1,15 @@
-"""Has iterations that do not depend on each other, and reduce what data bounds, computed by a nest.
+"""Has iterations that do not depend on each other computed by a nest, which has an axis of them.
 
-A loop over the bags of an embedding takes the rows from one offset to the next, and reduces them.
-Their number, an extent, is data, so that a host would bind a program for each iteration. A nest has
-an axis of iterations instead, and each iteration reduces the first elements of its own part.
+A scan over the samples that neighbours are sought among reduces the difference of each to a row. A
+loop over the bags of an embedding takes the rows from one offset to the next, and reduces them:
+their number, an extent, is data, and each iteration reduces the first elements of its own part.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ftuner.core.dim import Dim, symbol, symbols_of
+from ftuner.core.dim import Dim, Shape, symbol, symbols_of
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
@@ -46,12 +46,10 @@ def _carried(node: Node) -> int:
 
 
 def _is_independent(node: Node, around: Surroundings) -> bool:
-    """Whether iterations read nothing of other ones but their number, and data decides extents in
-    them, but none of the results."""
+    """Whether iterations read nothing of other ones but their number, and data decides no extent of
+    the results."""
     body, carried = node.attributes["body"], _carried(node)
     if node.attributes["conditional"] or node.attributes["counts"] or carried > 1:
-        return False
-    if not any(inner.op == "extents" for inner in body.nodes):
         return False
     if carried and (around.read(node.outputs[0]) or scalar(node.inputs[2]) != 0):
         return False
@@ -110,13 +108,16 @@ class _Iterations:
         self._dims: dict[Dim, int] = {}
         self._reduced: tuple[Dim, ...] = ()
         self._stages: tuple[Stage, ...] = ()
-        self._rank = 0
+        self._shape: Shape = ()
+        self._is_checked_before = not self._counts and not body.constraints
+        """Whether nothing is demanded of extents that is known within an iteration alone."""
 
     def nest(self, value: Value, result: Value) -> Nest:
         """The nest of a result that stacks a value of the body."""
-        writer, self._rank = self._writer, result.rank
+        writer, self._shape = self._writer, result.shape
         element = self._element(value, [writer.index(axis) for axis in range(1, result.rank)])
-        if len(writer.steps) > MAX_INLINED_STEPS or not self._stages:
+        checked = any(stage.count is not None for stage in self._stages)
+        if len(writer.steps) > MAX_INLINED_STEPS or not (checked or self._is_checked_before):
             raise _NoNestError
         store = Store(element, tuple(range(result.rank)))
         operands = contiguous([v.type for v in self.operands])
@@ -173,17 +174,23 @@ class _Iterations:
         return [self._writer.integer(0) if n == 1 else left.pop(0) for n in old]
 
     def _reduction(self, node: Node, index: Index) -> int:
-        """The stage that reduces as much of an axis as its extent is. What the body demands of
-        extents is checked there, since data decides them."""
+        """The stage that reduces as much of an axis as its extent is. If data decides that, what
+        the body demands of extents is checked there."""
         writer, (x,), axes = self._writer, node.inputs, node.attributes["axes"]
         one = writer.integer(1)
-        if self._reduced or len(axes) != 1:
+        kept = {writer.index(axis) for axis, n in enumerate(self._shape) if axis and n != 1}
+        # Elements of a result that have one sum would each compute it.
+        if self._reduced or len(axes) != 1 or not kept.issubset(index):
             raise _NoNestError
         extent = x.shape[axes[0]]
-        self._reduced = (self._bound(extent),)
+        counted = not self._counts.keys().isdisjoint(symbols_of([extent]))
+        self._reduced = (self._bound(extent) if counted else extent,)
         at = [*index]
-        at.insert(axes[0], writer.index(self._rank))
+        at.insert(axes[0], writer.index(len(self._shape)))
         value = self._element(x, at)
+        if not counted:
+            self._stages = (Stage(node.attributes["kind"], value),)
+            return writer.step("stage", x.dtype, payload=0)
         count = writer.step("minimum", INT64, self._dim(extent), self._dim(self._reduced[0]))
         for constraint in self._body.constraints:
             if constraint.or_one:

@@ -104,10 +104,10 @@ def optimised(
         graph = halves_in_float32(graph)
         verify(graph, typed)
         # A GPU multiplies the gathered weights as a batch, reads windows from L1, and has the host
-        # choose boxes and run loops.
+        # choose boxes, couple probabilities and run loops.
         passes = (
             *passes, join_halves, recognise_experts, separate_axes, rules.suppression,
-            write_loops_as_nests,
+            rules.coupling, write_loops_as_nests,
         )  # fmt: skip
     if precision:
         passes = (*passes, PRECISIONS[precision].rule)

@@ -263,3 +263,9 @@ def suppression(node: Node) -> Value:
     attributes = {**node.attributes}
     count = attributes.pop("count")
     return apply("kept_boxes", apply("suppress", *node.inputs, **attributes), count=count)
+
+
+@rule("coupled_probabilities")
+def coupling(node: Node) -> Value:
+    """A step computes probabilities of classes."""
+    return apply("couple", node.inputs[0])

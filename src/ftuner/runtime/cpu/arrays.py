@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.codegen.llvm.native.binding_records import ArrayField
+from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.core.dtype import BFLOAT16, DTYPES, DType
 from ftuner.errors import ConfigurationError, DTypeError, OperandError
 from ftuner.graph.arrays import held_in
@@ -47,6 +48,9 @@ DATA_WORD = object.__basicsize__
 field behind the object header, part of NumPy's binary interface (`PyArrayObject_fields.data`).
 Native code reads it there, which saves the microsecond that Python takes to read it."""
 
+LIST_WORD = DATA_WORD + SLOT_BYTES
+"""Offset in a list of the word that holds the address of its items (`PyListObject.ob_item`)."""
+
 MAX_SPREAD_BYTES = 16 << 20
 MAX_SPREAD = 4
 """Limits on a copy that keeps the strides of an array: MAX_SPREAD_BYTES, or MAX_SPREAD times the
@@ -57,8 +61,8 @@ _KNOWN = {np.dtype(name): dtype for name, dtype in DTYPES.items()}
 
 
 def _check_layout() -> None:
-    """Raises ImportError unless arrays are what `ArrayField` says, and tuples what
-    `items_address` says."""
+    """Raises ImportError unless arrays are what `ArrayField` says, tuples what `items_address`
+    says, and lists what `LIST_WORD` says."""
     probe = np.zeros((2, 3, 5))[:, ::2]
     word = id(probe) + DATA_WORD
 
@@ -83,6 +87,9 @@ def _check_layout() -> None:
     arrays = (probe,)
     if read(ctypes.c_void_p, items_address(arrays)) != id(probe):
         raise ImportError("this Python does not lay out tuples as CPython does")
+    items = [probe]
+    if read(ctypes.c_void_p, read(ctypes.c_void_p, id(items) + LIST_WORD)) != id(probe):
+        raise ImportError("this Python does not lay out lists as CPython does")
 
 
 def items_address(arrays: tuple[Array, ...]) -> int:

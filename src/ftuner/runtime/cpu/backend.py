@@ -98,7 +98,7 @@ class CpuBackend(CpuSession, Backend):
 
     def boundary(self, graph: Graph, in_parts: bool, appended: Sequence[Appended] = ()) -> Boundary:
         room = import_module("ftuner.runtime.cpu.boundary")
-        found: Boundary = room.CpuBoundary(graph, appended)
+        found: Boundary = room.CpuBoundary(graph, appended, self.kernels)
         return found
 
 

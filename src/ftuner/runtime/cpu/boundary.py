@@ -14,17 +14,22 @@ from ftuner.graph.appending import Appended
 from ftuner.graph.arrays import texts
 from ftuner.graph.ir import Graph, Node, TensorType
 from ftuner.runtime.backend import Boundary
-from ftuner.runtime.cpu.arrays import Array, any_tensor, as_array, numpy_dtype, tensor_of
+from ftuner.runtime.cpu import words
+from ftuner.runtime.cpu.arrays import DATA_WORD, Array, any_tensor, as_array, numpy_dtype, tensor_of
+from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
 from ftuner.runtime.ops.operands import check_names
 from ftuner.runtime.reference import prepared
+
+OBJECTS = np.dtype(object)
 
 
 class CpuBoundary(Boundary):
     """Check arrays, and copy those that are not aligned and contiguous, but for those that outputs
     append to. Outputs are tensors where an input is one."""
 
-    def __init__(self, graph: Graph, appended: Sequence[Appended]) -> None:
+    def __init__(self, graph: Graph, appended: Sequence[Appended], kernels: Kernels) -> None:
+        self._kernels = kernels
         self._names = [v.name for v in graph.inputs]
         self._set_of_names = frozenset(self._names)
         any_strides = {pair.input for pair in appended}
@@ -35,6 +40,10 @@ class CpuBoundary(Boundary):
             )
             for number, v in enumerate(graph.inputs)
         ]  # fmt: skip
+        strings = [v for v in graph.inputs if v.dtype == STRING]
+        self._are_texts = kernels.runtime.are_texts if strings else None
+        self._gives_strings = any(v.dtype == STRING for _, v in graph.outputs)
+        """Whether an output may show the memory of an input, which is then copied."""
         self._maps = [i for i, (_, v) in enumerate(graph.outputs) if v.dtype.kind == "map"]
         """The outputs that are lists of maps."""
 
@@ -54,9 +63,18 @@ class CpuBoundary(Boundary):
                 and (any_strides or x.flags.carray)
             ):
                 arrays.append(x)
+            elif quick is None and type(x) is np.ndarray and self._is_admitted(x, rank):
+                arrays.append(x.copy() if self._gives_strings else x)
             else:
                 arrays.append(_admitted(x, form))
         return arrays
+
+    def _is_admitted(self, x: Array, rank: int) -> bool:
+        """Whether an array is of strings in row-major order."""
+        assert self._are_texts is not None
+        if x.dtype != OBJECTS or x.ndim != rank or not x.flags.carray:
+            return False
+        return bool(self._are_texts(id(x) + DATA_WORD, x.size, id(str)))
 
     def delivered(self, results: list[Any], feeds: Mapping[str, object]) -> list[Any]:
         if "torch" in sys.modules and any_tensor(*feeds.values()):
@@ -67,6 +85,8 @@ class CpuBoundary(Boundary):
 
     def evaluation(self, node: Node) -> Callable[[Sequence[Array]], list[Array]]:
         run = prepared(node)
+        if "words" in node.attributes:
+            return words.evaluation(node, run, self._kernels.runtime.find_words) or run
         if all(v.dtype != BFLOAT16 for v in node.outputs):
             return run
         dtypes = [numpy_dtype(v.dtype) for v in node.outputs]
@@ -103,7 +123,7 @@ def _admitted(given: object, form: _Form) -> Array:
     except (OperandError, DTypeError) as error:
         raise InputError(str(error)) from None
     if dtype is None:
-        x, dtype = texts(x) if x.dtype.kind in "OSUT" else x, np.dtype(object)
+        x, dtype = texts(x) if x.dtype.kind in "OSUT" else x, OBJECTS
     if x.dtype != dtype:
         raise InputError(f"input {name} has dtype {x.dtype}; the model takes {dtype}")
     if rank == 0 and x.size == 1:

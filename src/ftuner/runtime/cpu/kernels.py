@@ -14,6 +14,8 @@ from typing import Any
 from ftuner.codegen.llvm.native.symbols import (
     DECIDE_SYMBOL,
     FILL_SYMBOL,
+    TEXTS_SYMBOL,
+    WORDS_SYMBOL,
     call_symbol,
     pack_symbol,
     reduce_symbol,
@@ -145,6 +147,19 @@ class NativeRuntime:
             None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
         )(addresses[FILL_SYMBOL])
         """`fill(records, fills, count, addresses, values)`."""
+        self.find_words = ctypes.PYFUNCTYPE(
+            ctypes.c_int64,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+        )(addresses[WORDS_SYMBOL])
+        """`find_words(table, items, count, out, most)`: see `codegen.llvm.native.words`."""
+        self.are_texts = ctypes.PYFUNCTYPE(
+            ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
+        )(addresses[TEXTS_SYMBOL])
+        """`are_texts(items, count, type)`: see there."""
         self._loaded = loaded
 
 

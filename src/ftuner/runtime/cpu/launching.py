@@ -49,19 +49,22 @@ class Launcher:
         Raises:
             IndexRangeError: an index in the data that is out of range.
         """
+        if workers == 1:
+            launch(program, objects, True)
+            ended(program)
+            return
         pool = self._runtime.pool
         alone = True
         try:
-            if workers > 1 and pool.lock.acquire(blocking=False):
+            if pool.lock.acquire(blocking=False):
                 alone = pool.threads < workers and not pool.grow(workers)
             launch(program, objects, alone)
         finally:
-            if workers > 1:
-                try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
-                    pool.lock.release()
-                except RuntimeError:
-                    # Another thread has the lock.
-                    pass
+            try:  # noqa: SIM105, an interrupt within `suppress` would leave it locked
+                pool.lock.release()
+            except RuntimeError:
+                # Another thread has the lock.
+                pass
         ended(program)
 
 
@@ -71,9 +74,9 @@ def ended(program: BoundProgram) -> None:
     Raises:
         IndexRangeError: an index in the data that is out of range.
     """
-    records = program.records
-    failed = program.checked and [found for found in program.checked if records[found[0]]]
-    if failed:
+    if any(program.statuses()):
+        records = program.records
+        failed = [found for found in program.checked if records[found[0]]]
         slot, texts = failed[0]
         number, index, extent = records[slot : slot + Status.SIZE].tolist()
         for slot, _ in failed:

@@ -8,10 +8,12 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, starmap
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,6 +86,8 @@ class BoundProgram(NamedTuple):
     """The extents of `Lowered.appended`."""
     checked: tuple[tuple[int, tuple[str, ...]], ...]
     """The slot of each status, and the texts of status 1, 2 and so on."""
+    statuses: Callable[[], Iterable[int]]
+    """Reads all of them, in a fifth of the time that indexing takes."""
     arena: int
     """The address of the arena when the records were written."""
     buffers: Words
@@ -197,6 +201,9 @@ class ProgramWriter:
         """Steps that depend on extents alone, and the places of what other steps read of them."""
         self._most_kept = min(MAX_INVARIANT_BYTES, hardware.levels[-2].capacity_bytes // 2)
         self._checked = tuple(records.checked)
+        # A getter of one item would not give a tuple.
+        slots = [slot for slot, _ in self._checked] * (2 if len(self._checked) == 1 else 1)
+        self._statuses: Callable[[Any], Iterable[int]] = itemgetter(*slots) if slots else tuple
         self._slots_of = records.slots_of_tasks()
         self._known_fills: RecentlyUsed[object, Words] = RecentlyUsed(MAX_FILLS)
         large_bytes = hardware.tuning.large_output_bytes
@@ -299,7 +306,8 @@ class ProgramWriter:
         makes = self._forms.makes(forms)
         return BoundProgram(
             records, here, outputs, makes, all(make is np.empty for make in makes), rooms, growths,
-            self._checked, base, buffers, groups, arena_bytes, workspace_bytes,
+            self._checked, partial(self._statuses, memoryview(records) if self._checked else ()),
+            base, buffers, groups, arena_bytes, workspace_bytes,
             max([group.worker_bytes for group in groups], default=0), results,
         )  # fmt: skip
 

@@ -42,6 +42,8 @@ class Binding:
             values = None
         if values is None:
             raise self._contradicted(shapes)
+        if not self._constraints:
+            return values
         try:
             sides = self._sides(values)
         except ZeroDivisionError:

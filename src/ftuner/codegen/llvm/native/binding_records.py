@@ -1,5 +1,5 @@
 """Layouts of the records that binding writes for native code, once for a graph or for a shape, and
-of the records of call caches."""
+of the records of call caches and of tables of words."""
 
 from __future__ import annotations
 
@@ -150,3 +150,38 @@ class ArrayField:
     FLAGS = 48
     ALIGNED = 0x100
     WRITEABLE = 0x400
+
+
+class WordTable:
+    """Words that have values; `codegen.llvm.native.words` looks them up."""
+
+    UTF8 = 0
+    """The address of `PyUnicode_AsUTF8AndSize`."""
+    CLASSES = 1
+    """The address of a byte for each byte: whether it is in a word. 0 if each string is a word."""
+    LEAST = 2
+    MOST = 3
+    """Characters of the shortest and of the longest word."""
+    MASK = 4
+    """One less than the number of entries, a power of two."""
+    ENTRIES = 5
+    """The address of a `WordEntry` for each word, at the place of its digest or after that."""
+    TEXTS = 6
+    """The address of the UTF-8 of all words, after which there is a byte."""
+    OTHER = 7
+    """The value of words without an entry."""
+    SIZE = 8
+    HASH_BASIS, HASH_FACTOR = 0xCBF29CE484222325, 0x100000001B3
+    """Of digests by FNV-1a with 64 bits (Fowler, Noll and Vo)."""
+
+
+class WordEntry:
+    """A word of a table, or a free place."""
+
+    DIGEST = 0
+    BEGIN = 1
+    """Where its UTF-8 begins."""
+    BYTES = 2
+    """Of its UTF-8; -1 of a free place."""
+    VALUE = 3
+    SIZE = 4

@@ -22,6 +22,7 @@ from ftuner.codegen.llvm.native.symbols import (
     TAKE_WORKSPACE_SYMBOL,
 )
 from ftuner.codegen.llvm.native.thread_pool import emit_pool
+from ftuner.codegen.llvm.native.words import emit_words
 from ftuner.codegen.llvm.native.work_stealing import emit_chunks
 from ftuner.core.dtype import DTYPES
 from ftuner.hardware.tuning import NativeTuning
@@ -77,6 +78,7 @@ def emit(module: ir.Module, vector_bytes: int, header_bytes: int, tuning: Native
         emit_driver(module, dtype, vector_bytes // dtype.itemsize, tuning)
     emit_program(module, header_bytes, tuning)
     emit_binding(module)
+    emit_words(module, header_bytes)
     emit_workspaces(module)
     for inputs in KNOWN_CALL_INPUTS:
         emit_known_call(module, inputs, header_bytes, tuning)

@@ -12,6 +12,8 @@ POOL_BARRIER_SYMBOL = "ftuner_pool_barrier"
 PROGRAM_SYMBOL = "ftuner_run_program"
 DECIDE_SYMBOL = "ftuner_decide"
 FILL_SYMBOL = "ftuner_fill_records"
+WORDS_SYMBOL = "ftuner_find_words"
+TEXTS_SYMBOL = "ftuner_are_texts"
 TAKE_WORKSPACE_SYMBOL = "ftuner_take_workspace"
 GIVE_WORKSPACE_SYMBOL = "ftuner_give_workspace"
 

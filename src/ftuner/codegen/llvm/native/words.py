@@ -1,0 +1,195 @@
+"""Emits functions on Python's strings, which Python calls with its lock held.
+
+`i64 are_texts(items, count, type)` returns whether `count` objects have one type, that of strings.
+`items` is the place of their address.
+
+`i64 find(words, items, count, out, most)` reads `count` strings; `items` and `out` are the places
+of the addresses of both arrays. It writes the number of words of each string to `out`, then their
+values one string after the other, but for those after the first `most`; returns how many there are.
+A word is a string, or a run of bytes of some classes in its UTF-8. It returns -1 with Python's
+error set for a string that has no UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import llvmlite.ir as ir
+
+from ftuner.codegen.llvm.ir.builder import (
+    I1,
+    I8,
+    I64,
+    PTR,
+    at,
+    call_address,
+    const,
+    pointer_slot,
+    reserve,
+    slot,
+)
+from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.native.binding_records import WordEntry, WordTable
+from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.codegen.llvm.native.symbols import TEXTS_SYMBOL, WORDS_SYMBOL
+
+
+def emit_words(module: ir.Module, header_bytes: int) -> None:
+    """Add the functions to a module. `header_bytes`: the size of the header of a Python object,
+    which ends with its type."""
+    _emit_are_texts(module, header_bytes - SLOT_BYTES)
+    kind = ir.FunctionType(I64, [PTR, PTR, I64, PTR, I64])
+    function = ir.Function(module, kind, WORDS_SYMBOL)
+    words, items, count, out, most = function.args
+    value_of = _emit_look_up(module)
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    utf8_kind = ir.FunctionType(PTR, [PTR, PTR])
+    utf8 = pointer_slot(b, words, WordTable.UTF8)
+    classes = pointer_slot(b, words, WordTable.CLASSES)
+    least, longest = slot(b, words, WordTable.LEAST), slot(b, words, WordTable.MOST)
+    whole = b.icmp_signed("==", slot(b, words, WordTable.CLASSES), const(0))
+    items, lengths = (b.load(place, typ=PTR) for place in (items, out))
+    values = at(b, lengths, b.mul(count, const(SLOT_BYTES)))
+    size, total, place, digest, letters = (reserve(b, I64, SLOT_BYTES) for _ in range(5))
+    b.store(const(0), total)
+
+    def number(cell: ir.Value) -> ir.Value:
+        return b.load(cell, typ=I64)
+
+    def grow(cell: ir.Value, by: ir.Value) -> None:
+        b.store(b.add(number(cell), by), cell)
+
+    with counted_loop(b, 0, count) as i:
+        item = b.load(at(b, items, b.mul(i, const(SLOT_BYTES))), typ=PTR)
+        text = call_address(b, utf8_kind, utf8, [item, size])
+        with b.if_then(b.icmp_unsigned("==", b.ptrtoint(text, I64), const(0)), likely=False):
+            b.ret(const(-1))
+        before, length = number(total), number(size)
+        b.store(const(0), place)
+
+        def byte() -> ir.Value:
+            # At the end is a zero.
+            return b.load(at(b, text, number(place)), typ=I8)
+
+        def is_in_word() -> ir.Value:
+            of_class = b.load(at(b, classes, b.zext(byte(), I64)), typ=I8)
+            return b.icmp_unsigned("!=", of_class, ir.Constant(I8, 0))
+
+        def goes_on() -> ir.Value:
+            """Whether a byte belongs to the word that those before it are of."""
+            more = b.icmp_signed("<", number(letters), longest)
+            more = b.or_(more, b.not_(is_first(b.zext(byte(), I64))))
+            return b.and_(b.and_(is_inside(), is_in_word()), more)
+
+        def is_inside() -> ir.Value:
+            return b.icmp_signed("<", number(place), length)
+
+        def is_first(code: ir.Value) -> ir.Value:
+            """Whether a byte is the first one of a character: others begin with the bits 10."""
+            return b.icmp_unsigned("!=", b.and_(code, const(0xC0)), const(0x80))
+
+        def read_letter() -> None:
+            code = b.zext(byte(), I64)
+            b.store(b.mul(b.xor(number(digest), code), const(WordTable.HASH_FACTOR)), digest)
+            grow(letters, b.zext(is_first(code), I64))
+            grow(place, const(1))
+
+        def look_up(begin: ir.Value) -> None:
+            with b.if_then(b.icmp_signed("<", number(total), most), likely=True):
+                word, bytes_ = at(b, text, begin), b.sub(number(place), begin)
+                found = b.call(value_of, [words, number(digest), word, bytes_])
+                b.store(found, at(b, values, b.mul(number(total), const(SLOT_BYTES))))
+            grow(total, const(1))
+
+        def begin_word() -> ir.Value:
+            b.store(const(WordTable.HASH_BASIS), digest)
+            b.store(const(0), letters)
+            return number(place)
+
+        with b.if_else(whole) as (one, several):
+            with one:
+                begin = begin_word()
+                with _while(b, is_inside):
+                    read_letter()
+                look_up(begin)
+            with several, _while(b, is_inside):
+                with _while(b, lambda: b.and_(is_inside(), b.not_(is_in_word()))):
+                    grow(place, const(1))
+                begin = begin_word()
+                with _while(b, goes_on):
+                    read_letter()
+                some = b.icmp_signed(">", number(letters), const(0))
+                enough = b.icmp_signed(">=", number(letters), least)
+                with b.if_then(b.and_(some, enough)):
+                    look_up(begin)
+        own = b.sub(number(total), before)
+        b.store(own, at(b, lengths, b.mul(i, const(SLOT_BYTES))))
+    b.ret(number(total))
+
+
+def _emit_are_texts(module: ir.Module, type_word: int) -> None:
+    function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64]), TEXTS_SYMBOL)
+    items, count, kind = function.args
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    items = b.load(items, typ=PTR)
+    with counted_loop(b, 0, count) as i:
+        item = b.load(at(b, items, b.mul(i, const(SLOT_BYTES))), typ=PTR)
+        own = b.load(at(b, item, type_word), typ=I64)
+        with b.if_then(b.icmp_unsigned("!=", own, kind), likely=False):
+            b.ret(const(0))
+    b.ret(const(1))
+
+
+def _emit_look_up(module: ir.Module) -> ir.Function:
+    """`i64 look_up(words, digest, word, bytes)`: the value of a word in a table, in which the
+    places after that of its digest are looked at until one is free."""
+    function = ir.Function(
+        module, ir.FunctionType(I64, [PTR, I64, PTR, I64]), "ftuner_look_up_word"
+    )
+    function.linkage = "internal"
+    words, digest, word, length = function.args
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    table, texts = (pointer_slot(b, words, n) for n in (WordTable.ENTRIES, WordTable.TEXTS))
+    mask, place, same = slot(b, words, WordTable.MASK), reserve(b, I64), reserve(b, I64)
+    b.store(digest, place)
+    always = ir.Constant(I1, 1)
+    with _while(b, lambda: always):
+        number = b.and_(b.load(place, typ=I64), mask)
+        entry = at(b, table, b.mul(number, const(WordEntry.SIZE * SLOT_BYTES)))
+        own, begin, value = (
+            slot(b, entry, n) for n in (WordEntry.BYTES, WordEntry.BEGIN, WordEntry.VALUE)
+        )
+        with b.if_then(b.icmp_signed("<", own, const(0))):
+            b.ret(slot(b, words, WordTable.OTHER))
+        equal = b.icmp_unsigned("==", slot(b, entry, WordEntry.DIGEST), digest)
+        with b.if_then(b.and_(equal, b.icmp_unsigned("==", own, length))):
+            known = at(b, texts, begin)
+            b.store(const(0), same)
+
+            def agrees() -> ir.Value:
+                # Both have a byte there: a text ends with a zero.
+                i = b.load(same, typ=I64)
+                x, y = (b.load(at(b, text, i), typ=I8) for text in (known, word))
+                return b.and_(b.icmp_signed("<", i, length), b.icmp_unsigned("==", x, y))
+
+            with _while(b, agrees):
+                b.store(b.add(b.load(same, typ=I64), const(1)), same)
+            with b.if_then(b.icmp_unsigned("==", b.load(same, typ=I64), length)):
+                b.ret(value)
+        b.store(b.add(number, const(1)), place)
+    b.unreachable()
+    return function
+
+
+@contextmanager
+def _while(b: ir.IRBuilder, holds: Callable[[], ir.Value]) -> Iterator[None]:
+    """Emit a loop, which begins with its condition."""
+    head, body, done = (b.append_basic_block(f"while.{x}") for x in ("head", "body", "done"))
+    b.branch(head)
+    b.position_at_end(head)
+    b.cbranch(holds(), body, done)
+    b.position_at_end(body)
+    yield
+    b.branch(head)
+    b.position_at_end(done)
