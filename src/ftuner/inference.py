@@ -229,7 +229,8 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
         read = partial(_read, source, request.batch_axis)
         # A message may be changed after it was loaded.
         kept = isinstance(source, str | PathLike | bytes)
-        found = compile_file(read if kept else cache(read), request, origin)
+        with _without_collections():
+            found = compile_file(read if kept else cache(read), request, origin)
     if request.warm:
         found.prepare(request.warm)
     return found

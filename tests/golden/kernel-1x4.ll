@@ -12,7 +12,7 @@ entry:
   %".14" = mul i64 %"tiles", 1
   br label %"loop.head"
 loop.head:
-  %"index" = phi  i64 [0, %"entry"], [%".231", %"carried.done.4.endif"]
+  %"index" = phi  i64 [0, %"entry"], [%".239", %"carried.done.4.endif"]
   %".16" = icmp slt i64 %"index", %".14"
   br i1 %".16", label %"loop.body", label %"loop.done.4"
 loop.body:
@@ -74,40 +74,40 @@ loop.body.if:
   %".71" = icmp sgt i64 %".63", 0
   br i1 %".71", label %"carried.body", label %"carried.done"
 loop.body.else:
-  %".132" = sdiv i64 %"k", 1
-  %".133" = add i64 %".132", 8
-  %".134" = sub i64 %".133", 1
-  %".135" = sdiv i64 %".134", 8
-  %".136" = icmp sgt i64 %".135", 0
-  br i1 %".136", label %"carried.body.2", label %"carried.done.2"
+  %".136" = sdiv i64 %"k", 1
+  %".137" = add i64 %".136", 8
+  %".138" = sub i64 %".137", 1
+  %".139" = sdiv i64 %".138", 8
+  %".140" = icmp sgt i64 %".139", 0
+  br i1 %".140", label %"carried.body.2", label %"carried.done.2"
 loop.body.endif:
-  %".196" = phi  i64 [%".130", %"carried.done"], [%".194", %"carried.done.2"]
-  %".197" = phi  ptr [%".127", %"carried.done"], [%".191", %"carried.done.2"]
-  %".198" = phi  ptr [%".129", %"carried.done"], [%".192", %"carried.done.2"]
-  %".199" = phi  <4 x float> [%".124", %"carried.done"], [%".193", %"carried.done.2"]
-  %".200" = icmp sgt i64 %".196", 0
-  br i1 %".200", label %"carried.body.4", label %"carried.done.4"
+  %".202" = phi  i64 [%".134", %"carried.done"], [%".200", %"carried.done.2"]
+  %".203" = phi  ptr [%".131", %"carried.done"], [%".197", %"carried.done.2"]
+  %".204" = phi  ptr [%".133", %"carried.done"], [%".198", %"carried.done.2"]
+  %".205" = phi  <4 x float> [%".128", %"carried.done"], [%".199", %"carried.done.2"]
+  %".206" = icmp sgt i64 %".202", 0
+  br i1 %".206", label %"carried.body.4", label %"carried.done.4"
 carried.body:
-  %".73" = phi  i64 [0, %"loop.body.if"], [%".117", %"carried.done.1"]
+  %".73" = phi  i64 [0, %"loop.body.if"], [%".121", %"carried.done.1"]
   %".74" = phi  ptr [%".44", %"loop.body.if"], [%".87", %"carried.done.1"]
   %".75" = phi  ptr [%".49", %"loop.body.if"], [%".96", %"carried.done.1"]
-  %".76" = phi  ptr [%".22", %"loop.body.if"], [%".115", %"carried.done.1"]
-  %".77" = phi  ptr [%".24", %"loop.body.if"], [%".116", %"carried.done.1"]
+  %".76" = phi  ptr [%".22", %"loop.body.if"], [%".118", %"carried.done.1"]
+  %".77" = phi  ptr [%".24", %"loop.body.if"], [%".120", %"carried.done.1"]
   %".78" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.if"], [%".109", %"carried.done.1"]
   %".79" = mul i64 %".61", %".39"
   br label %"loop.head.1"
 carried.done:
-  %".120" = phi  ptr [%".44", %"loop.body.if"], [%".87", %"carried.done.1"]
-  %".121" = phi  ptr [%".49", %"loop.body.if"], [%".96", %"carried.done.1"]
-  %".122" = phi  ptr [%".22", %"loop.body.if"], [%".115", %"carried.done.1"]
-  %".123" = phi  ptr [%".24", %"loop.body.if"], [%".116", %"carried.done.1"]
-  %".124" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.if"], [%".109", %"carried.done.1"]
-  %".125" = mul i64 %".63", %".61"
-  %".126" = mul i64 %".125", 4
-  %".127" = getelementptr i8, ptr %".22", i64 %".126"
-  %".128" = mul i64 %".125", 16
-  %".129" = getelementptr i8, ptr %".24", i64 %".128"
-  %".130" = sub i64 %"k", %".125"
+  %".124" = phi  ptr [%".44", %"loop.body.if"], [%".87", %"carried.done.1"]
+  %".125" = phi  ptr [%".49", %"loop.body.if"], [%".96", %"carried.done.1"]
+  %".126" = phi  ptr [%".22", %"loop.body.if"], [%".118", %"carried.done.1"]
+  %".127" = phi  ptr [%".24", %"loop.body.if"], [%".120", %"carried.done.1"]
+  %".128" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.if"], [%".109", %"carried.done.1"]
+  %".129" = mul i64 %".63", %".61"
+  %".130" = mul i64 %".129", 4
+  %".131" = getelementptr i8, ptr %".22", i64 %".130"
+  %".132" = mul i64 %".129", 16
+  %".133" = getelementptr i8, ptr %".24", i64 %".132"
+  %".134" = sub i64 %"k", %".129"
   br label %"loop.body.endif"
 loop.head.1:
   %"index.1" = phi  i64 [0, %"carried.body"], [%".84", %"loop.body.1"]
@@ -135,9 +135,9 @@ loop.done.1:
   %".96" = getelementptr i8, ptr %".75", i64 %".88"
   br label %"carried.body.1"
 carried.body.1:
-  %".98" = phi  i64 [0, %"loop.done.1"], [%".112", %"carried.body.1"]
-  %".99" = phi  ptr [%".76", %"loop.done.1"], [%".110", %"carried.body.1"]
-  %".100" = phi  ptr [%".77", %"loop.done.1"], [%".111", %"carried.body.1"]
+  %".98" = phi  i64 [0, %"loop.done.1"], [%".114", %"carried.body.1"]
+  %".99" = phi  ptr [%".76", %"loop.done.1"], [%".111", %"carried.body.1"]
+  %".100" = phi  ptr [%".77", %"loop.done.1"], [%".113", %"carried.body.1"]
   %".101" = phi  <4 x float> [%".78", %"loop.done.1"], [%".109", %"carried.body.1"]
   %".102" = getelementptr i8, ptr %".100", i64 %".70"
   call void @"llvm.prefetch.p0"(ptr %".102", i32 0, i32 3, i32 1)
@@ -148,120 +148,128 @@ carried.body.1:
   %".108" = fmul <4 x float> %".107", %".104"
   %".109" = fadd <4 x float> %".108", %".101"
   %".110" = getelementptr i8, ptr %".99", i64 %".64"
-  %".111" = getelementptr i8, ptr %".100", i64 %".65"
-  %".112" = add i64 %".98", 1
-  %".113" = icmp slt i64 %".112", %".60"
-  br i1 %".113", label %"carried.body.1", label %"carried.done.1"
+  %".111" = call ptr asm  "", "=r,0"(ptr %".110")
+  %".112" = getelementptr i8, ptr %".100", i64 %".65"
+  %".113" = call ptr asm  "", "=r,0"(ptr %".112")
+  %".114" = add i64 %".98", 1
+  %".115" = icmp slt i64 %".114", %".60"
+  br i1 %".115", label %"carried.body.1", label %"carried.done.1"
 carried.done.1:
-  %".115" = getelementptr i8, ptr %".76", i64 4
-  %".116" = getelementptr i8, ptr %".77", i64 16
-  %".117" = add i64 %".73", 1
-  %".118" = icmp slt i64 %".117", %".63"
-  br i1 %".118", label %"carried.body", label %"carried.done"
+  %".117" = getelementptr i8, ptr %".76", i64 4
+  %".118" = call ptr asm  "", "=r,0"(ptr %".117")
+  %".119" = getelementptr i8, ptr %".77", i64 16
+  %".120" = call ptr asm  "", "=r,0"(ptr %".119")
+  %".121" = add i64 %".73", 1
+  %".122" = icmp slt i64 %".121", %".63"
+  br i1 %".122", label %"carried.body", label %"carried.done"
 carried.body.2:
-  %".138" = phi  i64 [0, %"loop.body.else"], [%".185", %"carried.done.3"]
-  %".139" = phi  i64 [%".132", %"loop.body.else"], [%".184", %"carried.done.3"]
-  %".140" = phi  ptr [%".44", %"loop.body.else"], [%".156", %"carried.done.3"]
-  %".141" = phi  ptr [%".49", %"loop.body.else"], [%".165", %"carried.done.3"]
-  %".142" = phi  ptr [%".22", %"loop.body.else"], [%".179", %"carried.done.3"]
-  %".143" = phi  ptr [%".24", %"loop.body.else"], [%".180", %"carried.done.3"]
-  %".144" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.else"], [%".178", %"carried.done.3"]
-  %".145" = icmp sgt i64 %".139", 8
-  %".146" = select  i1 %".145", i64 8, i64 %".139"
-  %".147" = mul i64 %".146", 1
-  %".148" = mul i64 %".147", %".39"
+  %".142" = phi  i64 [0, %"loop.body.else"], [%".191", %"carried.done.3"]
+  %".143" = phi  i64 [%".136", %"loop.body.else"], [%".190", %"carried.done.3"]
+  %".144" = phi  ptr [%".44", %"loop.body.else"], [%".160", %"carried.done.3"]
+  %".145" = phi  ptr [%".49", %"loop.body.else"], [%".169", %"carried.done.3"]
+  %".146" = phi  ptr [%".22", %"loop.body.else"], [%".184", %"carried.done.3"]
+  %".147" = phi  ptr [%".24", %"loop.body.else"], [%".186", %"carried.done.3"]
+  %".148" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.else"], [%".182", %"carried.done.3"]
+  %".149" = icmp sgt i64 %".143", 8
+  %".150" = select  i1 %".149", i64 8, i64 %".143"
+  %".151" = mul i64 %".150", 1
+  %".152" = mul i64 %".151", %".39"
   br label %"loop.head.3"
 carried.done.2:
-  %".188" = phi  i64 [%".132", %"loop.body.else"], [%".184", %"carried.done.3"]
-  %".189" = phi  ptr [%".44", %"loop.body.else"], [%".156", %"carried.done.3"]
-  %".190" = phi  ptr [%".49", %"loop.body.else"], [%".165", %"carried.done.3"]
-  %".191" = phi  ptr [%".22", %"loop.body.else"], [%".179", %"carried.done.3"]
-  %".192" = phi  ptr [%".24", %"loop.body.else"], [%".180", %"carried.done.3"]
-  %".193" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.else"], [%".178", %"carried.done.3"]
-  %".194" = srem i64 %"k", 1
+  %".194" = phi  i64 [%".136", %"loop.body.else"], [%".190", %"carried.done.3"]
+  %".195" = phi  ptr [%".44", %"loop.body.else"], [%".160", %"carried.done.3"]
+  %".196" = phi  ptr [%".49", %"loop.body.else"], [%".169", %"carried.done.3"]
+  %".197" = phi  ptr [%".22", %"loop.body.else"], [%".184", %"carried.done.3"]
+  %".198" = phi  ptr [%".24", %"loop.body.else"], [%".186", %"carried.done.3"]
+  %".199" = phi  <4 x float> [<float 0.0, float 0.0, float 0.0, float 0.0>, %"loop.body.else"], [%".182", %"carried.done.3"]
+  %".200" = srem i64 %"k", 1
   br label %"loop.body.endif"
 loop.head.3:
-  %"index.3" = phi  i64 [0, %"carried.body.2"], [%".153", %"loop.body.3"]
-  %".150" = icmp slt i64 %"index.3", %".148"
-  br i1 %".150", label %"loop.body.3", label %"loop.done.2"
+  %"index.3" = phi  i64 [0, %"carried.body.2"], [%".157", %"loop.body.3"]
+  %".154" = icmp slt i64 %"index.3", %".152"
+  br i1 %".154", label %"loop.body.3", label %"loop.done.2"
 loop.body.3:
-  %".151" = getelementptr i8, ptr %".140", i64 %"index.3"
-  call void @"llvm.prefetch.p0"(ptr %".151", i32 0, i32 2, i32 1)
-  %".153" = add nsw i64 %"index.3", 64
+  %".155" = getelementptr i8, ptr %".144", i64 %"index.3"
+  call void @"llvm.prefetch.p0"(ptr %".155", i32 0, i32 2, i32 1)
+  %".157" = add nsw i64 %"index.3", 64
   br label %"loop.head.3"
 loop.done.2:
-  %".156" = getelementptr i8, ptr %".140", i64 %".148"
-  %".157" = mul i64 %".147", %".48"
+  %".160" = getelementptr i8, ptr %".144", i64 %".152"
+  %".161" = mul i64 %".151", %".48"
   br label %"loop.head.4"
 loop.head.4:
-  %"index.4" = phi  i64 [0, %"loop.done.2"], [%".162", %"loop.body.4"]
-  %".159" = icmp slt i64 %"index.4", %".157"
-  br i1 %".159", label %"loop.body.4", label %"loop.done.3"
+  %"index.4" = phi  i64 [0, %"loop.done.2"], [%".166", %"loop.body.4"]
+  %".163" = icmp slt i64 %"index.4", %".161"
+  br i1 %".163", label %"loop.body.4", label %"loop.done.3"
 loop.body.4:
-  %".160" = getelementptr i8, ptr %".141", i64 %"index.4"
-  call void @"llvm.prefetch.p0"(ptr %".160", i32 0, i32 2, i32 1)
-  %".162" = add nsw i64 %"index.4", 64
+  %".164" = getelementptr i8, ptr %".145", i64 %"index.4"
+  call void @"llvm.prefetch.p0"(ptr %".164", i32 0, i32 2, i32 1)
+  %".166" = add nsw i64 %"index.4", 64
   br label %"loop.head.4"
 loop.done.3:
-  %".165" = getelementptr i8, ptr %".141", i64 %".157"
-  %".166" = getelementptr i8, ptr %".142", i64 64
-  call void @"llvm.prefetch.p0"(ptr %".166", i32 0, i32 3, i32 1)
+  %".169" = getelementptr i8, ptr %".145", i64 %".161"
+  %".170" = getelementptr i8, ptr %".146", i64 64
+  call void @"llvm.prefetch.p0"(ptr %".170", i32 0, i32 3, i32 1)
   br label %"carried.body.3"
 carried.body.3:
-  %".169" = phi  i64 [0, %"loop.done.3"], [%".181", %"carried.body.3"]
-  %".170" = phi  ptr [%".142", %"loop.done.3"], [%".179", %"carried.body.3"]
-  %".171" = phi  ptr [%".143", %"loop.done.3"], [%".180", %"carried.body.3"]
-  %".172" = phi  <4 x float> [%".144", %"loop.done.3"], [%".178", %"carried.body.3"]
-  %".173" = load <4 x float>, ptr %".171", align 4
-  %".174" = load float, ptr %".170", align 4
-  %".175" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".174", i64 0
-  %".176" = shufflevector <4 x float> %".175", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
-  %".177" = fmul <4 x float> %".176", %".173"
-  %".178" = fadd <4 x float> %".177", %".172"
-  %".179" = getelementptr i8, ptr %".170", i64 4
-  %".180" = getelementptr i8, ptr %".171", i64 16
-  %".181" = add i64 %".169", 1
-  %".182" = icmp slt i64 %".181", %".146"
-  br i1 %".182", label %"carried.body.3", label %"carried.done.3"
+  %".173" = phi  i64 [0, %"loop.done.3"], [%".187", %"carried.body.3"]
+  %".174" = phi  ptr [%".146", %"loop.done.3"], [%".184", %"carried.body.3"]
+  %".175" = phi  ptr [%".147", %"loop.done.3"], [%".186", %"carried.body.3"]
+  %".176" = phi  <4 x float> [%".148", %"loop.done.3"], [%".182", %"carried.body.3"]
+  %".177" = load <4 x float>, ptr %".175", align 4
+  %".178" = load float, ptr %".174", align 4
+  %".179" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".178", i64 0
+  %".180" = shufflevector <4 x float> %".179", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
+  %".181" = fmul <4 x float> %".180", %".177"
+  %".182" = fadd <4 x float> %".181", %".176"
+  %".183" = getelementptr i8, ptr %".174", i64 4
+  %".184" = call ptr asm  "", "=r,0"(ptr %".183")
+  %".185" = getelementptr i8, ptr %".175", i64 16
+  %".186" = call ptr asm  "", "=r,0"(ptr %".185")
+  %".187" = add i64 %".173", 1
+  %".188" = icmp slt i64 %".187", %".150"
+  br i1 %".188", label %"carried.body.3", label %"carried.done.3"
 carried.done.3:
-  %".184" = sub i64 %".139", %".146"
-  %".185" = add i64 %".138", 1
-  %".186" = icmp slt i64 %".185", %".135"
-  br i1 %".186", label %"carried.body.2", label %"carried.done.2"
+  %".190" = sub i64 %".143", %".150"
+  %".191" = add i64 %".142", 1
+  %".192" = icmp slt i64 %".191", %".139"
+  br i1 %".192", label %"carried.body.2", label %"carried.done.2"
 carried.body.4:
-  %".202" = phi  i64 [0, %"loop.body.endif"], [%".214", %"carried.body.4"]
-  %".203" = phi  ptr [%".197", %"loop.body.endif"], [%".212", %"carried.body.4"]
-  %".204" = phi  ptr [%".198", %"loop.body.endif"], [%".213", %"carried.body.4"]
-  %".205" = phi  <4 x float> [%".199", %"loop.body.endif"], [%".211", %"carried.body.4"]
-  %".206" = load <4 x float>, ptr %".204", align 4
-  %".207" = load float, ptr %".203", align 4
-  %".208" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".207", i64 0
-  %".209" = shufflevector <4 x float> %".208", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
-  %".210" = fmul <4 x float> %".209", %".206"
-  %".211" = fadd <4 x float> %".210", %".205"
-  %".212" = getelementptr i8, ptr %".203", i64 4
-  %".213" = getelementptr i8, ptr %".204", i64 16
-  %".214" = add i64 %".202", 1
-  %".215" = icmp slt i64 %".214", %".196"
-  br i1 %".215", label %"carried.body.4", label %"carried.done.4"
+  %".208" = phi  i64 [0, %"loop.body.endif"], [%".222", %"carried.body.4"]
+  %".209" = phi  ptr [%".203", %"loop.body.endif"], [%".219", %"carried.body.4"]
+  %".210" = phi  ptr [%".204", %"loop.body.endif"], [%".221", %"carried.body.4"]
+  %".211" = phi  <4 x float> [%".205", %"loop.body.endif"], [%".217", %"carried.body.4"]
+  %".212" = load <4 x float>, ptr %".210", align 4
+  %".213" = load float, ptr %".209", align 4
+  %".214" = insertelement <4 x float> <float undef, float undef, float undef, float undef>, float %".213", i64 0
+  %".215" = shufflevector <4 x float> %".214", <4 x float> <float undef, float undef, float undef, float undef>, <4 x i32> <i32 0, i32 0, i32 0, i32 0>
+  %".216" = fmul <4 x float> %".215", %".212"
+  %".217" = fadd <4 x float> %".216", %".211"
+  %".218" = getelementptr i8, ptr %".209", i64 4
+  %".219" = call ptr asm  "", "=r,0"(ptr %".218")
+  %".220" = getelementptr i8, ptr %".210", i64 16
+  %".221" = call ptr asm  "", "=r,0"(ptr %".220")
+  %".222" = add i64 %".208", 1
+  %".223" = icmp slt i64 %".222", %".202"
+  br i1 %".223", label %"carried.body.4", label %"carried.done.4"
 carried.done.4:
-  %".217" = phi  ptr [%".197", %"loop.body.endif"], [%".212", %"carried.body.4"]
-  %".218" = phi  ptr [%".198", %"loop.body.endif"], [%".213", %"carried.body.4"]
-  %".219" = phi  <4 x float> [%".199", %"loop.body.endif"], [%".211", %"carried.body.4"]
-  %".220" = mul i64 %".11", 0
-  %".221" = getelementptr i8, ptr %".28", i64 %".220"
-  %".222" = getelementptr i8, ptr %"context", i64 40
-  %".223" = load i64, ptr %".222"
-  %".224" = icmp ne i64 %".223", 0
-  br i1 %".224", label %"carried.done.4.if", label %"carried.done.4.endif"
+  %".225" = phi  ptr [%".203", %"loop.body.endif"], [%".219", %"carried.body.4"]
+  %".226" = phi  ptr [%".204", %"loop.body.endif"], [%".221", %"carried.body.4"]
+  %".227" = phi  <4 x float> [%".205", %"loop.body.endif"], [%".217", %"carried.body.4"]
+  %".228" = mul i64 %".11", 0
+  %".229" = getelementptr i8, ptr %".28", i64 %".228"
+  %".230" = getelementptr i8, ptr %"context", i64 40
+  %".231" = load i64, ptr %".230"
+  %".232" = icmp ne i64 %".231", 0
+  br i1 %".232", label %"carried.done.4.if", label %"carried.done.4.endif"
 carried.done.4.if:
-  %".226" = load <4 x float>, ptr %".221", align 4
-  %".227" = fadd <4 x float> %".219", %".226"
+  %".234" = load <4 x float>, ptr %".229", align 4
+  %".235" = fadd <4 x float> %".227", %".234"
   br label %"carried.done.4.endif"
 carried.done.4.endif:
-  %".229" = phi  <4 x float> [%".219", %"carried.done.4"], [%".227", %"carried.done.4.if"]
-  store <4 x float> %".229", ptr %".221", align 4
-  %".231" = add nsw i64 %"index", 1
+  %".237" = phi  <4 x float> [%".227", %"carried.done.4"], [%".235", %"carried.done.4.if"]
+  store <4 x float> %".237", ptr %".229", align 4
+  %".239" = add nsw i64 %"index", 1
   br label %"loop.head"
 loop.done.4:
   ret void

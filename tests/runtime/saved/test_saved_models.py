@@ -341,15 +341,18 @@ def test_a_file_that_is_loaded_again_keeps_nothing_more(saved: Path) -> None:
 
 
 def test_collections_go_on_after_a_load(saved: Path, tmp_path: Path) -> None:
-    path = tmp_path / "model.ftuner"
-    path.write_bytes(b"")
+    empty, other = tmp_path / "model.ftuner", tmp_path / "model.onnx"
+    empty.write_bytes(b"")
+    other.write_bytes(b"no model")
     for enabled in (True, False):
         (gc.enable if enabled else gc.disable)()
         try:
             ftuner.load(saved)
-            with pytest.raises(ftuner.ParseError):
-                ftuner.load(path)
             assert gc.isenabled() == enabled
+            for path in (empty, other):
+                with pytest.raises(ftuner.FTunerError):
+                    ftuner.load(path)
+                assert gc.isenabled() == enabled
         finally:
             gc.enable()
 

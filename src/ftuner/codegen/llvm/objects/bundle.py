@@ -131,4 +131,4 @@ def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -
     programs = PROGRAM_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL
     symbols = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, *programs, *workspaces, *entries, *calls
     arguments = (vector_bytes, header_bytes, tuning)
-    return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols)
+    return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols, inlines=False)

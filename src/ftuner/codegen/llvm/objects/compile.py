@@ -7,6 +7,7 @@ from importlib import import_module
 
 import llvmlite.ir as ir
 
+from ftuner.codegen.llvm.ir.text import module_text
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.jit import Target, compile_object
 
@@ -21,7 +22,8 @@ def bundle_module(bundle: Bundle, target: Target) -> ir.Module:
 
 def compile_bundle(bundle: Bundle, target: Target) -> bytes:
     """The object file of a bundle."""
-    return compile_object(bundle_module(bundle, target), target, bundle.inlines)
+    text = module_text(bundle_module(bundle, target))
+    return compile_object(text, target, bundle.inlines)
 
 
 def answer(request: tuple[Bundle, Target]) -> bytes:

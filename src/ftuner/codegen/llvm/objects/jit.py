@@ -150,6 +150,7 @@ def _optimised(module: Any, target: Target, inlines: bool) -> Any:
     else:
         # Only these passes of the pipeline change a kernel; they take a tenth of its time.
         passes = llvm.create_new_module_pass_manager()
+        passes.add_always_inliner_pass()
         passes.add_sroa_pass()
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
@@ -159,7 +160,8 @@ def _optimised(module: Any, target: Target, inlines: bool) -> Any:
 
 def compile_object(module: Any, target: Target, inlines: bool = False) -> bytes:
     """Optimise an IR module (an `llvmlite.ir.Module` or IR text) and return the object file.
-    `inlines`: use the whole pipeline, for functions that call each other."""
+    `inlines`: use the whole pipeline, for functions that call each other; otherwise only those are
+    inlined that ask for it."""
     return bytes(_machine(target).emit_object(_optimised(module, target, inlines)))
 
 
