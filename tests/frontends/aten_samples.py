@@ -25,8 +25,8 @@ from ftuner.runtime.reference import run_reference
 # Its messages, which pytest would keep, take longer than the tests.
 logging.getLogger("torch.__trace").disabled = True
 
-UNDEFINED = ("empty", "new_empty")
-"""Operators whose elements are whatever memory held."""
+UNDEFINED = ("empty", "new_empty", "rand_like", "randn")
+"""Operators whose elements are whatever memory held, or random."""
 ANY_ORDER = ("topk", "sort", "msort", "argsort", "kthvalue", "median", "mode")
 """Operators that choose among equal elements as they like: positions are not compared."""
 

@@ -52,6 +52,8 @@ def reason(node: fx.Node, device: torch.device) -> str:
     assert isinstance(node.target, torch._ops.OpOverload)
     if name_of(node.target) not in ATEN:
         return "no importer"
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return "draws numbers of torch's generator"
     results, *operands = ([x.meta.get("val")] for x in (node, *node.all_input_nodes))
     for value in pytree.tree_leaves(results):
         why = _reason_of(value, device)
