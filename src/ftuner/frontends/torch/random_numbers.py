@@ -12,6 +12,8 @@ from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Value, building
 
+DRAWING = ("rand.default", "rand_like.default", "randn.default", "randn_like.default")
+
 
 @aten("rand", kind="random_uniform")
 @aten("randn", kind="random_normal")
