@@ -1,7 +1,8 @@
 """`python -m benchmarks.torch_zoo`: published architectures, straight from `transformers`.
 
 Each is compiled once by `ftuner.compile`, with the inputs that its file of `benchmarks.zoo` is
-exported with, and compared with PyTorch at other shapes. Nothing is timed but compiling.
+exported with, and compared with PyTorch at other shapes; or by `torch.compile`, with `--dynamo`.
+Nothing is timed but compiling.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from benchmarks.zoo.architecture import KEPT, SHAPES, SIZES, Architecture
 from benchmarks.zoo.checking import REFUSED, RIGHT, WRONG, difference
 from benchmarks.zoo.exporting import built
 from benchmarks.zoo.table import ARCHITECTURES
+from ftuner.torch import backend, explain
 
 
 def arguments(
@@ -88,17 +90,57 @@ def checked(row: Architecture, size: str) -> dict[str, Any]:
         except ftuner.FTunerError as error:
             why = f"{row.extents(shape)}: {type(error).__name__}: {error}"
             return found | {"verdict": REFUSED, "why": why}
-        if type(outputs) is not type(wanted):
-            return found | {"verdict": WRONG, "why": f"a {type(outputs).__name__}"}
-        own, other = (
-            [x.numpy() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-            for result in (outputs, wanted)
-        )
-        why = difference(own, other) if len(own) == len(other) else f"{len(own)} outputs"
-        if why:
-            return found | {"verdict": WRONG, "why": f"{row.extents(shape)}: {why}"}
-        apart = [abs(x - y).max() for x, y in zip(own, other, strict=True) if x.size]
-        found["error"] = max([found["error"], *map(float, apart)])
+        compare(found, outputs, wanted, row.extents(shape))
+    return found
+
+
+def compare(found: dict[str, Any], outputs: Any, wanted: Any, extents: Mapping[str, int]) -> None:
+    """Note in a verdict how far outputs are apart, or that they are wrong."""
+    if type(outputs) is not type(wanted):
+        found |= {"verdict": WRONG, "why": f"{extents}: a {type(outputs).__name__}"}
+        return
+    own, other = (
+        [x.numpy() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        for result in (outputs, wanted)
+    )
+    why = difference(own, other) if len(own) == len(other) else f"{len(own)} outputs"
+    if why:
+        found |= {"verdict": WRONG, "why": f"{extents}: {why}"}
+        return
+    apart = [abs(x - y).max() for x, y in zip(own, other, strict=True) if x.size]
+    found["error"] = max([found["error"], *map(float, apart)])
+
+
+def checked_by_dynamo(row: Architecture, size: str) -> dict[str, Any]:
+    """The verdict on an architecture by `torch.compile`: also the least `share` of operators that
+    ftuner computes in a call, what is `left` to PyTorch, and the number of `graphs` that torch had
+    traced after each shape."""
+    torch.manual_seed(0)
+    network = built(row, SIZES[size])
+    network(**arguments(row, network, KEPT))
+    traced = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        traced.append(graph)
+        return backend(graph, inputs)
+
+    torch._dynamo.reset()
+    run = torch.compile(network, backend=counting, dynamic=True)
+    found: dict[str, Any] = {
+        "verdict": RIGHT, "why": "", "error": 0.0, "share": 1.0, "left": {}, "graphs": [],
+    }  # fmt: skip
+    for shape in (KEPT, *range(SHAPES)):
+        wanted = network(**arguments(row, network, shape))
+        outputs = []
+
+        def call(outputs: list[Any] = outputs, **given: Any) -> None:
+            outputs.append(run(**given))
+
+        explained = explain(call, **arguments(row, network, shape))
+        found["share"] = min(found["share"], explained.share)
+        found["left"] |= explained.left
+        found["graphs"].append(len(traced))
+        compare(found, outputs[0], wanted, row.extents(shape))
     return found
 
 
@@ -106,21 +148,23 @@ def main(
     size: Annotated[str, typer.Option(help=f"One of {', '.join(SIZES)}.")] = "small",
     only: Annotated[str, typer.Option(help="Architectures to keep, by name.")] = "",
     results: Annotated[Path | None, typer.Option(help="Folder; by default the machine's.")] = None,
+    dynamo: Annotated[bool, typer.Option(help="Whether torch.compile compiles.")] = False,
 ) -> None:
     """Check all architectures, print and save the results as JSON."""
     names = only.split(",") if only else list(ARCHITECTURES)
-    path = (results or results_here()).resolve() / f"torch-zoo-{size}.json"
+    kind, check = ("torch-zoo-dynamo", checked_by_dynamo) if dynamo else ("torch-zoo", checked)
+    path = (results or results_here()).resolve() / f"{kind}-{size}.json"
     threads = torch.get_num_threads()
-    document = header("torch-zoo", size, threads, machine.describe()) | {"results": []}
+    document = header(kind, size, threads, machine.describe()) | {"results": []}
     for name in names:
         row = ARCHITECTURES[name]
         with torch.no_grad():
             found = {"label": name, "kind": row.kind}
             try:
-                found |= checked(row, size)
+                found |= check(row, size)
             except Exception as error:  # A network itself, or torch, raises anything.
                 found |= {"verdict": "crashed", "why": f"{type(error).__name__}: {error}"}
-        told = [f"{found[key]:.2g}" for key in ("error", "compile_s") if key in found]
+        told = [f"{found[key]:.2g}" for key in ("error", "compile_s", "share") if key in found]
         line = f"{name:>24} {found['verdict']:>8} {' '.join(told):>12} {found['why'][:400]}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
         document["results"].append(found)

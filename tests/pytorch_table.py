@@ -17,7 +17,7 @@ from ftuner.frontends.torch.registry import ATEN, name_of
 PATH = Path(__file__).parent.parent / "docs" / "pytorch-operators.md"
 LEFT_OUT = {
     "training": ("backward",),
-    "random numbers: PyTorch draws them from generators of its own": ("rand", "randn", "randperm"),
+    "random permutations": ("randperm",),
     "statistics that are updated in place: call `module.eval()`": ("_native_batch_norm_legit",),
     "reads memory without regard to the tensor's axes": ("as_strided",),
     "tells how a tensor is stored": ("sym_is_contiguous", "sym_storage_offset", "sym_stride"),

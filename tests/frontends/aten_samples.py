@@ -20,13 +20,14 @@ from ftuner.frontends.torch.exported import decompositions
 from ftuner.frontends.torch.importer import Imported, Output, import_fx
 from ftuner.frontends.torch.nodes import called, unsupported
 from ftuner.runtime.cpu.arrays import array_of, tensor_of
+from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.reference import run_reference
 
 # Its messages, which pytest would keep, take longer than the tests.
 logging.getLogger("torch.__trace").disabled = True
 
-UNDEFINED = ("empty", "new_empty")
-"""Operators whose elements are whatever memory held."""
+UNDEFINED = ("empty", "new_empty", "rand_like", "randn")
+"""Operators whose elements are whatever memory held, or random."""
 ANY_ORDER = ("topk", "sort", "msort", "argsort", "kthvalue", "median", "mode")
 """Operators that choose among equal elements as they like: positions are not compared."""
 
@@ -85,6 +86,7 @@ def missing(module: fx.GraphModule) -> set[str]:
 def by_reference(found: Imported, operands: Sequence[torch.Tensor]) -> list[Any]:
     """The outputs of an imported graph."""
     arrays = [array_of(x.contiguous(), "an operand") for x in operands]
+    arrays.append(RandomKeys(0).next())
     results = run_reference(found.graph, arrays[: len(found.graph.inputs)])
     return [
         tensor_of(results[leaf.number].copy()) if isinstance(leaf, Output) else leaf

@@ -413,6 +413,44 @@ def test_what_is_no_program() -> None:
         ftuner.compile(Eigen(), (torch.ones(3, 3),))
 
 
+class Drawing(nn.Module):  # type: ignore[name-defined, misc]
+    """Draws random numbers of several types."""
+
+    def forward(self, x: Any) -> Any:
+        rows = x.shape[0]
+        normal, half = torch.randn_like(x), torch.rand_like(x, dtype=torch.bfloat16)
+        return normal, half, torch.rand(rows, 3), torch.randn(2, rows, dtype=torch.float64)
+
+
+def test_random_numbers_are_those_of_the_seed() -> None:
+    x = torch.ones(200, 50)
+    first, second = (ftuner.compile(Drawing(), (x[:5],), random_seed=3) for _ in range(2))
+    found, again = first(x), first(x)
+    assert all(map(torch.equal, found, second(x)))
+    assert not any(map(torch.equal, found, again))
+    for y, wanted in zip(found, Drawing()(x), strict=True):
+        assert (y.shape, y.dtype) == (wanted.shape, wanted.dtype)
+        torch.testing.assert_close(y.double().mean(), wanted.double().mean(), atol=0.2, rtol=0)
+        torch.testing.assert_close(y.double().std(), wanted.double().std(), atol=0.2, rtol=0)
+
+
+class Counting(nn.Module):  # type: ignore[name-defined, misc]
+    def forward(self, x: Any, weights: Any) -> Any:
+        counted = torch.bincount(x), torch.bincount(x, minlength=9)
+        return *counted, torch.bincount(x, weights), torch.bincount(x, weights.to(torch.int32))
+
+
+def test_integers_are_counted() -> None:
+    model = ftuner.compile(Counting(), (torch.arange(4), torch.ones(4)))
+    for x in (torch.tensor([3, 3, 0, 11, 3]), torch.tensor([2]), torch.zeros(0, dtype=torch.int64)):
+        weights = torch.randn(x.shape)
+        for y, wanted in zip(model(x, weights), Counting()(x, weights), strict=True):
+            # Of nothing, PyTorch gives integers also with weights.
+            torch.testing.assert_close(y, wanted, check_dtype=bool(x.numel()))
+    with pytest.raises(ftuner.errors.IndexRangeError):
+        model(torch.tensor([1, -1, 3]), torch.ones(3))
+
+
 class Eigen(nn.Module):  # type: ignore[name-defined, misc]
     def forward(self, x: Any) -> Any:
         return torch.linalg.eigvalsh(x)

@@ -42,6 +42,18 @@ def shares(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
+def test_random_numbers_are_those_of_pytorch() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return computed(computed(x) + torch.randn_like(x)) + torch.rand(x.shape[0], 1)
+
+    run, x = compiled(function), torch.randn(3, 4)
+    with torch.no_grad():
+        found, wanted = ((torch.manual_seed(5), f(x))[1] for f in (run, function))
+        same(found, wanted)
+        left = [text for text in explain(run, x).left if "torch's generator" in text]
+        assert [text.split(".")[0] for text in left] == ["randn_like", "rand"]
+
+
 def test_control_flow_that_depends_on_data() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         y = computed(x)
@@ -205,6 +217,93 @@ def test_parameters_that_change() -> None:
         for _ in range(4):
             module[0].bias.add_(1)
             same(run(x), module(x))
+
+
+def _added(x: torch.Tensor) -> None:
+    x.data += 0.5
+
+
+def _copied(x: torch.Tensor) -> None:
+    x.data.copy_(torch.randn(x.shape))
+
+
+def _replaced(x: torch.Tensor) -> None:
+    x.data = torch.randn(x.shape)
+
+
+def _replaced_twice(x: torch.Tensor) -> None:
+    """The second may be where the elements were before the first."""
+    x.data = x.data * 2
+    x.data = x.data * 2
+
+
+def _written_by_numpy(x: torch.Tensor) -> None:
+    x.detach().numpy()[...] += 0.5
+
+
+def _negated(x: torch.Tensor) -> None:
+    x.data.neg_()
+
+
+@pytest.mark.parametrize(
+    "write", [_added, _copied, _replaced, _replaced_twice, _written_by_numpy, _negated]
+)
+@pytest.mark.parametrize("name", ["0.weight", "0.bias", "scale"])
+def test_parameters_written_without_a_new_version(
+    write: Callable[[torch.Tensor], None], name: str
+) -> None:
+    module = mlp()
+    module.register_parameter("scale", nn.Parameter(torch.tensor(1.5)))
+    run, x = compiled(lambda x: module(x) * module.scale), torch.randn(3, WIDTH)
+    parameter = dict(module.named_parameters())[name]
+    with torch.no_grad():
+        for _ in range(2):
+            same(run(x), module(x) * module.scale)
+            version = parameter._version
+            write(parameter)
+            assert parameter._version == version
+            same(run(x), module(x) * module.scale)
+            assert parameter._version > version
+
+
+class _Adapted(nn.Linear):
+    """A layer that an adapter of low rank is merged into, as the package peft does it."""
+
+    def __init__(self) -> None:
+        super().__init__(256, 256)
+        self.down, self.up = torch.randn(2, 256), torch.randn(256, 2)
+
+    def merge(self, sign: int) -> None:
+        self.weight.data += sign * (self.up @ self.down)
+
+
+def test_an_adapter_is_merged() -> None:
+    """Also where a second graph shares the packed weights of the first."""
+    layers = [_Adapted() for _ in range(3)]
+    module = nn.Sequential(*layers)
+    first, second = compiled(module), compiled(lambda x: module(x) + 1)
+    x = torch.randn(5, 256)
+    with torch.no_grad():
+        for sign in (1, -1, 1):
+            same(first(x), module(x))
+            for layer in layers:
+                layer.merge(sign)
+            same(second(x), module(x) + 1)
+            same(first(x), module(x))
+
+
+def test_other_parameters_are_packed_again_with_one_that_was_written() -> None:
+    """A write of one element may not be seen; with one that is, it is."""
+    module = nn.Linear(512, 512)
+    run, x = compiled(module), torch.randn(5, 512)
+    with torch.no_grad():
+        run(x)
+        module.weight.data[7, 5] = 100
+        module.bias.data += 1
+        same(run(x), module(x))
+        module.weight.data[9, 5] = 100
+        torch.autograd.graph.increment_version(module.parameters())
+        same(run(x), module(x))
 
 
 def test_modules_of_one_class() -> None:

@@ -11,9 +11,10 @@ to PyTorch. What torch makes of shapes is for the caller to say:
   `torch.fx.experimental._config.use_duck_shape = False` makes them two.
 - `torch._dynamo.config.allow_rnn = True` has torch trace LSTMs, which it otherwise leaves out.
 
-Parameters are packed once for all graphs, and again when their version or address changes. A write
-that torch does not count as one, through NumPy or `parameter.data`, is not seen: call
-`torch._dynamo.reset()` after it.
+Parameters are packed once for all graphs, and again when their version, address or elements change.
+Of the elements each call compares a few words of each parameter on the CPU (`fingerprints`), as
+writes through `parameter.data` and NumPy change no version. After such a write of a few elements,
+or of a parameter on a GPU, call `torch.autograd.graph.increment_version(module.parameters())`.
 """
 
 from ftuner.torch.dynamo import backend

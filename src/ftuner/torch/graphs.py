@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd.graph import increment_version
 
 from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import GraphError, UnsupportedKernelError, UnsupportedOperatorError
+from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.importer import NodeError
 from ftuner.frontends.torch.registry import name_of
 from ftuner.models import Model
@@ -67,6 +69,7 @@ class _State:
 
     versions: list[int]
     addresses: list[int]
+    fingerprint: Fingerprint
     division: Division
     run: Any
     """Takes what the graph takes."""
@@ -114,6 +117,7 @@ class CompiledGraph:
             state is None
             or list(map(_version, parameters)) != state.versions
             or list(map(_address, parameters)) != state.addresses
+            or not state.fingerprint.holds()
         ):
             with _COMPILATION:
                 state = self._compiled(given)
@@ -153,26 +157,32 @@ class CompiledGraph:
             states.pop(key, None)
 
         state = states[key] = _State(
-            list(map(_version, parameters)), list(map(_address, parameters)), division, run,
+            list(map(_version, parameters)), list(map(_address, parameters)),
+            Fingerprint(parameters), division, run,
             watched=[weakref.ref(x, gone) for x in parameters],
         )  # fmt: skip
         return state
 
     def _moving(self, given: tuple[Any, ...]) -> set[int]:
-        """The inputs that keep changing, by those that changed since the state was made."""
+        """The inputs that keep changing, by those that changed since the state was made. If one was
+        written without a new version, all get one: others may have been, too."""
         parameters = self._parameters(given)
         state = self._states.get(self._key(parameters, given))
-        if state is None or state.runs > FEW_RUNS:
+        if state is None:
             return set()
-        found = set()
-        for i, x, version, address in zip(
-            self._constants, parameters, state.versions, state.addresses, strict=True
-        ):
-            if (x._version, x.data_ptr()) != (version, address):
-                self._changes[i] = self._changes.get(i, 0) + 1
-                if self._changes[i] > 1:
-                    found.add(i)
-        return found
+        written = list(map(operator.ne, map(_address, parameters), state.addresses))
+        if not any(written):
+            written = state.fingerprint.changed()
+        counted = list(map(operator.ne, map(_version, parameters), state.versions))
+        if any(map(operator.gt, written, counted)):
+            increment_version(parameters)
+        if state.runs > FEW_RUNS:
+            return set()
+        numbers = zip(self._constants, written, counted, strict=True)
+        changed = {i for i, *how in numbers if any(how)}
+        for i in changed:
+            self._changes[i] = self._changes.get(i, 0) + 1
+        return {i for i in changed if self._changes[i] > 1}
 
 
 def _is_number(node: fx.Node) -> bool:

@@ -28,12 +28,21 @@ from ftuner.core.dim import (
     quotient,
     remainder,
 )
-from ftuner.core.dtype import FLOAT64
+from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.algebra import scalar, sqrt
+from ftuner.graph.algebra import apply, scalar, sqrt
+from ftuner.graph.checks import origin
 from ftuner.graph.ir import Value, building
 
 Symbolic = torch.SymInt | torch.SymFloat
+
+
+def extent_of(x: Value) -> Dim:
+    """The one element of a tensor, which is 0 or more, as an extent; named after the node that is
+    imported."""
+    row = x.reshape((1,)).cast(INT64)
+    node = origin().partition(" ")[0]
+    return apply("extents", row, counts=(f"{node}_count",)).shape[0]
 
 
 class Extents:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import INT64
+from ftuner.frontends.torch.dims import extent_of
 from ftuner.frontends.torch.ordering import search
 from ftuner.frontends.torch.registry import aten
 from ftuner.frontends.torch.views import axis_of
@@ -69,9 +70,7 @@ def _repeated(repeats: Value, output_size: Dim | None = None) -> Value:
     count = output_size
     if count is None:
         total = concat([ends.like(0).reshape((1,)), ends], 0)
-        last = total.slice(0, ends.shape[0], 1)
-        node = origin().partition(" ")[0]
-        count = apply("extents", last, counts=(f"{node}_count",)).shape[0]
+        count = extent_of(total.slice(0, ends.shape[0], 1))
     row = iota(count)
     return search(ends, row, right=True)
 

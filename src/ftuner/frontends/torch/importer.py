@@ -23,7 +23,7 @@ from ftuner.errors import (
     UnsupportedOperatorError,
 )
 from ftuner.frontends.torch.complex_numbers import PARTS, Complex, applied, is_complex
-from ftuner.frontends.torch.dims import Branch, Extents, equality
+from ftuner.frontends.torch.dims import Branch, Extents, equality, extent_of
 from ftuner.frontends.torch.nodes import (
     CHECKS,
     CHOICE,
@@ -38,7 +38,6 @@ from ftuner.frontends.torch.nodes import (
 )
 from ftuner.frontends.torch.promotion import Real
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, imported
-from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
 from ftuner.graph.inner import choose
 from ftuner.graph.ir import Array, Graph, TensorType, Value
@@ -47,8 +46,8 @@ from ftuner.runtime.cpu.arrays import array_of
 for _room in (
     "activations", "attention", "convolution", "creation", "embedding", "indexing",
     "normalisation", "ordering",
-    "pointwise", "pooling", "products", "rearranging", "recurrent", "reductions", "resizing",
-    "views",
+    "pointwise", "pooling", "products", "random_numbers", "rearranging", "recurrent", "reductions",
+    "resizing", "views",
 ):  # fmt: skip
     import_module(f"ftuner.frontends.torch.{_room}")
 
@@ -196,8 +195,7 @@ class _Importer:
             found = self.values[node] = Real(x.reshape(()).cast(dtype_of(torch.float64)))
             self.extents.reals[given.node.expr] = found.value
         elif isinstance(given, torch.SymInt):
-            row = x.reshape((1,)).cast(INT64)
-            dim = apply("extents", row, counts=(f"{node.name}_count",)).shape[0]
+            dim = extent_of(x)
             self.extents.note(given, dim)
             self.values[node] = dim
         else:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftuner.core.dim import Dim, product
-from ftuner.core.dtype import BOOL, INT64, UINT8
+import numpy as np
+
+from ftuner.core.dim import Dim, maximum, product
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT64, UINT8
 from ftuner.core.functions import neutral
+from ftuner.frontends.torch.dims import extent_of
 from ftuner.frontends.torch.pointwise import floor_quotient
 from ftuner.frontends.torch.promotion import Operand, indices, promoted, truth, valued
 from ftuner.frontends.torch.registry import aten
@@ -199,6 +202,21 @@ def _scatter(x: Value, dim: int, index: Value, src: Operand, *, kind: str) -> Va
     given = valued(src, x.dtype)
     src = given if isinstance(src, Value) else given.broadcast(index.shape)
     return _scattered(x, dim, index, src, kind)
+
+
+@aten("bincount")
+def _counted(x: Value, weights: Value | None = None, minlength: Dim = 0) -> Value:
+    """How often each integer from 0 to the largest is in x, or the sums of its weights."""
+    x = x.cast(INT64)
+    ends = concat([x + 1, x.like(0).reshape((1,))], 0)
+    count = maximum(extent_of(ends.reduce("maximum", [0], False)), minlength)
+    if weights is None:
+        src = scalar(1, INT64).broadcast(x.shape)
+    else:
+        src = weights.cast(weights.dtype if weights.dtype in (FLOAT32, FLOAT64) else FLOAT64)
+    # A negative integer is no position from the end: it is refused at run time.
+    at = where(x < 0, np.iinfo(np.int64).max, x)
+    return _scattered(src.like(0).broadcast((count,)), 0, at, src, "add")
 
 
 _KINDS = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum", "mean": "add"}

@@ -11,6 +11,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ftuner.core.fork_safety import fork_safe_lock
+from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.graph.ir import Array
 from ftuner.runtime.shared_weights import SharedWeights
 
@@ -20,7 +21,7 @@ _weakly: Any = StorageWeakRef
 
 class StorageWeights(SharedWeights):
     """Weights by the memory that they were made of: all graphs of a parameter share what is packed
-    of it, and its elements are not read to find out. Safe to use from several threads."""
+    of it, and few of its elements are read to find out. Safe to use from several threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +43,8 @@ class StorageWeights(SharedWeights):
             return super()._digest(array)
         address, strides = array.__array_interface__["data"][0], array.strides
         memory = (self._number(owner.untyped_storage()), owner._version)
-        return repr((memory, address, array.dtype.str, array.shape, strides)).encode()
+        words = Fingerprint([owner]).words
+        return repr((memory, words, address, array.dtype.str, array.shape, strides)).encode()
 
     def _number(self, storage: torch.UntypedStorage) -> int:
         known = self._storages.get(storage._cdata)
