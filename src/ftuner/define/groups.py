@@ -99,6 +99,7 @@ def _checked(members: Sequence[Recurrence], names: Names) -> Group:
                 f"{one.name} and {first.name} read each other; expected one shape and one type",
                 one.place,
             )
+    for one in members:
         _expect_computable(one, members)
         for read in reads_of(one.value, members):
             moved = delays(read, one, names)

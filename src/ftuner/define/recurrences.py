@@ -12,6 +12,8 @@ all reads within a group are at the element's own index, but for earlier positio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any
 
 from ftuner.define.elements import (
     FLOAT,
@@ -91,7 +93,24 @@ def recurrence(
     if type not in TYPES or kind_of(type) != "float":
         raise wrong(f"a recurrence of {type!r}; expected a type of floats")
     shape = tuple(map(extent_of, extents))
-    return lambda function: Recurrence(function, shape, type, where)
+
+    def made(function: Callable[..., Operand]) -> Recurrence:
+        expect_parameters(function, len(shape), where)
+        return Recurrence(function, shape, type, where)
+
+    return made
+
+
+def expect_parameters(body: Callable[..., Any], rank: int, where: str) -> None:
+    """Raise DefinitionError unless a function takes an index for each axis."""
+    code = getattr(body, "__code__", None)
+    at = where if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    try:
+        signature(body).bind(*range(rank))
+    except TypeError as error:
+        raise wrong(
+            f"an array with {rank} axes is a function of {rank} indices: {error}", at
+        ) from None
 
 
 def reached(roots: Sequence[Element]) -> tuple[Recurrence, ...]:

@@ -18,7 +18,7 @@ from ftuner.define.elements import (
     typed,
     wrong,
 )
-from ftuner.define.recurrences import Recurrence, reached
+from ftuner.define.recurrences import Recurrence, expect_parameters, reached
 from ftuner.define.signature import Signature
 from ftuner.errors import DefinitionError, FTunerError
 
@@ -97,7 +97,7 @@ def traced(
         elif isinstance(body, Recurrence):
             value = _called(body.__getitem__, (index,), {}, where)
         elif callable(body) and not isinstance(body, Element | Tensor):
-            _expect_parameters(body, len(index), where)
+            expect_parameters(body, len(index), where)
             value = element(_called(body, index, {}, where))
         else:
             shown = "nothing" if body is None else type(body).__name__
@@ -136,17 +136,6 @@ def _called(
         if trace is not None and trace.tb_frame.f_code.co_filename != __file__:
             where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         raise DefinitionError(f"{where}: {type(error).__name__}: {error}") from error
-
-
-def _expect_parameters(body: Callable[..., Any], rank: int, where: str) -> None:
-    code = getattr(body, "__code__", None)
-    at = where if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-    try:
-        signature(body).bind(*range(rank))
-    except TypeError as error:
-        raise wrong(
-            f"a result with {rank} axes is a function of {rank} indices: {error}", at
-        ) from None
 
 
 def _expect_bound(result: Result) -> None:
