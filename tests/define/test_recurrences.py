@@ -202,6 +202,7 @@ def test_files_use_recurrences(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(model(x=x, k=keep)["y"], wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_modules_use_recurrences() -> None:
     import torch
