@@ -67,8 +67,8 @@ def rotary(x: Any, positions: Any) -> Any:
 
 def depthwise(x: Any, w: Any) -> Any:
     taps, channels = w.shape
-    windows = functional.conv1d(x.mT, w.T[:, None], padding=taps // 2, groups=channels)
-    return windows.mT
+    windows = functional.conv1d(x.transpose(1, 2), w.T[:, None], padding=taps // 2, groups=channels)
+    return windows.transpose(1, 2)
 
 
 def windowed(q: Any, k: Any, v: Any) -> Any:

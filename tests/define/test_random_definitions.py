@@ -13,7 +13,7 @@ from tests.define.random_definitions import (
     scanned_arrays,
 )
 
-CORE, SCANS = 12, 6
+CORE, SCANS = 12, 4
 
 
 def seeds(core: int) -> list[Any]:
