@@ -74,6 +74,17 @@ def echoed(x: Any, length: Any) -> Any:
     return near, lambda i, j: near[i, j] - far[t - 1 - i, j]
 
 
+@ftuner.operator("(..., t, n) -> (..., t)")
+def pooled(x: Any) -> Any:
+    """Nothing but axes of a batch are left beside the one that a step reduces."""
+
+    @recurrence(*x.shape)
+    def h(i: Any, s: Any) -> Any:
+        return where(i > 0, h[i - 1, s] / 2, 0) + x[i, s]
+
+    return lambda i: sum(h[i, s] for s in axis)
+
+
 def scan_operands(lead: tuple[int, ...], t: int, d: int, n: int) -> list[Any]:
     x, b = random(*lead, t, d), random(*lead, t, n)
     return [x, abs(x) + 0.1, -abs(random(d, n)), b, b * 2]
@@ -89,6 +100,8 @@ def test_extents_are_any(t: int, d: int, n: int) -> None:
     expect_meaning(smoothed, random(n, t, d), random(d))
     expect_meaning(fibonacci, random(t))
     expect_meaning(echoed, random(t, d), random(n))
+    for lead in ((), (1,), (3,)):
+        expect_meaning(pooled, random(*lead, t, n))
 
 
 def test_operands_have_any_strides_and_dtype() -> None:

@@ -186,13 +186,14 @@ class Uses:
 
 
 def uses_of(
-    definition: Definition, group: Group, bounds: Bounds, known: Iterable[Recurrence]
+    definition: Definition, group: Group, bounds: Bounds, known: Iterable[Recurrence], lead: int
 ) -> Uses:
     """What a definition makes of the arrays of a group.
 
     Args:
         bounds: of the definition.
         known: the recurrences that are computed before.
+        lead: the number of axes `...`.
     """
     own = {id(one.value) for one in group.members}
     left = [root for root in definition.roots if id(root) not in own]
@@ -205,7 +206,7 @@ def uses_of(
             continue
         visited.add(id(one))
         if isinstance(one, Reduction):
-            axes = _over(one, group, bounds, later)
+            axes = _over(one, group, bounds, later, lead if group.batched else 0)
             if axes and reduced in ((), axes):
                 fused.append(one)
                 reduced = axes
@@ -227,7 +228,7 @@ def position_of(one: Reduction, group: Group) -> tuple[Element, ...]:
 
 
 def _over(
-    one: Reduction, group: Group, bounds: Bounds, later: Iterable[Recurrence]
+    one: Reduction, group: Group, bounds: Bounds, later: Iterable[Recurrence], lead: int
 ) -> tuple[int, ...]:
     """The axes of a group's arrays that a reduction is over; none if a step of the group cannot
     compute it."""
@@ -243,7 +244,7 @@ def _over(
         one.type == first.type and len(set(at)) == len(at) and group.axis not in axes
         and {at[number] for number in axes} == over and one.body.free <= {*at}
         # Something is left along which a step has vectors.
-        and (len(axes) < len(at) - 1 or group.batched)
+        and len(axes) < len(at) - 1 + lead
         and all(isinstance(x, Index) and bounds.extent(x) == bounds.axis_extent(first, number)
                 for number, x in enumerate(at))
         and not any(isinstance(x, Reduction) and _depends(x, group.members) for x in inner)

@@ -97,7 +97,7 @@ class Lowering:
             self._computed[array] = self.array(array, array.batched)
             return
         known = [x for x in definition.recurrences if x in self._computed]
-        uses = uses_of(definition, group, self.bounds, known)
+        uses = uses_of(definition, group, self.bounds, known, len(self.batch))
         found = scan(self, group, uses)
         self._computed |= zip(uses.whole, found, strict=False)
         batch = _batch_labels(len(self.batch)) if group.batched else ""

@@ -11,18 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftuner.core.dim import (
-    Dim,
-    ceil_quotient,
-    product,
-    symbol,
-)
+from ftuner.core.dim import Dim, ceil_quotient, product, symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64
 from ftuner.core.evaluation import Renaming
 from ftuner.core.functions import neutral
-from ftuner.define.elements import (
-    Reduction,
-)
+from ftuner.define.elements import Reduction
 from ftuner.define.groups import MOST_DELAYS, Group, Uses, position_of, reads_of
 from ftuner.define.recurrences import Recurrence
 from ftuner.define.values import Lowering
@@ -143,7 +136,8 @@ class _Writer(Elements):
         return self._along is not None
 
     def _innermost(self) -> int | None:
-        """The axis of lanes: the last one that is long enough; None if there is none."""
+        """The axis of lanes: the last one that is long enough; None if there is none. What a step
+        reduces is always in lanes."""
 
         def at_least(count: int) -> list[int]:
             long = [
@@ -151,7 +145,8 @@ class _Writer(Elements):
             ]
             return long[-1:]
 
-        return next(iter([*at_least(FEW), *at_least(2)]), None)
+        least = 0 if self._reduced else 2
+        return next(iter([*at_least(FEW), *at_least(2), *at_least(least)]), None)
 
     # The program.
 
