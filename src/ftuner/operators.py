@@ -17,6 +17,7 @@ from ftuner.core.dim import maximum
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.define.binding import Operands, expect_equal
 from ftuner.define.bounds import Bounds
+from ftuner.define.groups import groups
 from ftuner.define.meaning import meaning
 from ftuner.define.signature import Signature, parsed
 from ftuner.define.tracing import Definition, parameters, traced
@@ -35,6 +36,7 @@ from ftuner.graph.ir import Value, building
 from ftuner.inference import Model, compile
 from ftuner.runtime.devices import CPU
 from ftuner.runtime.ops.operands import on_gpu
+from ftuner.tasks.recurrences import scan
 from ftuner.tasks.step import OPERATOR as SCHEDULED
 
 _Given = tuple[tuple[str, type, Any], ...]
@@ -213,6 +215,7 @@ class Operator:
         if found is None:
             named = {name: value for name, _, value in given}
             found = traced(self._function, self.signature, named, self._where)
+            groups(found.recurrences, self._operands.extents)
             for need in Bounds(found, self._operands.extents).needs:
                 if isinstance(need.dim, int) and need.dim < 0:
                     raise DefinitionError(need.text)
@@ -232,7 +235,8 @@ class Operator:
         schedule = self._schedule
         if schedule is not None and all(x.dtype == schedule.dtype for x in operands):
             self._operands.bound([x.shape for x in operands], require)
-            return [*building().add_many(SCHEDULED, *operands, schedule=schedule)]
+            extents = (*schedule.extents_of([x.shape for x in operands]).values(),)
+            return [*building().add_many(SCHEDULED, *operands, schedule=schedule, extents=extents)]
         return self.defined(operands, given)
 
     def defined(self, operands: Sequence[Value], given: _Given = ()) -> list[Value]:
@@ -243,7 +247,7 @@ class Operator:
         bounds = Bounds(definition, names)
         for need in bounds.needs:
             require(need.count * maximum(-need.dim, 0), 0, need.text)
-        return values(definition, operands, bounds, batch, dtypes)
+        return values(definition, operands, bounds, batch, dtypes, scan)
 
     def _expect_count(self, operands: Sequence[object]) -> None:
         names = self._operands.names

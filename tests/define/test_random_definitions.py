@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from tests.define.random_definitions import random_arrays, random_operator
-
-CORE = 12
-
-
-@pytest.mark.parametrize(
-    "seed", [*range(CORE), *(pytest.param(s, marks=pytest.mark.full) for s in range(CORE, 200))]
+from tests.define.random_definitions import (
+    random_arrays,
+    random_operator,
+    random_recurrence,
+    scanned_arrays,
 )
+
+CORE, SCANS = 12, 4
+
+
+def seeds(core: int) -> list[Any]:
+    return [*range(core), *(pytest.param(s, marks=pytest.mark.full) for s in range(core, 200))]
+
+
+@pytest.mark.parametrize("seed", seeds(CORE))
 def test_random_definitions_agree_with_numpy_at_several_shapes(seed: int) -> None:
     operator = random_operator(seed)
     for number in range(3):
@@ -20,3 +29,14 @@ def test_random_definitions_agree_with_numpy_at_several_shapes(seed: int) -> Non
             assert got.shape == want.shape
             scale = max(1.0, float(np.abs(want).max()))
             np.testing.assert_allclose(got / scale, want / scale, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("seed", seeds(SCANS))
+def test_random_recurrences_agree_with_numpy_at_several_shapes(seed: int) -> None:
+    operator = random_recurrence(seed)
+    for number in range(2):
+        arrays = scanned_arrays(10 * seed + number)
+        got, want = operator(*arrays), operator.reference(*arrays)
+        assert got.shape == want.shape
+        scale = max(1.0, float(np.abs(want).max(initial=0)))
+        np.testing.assert_allclose(got / scale, want / scale, rtol=2e-3, atol=2e-4)

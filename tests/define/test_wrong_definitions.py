@@ -19,6 +19,7 @@ from ftuner.define import (
     exp,
     mean,
     prod,
+    recurrence,
     sum,
     where,
 )
@@ -54,7 +55,69 @@ def loops(x: Any) -> Any:
     return lambda i: sum(x[k] for _ in range(2) for k in axis)
 
 
+def scan(body: Callable[..., Any], *extents: Any, **options: Any) -> Callable[..., Any]:
+    """A definition with an array `h` of the shape of `x`, or of some extents."""
+
+    def defined(x: Any) -> Any:
+        @recurrence(*(extents or x.shape), **options)
+        def h(i: Any, j: Any) -> Any:
+            return body(h, x, i, j)
+
+        return h
+
+    return defined
+
+
+def apart(x: Any) -> Any:
+    t, c = x.shape
+
+    @recurrence(t, c)
+    def h(i: Any, j: Any) -> Any:
+        return where(i > 0, g[i - 1, 0], 0) + x[i, j]
+
+    @recurrence(t, c + 1)
+    def g(i: Any, j: Any) -> Any:
+        return h[i, 0]
+
+    return h
+
+
+def captured(x: Any) -> Any:
+    def element(i: Any, j: Any) -> Any:
+        return recurrence(*x.shape)(lambda k, m: x[k, j])[i, j]
+
+    return element
+
+
+TC = "(t, c) -> (t, c)"
 WRONG: list[Case] = [
+    # Recurrences.
+    (TC, scan(lambda h, x, i, j: h[i - 1, j]), "axis 0 of h has t elements"),
+    (TC, scan(lambda h, x, i, j: h[i, j]), "made of itself at that index"),
+    (TC, scan(lambda h, x, i, j: where(i < 5, h[i + 1, j], 0)), "along axis 0 at a later position"),
+    (TC, scan(lambda h, x, i, j: where(i > 0, h[i - 1, 0], 0)), "that is not its own"),
+    (TC, scan(lambda h, x, i, j: where(i > 0, h[i // 2, j], 0)), "that is not its own"),
+    (TC, scan(lambda h, x, i, j: where((i > 0) & (j > 0), h[i - 1, j - 1], 0)), "the axes 0 and 1"),
+    (
+        TC,
+        scan(lambda h, x, i, j: where(i > 0, h[i - 1, j], 0) + where(j > 0, h[i, j - 1], 0)),
+        "the axes 0 and 1",
+    ),
+    (
+        TC,
+        scan(lambda h, x, i, j: where(i > 0, sum(h[i - 1, k] for k in axis), 0)),
+        "within a reduction",
+    ),
+    (TC, scan(lambda h, x, i, j: where(i > 0, x[cast(h[i - 1, j], "int64"), j], 0)), "as int64"),
+    (TC, scan(lambda h, x, i, j: where(i > 0, h[i - 1], 0)), "read at 1 indices"),
+    (TC, scan(lambda h, x, i, j: x[i, j] > 0), "an element of h is bool"),
+    (TC, scan(lambda h, x, i, j: y), "NameError"),  # type: ignore[name-defined]  # noqa: F821
+    (TC, scan(lambda h, x, i, j: x[i, j], 3), "a function of 1 indices"),
+    (TC, scan(lambda h, x, i, j: x[i, j], type="int"), "expected a type of floats"),
+    (TC, lambda x: recurrence()(lambda: x[0, 0]), "one extent or more"),
+    (TC, lambda x: recurrence(x[0, 0])(lambda i: i), "data cannot change it"),
+    (TC, apart, "expected one shape and one type"),
+    (TC, captured, "an index of another function"),
     # Names and Python.
     (ONE, lambda x: lambda i: y[i], "NameError: name 'y'"),  # type: ignore[name-defined]  # noqa: F821
     (ONE, lambda x: lambda i: x[i].sqrt(), "AttributeError"),

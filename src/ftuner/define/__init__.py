@@ -18,6 +18,7 @@ from ftuner.define.functions import (
     sum,
     where,
 )
+from ftuner.define.recurrences import recurrence
 
 
 def __getattr__(name: str) -> Callable[..., Element]:
@@ -25,5 +26,6 @@ def __getattr__(name: str) -> Callable[..., Element]:
 
 
 __all__ = [
-    "all", "any", "argmax", "argmin", "axis", "cast", "max", "mean", "min", "prod", "sum", "where",
+    "all", "any", "argmax", "argmin", "axis", "cast", "max", "mean", "min", "prod", "recurrence",
+    "sum", "where",
 ]  # fmt: skip

@@ -12,8 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum, product, quotient
-from ftuner.define.elements import Apply, Element, Extent, Index, Number, Read, Reduction, Tensor
-from ftuner.define.tracing import Definition, elements_of, operands_of
+from ftuner.define.elements import (
+    Apply,
+    Element,
+    Extent,
+    Index,
+    Number,
+    Read,
+    Reduction,
+    Tensor,
+    elements_of,
+    operands_of,
+)
+from ftuner.define.tracing import Definition
 
 Names = Mapping[str, Dim]
 INSIDE, PADDED, DATA = "inside", "padded", "data"
@@ -111,11 +122,11 @@ class Bounds:
         self._found: dict[Read, list[str]] = {}
         self._visited: set[tuple[int, tuple[int, ...]]] = set()
         self._facts: dict[tuple[int, bool], list[Linear]] = {}
-        for result in definition.results:
-            for one in elements_of(result.value):
+        for root in definition.roots:
+            for one in elements_of(root):
                 if isinstance(one, Index) and one.extent is None:
                     self._expect_equal(one)
-            self._visit(result.value)
+            self._visit(root)
 
     def kinds(self, read: Read) -> Sequence[str]:
         """For each axis of a read, whether it is `INSIDE`, `PADDED` or chosen by `DATA`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -219,6 +219,13 @@ class Reduction(Element):
     body: Element
 
 
+def new_index(extent: Element | None, where: str) -> Index:
+    """A new index, which is free in itself."""
+    found = Index(INDEX, frozenset(), where, extent)
+    object.__setattr__(found, "free", frozenset({found}))
+    return found
+
+
 class Tensor:
     """An operand of the operator that is being defined. `x[i, j]` is an element of it; `x.shape`
     are the extents of its axes, without those that `...` of the signature stands for."""
@@ -256,6 +263,31 @@ class Tensor:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise wrong(f"{self.name} has no {name}; it has shape, and elements {self.name}[i, ...]")
+
+
+def operands_of(one: Element) -> tuple[Element, ...]:
+    """The elements that an element is computed from."""
+    match one:
+        case Read():
+            return one.at
+        case Apply():
+            return one.arguments
+        case Reduction():
+            return (one.body, *one.axes)
+    return ()
+
+
+def elements_of(root: Element) -> Iterator[Element]:
+    """Each element within one, once, after those that it is computed from."""
+    left, visited = [(root, False)], set[int]()
+    while left:
+        one, ready = left.pop()
+        if ready:
+            yield one
+        elif id(one) not in visited:
+            visited.add(id(one))
+            left.append((one, True))
+            left += [(inner, False) for inner in operands_of(one)]
 
 
 def element(value: object) -> Element:
@@ -315,6 +347,23 @@ def made(function: str, type_: str, arguments: tuple[Element, ...]) -> Element:
 def converted(one: Element, type_: str) -> Element:
     """An element in a type, which it is converted to if it is another."""
     return one if one.type == type_ else made("cast", type_, (one,))
+
+
+def typed(value: Element, type_: str, what: str) -> Element:
+    """An element in the type that is declared for it, which weak ones take. `what`: the element.
+
+    Raises:
+        DefinitionError: it has another type.
+    """
+    if value.type == type_:
+        return value
+    if value.type == INDEX or (value.type == NUMBER and type_ != INDEX):
+        common([value, Element(type_, frozenset(), "")], what)
+        return converted(value, type_)
+    raise wrong(
+        f"{what} is {value.type}, its signature says {type_}; convert it with cast(x, type)",
+        value.place,
+    )
 
 
 def _divided(x: Element, y: Element) -> Element:

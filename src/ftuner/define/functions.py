@@ -32,11 +32,12 @@ from ftuner.define.elements import (
     element,
     kind_of,
     made,
+    new_index,
     place,
     wrong,
 )
 
-_OPENED: ContextVar[list[Index] | None] = ContextVar("_OPENED", default=None)
+OPENED: ContextVar[list[Index] | None] = ContextVar("OPENED", default=None)
 """The axes of the reduction that is being written."""
 
 
@@ -48,26 +49,29 @@ class Axis:
 
     def __call__(self, extent: Operand) -> Axis:
         """An axis of a given extent: arithmetic on extents and numbers."""
-        found = element(extent)
-        if found.type != INDEX or found.free or not _is_extent(found):
-            raise wrong("an axis is as long as extents and numbers say; data cannot change it")
-        return Axis(found)
+        return Axis(extent_of(extent))
 
     def __iter__(self) -> Iterator[Index]:
-        opened = _OPENED.get()
+        opened = OPENED.get()
         if opened is None:
             raise wrong(
                 "axis is iterated over outside of a reduction; import sum, max, min, any and all "
                 "from ftuner.define, and write sum(... for k in axis)"
             )
-        # An index is free in itself, which it cannot name before it is made.
-        found = Index(INDEX, frozenset(), place(), self._extent)
-        object.__setattr__(found, "free", frozenset({found}))
+        found = new_index(self._extent, place())
         opened.append(found)
         yield found
 
 
 axis = Axis(None)
+
+
+def extent_of(value: Operand) -> Element:
+    """Arithmetic on extents and numbers, as an element."""
+    found = element(value)
+    if found.type != INDEX or found.free or not _is_extent(found):
+        raise wrong("an axis is as long as extents and numbers say; data cannot change it")
+    return found
 
 
 def _is_extent(one: Element) -> bool:
@@ -81,7 +85,7 @@ def _consumed(elements: object, what: str) -> tuple[list[Element], tuple[Index, 
     if isinstance(elements, Element | Tensor | float | int) or not isinstance(elements, Iterable):
         raise wrong(f"{what} takes a generator expression: {what}(x[i, k] for k in axis)")
     opened = list[Index]()
-    token = _OPENED.set(opened)
+    token = OPENED.set(opened)
     try:
         found, axes = list[Element](), 0
         for one in elements:
@@ -90,7 +94,7 @@ def _consumed(elements: object, what: str) -> tuple[list[Element], tuple[Index, 
             if len(opened) != axes:
                 raise wrong(f"{what}: put loops over `axis` before those over Python's sequences")
     finally:
-        _OPENED.reset(token)
+        OPENED.reset(token)
     if not found:
         raise wrong(f"{what} of nothing")
     return found, tuple(opened)

@@ -25,8 +25,11 @@ from ftuner.define.elements import (
     Number,
     Read,
     Reduction,
+    elements_of,
 )
-from ftuner.define.tracing import Definition, elements_of
+from ftuner.define.groups import Group, groups
+from ftuner.define.recurrences import Recurrence
+from ftuner.define.tracing import Definition
 from ftuner.errors import IndexRangeError, ShapeError
 from ftuner.graph.ir import Array
 
@@ -51,6 +54,8 @@ def meaning(
         IndexRangeError: an index in the data is out of range.
     """
     found = _Meaning(arrays, names, batch, dtypes)
+    for group in groups(definition.recurrences, names):
+        found.compute(group)
     results = []
     for result in definition.results:
         with np.errstate(all="ignore"):
@@ -72,6 +77,32 @@ class _Meaning:
         self._arrays, self._names, self._batch = arrays, names, batch
         self._dtypes = dtypes
         self._values: dict[Element, tuple[Array, tuple[Index, ...]]] = {}
+        self._computed: dict[Recurrence, Array] = {}
+        self._step: dict[Index, int] = {}
+        """The only position of the indices along which a recurrence goes."""
+
+    def compute(self, group: Group) -> None:
+        """Compute the arrays of a group, step by step."""
+        for one in group.members:
+            shape = (*self._lead(one), *map(self.extent, one.index))
+            self._computed[one] = np.zeros(shape, self._held(one.type))
+        if group.axis is None:
+            (one,) = group.members
+            self._computed[one][...] = self.of(one.value, one.index)
+            return
+        steps = self._computed[group.members[0]].shape[len(self._batch) + group.axis]
+        for number in range(steps):
+            now = _Meaning(self._arrays, self._names, self._batch, self._dtypes)
+            now._computed = self._computed
+            now._step = {one.index[group.axis]: number for one in group.members}
+            for one in group.members:
+                with np.errstate(all="ignore"):
+                    found = now.of(one.value, one.index)
+                steps_first = np.moveaxis(self._computed[one], len(self._batch) + group.axis, 0)
+                steps_first[number] = np.moveaxis(found, len(self._batch) + group.axis, 0)[0]
+
+    def _lead(self, one: Recurrence) -> tuple[Any, ...]:
+        return tuple(self._batch) if one.batched else (1,) * len(self._batch)
 
     def extent(self, index: Index) -> int:
         found = dim_of(index.extents[0][0], self._names)
@@ -123,7 +154,9 @@ class _Meaning:
             case Extent(name=name):
                 return np.asarray(self._names[name]).reshape(ones), order
             case Index():
-                return np.arange(self.extent(one)).reshape((*ones, -1)), order
+                at = self._step.get(one)
+                positions = np.arange(self.extent(one)) if at is None else np.array([at])
+                return positions.reshape((*ones, -1)), order
             case Read():
                 return self._read(one, order, excluded), order
             case Apply(function=function, arguments=arguments):
@@ -145,7 +178,10 @@ class _Meaning:
         return found if type_ == BOOL else found.astype(self._held(type_))
 
     def _read(self, one: Read, order: tuple[Index, ...], excluded: bool) -> Array:
-        array = self._arrays[one.tensor.number]
+        if isinstance(one.tensor, Recurrence):
+            array = self._computed[one.tensor]
+        else:
+            array = self._arrays[one.tensor.number]
         rank = len(one.at)
         lead = array.shape[: array.ndim - rank]
         wanted = array.astype(self._held(one.type))

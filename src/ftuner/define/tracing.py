@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any
 
 from ftuner.define.elements import (
-    INDEX,
-    NUMBER,
-    Apply,
     Element,
     Index,
     Read,
-    Reduction,
     Tensor,
-    common,
-    converted,
     element,
+    elements_of,
+    new_index,
+    typed,
     wrong,
 )
+from ftuner.define.recurrences import Recurrence, expect_parameters, reached
 from ftuner.define.signature import Signature
 from ftuner.errors import DefinitionError, FTunerError
 
@@ -42,6 +40,14 @@ class Definition:
     name: str
     operands: tuple[Tensor, ...]
     results: tuple[Result, ...]
+    recurrences: tuple[Recurrence, ...]
+    """Those that the results are made of."""
+
+    @property
+    def roots(self) -> list[Element]:
+        """The elements of all results and recurrences."""
+        values = [one.value for one in self.results]
+        return [*values, *(one.value for one in self.recurrences)]
 
 
 def parameters(function: Callable[..., Any], given: Signature, where: str) -> list[Parameter]:
@@ -85,34 +91,33 @@ def traced(
         raise wrong(f"{function.__name__}: {what}", where)
     results = []
     for body, wanted in zip(bodies, given.results, strict=True):
-        index = tuple(_index(extent, where) for extent in wanted.shape)
+        index = tuple(new_index(extent, where) for extent in wanted.shape)
         if isinstance(body, Element) and not index:
             value = body
+        elif isinstance(body, Recurrence):
+            value = _called(body.__getitem__, (index,), {}, where)
         elif callable(body) and not isinstance(body, Element | Tensor):
-            _expect_parameters(body, len(index), where)
+            expect_parameters(body, len(index), where)
             value = element(_called(body, index, {}, where))
         else:
             shown = "nothing" if body is None else type(body).__name__
             what = f"expected a function of {len(index)} indices, such as lambda i, j: ..."
             raise wrong(f"{function.__name__} returns {shown}; {what}", where)
-        if not wanted.batched and any(
-            isinstance(one, Read) and one.tensor.batched for one in elements_of(value)
-        ):
-            raise wrong("the result has no axes '...', and depends on an operand that has", where)
-        results.append(Result(index, _typed(value, wanted.type), wanted.type, wanted.batched))
-    found = Definition(function.__name__, operands, tuple(results))
+        value = typed(value, wanted.type, "the result")
+        results.append(Result(index, value, wanted.type, wanted.batched))
+    recurrences = reached([result.value for result in results])
+    found = Definition(function.__name__, operands, tuple(results), recurrences)
     for result in results:
         _expect_bound(result)
-        for one in elements_of(result.value):
+        if not result.batched and any(
+            isinstance(one, Read) and one.tensor.batched for one in elements_of(result.value)
+        ):
+            raise wrong("the result has no axes '...', and depends on an operand that has", where)
+    for root in found.roots:
+        for one in elements_of(root):
             if isinstance(one, Index) and not one.extents:
                 raise wrong("axis has no extent: no tensor is read at its index; use axis(n)",
                             one.place)  # fmt: skip
-    return found
-
-
-def _index(extent: Element, where: str) -> Index:
-    found = Index(INDEX, frozenset(), where, extent)
-    object.__setattr__(found, "free", frozenset({found}))
     return found
 
 
@@ -133,33 +138,6 @@ def _called(
         raise DefinitionError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def _expect_parameters(body: Callable[..., Any], rank: int, where: str) -> None:
-    code = getattr(body, "__code__", None)
-    at = where if code is None else f"{code.co_filename}:{code.co_firstlineno}"
-    try:
-        signature(body).bind(*range(rank))
-    except TypeError as error:
-        raise wrong(
-            f"a result with {rank} axes is a function of {rank} indices: {error}", at
-        ) from None
-
-
-def _typed(value: Element, type_: str) -> Element:
-    if value.type == type_:
-        return value
-    if value.type == INDEX or (value.type == NUMBER and type_ != INDEX):
-        common([value, _of_type(type_)], "the result")
-        return converted(value, type_)
-    raise wrong(
-        f"the result is {value.type}, its signature says {type_}; convert it with cast(x, type)",
-        value.place,
-    )
-
-
-def _of_type(type_: str) -> Element:
-    return Element(type_, frozenset(), "")
-
-
 def _expect_bound(result: Result) -> None:
     """Raise DefinitionError if an index of a reduction is used outside of it."""
     for index in sorted(result.value.free - {*result.index}, key=lambda i: i.number):
@@ -168,28 +146,3 @@ def _expect_bound(result: Result) -> None:
             "and all those of ftuner.define?",
             index.place,
         )
-
-
-def operands_of(one: Element) -> tuple[Element, ...]:
-    """The elements that an element is computed from."""
-    match one:
-        case Read():
-            return one.at
-        case Apply():
-            return one.arguments
-        case Reduction():
-            return (one.body, *one.axes)
-    return ()
-
-
-def elements_of(root: Element) -> Iterator[Element]:
-    """Each element within one, once, after those that it is computed from."""
-    left, visited = [(root, False)], set[int]()
-    while left:
-        one, ready = left.pop()
-        if ready:
-            yield one
-        elif id(one) not in visited:
-            visited.add(id(one))
-            left.append((one, True))
-            left += [(inner, False) for inner in operands_of(one)]

@@ -8,7 +8,7 @@ scheduled and fused as those of any model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from ftuner.core.dim import Dim, Shape
@@ -25,8 +25,11 @@ from ftuner.define.elements import (
     Number,
     Read,
     Reduction,
+    Tensor,
     kind_of,
 )
+from ftuner.define.groups import Group, Uses, groups, position_of, uses_of
+from ftuner.define.recurrences import Recurrence
 from ftuner.define.tracing import Definition, Result
 from ftuner.define.windows import convolved
 from ftuner.graph.algebra import apply, counted, gather, iota, scalar
@@ -40,9 +43,13 @@ _FIRST_LABEL = 0xE000
 COMPARED = ("less", "less_equal", "equal")
 
 
+Scan = Callable[["Lowering", Group, Uses], Sequence[Value]]
+"""Adds what goes along an axis of a group: gives what is used of it, whole arrays first."""
+
+
 def values(
     definition: Definition, operands: Sequence[Value], bounds: Bounds, batch: Shape,
-    dtypes: Mapping[str, DType],
+    dtypes: Mapping[str, DType], scan: Scan,
 ) -> list[Value]:  # fmt: skip
     """The results of a definition of some operands, in the builder that is being written to.
 
@@ -50,9 +57,12 @@ def values(
         bounds: of the definition, for the extents of the operands.
         batch: the axes `...` of all operands together.
         dtypes: those of the types `float` and `int`.
+        scan: writes recurrences.
     """
     found = Lowering(definition, operands, bounds, batch, dtypes)
-    return [found.result(result) for result in definition.results]
+    for group in groups(definition.recurrences, bounds.names):
+        found.compute(definition, group, scan)
+    return [found.array(result, result.batched) for result in definition.results]
 
 
 class Lowering:
@@ -63,19 +73,41 @@ class Lowering:
         dtypes: Mapping[str, DType],
     ) -> None:  # fmt: skip
         self.bounds = bounds
-        self._operands, self._batch, self._dtypes = operands, batch, dtypes
+        self.batch, self.name = batch, definition.name
+        self._operands, self._dtypes = operands, dtypes
+        self._computed: dict[Tensor, Value] = {}
         self._labels: dict[Index, str] = {}
         self._indices: dict[str, Index] = {}
         self._terms: dict[tuple[Element, DType], Term] = {}
-        self._name, self._origin = definition.name, building().where
+        self._origin = building().where
 
-    def result(self, result: Result) -> Value:
-        labels = "".join(map(self.label, result.index))
-        shape = tuple(self.bounds.extent(index) for index in result.index)
-        batch = _batch_labels(len(self._batch)) if result.batched else ""
-        term = self.term(result.value, self.dtype(result.type))
-        whole = (*self._batch, *shape) if result.batched else shape
+    def array(self, one: Result | Recurrence, batched: bool) -> Value:
+        """All elements of a result, or of an array that does not read itself."""
+        labels = "".join(map(self.label, one.index))
+        shape = tuple(self.bounds.extent(index) for index in one.index)
+        batch = _batch_labels(len(self.batch)) if batched else ""
+        term = self.term(one.value, self.dtype(one.type))
+        whole = (*self.batch, *shape) if batched else shape
         return arranged(term, batch + labels).broadcast(whole)
+
+    def compute(self, definition: Definition, group: Group, scan: Scan) -> None:
+        """Compute the arrays of a group, or what is used of them."""
+        if group.axis is None:
+            (array,) = group.members
+            self._computed[array] = self.array(array, array.batched)
+            return
+        known = [x for x in definition.recurrences if x in self._computed]
+        uses = uses_of(definition, group, self.bounds, known, len(self.batch))
+        found = scan(self, group, uses)
+        self._computed |= zip(uses.whole, found, strict=False)
+        batch = _batch_labels(len(self.batch)) if group.batched else ""
+        for one, value in zip(uses.reductions, found[len(uses.whole) :], strict=True):
+            at, over = position_of(one, group), {*one.axes}
+            labels = [self.label(x) for x in at if isinstance(x, Index) and x not in over]
+            self._terms[one, self.dtype(one.type)] = Term(batch + "".join(labels), value)
+
+    def index_of(self, label: str) -> Index:
+        return self._indices[label]
 
     def label(self, index: Index) -> str:
         if index not in self._labels:
@@ -196,7 +228,8 @@ class Lowering:
 
     def operand(self, read: Read) -> tuple[Value, str]:
         """The tensor that is read, and the labels of its batch axes."""
-        x = self._operands[read.tensor.number]
+        computed = self._computed.get(read.tensor)
+        x = self._operands[read.tensor.number] if computed is None else computed
         return x, _batch_labels(x.rank - len(read.at))
 
     def _read(self, read: Read) -> Term:
@@ -267,7 +300,7 @@ class Lowering:
         lead = "".join(c for c in reversed(BROADCAST) if c in others | set(batch))
         labels = lead + "".join(map(self.label, indices))
         shape = (
-            *(self._batch[len(self._batch) - 1 - int(c)] for c in lead),
+            *(self.batch[len(self.batch) - 1 - int(c)] for c in lead),
             *map(self.bounds.extent, indices),
         )
         starts: list[Dim] = [0] * x.rank

@@ -51,6 +51,8 @@ class Operator(Protocol):
 
     def use(self, schedule: Schedule) -> None: ...
 
+    def defined(self, operands: Sequence[Any]) -> Sequence[Any]: ...
+
 
 class Bound(NamedTuple):
     """What is decided for the shapes of some operands."""
@@ -74,6 +76,11 @@ class Launch(NamedTuple):
     address: int
     job: Callable[[int, int], None]
     """The function at the address."""
+
+
+def shares(elements: Dim) -> Dim:
+    """The value of `workers` in a graph, for the elements of a result."""
+    return minimum(quotient(elements, PIECE_ELEMENTS) + 1, MOST_SHARES)
 
 
 class Schedule:
@@ -212,14 +219,14 @@ class Schedule:
 
     def workers_of(self, extents: Mapping[str, Dim]) -> Dim:
         """The value of `workers` in a graph."""
-        elements = Renaming(extents)(product(self._any.outputs[0].shape))
-        return minimum(quotient(elements, PIECE_ELEMENTS) + 1, MOST_SHARES)
+        return shares(Renaming(extents)(product(self._any.outputs[0].shape)))
 
-    def results_of(self, types: Sequence[TensorType], require: Require) -> tuple[TensorType, ...]:
+    def results_of(
+        self, types: Sequence[TensorType], extents: Mapping[str, Dim], require: Require
+    ) -> tuple[TensorType, ...]:
         """The types of the results for operands in a graph. The conditions on extents, among them
         `checks`, are required. Raises ShapeError if one cannot hold."""
-        values = self.extents_of([t.shape for t in types])
-        renamed = Renaming({**values, WORKERS: self.workers_of(values)})
+        renamed = Renaming({**extents, WORKERS: self.workers_of(extents)})
         for declared, given in zip(self._inputs, types, strict=True):
             for dim, extent in zip(declared.shape, given.shape, strict=True):
                 require(renamed(dim), extent, f"{declared.name} of {self.__name__} is {given}")
@@ -228,6 +235,16 @@ class Schedule:
             require(some * maximum(-renamed(check.dim), 0), 0, check.message)
         outputs = [tuple(map(renamed, a.shape)) for a in self._any.outputs]
         return tuple(TensorType(self.dtype, shape) for shape in outputs)
+
+    def reference(self, arrays: Sequence[Any], extents: Sequence[int]) -> Any:
+        """The results of operands in a graph, by the definition."""
+        assert self.definition is not None
+        return self.definition(*arrays)
+
+    def defined(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """The results as values of a graph, without the schedule."""
+        assert self.operator is not None
+        return self.operator.defined(operands)
 
     # Calls.
 

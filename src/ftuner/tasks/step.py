@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,7 +27,8 @@ from ftuner.tasks.fusion import OWN, Fusion, computed_in_loads, expressible
 from ftuner.tasks.program import Load, Program, expressions, statements
 
 OPERATOR = "scheduled"
-"""The operator whose nodes have a schedule of a user, the attribute `schedule`."""
+"""The operator whose nodes have programs, of a schedule of a user or of recurrences: the attribute
+`schedule`. The attribute `extents` has the values of their extents."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _add(
 ) -> None:  # fmt: skip
     schedule = node.attributes["schedule"]
     programs = tuple(schedule.programs.values())
-    values: Mapping[str, Dim] = schedule.extents_of([v.shape for v in node.inputs])
+    values = _extents(schedule, node.attributes)
     fused = Fusion(values, programs).fused(inputs, outputs, epilogue)
     placement.add(
         ScheduledStep(
@@ -163,13 +164,20 @@ def _add(
     )  # fmt: skip
 
 
+def _extents(schedule: Any, attributes: Attributes) -> dict[str, Dim]:
+    """The values of the programs' extents."""
+    program: Program = next(iter(schedule.programs.values()))
+    return dict(zip(program.extents, attributes["extents"], strict=True))
+
+
 def _infer(types: Sequence[Any], attributes: Attributes, require: Require) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = attributes["schedule"].results_of(types, require)
+    schedule = attributes["schedule"]
+    found: tuple[Any, ...] = schedule.results_of(types, _extents(schedule, attributes), require)
     return found
 
 
-def _reference(*arrays: Any, schedule: Any) -> Any:
-    return schedule.definition(*arrays)
+def _reference(*arrays: Any, schedule: Any, extents: Sequence[int]) -> Any:
+    return schedule.reference(arrays, extents)
 
 
 register_operator(Operator(OPERATOR, _infer, _reference, lower=lower))

@@ -1,0 +1,353 @@
+"""Elements of recurrences as expressions of programs.
+
+What depends on the arrays that are computed, or on the step, is written out by its functions; what
+else it is made of are operands. Elements that mean the same are computed once, whichever array they
+are of.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ftuner.core.dim import Dim, maximum, minimum, quotient, remainder, symbol, symbols_of
+from ftuner.core.dtype import DType
+from ftuner.define import elements as written
+from ftuner.define.bounds import linear
+from ftuner.define.elements import BOOL, INDEX, Index, Read, elements_of, kind_of, operands_of
+from ftuner.define.groups import MOST_DELAYS, Group, Uses
+from ftuner.define.values import Lowering
+from ftuner.graph.einsum import BROADCAST
+from ftuner.graph.ir import Value
+from ftuner.tasks.program import (
+    Apply,
+    Array,
+    Assign,
+    Choose,
+    Element,
+    Expr,
+    IndexValue,
+    Load,
+    Local,
+    Number,
+    SetElement,
+    Statement,
+    Store,
+    Test,
+)
+
+LANE, BLOCK = "lane", "block"
+"""The index of a lane within a block, and that of the block."""
+_TESTS: Mapping[str, Callable[[Dim, Dim], Test]] = {
+    "less": lambda x, y: Test(y - x - 1),
+    "less_equal": lambda x, y: Test(y - x),
+    "equal": lambda x, y: Test(x - y, exact=True),
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What elements are made of beside the arrays of a group."""
+
+    array: Array
+    value: Value
+    axes: tuple[int | None, ...]
+    """The axis of the group's arrays along which each axis is; None for one element."""
+
+
+@dataclass
+class Given:
+    """The operands of the programs of a group, and the dims that these name."""
+
+    lowering: Lowering
+    dtype: DType
+    operands: dict[int, Operand] = field(default_factory=dict)
+    names: dict[Dim, Dim] = field(default_factory=dict)
+    """The symbols of dims in programs."""
+    numbers: dict[object, int] = field(default_factory=dict)
+    """Of elements that mean the same."""
+
+    def dim(self, dim: Dim) -> Dim:
+        if isinstance(dim, int):
+            return dim
+        return self.names.setdefault(dim, symbol(f"e{len(self.names)}"))
+
+
+class Elements(ABC):
+    """Writes elements at the positions of a program."""
+
+    def __init__(self, given: Given, group: Group, uses: Uses) -> None:
+        self._given, self._group, self._uses = given, group, uses
+        self._lowering = given.lowering
+        self._bounds = given.lowering.bounds
+        self._batch = given.lowering.batch if group.batched else ()
+        assert group.axis is not None
+        self._time = len(self._batch) + group.axis
+        self._reduced = {len(self._batch) + axis for axis in uses.reduced}
+        self._positions: list[Dim] = []
+        """Along each axis of the arrays."""
+        self._axes: dict[Index, int] = {}
+        for one in group.members:
+            self.place(one.index)
+        self._numbers: dict[written.Element, int] = {}
+        self._known: dict[int, Expr] = {}
+        self._times = Counter[int]()
+        self._depending = set[int]()
+        self._locals = 0
+        # The statements before all steps, of each step before a loop over axes that it reduces, and
+        # of each iteration of that.
+        self._begin, self._before, self._panels = (list[Statement]() for _ in range(3))
+        self._made, self._step, self._inner = (list[Statement]() for _ in range(3))
+
+    def place(self, index: Sequence[written.Element]) -> None:
+        """Have indices stand for the axes of the arrays."""
+        for number, one in enumerate(index, len(self._batch)):
+            assert isinstance(one, Index)
+            self._axes[one] = number
+
+    @abstractmethod
+    def make_tile(self, into: list[Statement], name: str, value: float, *leading: int) -> None:
+        """Begin a tile with an element for each lane."""
+
+    @abstractmethod
+    def element(self, name: str, *leading: int) -> Element:
+        """The element of a tile for a lane."""
+
+    @abstractmethod
+    def make_panel(self, name: str, *leading: int) -> None:
+        """Begin a panel with an element for each lane and each position of the reduced axes."""
+
+    @abstractmethod
+    def row(self, *leading: int) -> tuple[Dim, ...]:
+        """The index of an element of a panel."""
+
+    def back(self, read: Read) -> Dim:
+        """How many steps before an element of the arrays was computed."""
+        form = linear(read.at[self._time - len(self._batch)], self._bounds.names)
+        assert form is not None
+        return -form.constant
+
+    def state(self, tensor: written.Tensor) -> str:
+        """The tile or the panel of earlier elements of an array."""
+        return f"s{self._member(tensor)}"
+
+    def now(self, tensor: written.Tensor) -> Local:
+        """The element of an array that is being computed."""
+        return Local(f"h{self._member(tensor)}")
+
+    def earlier(self, tensor: written.Tensor, back: int) -> Load | Element:
+        """The element of an array some steps before."""
+        if self._reduced:
+            return Load(self.state(tensor), self.row(back - 1))
+        return self.element(self.state(tensor), back - 1)
+
+    def _member(self, tensor: written.Tensor) -> int:
+        return next(n for n, one in enumerate(self._group.members) if one is tensor)
+
+    def count(self, root: written.Element) -> None:
+        """Number the elements within one by what they mean, count how often each is used, and find
+        those that depend on the group."""
+        self._numbers.clear()
+        members = {*self._group.members}
+        for one in elements_of(root):
+            inner = [self._numbers[x] for x in operands_of(one)]
+            number = self._given.numbers.setdefault((self._what(one), *inner),
+                                                    len(self._given.numbers))  # fmt: skip
+            self._numbers[one] = number
+            if number not in self._times:
+                self._times.update([number, *inner])
+                own = isinstance(one, Read) and one.tensor in members
+                if own or not self._depending.isdisjoint(inner):
+                    self._depending.add(number)
+
+    def _what(self, one: written.Element) -> object:
+        match one:
+            case written.Number(value=value):
+                return one.type, repr(value)
+            case written.Extent(name=name):
+                return name
+            case Index():
+                return self._axes.get(one, one)
+            case Read(tensor=tensor):
+                return tensor
+            case written.Apply(function=function):
+                return one.type, function
+        return one
+
+    def value(self, one: written.Element) -> Expr:
+        if isinstance(one, written.Number):
+            return Number(float(one.value))
+        number = self._numbers[one]
+        found = self._known.get(number)
+        if found is None:
+            found = self._dependent(one) if number in self._depending else self._independent(one)
+            # One use is counted when the element is numbered.
+            if isinstance(found, Apply | Choose) and self._times[number] > 2:
+                self._inner.append(Assign(name := self._name("v"), found, declares=True))
+                found = Local(name)
+            self._known[number] = found
+        return found
+
+    def _name(self, letter: str) -> str:
+        self._locals += 1
+        return f"{letter}{self._locals}"
+
+    def _dependent(self, one: written.Element) -> Expr:
+        if not isinstance(one, Read):
+            assert isinstance(one, written.Apply)
+            return self._applied(one)
+        tensor, back = one.tensor, self.back(one)
+        if isinstance(back, int):
+            if back == 0:
+                return self.now(tensor)
+            if back <= MOST_DELAYS:
+                return self.earlier(tensor, back)
+        at = [*self._positions]
+        at[self._time] = before = at[self._time] - self._given.dim(back)
+        number = next(n for n, array in enumerate(self._uses.whole) if array is tensor)
+        return Choose(Test(before), Load(f"o{number}", tuple(at)), Number(0.0))
+
+    def _applied(self, one: written.Apply) -> Expr:
+        arguments = one.arguments
+        if one.function == "where":
+            condition, x, y = arguments
+            return Choose(self.condition(condition), self.value(x), self.value(y))
+        if one.function == "cast":
+            (x,) = arguments
+            if x.type == BOOL:
+                return Choose(self.condition(x), Number(1.0), Number(0.0))
+            return self.value(x)
+        values = tuple(map(self.value, arguments))
+        if one.function == "quotient":
+            return Apply("floor", (Apply("divide", values),))
+        return Apply(one.function, values)
+
+    def _independent(self, one: written.Element) -> Expr:
+        """An element that is not made of the arrays of the group."""
+        plain = one
+        if (
+            isinstance(one, written.Apply)
+            and one.function == "cast"
+            and kind_of(one.type) == "float"
+        ):
+            (plain,) = one.arguments
+        if isinstance(plain, written.Number):
+            return self.value(plain)
+        if plain.type == INDEX and (dim := self._dim(plain)) is not None:
+            return Number(float(dim)) if isinstance(dim, int) else IndexValue(dim)
+        axes = {self._axes[index] for index in one.free}
+        if self._time not in axes:
+            return self._before_steps(one, axes)
+        value: Expr
+        if isinstance(one, written.Apply) and self._is_pointwise(one):
+            value = self._applied(one)
+        else:
+            value = self._loaded(one)
+        if not self._reduced or not axes.isdisjoint(self._reduced):
+            return value
+        # The same for all positions of the axes that are reduced.
+        name = self._name("p")
+        self.make_tile(self._made, name, 0.0)
+        self._step.append(SetElement(self.element(name), value))
+        return self.element(name)
+
+    def _is_pointwise(self, one: written.Apply) -> bool:
+        """Whether a step computes the function, and not an operand."""
+        if one.function == "where" and self._lowering.padded(one) is not None:
+            return False
+        given = one.arguments[1:] if one.function == "where" else one.arguments
+        own = self._group.members[0].type
+        return one.type == own and all(x.type in (own, INDEX, written.NUMBER) for x in given)
+
+    def _before_steps(self, one: written.Element, axes: set[int]) -> Expr:
+        load = self._loaded(one)
+        across = LANE in symbols_of(load.index)
+        rows = not axes.isdisjoint(self._reduced)
+        if rows and not across:
+            return load
+        name = self._name("p")
+        if rows:
+            self.make_panel(name)
+            self._panels.append(Store(name, self.row(), load))
+            return Load(name, self.row())
+        if across:
+            self.make_tile(self._begin, name, 0.0)
+            self._before.append(SetElement(self.element(name), load))
+            return self.element(name)
+        self._begin.append(Assign(name, load, declares=True))
+        return Local(name)
+
+    def _loaded(self, one: written.Element) -> Load:
+        number = self._numbers[one]
+        found = self._given.operands.get(number)
+        if found is None:
+            found = self._given.operands[number] = self._operand(one)
+        index = tuple(0 if axis is None else self._positions[axis] for axis in found.axes)
+        return Load(found.array.name, index)
+
+    def _operand(self, one: written.Element) -> Operand:
+        given = self._given
+        term = self._lowering.term(one, given.dtype)
+        value, axes = term.value.cast(given.dtype), list[int | None]()
+        for label, extent in zip(term.labels, value.shape, strict=True):
+            if label in BROADCAST:
+                axes.append(None if extent == 1 else len(self._batch) - 1 - int(label))
+            else:
+                axes.append(self._axes[self._lowering.index_of(label)])
+        shape = tuple(map(given.dim, value.shape))
+        array = Array(f"a{len(given.operands)}", given.dtype, shape, False)
+        return Operand(array, value, tuple(axes))
+
+    def condition(self, one: written.Element) -> Expr:
+        if isinstance(one, written.Number):
+            return Test(int(bool(one.value)) - 1)
+        if isinstance(one, written.Apply):
+            arguments = one.arguments
+            if one.function in _TESTS and arguments[0].type == INDEX:
+                first, second = map(self._dim, arguments)
+                if first is not None and second is not None:
+                    return _TESTS[one.function](first, second)
+            elif one.function in _TESTS and kind_of(arguments[0].type) == "float":
+                return Apply(one.function, tuple(map(self.value, arguments)))
+            if one.function.startswith("logical_"):
+                return Apply(one.function, tuple(map(self.condition, arguments)))
+            if one.function == "where" and self._numbers[one] in self._depending:
+                condition, x, y = map(self.condition, arguments)
+                chosen = Apply("logical_and", (condition, x))
+                other = Apply("logical_and", (Apply("logical_not", (condition,)), y))
+                return Apply("logical_or", (chosen, other))
+        return Apply("less", (Number(0.5), self._independent(one)))
+
+    def _dim(self, one: written.Element) -> Dim | None:
+        """Arithmetic on indices as a dim; None if it is none that programs have."""
+        match one:
+            case written.Number(value=int() as value):
+                return int(value)
+            case written.Extent(name=name):
+                return self._given.dim(self._bounds.names[name])
+            case Index():
+                return self._positions[self._axes[one]]
+            case written.Apply(function=function, arguments=arguments) if one.type == INDEX:
+                given = [self._dim(x) for x in arguments]
+                known = [x for x in given if x is not None]
+                return _computed(function, known) if len(known) == len(given) else None
+        return None
+
+
+def _computed(function: str, given: Sequence[Dim]) -> Dim | None:
+    match function, given:
+        case "add", [x, y]:
+            return x + y
+        case "subtract", [x, y]:
+            return x - y
+        case "multiply", [x, y]:
+            return x * y
+        case "negative", [x]:
+            return -x
+        case (("maximum" | "minimum"), [x, y]):
+            return maximum(x, y) if function == "maximum" else minimum(x, y)
+        case (("quotient" | "remainder"), [x, int() as y]) if y > 0:
+            return quotient(x, y) if function == "quotient" else remainder(x, y)
+    return None
