@@ -25,8 +25,7 @@ def walking(rows: int | None = None, parts: int | None = None) -> Iterator[None]
         chosen = zlib.crc32(repr(problem.extents).encode())
         own_rows = min(rows or 1 + chosen % MOST_ROWS, last.rows)
         own_parts = min(parts or 1 + chosen // MOST_ROWS % MOST_PARTS, last.rows)
-        room = capacities(planner.chain, problem.extents, own_rows)
-        return Stripes(own_parts, own_rows, room, 0.0)
+        return Stripes(own_parts, own_rows, capacities(planner.chain, own_rows), 0.0)
 
     stripes_planner.cache_clear()
     with mock.patch.object(StripesPlanner, "stripes", fastest):

@@ -43,7 +43,8 @@ from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save
 from ftuner.schedules.attention.step import AttentionStep
 
-THREADS = (1, 2)
+MORE_THREADS = (2, 3, 5, 8)
+"""Numbers of threads, one of which a case runs with, beside one thread."""
 FREED_EACH = 4
 """One of this many cases also runs with constants as inputs, which takes several compilations."""
 SAVED_EACH = 4
@@ -110,7 +111,8 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
     inputs in place, whose memory has room for more rows."""
     random = Random(agreement.case.seed)
     backend = default_backend()
-    backend.threads = random.choice(THREADS)
+    numbers = 1, MORE_THREADS[agreement.case.seed // 16 % len(MORE_THREADS)]
+    backend.threads = random.choice(numbers)
     append = agreement.case.seed // 2 % 2 == 0
     model = _compiled(
         agreement.graph,
@@ -123,7 +125,7 @@ def _check_on_cpu(agreement: Agreement, report: Report, given: Callable[[Array],
         return
     if agreement.case.seed // 4 % SAVED_EACH == 0:
         model = _saved(model)
-    runs = [(threads, n) for threads in THREADS for n in range(len(agreement.case.runs))]
+    runs = [(threads, n) for threads in numbers for n in range(len(agreement.case.runs))]
     again = list(runs)
     random.shuffle(runs)
     random.shuffle(again)

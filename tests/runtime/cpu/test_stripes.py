@@ -74,6 +74,16 @@ def test_stripes_equal_the_reference(
             check(chain, graph, model, images, spatial)
 
 
+def test_all_rows_of_the_largest_image_of_a_range_are_one_stripe(widest: CpuBackend) -> None:
+    """The plan is made for the image in the middle of the range, which has fewer rows."""
+    chain = CHAINS[0]
+    graph = chain.graph()
+    with walking(100, 1):
+        model = Model(graph, widest, Options(threads=1))
+        for rows in (15, 47):
+            check(chain, graph, model, 2, (rows, 9))
+
+
 def test_where_steps_are_faster_apart_they_do_the_work(widest: CpuBackend) -> None:
     chain = CHAINS[0]
     graph = chain.graph()

@@ -65,12 +65,12 @@ class Work(Protocol):
 Chain = tuple[Work, ...]
 
 
-def capacities(chain: Chain, extents: Sequence[Extents], rows: int) -> tuple[int, ...]:
+def capacities(chain: Chain, rows: int) -> tuple[int, ...]:
     """Rows of each result but the last that are in memory at a time, if the last one has `rows` of
-    a stripe."""
+    a stripe. A plan is for a range of extents, so that no image's rows limit them."""
     found: list[int] = []
-    for work, member in zip(reversed(chain[1:]), reversed(extents[1:]), strict=True):
-        rows = min((rows - 1) * work.stride + work.reach, max(member.read_rows, 1))
+    for work in reversed(chain[1:]):
+        rows = (rows - 1) * work.stride + work.reach
         found.append(rows)
     return tuple(reversed(found))
 
@@ -95,7 +95,7 @@ def seconds_of_part(
     """Seconds of one worker for one image by stripes of `rows` rows of the last result."""
     extents, images = problem.extents, problem.images
     row_bytes = bytes_of_rows(chain, extents)
-    private = sum(map(mul, capacities(chain, extents, rows), row_bytes))
+    private = sum(map(mul, capacities(chain, rows), row_bytes))
     near_rate = _rate(private, machine)
     last = len(chain) - 1
     once = again = 0.0

@@ -139,7 +139,7 @@ class StripesPlanner:
         seconds = (tasks + waited) * (part.rows / parts + part.border) + machine.synchronise_s
         if seconds > (1.0 - tuning.least_gain_of_stripes) * apart:
             return None
-        return Stripes(parts, rows, capacities(chain, extents, rows), seconds)
+        return Stripes(parts, rows, capacities(chain, rows), seconds)
 
 
 def extents_of(values: Sequence[int]) -> tuple[Extents, ...]:
@@ -173,7 +173,7 @@ def _rows_of_a_stripe(chain: Chain, problem: StripesProblem, hardware: CpuHardwa
     row_bytes = bytes_of_rows(chain, extents)
 
     def taken(rows: int) -> int:
-        return sum(map(mul, (*capacities(chain, extents, rows), rows), row_bytes))
+        return sum(map(mul, (*capacities(chain, rows), rows), row_bytes))
 
     one, two = taken(1), taken(2)
     more = int((room - one) // max(two - one, 1))
