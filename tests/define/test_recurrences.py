@@ -19,7 +19,7 @@ from ftuner.errors import ShapeError, UnsupportedOperatorError
 from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph
-from ftuner.graph.passes.definitions import definitions
+from ftuner.graph.passes.pipeline import definitions
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.reference import run_reference

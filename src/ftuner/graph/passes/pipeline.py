@@ -42,8 +42,8 @@ def definitions(graph: Graph) -> Graph:
         for node in graph.nodes:
             if node.op == "scheduled":
                 new.name = node.outputs[0].name
-                operator = node.attributes["schedule"].operator
-                new.same.update(zip(node.outputs, operator.defined(node.inputs), strict=True))
+                values = node.attributes["schedule"].defined(node.inputs)
+                new.same.update(zip(node.outputs, values, strict=True))
     return new.rewritten()
 
 
