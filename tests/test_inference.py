@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
@@ -15,6 +17,7 @@ from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT16, FLOAT32
 from ftuner.errors import ConfigurationError
 from ftuner.graph.builder import Builder
+from ftuner.runtime.collections_off import WITHOUT_COLLECTIONS
 from ftuner.runtime.cpu.backend import CpuBackend
 
 needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not installed")
@@ -115,3 +118,18 @@ def test_threads_of_a_model(as_default: CpuBackend) -> None:
     for wrong in (0, -1, 1 << 20):
         with pytest.raises(ConfigurationError):
             ftuner.load(data, threads=wrong)
+
+
+def test_collections_go_on_after_loads_at_once() -> None:
+    assert gc.isenabled()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: [within_and_out() for _ in range(500)], range(4)))
+    assert gc.isenabled()
+    with WITHOUT_COLLECTIONS, WITHOUT_COLLECTIONS:
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def within_and_out() -> None:
+    with WITHOUT_COLLECTIONS:
+        assert not gc.isenabled()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
@@ -30,6 +28,7 @@ from ftuner.frontends.onnx.records import ModelRecord
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import SplitGraph
 from ftuner.models import Model, SpecializedModel
+from ftuner.runtime.collections_off import WITHOUT_COLLECTIONS
 from ftuner.runtime.devices import CPU
 from ftuner.runtime.preparing import Extents
 from ftuner.runtime.request import Request
@@ -215,7 +214,7 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
             "batch_axis is for ONNX models, and this is no such model; leave it out"
         )
     if saved:
-        with _without_collections():
+        with WITHOUT_COLLECTIONS:
             found = _saved_model(source, request, origin)
     elif of_torch:
         frontend = _torch_frontend("exported")
@@ -229,7 +228,7 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
         read = partial(_read, source, request.batch_axis)
         # A message may be changed after it was loaded.
         kept = isinstance(source, str | PathLike | bytes)
-        with _without_collections():
+        with WITHOUT_COLLECTIONS:
             found = compile_file(read if kept else cache(read), request, origin)
     if request.warm:
         found.prepare(request.warm)
@@ -239,19 +238,6 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
 def _read(source: Any, batch_axis: BatchAxis | None) -> ModelRecord:
     record = read_model(source)
     return record if batch_axis is None else with_batch_axis(record, batch_axis)
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Loading makes objects that are all kept: a search for cycles among them, and among those of
-    the program, takes a quarter of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | None) -> Model:

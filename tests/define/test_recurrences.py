@@ -14,7 +14,7 @@ import ftuner
 from ftuner.compiler import compiled
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT16, FLOAT32
-from ftuner.define import axis, exp, recurrence, sum, where
+from ftuner.define import axis, cast, exp, recurrence, sum, where
 from ftuner.errors import ShapeError, UnsupportedOperatorError
 from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
@@ -85,6 +85,47 @@ def pooled(x: Any) -> Any:
     return lambda i: sum(h[i, s] for s in axis)
 
 
+@ftuner.operator("(t, c), (t, c) -> (t, c)")
+def chosen(x: Any, last: Any) -> Any:
+    """Conditions on what was computed before; the last operand is not what they read."""
+
+    @recurrence(*x.shape)
+    def h(i: Any, j: Any) -> Any:
+        before = where(i > 0, h[i - 1, j], 0.0)
+        same = (before > 0) == (x[i, j] < 0)
+        other = where(same, cast(before, "bool"), before > 0.5)
+        for number in range(9):
+            other = where(other, x[i, j] > number / 4, ~other)
+        sign = where(other, 1.0, -1.0)
+        return where(same, before - 1, before + 2) / 2 + sign * x[i, j] + last[i, j]
+
+    return h
+
+
+@ftuner.operator("(t, c), (t) -> (t, c)")
+def compared(x: Any, of: Any) -> Any:
+    """A condition in more precision than the array."""
+
+    @recurrence(*x.shape)
+    def h(i: Any, j: Any) -> Any:
+        before = where(i > 0, h[i - 1, j], 0.0)
+        exact = cast(of[i], "float64")
+        return where(exact * (1 + 2**-40) > exact, x[i, j], before)
+
+    return h
+
+
+@ftuner.operator("(t, c), (s) -> (t, c)")
+def lagged(x: Any, by: Any) -> Any:
+    (t, c), (s,) = x.shape, by.shape
+
+    @recurrence(t, c)
+    def h(i: Any, j: Any) -> Any:
+        return where(i > s, h[i - s - 1, j] / 2, 0.0) + x[i, j]
+
+    return h
+
+
 def scan_operands(lead: tuple[int, ...], t: int, d: int, n: int) -> list[Any]:
     x, b = random(*lead, t, d), random(*lead, t, n)
     return [x, abs(x) + 0.1, -abs(random(d, n)), b, b * 2]
@@ -102,6 +143,23 @@ def test_extents_are_any(t: int, d: int, n: int) -> None:
     expect_meaning(echoed, random(t, d), random(n))
     for lead in ((), (1,), (3,)):
         expect_meaning(pooled, random(*lead, t, n))
+
+
+def test_conditions_on_what_was_computed() -> None:
+    expect_meaning(chosen, random(9, 19), random(9, 19))
+    expect_meaning(compared, random(9, 19), abs(random(9)) + 1)
+
+
+def test_delays_are_proved_once(widest: CpuBackend) -> None:
+    """Within a graph, extents of operands may be computed ones."""
+    builder, (t, m) = Builder(), (symbol("t"), symbol("m"))
+    x, by = builder.input("x", FLOAT32, (t, 5)), builder.input("by", FLOAT32, (m,))
+    with builder.writing():
+        short = apply("slice", by, starts=(0,), steps=(1,), shape=(m - 2,))
+        graph = builder.graph([x, by], [("y", lagged(x, short))])
+    given = random(9, 5), random(4)
+    (found,) = compiled(graph, widest, Options()).run({"x": given[0], "by": given[1]})
+    np.testing.assert_allclose(found, lagged.reference(given[0], given[1][:2]), rtol=1e-5)
 
 
 def test_operands_have_any_strides_and_dtype() -> None:

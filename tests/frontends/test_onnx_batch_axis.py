@@ -109,3 +109,8 @@ def test_only_of_onnx_models(tmp_path: Any) -> None:
     ftuner.save(ftuner.load(encoder_bytes()), path)
     with pytest.raises(ConfigurationError, match="batch_axis is for ONNX models"):
         ftuner.load(path, batch_axis=0)
+
+
+def test_new_names_are_not_those_of_the_file() -> None:
+    found = names(model((None, None), ("input_ids_1", None)), {"input_ids": 0})
+    assert found[0] == ("batch", "input_ids_1_")

@@ -213,6 +213,12 @@ def test_what_strings_are_given_as() -> None:
         assert found.tolist() == ["a", "b"]
     with pytest.raises(InputError, match="dtype int64"):
         model.run({"x": np.arange(2)})
+    # Places that NumPy left empty.
+    text = np.array(["a", "b"], object)
+    with pytest.warns(UserWarning, match="unitialized"):
+        holes = np.add(text, text, where=np.array([True, False]))
+    (found,) = model.run({"x": holes})
+    assert found[0] == "aa"
 
 
 def test_what_is_refused() -> None:

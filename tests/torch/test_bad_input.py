@@ -14,6 +14,7 @@ import torch
 from tests.torch.modules import WIDTH, compiled, mlp, same
 from torch import nn
 
+from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.registry import ATEN
 from ftuner.graph.ir import Value
 from ftuner.torch import explain
@@ -304,6 +305,36 @@ def test_other_parameters_are_packed_again_with_one_that_was_written() -> None:
         module.weight.data[9, 5] = 100
         torch.autograd.graph.increment_version(module.parameters())
         same(run(x), module(x))
+
+
+def test_gradients_of_before_survive_a_write() -> None:
+    """No version changes of what nobody wrote."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    run, x = compiled(module), torch.randn(3, 4)
+    with torch.no_grad():
+        run(x)
+    loss = module(x).square().sum()
+    module[0].weight.data.mul_(2)
+    with torch.no_grad():
+        same(run(x), module(x))
+    loss.backward()
+
+
+def test_neighbours_in_memory_are_no_parameters() -> None:
+    base = torch.randn(4)
+    module = nn.Linear(5, 3)
+    module.bias = nn.Parameter(base[:3])
+    run, x = compiled(module), torch.randn(2, 5)
+    with torch.no_grad():
+        run(x)
+        states = fingerprint_of(module.bias)
+        base[3] = 7
+        assert fingerprint_of(module.bias) == states
+        same(run(x), module(x))
+
+
+def fingerprint_of(x: torch.Tensor) -> bytes:
+    return Fingerprint([x]).words
 
 
 def test_modules_of_one_class() -> None:

@@ -131,3 +131,26 @@ def test_no_proof_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with torch.no_grad(), caplog.at_level(logging.WARNING):
         same(run(x, mask), function(x, mask))
     assert "padding of a graph's batches is computed" in caplog.text
+
+
+class Interrupted(torch.nn.Module):
+    """Two layers of attention with a mask that the first one makes; code of Python between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        added = (1 - attention_mask[:, None].to(x.dtype)) * -1e9
+        for layer in self.layers:
+            x = torch.softmax(layer(x) @ x.transpose(1, 2) + added, -1) @ x
+            torch._dynamo.graph_break()
+        return x
+
+
+def test_parts_of_a_module_keep_padding() -> None:
+    """What a part gives to the next one may be a mask, whose padding is not zero."""
+    module, mask = Interrupted().eval(), torch.tensor(MASKS["right"][0])
+    run, x = compiled(module, options={"unpad": "auto"}), torch.randn(3, LENGTH, 16)
+    with torch.no_grad():
+        same(run(x, mask)[mask > 0], module(x, mask)[mask > 0])

@@ -10,6 +10,7 @@ from ftuner.core.dim import Dim, least_value
 from ftuner.define.bounds import Bounds, Names, dim_of, linear
 from ftuner.define.elements import (
     BOOL,
+    NUMBER,
     Apply,
     Element,
     Index,
@@ -50,11 +51,14 @@ def reads_of(root: Element, tensors: Iterable[Tensor]) -> Iterator[Read]:
             yield one
 
 
-def groups(recurrences: Sequence[Recurrence], names: Names) -> list[Group]:
+def groups(
+    recurrences: Sequence[Recurrence], names: Names, proven: bool = False
+) -> list[Group]:  # fmt: skip
     """The groups of recurrences, each after those that it reads.
 
     Args:
         names: the extents of the signature.
+        proven: they were found before, for all extents.
 
     Raises:
         DefinitionError: an array reads itself where it cannot have been computed.
@@ -72,7 +76,7 @@ def groups(recurrences: Sequence[Recurrence], names: Names) -> list[Group]:
         members = [x for x in recurrences if x is one or (x in whole[one] and one in whole[x])]
         placed |= {*members}
         recursive = one in whole[one]
-        found.append(_checked(members, names) if recursive else Group((one,), None))
+        found.append(_checked(members, names, proven) if recursive else Group((one,), None))
     return found
 
 
@@ -87,7 +91,7 @@ def _closure(one: Recurrence, direct: dict[Recurrence, set[Tensor]]) -> set[Tens
     return found
 
 
-def _checked(members: Sequence[Recurrence], names: Names) -> Group:
+def _checked(members: Sequence[Recurrence], names: Names, proven: bool) -> Group:
     axis: int | None = None
     same: dict[Recurrence, set[Tensor]] = {one: set() for one in members}
     """What each reads at the step that computes it."""
@@ -102,7 +106,7 @@ def _checked(members: Sequence[Recurrence], names: Names) -> Group:
     for one in members:
         _expect_computable(one, members)
         for read in reads_of(one.value, members):
-            moved = delays(read, one, names)
+            moved = delays(read, one, names, proven)
             if len(moved) > 1 or (moved and axis not in (None, *moved)):
                 axes = sorted({*moved, *(() if axis is None else (axis,))})
                 raise wrong(
@@ -126,7 +130,7 @@ def _checked(members: Sequence[Recurrence], names: Names) -> Group:
     return Group(tuple(ordered), axis)
 
 
-def delays(read: Read, of: Recurrence, names: Names) -> dict[int, Dim]:
+def delays(read: Read, of: Recurrence, names: Names, proven: bool) -> dict[int, Dim]:
     """How many positions before the own one an element reads, for each axis along which it is not
     the own one.
 
@@ -145,7 +149,7 @@ def delays(read: Read, of: Recurrence, names: Names) -> dict[int, Dim]:
         if isinstance(form.constant, int) and form.constant == 0:
             continue
         least = least_value(-form.constant)
-        if least is None or least < 1:
+        if not proven and (least is None or least < 1):
             raise wrong(f"{what} at a later position; expected an earlier one", read.place)
         found[axis] = -form.constant
     return found
@@ -168,7 +172,10 @@ def _expect_computable(one: Recurrence, members: Sequence[Recurrence]) -> None:
         if isinstance(part, Reduction):
             raise wrong(f"{one.name} reads itself within a reduction over an axis; expected its "
                         "own index along all axes but one", part.place)  # fmt: skip
-        if part.type not in (one.type, BOOL):
+        if isinstance(part, Apply) and part.function in ("isnan", "isinf"):
+            raise wrong(f"{one.name} is made of {part.function} of itself; expected comparisons, "
+                        "such as x != x for a NaN", part.place)  # fmt: skip
+        if part.type not in (one.type, BOOL, NUMBER):
             raise wrong(f"{one.name} is made of itself as {part.type}; expected {one.type}",
                         part.place)  # fmt: skip
 
@@ -216,7 +223,7 @@ def uses_of(
         left += operands_of(one)
     for member in group.members:
         for read in reads_of(member.value, group.members):
-            (back,) = delays(read, member, bounds.names).values() or (0,)
+            (back,) = delays(read, member, bounds.names, proven=True).values() or (0,)
             if not isinstance(back, int) or back > MOST_DELAYS:
                 whole.add(read.tensor)
     return Uses(tuple(x for x in group.members if x in whole), tuple(fused), reduced)

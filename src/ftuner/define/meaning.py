@@ -54,7 +54,7 @@ def meaning(
         IndexRangeError: an index in the data is out of range.
     """
     found = _Meaning(arrays, names, batch, dtypes)
-    for group in groups(definition.recurrences, names):
+    for group in groups(definition.recurrences, names, proven=True):
         found.compute(group)
     results = []
     for result in definition.results:
@@ -84,11 +84,15 @@ class _Meaning:
     def compute(self, group: Group) -> None:
         """Compute the arrays of a group, step by step."""
         for one in group.members:
-            shape = (*self._lead(one), *map(self.extent, one.index))
+            extents = [*map(self.extent, one.index)]
+            if min(extents, default=0) < 0:
+                raise ShapeError(f"{one.name} would have the extents {extents}")
+            shape = (*self._lead(one), *extents)
             self._computed[one] = np.zeros(shape, self._held(one.type))
         if group.axis is None:
             (one,) = group.members
-            self._computed[one][...] = self.of(one.value, one.index)
+            with np.errstate(all="ignore"):
+                self._computed[one][...] = self.of(one.value, one.index)
             return
         steps = self._computed[group.members[0]].shape[len(self._batch) + group.axis]
         for number in range(steps):

@@ -60,7 +60,7 @@ def values(
         scan: writes recurrences.
     """
     found = Lowering(definition, operands, bounds, batch, dtypes)
-    for group in groups(definition.recurrences, bounds.names):
+    for group in groups(definition.recurrences, bounds.names, proven=True):
         found.compute(definition, group, scan)
     return [found.array(result, result.batched) for result in definition.results]
 

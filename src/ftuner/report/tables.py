@@ -30,7 +30,8 @@ def table(
         if row is None:
             found.add_section()
         else:
-            found.add_row(*row)
+            # Names of files may look like markup.
+            found.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return found
 
 

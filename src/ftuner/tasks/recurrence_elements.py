@@ -258,8 +258,7 @@ class Elements(ABC):
         if one.function == "where" and self._lowering.padded(one) is not None:
             return False
         given = one.arguments[1:] if one.function == "where" else one.arguments
-        own = self._group.members[0].type
-        return one.type == own and all(x.type in (own, INDEX, written.NUMBER) for x in given)
+        return one.type == self._group.members[0].type and self._is_own(given)
 
     def _before_steps(self, one: written.Element, axes: set[int]) -> Expr:
         load = self._loaded(one)
@@ -309,16 +308,31 @@ class Elements(ABC):
                 first, second = map(self._dim, arguments)
                 if first is not None and second is not None:
                     return _TESTS[one.function](first, second)
-            elif one.function in _TESTS and kind_of(arguments[0].type) == "float":
+            elif one.function in _TESTS and self._is_own(arguments):
                 return Apply(one.function, tuple(map(self.value, arguments)))
             if one.function.startswith("logical_"):
                 return Apply(one.function, tuple(map(self.condition, arguments)))
-            if one.function == "where" and self._numbers[one] in self._depending:
-                condition, x, y = map(self.condition, arguments)
-                chosen = Apply("logical_and", (condition, x))
-                other = Apply("logical_and", (Apply("logical_not", (condition,)), y))
-                return Apply("logical_or", (chosen, other))
-        return Apply("less", (Number(0.5), self._independent(one)))
+        if self._numbers[one] not in self._depending:
+            return Apply("less", (Number(0.5), self._independent(one)))
+        assert isinstance(one, written.Apply)
+        if one.function == "where":
+            condition, *chosen = one.arguments
+            found = Choose(self.condition(condition), *map(self._as_number, chosen))
+            return Apply("less", (Number(0.5), found))
+        if one.function == "equal":
+            return Apply("equal", tuple(map(self._as_number, one.arguments)))
+        assert one.function == "cast"
+        (x,) = one.arguments
+        return Apply("logical_not", (Apply("equal", (self.value(x), Number(0.0))),))
+
+    def _as_number(self, one: written.Element) -> Expr:
+        """1 where a condition holds, else 0."""
+        return Choose(self.condition(one), Number(1.0), Number(0.0))
+
+    def _is_own(self, given: Sequence[written.Element]) -> bool:
+        """Whether elements have the type in which a step computes."""
+        own = self._group.members[0].type
+        return all(x.type in (own, INDEX, written.NUMBER) for x in given)
 
     def _dim(self, one: written.Element) -> Dim | None:
         """Arithmetic on indices as a dim; None if it is none that programs have."""

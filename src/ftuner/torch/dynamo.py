@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.exported import decompositions
 from ftuner.torch.fast_paths import FAST_PATHS
-from ftuner.torch.graphs import CompiledGraph
+from ftuner.torch.graphs import CompiledGraph, tell_padding
 from ftuner.torch.regions import options_of
 from ftuner.torch.reuse import Traced, earlier
 
@@ -58,6 +59,9 @@ def backend(
         raise ConfigurationError(f"mode is {mode!r}; ftuner has options alone, and no modes")
     checked = options_of(options)
     constant = _floats_as_constants(module.graph)
+    if checked.unpad and _ends_early(module):
+        checked = replace(checked, unpad=None)
+        tell_padding("the graph is a part of a module, and PyTorch goes on")
     known = earlier(module, checked)
     if known is not None:
         return known
@@ -82,6 +86,12 @@ def backend(
     compiled = getattr(compiled, "_torchdynamo_orig_callable", compiled)
     # Whether inputs that a graph changes share memory is decided when it is compiled.
     return Traced(module, compiled, checked) if pure == [True] else compiled
+
+
+def _ends_early(module: fx.GraphModule) -> bool:
+    """Whether the code goes on after a graph, and may make anything of what it returns."""
+    reason = getattr(module, "compile_subgraph_reason", None)
+    return reason is not None and reason.graph_break
 
 
 def _floats_as_constants(graph: fx.Graph) -> set[str]:

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.autograd.graph import increment_version
 
 from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import GraphError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.importer import NodeError
 from ftuner.frontends.torch.registry import name_of
+from ftuner.frontends.torch.weights import WEIGHTS
 from ftuner.models import Model
 from ftuner.torch import cut
 from ftuner.torch.checking import checked
@@ -165,7 +165,7 @@ class CompiledGraph:
 
     def _moving(self, given: tuple[Any, ...]) -> set[int]:
         """The inputs that keep changing, by those that changed since the state was made. If one was
-        written without a new version, all get one: others may have been, too."""
+        written without a new version, all are packed again: others may have been, too."""
         parameters = self._parameters(given)
         state = self._states.get(self._key(parameters, given))
         if state is None:
@@ -175,7 +175,7 @@ class CompiledGraph:
             written = state.fingerprint.changed()
         counted = list(map(operator.ne, map(_version, parameters), state.versions))
         if any(map(operator.gt, written, counted)):
-            increment_version(parameters)
+            WEIGHTS.renew()
         if state.runs > FEW_RUNS:
             return set()
         numbers = zip(self._constants, written, counted, strict=True)
@@ -231,7 +231,7 @@ def _divided(
     left = {n: why for n, why in left.items() if not cut.is_view(n)}
     _tell(left, options)
     if options.unpad and found:
-        _tell_padding(found[0].model.padding_kept if whole else "PyTorch computes a part of it")
+        tell_padding(found[0].model.padding_kept if whole else "PyTorch computes a part of it")
     assembled = cut.assembled(module, [(x.region, x.run) for x in found], ours, constants)
     operators = sum(map(_is_operator, graph.nodes))
     return Division(found, left, operators), assembled.forward
@@ -277,7 +277,7 @@ def _tell(left: cut.Left, options: Options) -> None:
         _LOG.warning("%s", message)
 
 
-def _tell_padding(why: str) -> None:
+def tell_padding(why: str) -> None:
     """Log once why padding is computed; not if it is left out."""
     if why and (why,) not in _TOLD:
         _TOLD.add((why,))

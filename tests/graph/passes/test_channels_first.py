@@ -102,6 +102,17 @@ def by_what_is_given(g: Maker) -> Value:
     return g.add("transpose", g.add("matmul", x, g.given("w", 5, 6)), perm=FIRST)
 
 
+def test_pictures_in_one_line() -> None:
+    """A product is written flat in between."""
+
+    def body(g: Maker) -> Value:
+        y = g.add("reshape", product(g), shape=(B * S * T * 6,))
+        y = g.add("reshape", g.add("tanh", y), shape=(B, S, T, 6))
+        return g.add("transpose", y, perm=FIRST)
+
+    applied(write_products_first, graph_of(body))
+
+
 @pytest.mark.parametrize(
     "body",
     [

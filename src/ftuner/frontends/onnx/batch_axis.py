@@ -41,13 +41,18 @@ def with_batch_axis(record: ModelRecord, given: BatchAxis) -> ModelRecord:
         assert v.dims is not None
         for number in range(len(v.dims)):
             groups.setdefault((len(v.dims), axis, number), []).append(v)
-    common = said[0] if said else NAME
     taken = {v.symbol(a) for v in record.inputs for a in range(len(v.dims or ()))}
-    while not said and common in taken:
-        common += "_"
+
+    def new(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    common = said[0] if said else new(NAME)
     names: dict[tuple[str, int], str] = {}
     for (_, axis, number), members in groups.items():
-        first = f"{members[0].name}_{number}"
+        first = new(f"{members[0].name}_{number}")
         for v in members:
             if v.symbol(number) not in repeated:
                 names[v.name, number] = common if number == axis else first
@@ -57,10 +62,11 @@ def with_batch_axis(record: ModelRecord, given: BatchAxis) -> ModelRecord:
 def _axes(record: ModelRecord, given: BatchAxis) -> list[tuple[InputRecord, int]]:
     """The inputs that count requests, each with the axis."""
     by_name = given if isinstance(given, Mapping) else {v.name: given for v in record.inputs}
-    unknown = by_name.keys() - {v.name for v in record.inputs}
+    unknown = sorted(by_name.keys() - {v.name for v in record.inputs})
     if unknown or not by_name:
         known = ", ".join(v.name for v in record.inputs)
-        raise InputError(f"batch_axis names {', '.join(map(repr, unknown))}; inputs are {known}")
+        named = ", ".join(map(repr, unknown)) or "no input"
+        raise InputError(f"batch_axis names {named}; inputs are {known}")
     chosen = []
     for v in record.inputs:
         if v.name not in by_name:

@@ -57,8 +57,14 @@ def _places(x: torch.Tensor, rng: np.random.Generator) -> Array:
     if x.device.type != "cpu" or not x.numel():
         return np.zeros(0, np.int64)
     elements = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    first = x.data_ptr() // _WORD_BYTES
-    count = -(-(x.data_ptr() + elements * x.element_size()) // _WORD_BYTES) - first
+    begin = x.data_ptr()
+    end = begin + elements * x.element_size()
+    first, last = begin // _WORD_BYTES, -(-end // _WORD_BYTES)
+    if x.untyped_storage().nbytes() > end - begin:
+        # The first and the last word may be shared with others.
+        within = -(-begin // _WORD_BYTES), end // _WORD_BYTES
+        first, last = within if within[0] < within[1] else (first, last)
+    count = last - first
     parts = min(count, WORDS)
     bounds = np.arange(parts + 1) * count // parts
     return first + rng.integers(bounds[:-1], bounds[1:])

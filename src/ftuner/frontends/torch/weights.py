@@ -30,10 +30,17 @@ class StorageWeights(SharedWeights):
         """Living storages by address, each with a number that no other storage has. A weak
         reference keeps its address from being used again."""
         self._numbers = itertools.count()
+        self._age = 0
 
     def get(self, array: Array, form: Hashable, make: Callable[[], W]) -> W:
         with self._lock:
             return super().get(array, form, make)
+
+    def renew(self) -> None:
+        """From now on share nothing that was packed before: memory was written that torch did not
+        count."""
+        with self._lock:
+            self._age += 1
 
     def _digest(self, array: Array) -> bytes:
         owner: object = array
@@ -42,7 +49,7 @@ class StorageWeights(SharedWeights):
         if not isinstance(owner, torch.Tensor) or owner.is_inference():
             return super()._digest(array)
         address, strides = array.__array_interface__["data"][0], array.strides
-        memory = (self._number(owner.untyped_storage()), owner._version)
+        memory = (self._number(owner.untyped_storage()), owner._version, self._age)
         words = Fingerprint([owner]).words
         return repr((memory, words, address, array.dtype.str, array.shape, strides)).encode()
 

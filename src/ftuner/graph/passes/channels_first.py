@@ -91,7 +91,8 @@ class _Turning(Moving):
 
     def _unary(self, node: Node, inputs: Sequence[Value]) -> bool:
         """Phases are merged with positions in one copy, which has channels first."""
-        if node.op != "reshape" or inputs[0] not in self._waiting:
+        # Fewer axes than an image, a channel and a position have no channels first.
+        if node.op != "reshape" or inputs[0] not in self._waiting or node.output.rank < 3:
             return super()._unary(node, inputs)
         runs = equal_runs(node.inputs[0].shape, node.output.shape)
         if runs is None or any(len(after) != 1 for _, after in runs):

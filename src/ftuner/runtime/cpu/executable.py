@@ -186,7 +186,7 @@ class CompiledGraph(Executable):
     def run_batch(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
         found = self._joining if len(batch) > 1 else None
         if found is not None and not exact:
-            found = self._roughly
+            found = self._roughly or found
         return super().run_batch(batch, exact) if found is None else found.run(batch, exact)
 
     def repeat(

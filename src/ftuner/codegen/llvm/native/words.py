@@ -135,6 +135,9 @@ def _emit_are_texts(module: ir.Module, type_word: int) -> None:
     items = b.load(items, typ=PTR)
     with counted_loop(b, 0, count) as i:
         item = b.load(at(b, items, b.mul(i, const(SLOT_BYTES))), typ=PTR)
+        # NumPy may leave places empty, and shows None there.
+        with b.if_then(b.icmp_unsigned("==", b.ptrtoint(item, I64), const(0)), likely=False):
+            b.ret(const(0))
         own = b.load(at(b, item, type_word), typ=I64)
         with b.if_then(b.icmp_unsigned("!=", own, kind), likely=False):
             b.ret(const(0))
