@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.at_once import at_once
 
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import STRING
@@ -14,6 +16,7 @@ from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.ops.learning import Words
 from ftuner.graph.ops.text import byte_classes
+from ftuner.runtime.cpu import words as native
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
@@ -34,6 +37,7 @@ KNOWN = (
     "i\u0307",
 )
 RNG = random.Random(0)
+entries = native._entries
 
 
 def texts(count: int, longest: int, letters: str = LETTERS) -> Any:
@@ -76,10 +80,28 @@ def test_whole_strings(values: Any, widest: CpuBackend) -> None:
 
 
 def test_a_table_of_many_words(widest: CpuBackend) -> None:
-    known = tuple(f"w{i * i}" for i in range(5000))
+    known = (*(f"w{i * i}" for i in range(5000)), "\u00e9" * 40, "w9" * 50)
     words = Words(known, np.arange(len(known) + 1)[::-1].copy())
-    given = np.array([f"w{i}" for i in range(20_000)], object)
+    given = np.array([*(f"w{i}" for i in range(20_000)), *known[-3:], known[-1] + "9"], object)
     agrees(graph_of("translated", words=words), widest, given)
+
+
+def test_the_first_calls_make_one_table(
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(native, "_entries", lambda *given: made.append(0) or entries(*given))
+    known = tuple(f"w{i}" for i in range(20_000))
+    graph = graph_of("translated", words=Words(known, np.arange(len(known) + 1)))
+    model, given = Model(graph, widest), np.array([*known[:50], "other"], object)
+    assert not made
+    expected = [*range(50), len(known)]
+
+    def call() -> None:
+        assert model.run({"x": given})[0].tolist() == expected
+
+    at_once(*[call] * 4)
+    assert len(made) == 1
 
 
 PATTERNS = (r"[a-zA-Z0-9_]+", r"[\w]+", r"[^\s,]+", r"[^a]+", r"[\W]+", ".")
@@ -94,6 +116,24 @@ def test_words_of_texts(pattern: str, least: int, widest: CpuBackend) -> None:
     arrays = [texts(200, 30), texts(1, 9), texts(0, 9), long, long, texts(50, 4, "ab "), long[:1]]
     agrees(cutting(pattern, least), widest, *arrays)
     agrees(cutting(pattern, least, pad="ab"), widest, *arrays)
+
+
+def test_memory_follows_what_texts_have(widest: CpuBackend) -> None:
+    """One long text has many short ones expect no more, and results keep what they show."""
+    model = Model(cutting(r"[\w]+"), widest)
+    long, short = np.array(["a " * 500_000], object), np.full(200_000, "a", object)
+    tracemalloc.start()
+    try:
+        for given in (short[:3], long, short, short[:3]):
+            (found,) = model.run({"x": given})
+            assert np.unique(found).tolist() == [KNOWN.index("a")]
+            owner = found
+            while owner.base is not None:
+                owner = owner.base
+            assert owner.nbytes <= 2 * found.nbytes
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("case", ["NONE", "LOWER", "UPPER"])

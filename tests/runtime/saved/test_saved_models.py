@@ -34,6 +34,8 @@ from tests.runtime.saved.files import (
 )
 
 import ftuner
+from ftuner.codegen.llvm.native.binding_records import WordTable
+from ftuner.codegen.llvm.native.symbols import WORDS_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import family_bundle
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import UINT8
@@ -42,6 +44,7 @@ from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.system import read_system
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.saved import container, models, values
 
@@ -245,6 +248,35 @@ def test_another_version(
         ftuner.save(ftuner.load(dense()[0]), path)
     with pytest.raises(ftuner.SavedModelError, match="has the format 2"):
         ftuner.load(path)
+
+
+def test_a_file_of_another_native_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its machine code lacks a function, or reads other records, in the same version."""
+    own, path, image = ftuner.load(dense()[0]), tmp_path / "model.ftuner", Kernels.image
+    bundle = models.runtime_bundle
+
+    def older_image(kernels: Kernels, bundles: Any) -> Any:
+        found = image(kernels, bundles)
+        left = {name: x for name, x in found.entries.items() if name != WORDS_SYMBOL}
+        return found._replace(entries=left)
+
+    def older_bundle(*arguments: Any) -> Any:
+        found = bundle(*arguments)
+        return replace(found, symbols=tuple(s for s in found.symbols if s != WORDS_SYMBOL))
+
+    models.interface.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Kernels, "image", older_image)
+        patch.setattr(models, "runtime_bundle", older_bundle)
+        ftuner.save(own, path)
+    models.interface.cache_clear()
+    same(ftuner.load(path), own, ONES)
+    assert caplog.records[-1].message.endswith("compiled again for this machine")
+    with monkeypatch.context() as patch:
+        patch.setattr(WordTable, "OTHER", 8)
+        assert models.interface.__wrapped__() != models.interface()
 
 
 def test_a_matrix_unit_is_needed_by_its_kernels_alone() -> None:

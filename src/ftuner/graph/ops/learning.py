@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from math import isqrt
 from typing import Any
 
 import numpy as np
 
+from ftuner.core.caching import cached_attribute
 from ftuner.core.dtype import STRING, TENSOR_DTYPES, DType, map_dtype
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Array, TensorType
@@ -43,7 +43,7 @@ class Words:
     def dtype(self) -> DType:
         return STRING if self.values.dtype.hasobject else TENSOR_DTYPES[self.values.dtype.name]
 
-    @cached_property
+    @cached_attribute
     def _known(self) -> _Known:
         *values, other = self.values.tolist()
         known = _Known(reversed([*zip(self.words, values, strict=True)]))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ftuner.codegen.llvm.native.binding_records import WordEntry, WordTable
+from ftuner.core.caching import cached_attribute
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.graph.ir import Node
 from ftuner.graph.ops.learning import Words
 from ftuner.graph.ops.text import byte_classes, normalised, padded
@@ -16,6 +19,10 @@ from ftuner.runtime.cpu.arrays import DATA_WORD, LIST_WORD, Array, address_of
 FIRST_WORDS, MORE_WORDS = 64, 512
 """Words of each text, and words beside these, for which there is memory. If there are more, a
 second call finds them, and later calls expect them."""
+MOST_FIRST_WORDS = 1 << 22
+"""Words of all texts for which there is memory, unless calls before had more."""
+FEW_WORDS = 16
+"""Words whose bytes Python reads faster than NumPy reads a byte of each."""
 Evaluation = Callable[[Sequence[Array]], list[Array]]
 FindWords = Callable[[int, int, int, int, int], int]
 """`NativeRuntime.find_words`."""
@@ -44,22 +51,32 @@ class _Look:
         self, words: Words, reference: Evaluation, find: FindWords, classes: bytes = b"",
         least: int = 0, most: int = 0,
     ) -> None:  # fmt: skip
-        self._reference, self._find, self._values = reference, find, words.values
-        is_int64 = words.values.dtype == np.int64
-        values = words.values if is_int64 else np.arange(len(words.values))
-        self._other = int(values[-1])
-        self._are_places = not is_int64
+        self._words, self._values = words, words.values
+        self._reference, self._find = reference, find
+        self._are_places = words.values.dtype != np.int64
         self._classes = ctypes.create_string_buffer(classes) if classes else None
-        self._entries, self._texts = _entries(words.words, values)
-        self._table = np.array(
-            [
-                _UTF8, ctypes.addressof(self._classes) if self._classes else 0, least,
-                most, len(self._entries) - 1, address_of(self._entries), address_of(self._texts),
-                self._other,
-            ],
-            np.int64,
-        )  # fmt: skip
-        self._address = address_of(self._table)
+        self._least, self._most = least, most
+        self._lock = fork_safe_lock()
+        self._address = 0
+        """Of the table of words, which the first call that looks words up makes."""
+
+    def _made(self) -> int:
+        """The address of the table of words."""
+        with self._lock:
+            if not self._address:
+                places = self._are_places
+                values = np.arange(len(self._values)) if places else self._values
+                self._entries, self._texts = entries, texts = _entries(self._words.words, values)
+                self._table = np.array(
+                    [
+                        _UTF8, ctypes.addressof(self._classes) if self._classes else 0, self._least,
+                        self._most, len(entries) - 1, address_of(entries), address_of(texts),
+                        int(values[-1]),
+                    ],
+                    np.int64,
+                )  # fmt: skip
+                self._address = address_of(self._table)
+            return self._address
 
     def _looked_up(self, items: int, count: int, most: int) -> Array:
         """The number of words of each of `count` strings, then the values of all words. `items`:
@@ -69,8 +86,13 @@ class _Look:
             UnicodeEncodeError: a string without UTF-8.
         """
         out = np.empty(count + most, np.int64)
-        total = self._find(self._address, items, count, id(out) + DATA_WORD, most)
-        return out[: count + total] if total <= most else self._looked_up(items, count, total)
+        table = self._address or self._made()
+        total = self._find(table, items, count, id(out) + DATA_WORD, most)
+        if total > most:
+            return self._looked_up(items, count, total)
+        # Results are parts of it, and keep no more memory than they need.
+        out.resize(count + total, refcheck=False)
+        return out
 
 
 class _Translation(_Look):
@@ -94,9 +116,13 @@ class _Cutting(_Look):
         node: Node,
     ) -> None:  # fmt: skip
         super().__init__(words, reference, find, classes, node.attributes["least"], most)
-        self._expected = FIRST_WORDS
-        self._normaliser = node.attributes["normaliser"]
-        self._pad = words.value(node.attributes["pad"])
+        self._of_text, self._of_all = FIRST_WORDS, MOST_FIRST_WORDS
+        """Words to expect of each text, and at most of all."""
+        self._normaliser, self._padding = node.attributes["normaliser"], node.attributes["pad"]
+
+    @cached_attribute
+    def _pad(self) -> Any:
+        return self._words.value(self._padding)
 
     def __call__(self, operands: Sequence[Array]) -> list[Array]:
         (x,) = operands
@@ -105,37 +131,63 @@ class _Cutting(_Look):
             texts = normalised(x.ravel().tolist(), *self._normaliser)
             count = len(texts)
             shape, items = (count,), id(texts) + LIST_WORD
+        expected = min(self._of_text * count, self._of_all) + MORE_WORDS
         try:
-            out = self._looked_up(items, count, self._expected * count + MORE_WORDS)
+            out = self._looked_up(items, count, expected)
         except UnicodeEncodeError:
             return self._reference(operands)
         found = out[count:]
-        if found.size > self._expected * count + MORE_WORDS:
-            self._expected = -(-found.size // count)
+        if found.size > expected or self._of_text > FIRST_WORDS:
+            # The next calls have room for a quarter more; an outlier is forgotten.
+            needed = found.size + found.size // 4
+            self._of_text = max(-(-needed // max(count, 1)), FIRST_WORDS, _faded(self._of_text))
+            self._of_all = max(needed, MOST_FIRST_WORDS, _faded(self._of_all))
         if self._are_places:
             found = self._values.take(found)
         return [padded(found, out[:count].tolist(), shape, self._pad)]
 
 
+def _faded(words: int) -> int:
+    """Words that are expected, a call later."""
+    return words - -(-words // 16)
+
+
 def _entries(words: Sequence[str], values: Array) -> tuple[Array, Array]:
     """The entries of a table of words, the first of equal ones, and the bytes of all."""
     size = 1 << (2 * len(words)).bit_length()
-    entries = np.full((size, WordEntry.SIZE), -1, np.int64)
-    texts = bytearray()
-    known: set[bytes] = set()
     # A word that has no UTF-8 is looked up by the reference alone.
     encoded = [word.encode("utf-8", "surrogatepass") for word in words]
-    for text, value in zip(encoded, values.tolist(), strict=False):
-        if text in known:
-            continue
-        known.add(text)
-        digest = WordTable.HASH_BASIS
-        for byte in text:
+    firsts = dict(zip(reversed(encoded), range(len(words) - 1, -1, -1), strict=True))
+    lengths = np.fromiter(map(len, firsts), np.int64, len(firsts))
+    begins = np.cumsum(lengths) - lengths
+    texts = np.frombuffer(b"".join(firsts) + b"\0", np.uint8)
+    digests = _digests(texts, begins, lengths)
+    places = (digests & np.uint64(size - 1)).astype(np.int64)
+    owners = np.full(size, -1)
+    left = np.arange(len(firsts))
+    while left.size:
+        free = left[owners[places[left]] < 0]
+        owners[places[free]] = free
+        left = left[owners[places[left]] != left]
+        places[left] = places[left] + 1 & size - 1
+    entries = np.full((size, WordEntry.SIZE), -1, np.int64)
+    values = values[np.fromiter(firsts.values(), np.int64, len(firsts))]
+    entries[places] = np.stack([digests.view(np.int64), begins, lengths, values], 1)
+    return entries, texts
+
+
+def _digests(texts: Array, begins: Array, lengths: Array) -> Array:
+    """The digests of words: a byte of each after the other, while there are many as long."""
+    found = np.full(len(lengths), WordTable.HASH_BASIS, np.uint64)
+    factor = np.uint64(WordTable.HASH_FACTOR)
+    left, at = np.flatnonzero(lengths), 0
+    while left.size > FEW_WORDS:
+        found[left] = (found[left] ^ texts[begins[left] + at]) * factor
+        at += 1
+        left = left[lengths[left] > at]
+    for word in left.tolist():
+        digest, begin = int(found[word]), int(begins[word])
+        for byte in texts[begin + at : begin + int(lengths[word])].tolist():
             digest = (digest ^ byte) * WordTable.HASH_FACTOR & _BITS
-        place = digest & size - 1
-        while entries[place, WordEntry.BYTES] >= 0:
-            place = place + 1 & size - 1
-        signed = digest - (digest >> 63 << 64)
-        entries[place] = signed, len(texts), len(text), value
-        texts += text
-    return entries, np.frombuffer(bytes(texts) + b"\0", np.uint8)
+        found[word] = digest
+    return found

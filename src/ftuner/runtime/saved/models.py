@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ftuner.codegen.llvm.native import records
-from ftuner.codegen.llvm.objects.bundle import Bundle
+from ftuner.codegen.llvm.native import binding_records, records
+from ftuner.codegen.llvm.objects.bundle import Bundle, runtime_bundle
 from ftuner.codegen.llvm.objects.linking import Image
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import UKernel
@@ -40,7 +40,9 @@ from ftuner.hardware.isa import InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.hardware.system import SystemFacts, promised_isas
+from ftuner.hardware.tuning import NativeTuning
 from ftuner.runtime.cache import Cache
+from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.kernels import Kernels, NativeRuntime
@@ -61,15 +63,16 @@ for integers, floats and vectors of them."""
 
 @cache
 def interface() -> str:
-    """The version of ftuner, and a digest of the layouts of records, in which its code and machine
-    code meet."""
+    """The version of ftuner, and a digest of the layouts of records and the symbols of the native
+    runtime, in which its code and machine code meet."""
     slots = [
         (name, sorted((slot, x) for slot, x in vars(cls).items() if isinstance(x, int)))
-        for module in (records, *modules("cpu_record"))
+        for module in (records, binding_records, *modules("cpu_record"))
         for name, cls in sorted(vars(module).items())
         if isinstance(cls, type)
     ]
-    return f"{VERSION}-{hashlib.sha256(repr(slots).encode()).hexdigest()[:12]}"
+    met = slots, runtime_bundle(0, DATA_WORD, NativeTuning()).symbols
+    return f"{VERSION}-{hashlib.sha256(repr(met).encode()).hexdigest()[:12]}"
 
 
 def needed_flags(

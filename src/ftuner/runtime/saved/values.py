@@ -33,9 +33,9 @@ _MODULES = (
 _KEPT_APART = ("graph.buffers.Buffer", "graph.ir.Node", "graph.ir.RandomKey", "graph.ir.Value")
 """Classes whose values equal themselves alone; equal values of others are one entry."""
 _SCALARS = (str, bool, int, float, type(None))
-MEANING = 1
-"""Changes when the steps or the packed weights of files mean something else, though the fields of
-their classes are the same."""
+MEANING = 2
+"""Changes when the steps, the attributes of nodes or the packed weights of files mean something
+else, though the fields of their classes are the same."""
 KINDS = "biufV"
 """NumPy's, of arrays that are stored as they are; `V` are blocks."""
 MOST_BYTES = 1 << 48
