@@ -135,6 +135,11 @@ def _row_of(extent: Dim) -> Callable[[Bindings], Make]:
     return made
 
 
+def _chances(bindings: Bindings) -> Make:
+    """Probabilities, of which what is computed is well determined."""
+    return lambda random, shape, dtype: random.uniform(0.1, 0.9, shape).astype(dtype)
+
+
 def _others() -> Iterator[Template]:
     """Of operators without a definition, and of those that finish what a copy began."""
     for kind in VARIANTS["scatter_elements"]["kind"]:
@@ -163,7 +168,7 @@ def _others() -> Iterator[Template]:
         yield Template((Case("unique", (("float32", (B, C)),), attributes),))
     yield Template((Case("determinant", (("float32", (A, B, B)),), {}, (), 8.0, _large),))
     for op in ("coupled_probabilities", "couple"):
-        yield Template((Case(op, (("float32", (A, 3)),), {}),))
+        yield Template((Case(op, (("float32", (A, 3)),), {}, (_chances,)),))
     boxes = (("float32", (A, 2, C)), ("float32", (A, C, 4)))
     for centred in FLAGS:
         attributes = {
