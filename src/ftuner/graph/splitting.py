@@ -146,6 +146,8 @@ def divided(graph: Graph, unpads: bool = False) -> SplitGraph:
 def _host_first_and_last(graph: Graph) -> tuple[Node, ...]:
     """The nodes of a graph, of which host nodes that read nothing of a program come first, and
     those that no program reads anything of last."""
+    if not any(map(runs_on_host, graph.nodes)):
+        return graph.nodes
     known = set(graph.inputs)
     bound = {name for node in graph.nodes for name in node.binds}
     first = []
