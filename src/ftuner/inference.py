@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 from ftuner.compiler import compile_file, compile_graph, compile_program
 from ftuner.core.dtype import FLOAT32
@@ -37,10 +37,6 @@ from ftuner.runtime.saved.models import MALFORMED
 from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
 from ftuner.runtime.shown_progress import Progress
-
-if TYPE_CHECKING:
-    # It imports torch.
-    pass
 
 _LOG = logging.getLogger(__name__)
 
@@ -136,8 +132,8 @@ def load(
         GraphError: the file is not a valid model.
         ConfigurationError: the extra `onnx`, or for a GPU `gpu`, is not installed; no such device;
             an unknown `dtype`, or any on a CPU; an unknown `unpad`; an unknown `precision`, or one
-            that the device has no instruction for; `append_in_place` on a GPU; a `random_seed` that
-            is no such number; a `memory_limit` that is none, or on a GPU; a `batch_axis` of
+            that the device has no instruction for; `append_in_place` on a GPU; a `random_seed` or
+            `memory_limit` that is not such a number; a `memory_limit` on a GPU; a `batch_axis` for
             another model than an ONNX one.
         InputError: a `batch_axis` that an input does not have, or that it has one extent of, or
             that contradicts the names of the file.
@@ -210,9 +206,7 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
     exported = isinstance(source, _of_torch("export", "ExportedProgram"))
     of_torch = exported or (origin is not None and origin.path.endswith(".pt2"))
     if request.batch_axis is not None and (saved or of_torch):
-        raise ConfigurationError(
-            "batch_axis is for ONNX models, and this is no such model; leave it out"
-        )
+        raise ConfigurationError("batch_axis is for ONNX models; leave it out")
     if saved:
         with WITHOUT_COLLECTIONS:
             found = _saved_model(source, request, origin)

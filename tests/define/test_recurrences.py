@@ -150,6 +150,23 @@ def test_conditions_on_what_was_computed() -> None:
     expect_meaning(compared, random(9, 19), abs(random(9)) + 1)
 
 
+def test_conditions_may_be_nested() -> None:
+    """Each part of an element is walked once, however often others use it."""
+
+    @ftuner.operator("(t, c) -> (t, c)")
+    def nested(x: Any) -> Any:
+        @recurrence(*x.shape)
+        def h(i: Any, j: Any) -> Any:
+            y = where(i > 0, h[i - 1, j], 0.0) + x[i, j]
+            for _ in range(40):
+                y = where(y > 0, y / 2, y + y * y / 64)
+            return y
+
+        return h
+
+    expect_meaning(nested, random(3, 5))
+
+
 def test_delays_are_proved_once(widest: CpuBackend) -> None:
     """Within a graph, extents of operands may be computed ones."""
     builder, (t, m) = Builder(), (symbol("t"), symbol("m"))

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum, product, quotient
 from ftuner.define.elements import (
+    INDEX,
     Apply,
     Element,
     Extent,
@@ -30,15 +32,20 @@ Names = Mapping[str, Dim]
 INSIDE, PADDED, DATA = "inside", "padded", "data"
 
 
-def dim_of(one: Element, names: Names) -> Dim | None:
-    """An element as a dim; None if it depends on positions or data."""
+def dim_of(
+    one: Element, names: Names, positions: Mapping[Index, Dim] = MappingProxyType({})
+) -> Dim | None:
+    """An element as a dim; None if it depends on data, or on an index that `positions` has not."""
     match one:
         case Number(value=int() as value):
             return int(value)
         case Extent(name=name):
             return names[name]
-        case Apply(function=function, arguments=arguments):
-            found = [dim_of(argument, names) for argument in arguments]
+        case Index():
+            return positions.get(one)
+        # Arithmetic on data, whose nesting may be deep, is not walked.
+        case Apply(function=function, arguments=arguments) if one.type == INDEX:
+            found = [dim_of(argument, names, positions) for argument in arguments]
             if any(dim is None for dim in found):
                 return None
             return _combined(function, [dim for dim in found if dim is not None])
@@ -85,6 +92,8 @@ def linear(one: Element, names: Names) -> Linear | None:
     if dim is not None:
         return Linear({}, dim)
     match one:
+        case _ if one.type != INDEX:
+            return None
         case Index():
             return Linear({one: 1}, 0)
         case Apply(function=("add" | "subtract") as function, arguments=(x, y)):

@@ -94,7 +94,7 @@ def _closure(one: Recurrence, direct: dict[Recurrence, set[Tensor]]) -> set[Tens
 def _checked(members: Sequence[Recurrence], names: Names, proven: bool) -> Group:
     axis: int | None = None
     same: dict[Recurrence, set[Tensor]] = {one: set() for one in members}
-    """What each reads at the step that computes it."""
+    """The members that each reads at the step that computes it."""
     first = members[0]
     for one in members:
         shapes = [[dim_of(extent, names) for extent in x.shape] for x in (first, one)]
@@ -182,20 +182,20 @@ def _expect_computable(one: Recurrence, members: Sequence[Recurrence]) -> None:
 
 @dataclass(frozen=True)
 class Uses:
-    """What a definition makes of the arrays of a group that goes along an axis."""
+    """The arrays and the sums that a definition uses of a group that goes along an axis."""
 
     whole: tuple[Recurrence, ...]
-    """Those that are read as they are, or further back than a step keeps them."""
+    """Arrays that are read as they are, or further back than a step keeps them."""
     reductions: tuple[Reduction, ...]
     """Reductions that a step computes once its elements are known, over the same axes."""
     reduced: tuple[int, ...]
-    """Those axes, of the arrays."""
+    """The axes of the arrays that the reductions are over."""
 
 
 def uses_of(
     definition: Definition, group: Group, bounds: Bounds, known: Iterable[Recurrence], lead: int
 ) -> Uses:
-    """What a definition makes of the arrays of a group.
+    """The arrays and the sums that a definition uses of a group.
 
     Args:
         bounds: of the definition.

@@ -33,7 +33,7 @@ from ftuner.define.elements import (
 from ftuner.define.functions import OPENED, extent_of
 
 _OUTSIDE = -1
-"""The number of an array that is no operand."""
+"""The number of arrays that are not operands."""
 
 
 class Recurrence(Tensor):
@@ -83,7 +83,7 @@ def recurrence(
         A decorator of a function from indices to the element there.
 
     Raises:
-        DefinitionError: it is no such type, or the extents are no extents. Reads of the array that
+        DefinitionError: another type, or extents that are data. Reads of the array that
             are not at its own index, or at an earlier one along one axis, are errors where the
             operator is defined.
     """

@@ -229,6 +229,7 @@ class Lowering:
     def operand(self, read: Read) -> tuple[Value, str]:
         """The tensor that is read, and the labels of its batch axes."""
         computed = self._computed.get(read.tensor)
+        assert computed is not None or read.tensor.number >= 0
         x = self._operands[read.tensor.number] if computed is None else computed
         return x, _batch_labels(x.rank - len(read.at))
 

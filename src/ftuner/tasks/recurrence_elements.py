@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ftuner.core.dim import Dim, maximum, minimum, quotient, remainder, symbol, symbols_of
+from ftuner.core.dim import Dim, symbol, symbols_of
 from ftuner.core.dtype import DType
 from ftuner.define import elements as written
-from ftuner.define.bounds import linear
+from ftuner.define.bounds import Names, dim_of, linear
 from ftuner.define.elements import BOOL, INDEX, Index, Read, elements_of, kind_of, operands_of
 from ftuner.define.groups import MOST_DELAYS, Group, Uses
 from ftuner.define.values import Lowering
@@ -73,6 +73,17 @@ class Given:
         if isinstance(dim, int):
             return dim
         return self.names.setdefault(dim, symbol(f"e{len(self.names)}"))
+
+
+class _Named(dict[str, Dim]):
+    """The symbols of extents in programs, by their names in the definition."""
+
+    def __init__(self, given: Given, names: Names) -> None:
+        super().__init__()
+        self._given, self._names = given, names
+
+    def __missing__(self, name: str) -> Dim:
+        return self._given.dim(self._names[name])
 
 
 class Elements(ABC):
@@ -336,32 +347,5 @@ class Elements(ABC):
 
     def _dim(self, one: written.Element) -> Dim | None:
         """Arithmetic on indices as a dim; None if it is none that programs have."""
-        match one:
-            case written.Number(value=int() as value):
-                return int(value)
-            case written.Extent(name=name):
-                return self._given.dim(self._bounds.names[name])
-            case Index():
-                return self._positions[self._axes[one]]
-            case written.Apply(function=function, arguments=arguments) if one.type == INDEX:
-                given = [self._dim(x) for x in arguments]
-                known = [x for x in given if x is not None]
-                return _computed(function, known) if len(known) == len(given) else None
-        return None
-
-
-def _computed(function: str, given: Sequence[Dim]) -> Dim | None:
-    match function, given:
-        case "add", [x, y]:
-            return x + y
-        case "subtract", [x, y]:
-            return x - y
-        case "multiply", [x, y]:
-            return x * y
-        case "negative", [x]:
-            return -x
-        case (("maximum" | "minimum"), [x, y]):
-            return maximum(x, y) if function == "maximum" else minimum(x, y)
-        case (("quotient" | "remainder"), [x, int() as y]) if y > 0:
-            return quotient(x, y) if function == "quotient" else remainder(x, y)
-    return None
+        positions = {index: self._positions[axis] for index, axis in self._axes.items()}
+        return dim_of(one, _Named(self._given, self._bounds.names), positions)

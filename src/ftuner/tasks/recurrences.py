@@ -90,7 +90,7 @@ class Recurring:
         return found[0] if len(found) == 1 else tuple(found)
 
     def defined(self, operands: Sequence[Value]) -> list[Value]:
-        """Raises UnsupportedOperatorError: there is no other way to compute them."""
+        """Raise UnsupportedOperatorError: only programs compute recurrences."""
         raise UnsupportedOperatorError(f"{self._where}: recurrences run on CPUs alone so far")
 
 

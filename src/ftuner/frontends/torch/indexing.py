@@ -214,7 +214,7 @@ def _counted(x: Value, weights: Value | None = None, minlength: Dim = 0) -> Valu
         src = scalar(1, INT64).broadcast(x.shape)
     else:
         src = weights.cast(weights.dtype if weights.dtype in (FLOAT32, FLOAT64) else FLOAT64)
-    # A negative integer is no position from the end: it is refused at run time.
+    # Negative integers do not count from the end: they are refused at run time.
     at = where(x < 0, np.iinfo(np.int64).max, x)
     return _scattered(src.like(0).broadcast((count,)), 0, at, src, "add")
 

@@ -10,7 +10,7 @@ are attributes. It may also take the `node` that is replaced and what is `around
 None to leave the node alone, and so does a result of another type than the node's.
 
 A rule is a pass. `together` makes one pass of several rules, which is one walk over the graph. A
-pass that is no rule writes to a `Rewriting` itself.
+pass of another form writes to a `Rewriting` itself.
 """
 
 from __future__ import annotations

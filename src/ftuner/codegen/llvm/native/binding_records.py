@@ -172,7 +172,7 @@ class WordTable:
     """The value of words without an entry."""
     SIZE = 8
     HASH_BASIS, HASH_FACTOR = 0xCBF29CE484222325, 0x100000001B3
-    """Of digests by FNV-1a with 64 bits (Fowler, Noll and Vo)."""
+    """The constants of FNV-1a with 64 bits (Fowler, Noll and Vo), which makes the digests."""
 
 
 class WordEntry:
@@ -182,6 +182,6 @@ class WordEntry:
     BEGIN = 1
     """Where its UTF-8 begins."""
     BYTES = 2
-    """Of its UTF-8; -1 of a free place."""
+    """The length of its UTF-8; -1 in a free place."""
     VALUE = 3
     SIZE = 4
