@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import report_decoding, report_zoo
+from benchmarks.comparisons import FORMS, compared
 from benchmarks.report_gpu import KIND as GPU
 from benchmarks.results import Document, load
 
@@ -18,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PEERS_KINDS = ("model", "vision", "speech", "recurrent", "conv", "gemm", "bmm")
+PEERS_KINDS = ("model", "vision", "speech", "recurrent", "conv", "gemm", "bmm", *FORMS)
 """Kinds of document that compare ftuner with its peers, in the order of the pages."""
 KINDS = (
     *PEERS_KINDS, "unseen", "int8", "metaschedule", "regret", "overhead", "start", "first", GPU,
@@ -75,5 +76,5 @@ def _documents(folder: Path) -> Sequence[Document]:
         for path in sorted(folder.glob("*.json"))
         if json.loads(path.read_text()).get("kind") in KINDS
     ]
-    documents = [load(path) for path in paths]
+    documents = compared(load(path) for path in paths)
     return sorted(documents, key=lambda d: (KINDS.index(d["kind"]), d["set"], d["threads"]))

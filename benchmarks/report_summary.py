@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks import report_decoding, report_zoo
+from benchmarks import comparisons, report_decoding, report_zoo
 from benchmarks.generating import IN_PLACE
 from benchmarks.markdown import number, table
 from benchmarks.recorded import Recorded
@@ -25,9 +25,15 @@ WORKLOADS = (
     ("dense layers, by rows", "gemm", ("mlp",)),
     ("large dense layers", "gemm", ("deepbench", "dietcode", "inductor")),
     ("batched products", "bmm", ()),
+    ("batches of sentences of unequal length", "ragged", ()),
+    ("dense layers in 8 bits, by rows", "precisions", ("int8-dynamic",)),
+    ("dense layers in bfloat16, by rows", "precisions", ("bfloat16",)),
+    ("modules of PyTorch", "torch-modules", ("cold",)),
 )
 """What a row is called, its kind of document, and its sets: all of the kind if none is named."""
-FRONT = ("unseen", "model", "vision", report_zoo.KIND, report_decoding.KIND, "gemm")
+FRONT = (
+    "unseen", "model", "vision", report_zoo.KIND, report_decoding.KIND, "gemm", *comparisons.FORMS,
+)  # fmt: skip
 """Kinds of the rows that README.md shows."""
 SUBJECTS = {report_decoding.KIND: IN_PLACE}
 """What is compared with the peers, where it is not `SUBJECT`."""

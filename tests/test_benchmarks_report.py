@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import pytest
 from benchmarks import (
+    comparisons,
     measure,
     recorded,
     report,
@@ -207,6 +208,32 @@ def test_report_of_int8_weights():
     timings = {name: {"min_s": s, "median_s": s} for name, s in seconds.items()}
     made["cases"] = [{"rows": 4, "engines": timings}]
     assert "| 4 | 3.00 | 1.50 |" in rendered([made])
+
+
+def test_other_forms_are_compared_with_peers_alone():
+    """Other ways of ftuner's are no peers."""
+    ragged = {"kind": "ragged", "cases": [{"lengths": "mnli", "batch": 8, "seconds": {
+        "ftuner, batches": 2.0, "ftuner, one by one": 1.0, "a, padded": 5.0, "a, sorted": 3.0,
+    }}]}  # fmt: skip
+    times = {
+        name: {"min_s": s, "median_s": s}
+        for name, s in (("bfloat16 ftuner", 2.0), ("bfloat16 b", 1.0), ("int8-dynamic ftuner", 1.0),
+                        ("int8-dynamic a", 3.0), ("float32 ftuner", 0.5))
+    }  # fmt: skip
+    layers = {"kind": "precisions", "cases": [{"rows": 5, "k": 7, "n": 9, "engines": times}]}
+    engines = {
+        name: {"min_s": s, "median_s": s}
+        for name, s in (("ftuner", 2.0), ("ftuner-onnx", 1.0), ("eager", 8.0))
+    }
+    modules = {"kind": "torch-modules", "results": [
+        {"label": "net", "cases": [{"label": "1x3", "engines": engines}]}, {"crashed": "why"},
+    ]}  # fmt: skip
+    found = [*comparisons.compared([ragged, layers, modules])]
+    seen = [(c["label"], c["best_peer"], c["ratio"]) for d in found for c in d["cases"]]
+    assert seen == [
+        ("mnli, batches of 8", "a, sorted", 1.5), ("5x7x9", "b", 0.5), ("5x7x9", "a", 3.0),
+        ("net 1x3", "eager", 4.0),
+    ]  # fmt: skip
 
 
 def test_page_without_markers_is_refused():
