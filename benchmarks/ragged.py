@@ -1,9 +1,9 @@
 """`python -m benchmarks.ragged`: tokens per second on sentences of real lengths, as batches.
 
 ftuner runs requests of unequal length as they are, together (`Model.run_batch`) or one by one. ONNX
-Runtime runs them one by one, or pads each batch to its longest: in the order of arrival, or with
-all requests of the stream sorted by length, which a server that answers in order cannot do. All
-ways take turns; seconds are the least of the rounds.
+Runtime and OpenVINO run them one by one, or pad each batch to its longest: in the order of arrival,
+or with all requests of the stream sorted by length, which a server that answers in order cannot do.
+All ways take turns; seconds are the least of the rounds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +25,14 @@ from benchmarks import machine, minilm
 from benchmarks.measure import header
 from benchmarks.results import save
 from benchmarks.run import console, results_here
-from ftuner_tools.engines import OnnxRuntime, onnxruntime_session
+from ftuner_tools.onnx_engines import ONNX_ENGINES, BindAll
 from ftuner_tools.timing import settle
 
 KIND = "ragged"
 WORKLOADS = Path(__file__).parent / "workloads" / "lengths.json"
 TOGETHER = "ftuner, batches"
 ONE_BY_ONE = "ftuner, one by one"
-PEER = OnnxRuntime.name
+PEERS = ("onnxruntime", "openvino")
 Feeds = Mapping[str, np.ndarray]
 Way = Callable[[], object]
 
@@ -76,29 +77,37 @@ def ways(
 ) -> dict[str, Way]:
     """What runs all requests of a stream, by name; with `clients` also one by one from these."""
     ftuner: Any = importlib.import_module("ftuner")
-    model, session = ftuner.load(path, threads=threads), onnxruntime_session(str(path), threads)
+    model = ftuner.load(path, threads=threads)
     in_order = sorted(stream, key=lambda feeds: feeds["input_ids"].shape[1])
-
-    def peer(parts: Sequence[Sequence[Feeds]]) -> Way:
-        return lambda: [session.run(None, padded(part)) for part in parts]
-
-    called = {}
+    found: dict[str, Way] = {
+        TOGETHER: lambda: [model.run_batch(part) for part in batches(stream, size)],
+        ONE_BY_ONE: lambda: [model.run(feeds) for feeds in stream],
+    }
     if clients is not None:
         # Closed when nothing refers to it.
         batcher = ftuner.Batcher(model)
-        called["ftuner, Batcher"] = from_clients(batcher.run, stream, clients)
-        called["ftuner, clients"] = from_clients(model.run, stream, clients)
-        called[f"{PEER}, clients"] = from_clients(
-            lambda feeds: session.run(None, feeds), stream, clients
-        )
-    return {
-        TOGETHER: lambda: [model.run_batch(part) for part in batches(stream, size)],
-        ONE_BY_ONE: lambda: [model.run(feeds) for feeds in stream],
-        f"{PEER}, padded": peer(batches(stream, size)),
-        f"{PEER}, padded, sorted": peer(batches(in_order, size)),
-        f"{PEER}, one by one": peer([[feeds] for feeds in stream]),
-        **called,
-    }
+        found["ftuner, Batcher"] = from_clients(batcher.run, stream, clients)
+        found["ftuner, clients"] = from_clients(model.run, stream, clients)
+    for name in PEERS:
+        run = _runner(ONNX_ENGINES[name].prepare(path, threads, None))
+        for how, parts in (
+            ("padded", batches(stream, size)),
+            ("padded, sorted", batches(in_order, size)),
+            ("one by one", [[feeds] for feeds in stream]),
+        ):
+            found[f"{name}, {how}"] = partial(_all, run, parts)
+        if clients is not None and name == "onnxruntime":
+            found[f"{name}, clients"] = from_clients(run, stream, clients)
+    return found
+
+
+def _runner(bind: BindAll) -> Callable[[Feeds], object]:
+    return lambda feeds: bind(feeds)()
+
+
+def _all(run: Callable[[Feeds], object], parts: Sequence[Sequence[Feeds]]) -> None:
+    for part in parts:
+        run(part[0] if len(part) == 1 else padded(part))
 
 
 def least_seconds(compared: Mapping[str, Way], rounds: int) -> dict[str, float]:
