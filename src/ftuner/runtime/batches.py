@@ -128,7 +128,7 @@ class Batches(ABC):
         self, batch: Sequence[Mapping[str, object]], exact: bool = True
     ) -> list[list[Any]] | None:
         """As `run_batch`, by one program; None where each request is better a run."""
-        alone = self._joining
+        alone = None if self._draws else self._chain.alone
         if alone is None:
             return None
         varied = self.variants is not None and self.variants.used

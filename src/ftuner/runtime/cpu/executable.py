@@ -100,6 +100,14 @@ class CompiledGraph(Executable):
         found = ragged_steps(self.lowered, exact=False)
         return self._batches if found == self.ragged else self._batches_of(found)
 
+    @cached_property
+    def _apart(self) -> RaggedGraph | None:
+        """What runs requests in one launch, of which no rows run together; None if they share no
+        weights."""
+        steps = len(self._compiled)
+        found = self._batches_of(RaggedSteps((), (None,) * steps, ("",) * steps))
+        return found if found is not None and found.shares_panels else None
+
     def _batches_of(self, found: RaggedSteps | None) -> RaggedGraph | None:
         # Where a run writes over rows of an input, an error would use up those of other requests.
         if found is None or any(pair.writes for pair in self.lowered.appended):
@@ -178,7 +186,7 @@ class CompiledGraph(Executable):
 
     @property
     def rows_together(self) -> int:
-        return 0 if self._joining is None else self._joining.most_rows
+        return 0 if self._joining is None else self._joining.room
 
     def rows(self, arrays: Sequence[Array]) -> int:
         return 0 if self._joining is None else self._joining.rows(arrays)
@@ -187,7 +195,13 @@ class CompiledGraph(Executable):
         found = self._joining if len(batch) > 1 else None
         if found is not None and not exact:
             found = self._roughly or found
-        return super().run_batch(batch, exact) if found is None else found.run(batch, exact)
+        return self.run_apart(batch) if found is None else found.run(batch, exact)
+
+    def run_apart(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        """As `run_batch`, of requests of which no rows run together."""
+        joins = len(batch) > 1 and self._kept.limit is None
+        found = self._apart if joins else None
+        return super().run_batch(batch, True) if found is None else found.run(batch, True)
 
     def repeat(
         self, arrays: Sequence[Array], carried: int, conditional: bool, most: int
