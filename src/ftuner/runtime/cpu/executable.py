@@ -181,26 +181,25 @@ class CompiledGraph(Executable):
 
     @property
     def _joining(self) -> RaggedGraph | None:
-        """`_batches` if the model may keep what it needs."""
-        return self._batches if self._kept.limit is None else None
+        """What runs several requests in one launch, if the model may keep what it needs."""
+        return (self._batches or self._apart) if self._kept.limit is None else None
 
     @property
     def rows_together(self) -> int:
         return 0 if self._joining is None else self._joining.room
 
     def rows(self, arrays: Sequence[Array]) -> int:
-        return 0 if self._joining is None else self._joining.rows(arrays)
+        return 0 if self._joining is None else self._joining.size(arrays)
 
     def run_batch(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
         found = self._joining if len(batch) > 1 else None
-        if found is not None and not exact:
+        if found is not None and not exact and self._batches is not None:
             found = self._roughly or found
-        return self.run_apart(batch) if found is None else found.run(batch, exact)
+        return super().run_batch(batch, exact) if found is None else found.run(batch, exact)
 
     def run_apart(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
         """As `run_batch`, of requests of which no rows run together."""
-        joins = len(batch) > 1 and self._kept.limit is None
-        found = self._apart if joins else None
+        found = self._apart if len(batch) > 1 else None
         return super().run_batch(batch, True) if found is None else found.run(batch, True)
 
     def repeat(

@@ -176,9 +176,13 @@ class RaggedGraph(Keeper):
             return hardware.tuning.rows_together
         return L2_OF_RESULTS * hardware.l2_bytes
 
-    def rows(self, arrays: Sequence[Array]) -> int:
-        """The rows of a request; raises ShapeError as a run does."""
-        return int(self._rows_of(self._graph.binding([x.shape for x in arrays]))[0])
+    def size(self, arrays: Sequence[Array]) -> int:
+        """What a request takes of the room; raises ShapeError as a run does."""
+        symbols = self._graph.binding([x.shape for x in arrays])
+        return self._size(symbols, self._rows_of(symbols))
+
+    def _size(self, symbols: Sequence[int], rows: Sequence[int]) -> int:
+        return int(rows[0] if rows else max(self._bytes_of(symbols), default=1))
 
     @property
     def kept_bytes(self) -> int:
@@ -219,7 +223,7 @@ class RaggedGraph(Keeper):
             shapes = tuple([x.shape for x in arrays])
             symbols = self._graph.binding(shapes)
             rows = self._rows_of(symbols)
-            size = rows[0] if rows else max(self._bytes_of(symbols), default=1)
+            size = self._size(symbols, rows)
             request = _Request(number, arrays, shapes, symbols, rows, size)
             order: tuple[Hashable, ...] = (None,)
             if 0 < size < self.room:
