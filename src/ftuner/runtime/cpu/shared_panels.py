@@ -9,6 +9,7 @@ for the other requests.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,12 +33,12 @@ class SharedPanels:
     """The steps of a request whose weights are too large for L2, so that requests share panels."""
 
     def __init__(self, steps: Sequence[CompiledStep], hardware: CpuHardware) -> None:
-        room = int(SHARE_OF_L2 * hardware.l2_bytes)
+        room = SHARE_OF_L2 * hardware.l2_bytes
         found = [(number, *step.weight_panels) for number, step in enumerate(steps)]
         found = [(number, panels, size) for number, panels, size in found if size > room]
         self.numbers = np.array([number for number, *_ in found], np.int64)
         self._panels = np.array([panels for _, panels, _ in found], np.int64)
-        parts = [min(panels, -(-size // room)) for _, panels, size in found]
+        parts = [min(panels, math.ceil(size / room)) for _, panels, size in found]
         self._parts = np.array(parts, np.int64)
 
     def __bool__(self) -> bool:
