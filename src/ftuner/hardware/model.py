@@ -194,6 +194,11 @@ class CpuHardware(Shown):
         return hashlib.sha256(repr(identity).encode()).hexdigest()[:16]
 
     @property
+    def l2_bytes(self) -> int:
+        """Capacity of the level after L1."""
+        return self.levels[min(1, len(self.levels) - 1)].capacity_bytes
+
+    @property
     def widest(self) -> Isa:
         return self.isas[-1]
 

@@ -111,7 +111,8 @@ class Executable(Keeper):
 
     @property
     def rows_together(self) -> int:
-        """The rows of several requests that run together at most; 0 if none do."""
+        """The rows of several requests that run together at most; 0 if none do. Where they share
+        weights alone, the bytes of their largest results."""
         return 0
 
     def rows(self, arrays: Sequence[Any]) -> int:

@@ -53,7 +53,8 @@ class Batches(ABC):
     ) -> list[list[Any]]:
         """Run several requests, whose extents may differ: nothing is padded. On a CPU, steps that
         compute rows independently run once for all requests, where each then has the bits that it
-        has alone; all others run for one request after the other. `ragged` shows which.
+        has alone; all others run for one request after the other, and share the reading of large
+        weights. `ragged` shows which.
 
         Args:
             batch: the `feeds` of each request, as `run` takes them.
@@ -95,17 +96,18 @@ class Batches(ABC):
     def _joining(self) -> Executable | None:
         """What runs requests of a batch together; None if nothing does."""
         alone = None if self._draws else self._chain.alone
-        return None if alone is None or alone.ragged is None else alone
+        return None if alone is None or not alone.rows_together else alone
 
     @property
     def rows_together(self) -> int:
         """Rows of several requests that `run_batch` runs together at most: tokens, for an encoder.
-        Where a batch has more, it is no faster. 0 if each request runs alone."""
+        Where a batch has more, it is no faster. Of requests that share large weights alone, such as
+        pictures: bytes of their largest results. 0 if each request runs alone."""
         return 0 if self._joining is None else self._joining.rows_together
 
     def rows(self, feeds: Mapping[str, object]) -> int:
-        """The rows of a request, of which `run_batch` runs at most `rows_together` together; 0 if
-        the request runs alone. Nothing is computed.
+        """What a request has of `rows_together`: rows, or bytes; 0 if it runs alone. Nothing is
+        computed.
 
         Raises:
             InputError, ShapeError: as `run`.

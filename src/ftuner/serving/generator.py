@@ -89,7 +89,9 @@ class _Text:
 class Generator(Closing):
     """Generates the texts of many threads and coroutines at once. Safe to use from all of them."""
 
-    def __init__(self, model: Model, *, max_texts: int = 16, max_queue: int = 1024) -> None:
+    def __init__(
+        self, model: Model, *, max_texts: int = 16, max_queue: int = 1024, exact: bool = False
+    ) -> None:
         """Make a generator; its thread starts with the first text.
 
         Args:
@@ -100,6 +102,8 @@ class Generator(Closing):
                 writes the new ones alone; without it, it copies all.
             max_texts: texts that are generated at once.
             max_queue: texts that wait at most.
+            exact: whether each text has the bits that it has alone, at the cost of some speed. Else
+                products may sum in another order, so logits agree up to rounding.
 
         Raises:
             InputError: a model with other inputs or outputs.
@@ -110,15 +114,14 @@ class Generator(Closing):
                 f"max_texts is {max_texts} and max_queue {max_queue}; expected 1 or more"
             )
         self._past = _empty_past(model)
-        self._texts = _Texts(self, model, [*self._past], max_texts, max_queue)
+        self._texts = _Texts(self, model, [*self._past], max_texts, max_queue, exact)
 
     def generate(
         self, prompt: Sequence[int], *, max_tokens: int, end: Collection[int] = (),
         choose: Choose | None = None,
     ) -> Iterator[int]:  # fmt: skip
         """The tokens after a prompt, one by one while they are generated. A text whose iterator is
-        closed ends. Products may sum in another order than in a run of the text alone, so logits
-        agree up to rounding.
+        closed ends.
 
         Args:
             prompt: one token at least.
@@ -170,8 +173,10 @@ class _Texts(Worker):
     """The texts of a generator, and the thread that generates them."""
 
     def __init__(
-        self, owner: Generator, model: Model, caches: list[str], most: int, max_queue: int
-    ) -> None:
+        self, owner: Generator, model: Model, caches: list[str], most: int, max_queue: int,
+        exact: bool,
+    ) -> None:  # fmt: skip
+        self._exact = exact
         self._model, self._caches, self._most, self._max_queue = model, caches, most, max_queue
         self._names = {spec.name for spec in model.inputs}
         super().__init__(owner)
@@ -235,7 +240,7 @@ class _Texts(Worker):
         """The outputs for each text, or its error."""
         if len(batch) > 1 and self._model.rows_together:
             try:
-                return [*self._model.run_batch(batch, exact=False)]
+                return [*self._model.run_batch(batch, exact=self._exact)]
             except BaseException:
                 # Which of them fail shows when each runs alone.
                 pass

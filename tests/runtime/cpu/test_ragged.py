@@ -314,7 +314,7 @@ def test_last_rows_run_together_if_bits_may_differ(
 
 
 def test_rows_are_limited(model: Model, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ragged.RaggedGraph, "most_rows", 64)
+    monkeypatch.setattr(ragged.RaggedGraph, "room", 64)
     alone = Alone(monkeypatch)
     assert_same_bits(model, requests(graph, [100, 30, 30, 20, 20, 20, 64]))
     # Those that are compared with, and twice the two that are too long.

@@ -100,6 +100,14 @@ class CompiledGraph(Executable):
         found = ragged_steps(self.lowered, exact=False)
         return self._batches if found == self.ragged else self._batches_of(found)
 
+    @cached_property
+    def _apart(self) -> RaggedGraph | None:
+        """What runs requests in one launch, of which no rows run together; None if they share no
+        weights."""
+        steps = len(self._compiled)
+        found = self._batches_of(RaggedSteps((), (None,) * steps, ("",) * steps))
+        return found if found is not None and found.shares_panels else None
+
     def _batches_of(self, found: RaggedSteps | None) -> RaggedGraph | None:
         # Where a run writes over rows of an input, an error would use up those of other requests.
         if found is None or any(pair.writes for pair in self.lowered.appended):
@@ -173,21 +181,26 @@ class CompiledGraph(Executable):
 
     @property
     def _joining(self) -> RaggedGraph | None:
-        """`_batches` if the model may keep what it needs."""
-        return self._batches if self._kept.limit is None else None
+        """What runs several requests in one launch, if the model may keep what it needs."""
+        return (self._batches or self._apart) if self._kept.limit is None else None
 
     @property
     def rows_together(self) -> int:
-        return 0 if self._joining is None else self._joining.most_rows
+        return 0 if self._joining is None else self._joining.room
 
     def rows(self, arrays: Sequence[Array]) -> int:
-        return 0 if self._joining is None else self._joining.rows(arrays)
+        return 0 if self._joining is None else self._joining.size(arrays)
 
     def run_batch(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
         found = self._joining if len(batch) > 1 else None
-        if found is not None and not exact:
+        if found is not None and not exact and self._batches is not None:
             found = self._roughly or found
         return super().run_batch(batch, exact) if found is None else found.run(batch, exact)
+
+    def run_apart(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
+        """As `run_batch`, of requests of which no rows run together."""
+        found = self._apart if len(batch) > 1 else None
+        return super().run_batch(batch, True) if found is None else found.run(batch, True)
 
     def repeat(
         self, arrays: Sequence[Array], carried: int, conditional: bool, most: int

@@ -3,7 +3,8 @@
 A *template* is a program that was bound at address 0. `placed` copies its records for one request:
 with an arena and arrays of its own, so that requests of one shape run concurrently. `JointSteps`
 then orders the steps of all: a step that works within a request follows itself for the next
-request, without a wait in between, so that workers share the requests by work stealing.
+request, without a wait in between, so that workers share the requests by work stealing. Products
+with a large weight take turns instead (`shared_panels`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ftuner.runtime.cpu.arrays import address_of
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, RECORDS, WORKSPACE
+from ftuner.runtime.cpu.shared_panels import SharedPanels
 from ftuner.runtime.shapes.layout import Words
 
 MAX_ORDERS = 512
@@ -80,39 +82,41 @@ class JointSteps:
     """Orders the steps of the programs of a batch."""
 
     def __init__(
-        self, turns: Sequence[Turn], wise: Sequence[Sequence[int]], own: Sequence[int]
-    ) -> None:
+        self, turns: Sequence[Turn], wise: Sequence[Sequence[int]], own: Sequence[int],
+        panels: SharedPanels,
+    ) -> None:  # fmt: skip
         """`wise`, `own`: of each step of the programs of rows, and of those of requests, the first
-        step of its stage."""
-        self._turns, self._wise, self._own = turns, wise, own
+        step of its stage; `panels`: what the steps of requests share."""
+        self._turns, self._wise, self._own, self._panels = turns, wise, own, panels
         ends = [*accumulate(map(len, wise), initial=0)]
         self._firsts, self._end = ends[:-1], ends[-1]
         """The number of the first step of each program of rows, and of those of requests."""
-        self._orders: RecentlyUsed[int, tuple[Words, Words]] = RecentlyUsed(MAX_ORDERS)
+        self._orders: RecentlyUsed[int, tuple[Words, Words, Words]] = RecentlyUsed(MAX_ORDERS)
 
     def __call__(
-        self, wise: Sequence[Words], own: Words, by_rows: BoundProgram
-    ) -> tuple[Words, Words]:
-        """The table of steps, and the header of the program that walks it. `wise`, `own`: the
-        records of the programs of all rows and of those of requests; `by_rows`: one of the
-        first."""
-        order, begins = self._ordered(len(own))
+        self, wise: Sequence[Words], own: Words, able: Words
+    ) -> tuple[Words, Words, Words]:
+        """The table of steps, the header of the program that walks it, and what the table points
+        to. `wise`, `own`: the records of the programs of all rows and of those of requests; `able`:
+        as of `SharedPanels.share`."""
+        order, begins, places = self._ordered(len(own))
         parts = [*map(_steps, wise, self._wise), _steps(own, self._own)]
         steps = np.concatenate(parts)[order]
+        workers = int(own[0, Program.WORKERS])
+        calls = self._panels.share(steps, places, able, workers)
         chunks = steps[:, StepSlot.CHUNKS]
         before = np.cumsum(chunks) - chunks
         # Workers that wait for each other within a step have ended all before it.
         waits = steps[:, StepSlot.TOGETHER] != 0
         steps[:, StepSlot.BEFORE] = before[np.where(waits, np.arange(len(order)), begins)]
         header = np.zeros(Program.SIZE, np.int64)
-        header[Program.WORKERS] = by_rows.records[Program.WORKERS]
-        header[Program.POOL] = by_rows.records[Program.POOL]
+        header[[Program.WORKERS, Program.POOL]] = own[0, [Program.WORKERS, Program.POOL]]
         header[Program.STEPS], header[Program.STEP_COUNT] = address_of(steps), len(steps)
-        return steps, header
+        return steps, header, calls
 
     def note(self, steps: Words, templates: Sequence[BoundProgram]) -> None:
         """Let `ended` of a template find the first failed check of all, if its copy has that."""
-        order, _ = self._ordered(len(templates) - len(self._wise))
+        order, *_ = self._ordered(len(templates) - len(self._wise))
         for at in np.flatnonzero(steps[:, StepSlot.STATUS])[:1].tolist():
             number = int(order[at])
             if number < self._end:
@@ -126,9 +130,10 @@ class JointSteps:
             status = slice(StepSlot.STATUS, StepSlot.STATUS + Status.SIZE)
             template.records[slot : slot + Status.SIZE] = steps[at, status]
 
-    def _ordered(self, requests: int) -> tuple[Words, Words]:
+    def _ordered(self, requests: int) -> tuple[Words, Words, Words]:
         """Of each step of the table: its number among those of the programs of rows and then of
-        each request; and where its stage begins."""
+        each request; and where its stage begins. Then the places in the table of the steps of
+        requests that share panels."""
         found = self._orders.get(requests)
         if found is None:
             order: list[int] = []
@@ -143,7 +148,8 @@ class JointSteps:
                     places[kind, step] = len(order)
                     begins += [places[kind, stages[step]]] * len(offsets)
                     order += [offset + step for offset in offsets]
-            found = np.array(order, np.int64), np.array(begins, np.int64)
+            shared = [places[None, step] for step in self._panels.numbers.tolist()]
+            found = np.array(order), np.array(begins), np.array(shared, np.int64)
             self._orders.add(requests, found)
         return found
 

@@ -206,6 +206,12 @@ class CompiledStep(ABC):
         """Lay out the record of the step, whose slots begin at slot `at`, and all that it points
         to; say which tasks the step has."""
 
+    @property
+    def weight_panels(self) -> tuple[int, int]:
+        """Of a product whose chunks may be panels of a weight: their number, and the bytes of all.
+        Zeros of any other step."""
+        return 0, 0
+
     def order_of_sums(self, rows: Rows, count: int, workers: int) -> Hashable:
         """Of a row-wise step of `count` rows: what the bits of a row depend on beside its operands;
         None if that differs between rows. Reductions of nests have one order."""

@@ -33,8 +33,7 @@ def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBl
     elements, workers = problem.elements, problem.workers
     main = planner.cover(library.widths[0], False, problem.depth)[1].main
     steps = -(-problem.steps // library.lanes) * library.lanes
-    levels = library.hardware.levels
-    l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
+    l2_bytes = library.hardware.l2_bytes
     score_row = max(steps, 1) * library.types.c.itemsize
     tiles = int(tuning.scores_share_of_l2 * l2_bytes / (score_row * main))
     # More rows do not make better use of a panel that is in L2.

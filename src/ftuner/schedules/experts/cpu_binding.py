@@ -96,9 +96,8 @@ class ExpertsTask(Task):
 
 def block_rows(hardware: CpuHardware, k: int, itemsize: int) -> int:
     """Rows of x of a block, which stay in L2 while the panels stream by."""
-    levels, tuning = hardware.levels, hardware.tuning
-    l2 = levels[min(1, len(levels) - 1)]
-    most = int(tuning.block_share_of_l2 * l2.capacity_bytes) // (k * itemsize)
+    tuning = hardware.tuning
+    most = int(tuning.block_share_of_l2 * hardware.l2_bytes) // (k * itemsize)
     # Rows of several tiles at least, or panels would be read for too few.
     return max(most, tuning.block_rows // 4)
 

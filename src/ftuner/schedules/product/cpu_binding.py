@@ -166,6 +166,14 @@ class CompiledProduct(CompiledStep, Generic[P]):
         if window is not None:
             records.point(call + Call.WINDOW, window)
 
+    @property
+    def weight_panels(self) -> tuple[int, int]:
+        panels = self.panels
+        if panels is None:
+            return 0, 0
+        width = panels.width * self.products.compiled.library.lanes
+        return -(-panels.n // width), int(panels.packed.nbytes)
+
     def order_of_sums(self, rows: Rows, count: int, workers: int) -> Hashable:
         each = rows.each(self.step.c.shape[0])
         one_row = None if self.panels is None else self.one_row(self.panels)

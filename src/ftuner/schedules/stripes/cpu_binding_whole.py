@@ -34,6 +34,10 @@ class CompiledMember(CompiledStep):
     member: CompiledStep
     planner: StripesPlanner
 
+    @property
+    def weight_panels(self) -> tuple[int, int]:
+        return self.member.weight_panels
+
     def lay_out(self, records: RecordLayout, at: int) -> None:
         with records.unless(walked(self.step.stripes, self.planner, records.dims)):
             self.member.lay_out(records, at)

@@ -167,14 +167,12 @@ def _parts(problem: StripesProblem, tasks: float, hardware: CpuHardware) -> int:
 
 def _rows_of_a_stripe(chain: Chain, problem: StripesProblem, hardware: CpuHardware) -> int:
     """The most rows of a stripe of which all other results fit their share of L2; at least one."""
-    levels, extents = hardware.levels, problem.extents
-    l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
-    room = hardware.tuning.stripes_share_of_l2 * l2_bytes
-    row_bytes = bytes_of_rows(chain, extents)
+    room = hardware.tuning.stripes_share_of_l2 * hardware.l2_bytes
+    row_bytes = bytes_of_rows(chain, problem.extents)
 
     def taken(rows: int) -> int:
         return sum(map(mul, (*capacities(chain, rows), rows), row_bytes))
 
     one, two = taken(1), taken(2)
     more = int((room - one) // max(two - one, 1))
-    return min(1 + max(more, 0), extents[-1].rows)
+    return min(1 + max(more, 0), problem.extents[-1].rows)

@@ -65,8 +65,7 @@ def winograd_plan(
     one vector."""
     library = planner.library
     width, tuning = library.widths[0], library.hardware.tuning
-    levels = library.hardware.levels
-    l2_bytes = levels[min(1, len(levels) - 1)].capacity_bytes
+    l2_bytes = library.hardware.l2_bytes
     nr, size = width * library.lanes, library.types.c.itemsize
     weight_bytes = tuning.winograd_weight_share_of_l2 * l2_bytes
     channels = int(weight_bytes / (problem.matrices * nr * size))

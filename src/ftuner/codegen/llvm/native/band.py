@@ -58,8 +58,10 @@ class Operands:
 
 @dataclass(frozen=True)
 class Panels:
-    """The panels of a record that belong to a chunk, from `begin` to `end`."""
+    """The panels of a record that are walked, from `begin` to `end`."""
 
+    first: ir.Value
+    """The first panel of their chunk, of which no tile before asks for B."""
     begin: ir.Value
     end: ir.Value
 
@@ -285,7 +287,8 @@ class _Band:
             step = builder.select(in_batch, part_of_row, step)
             self._set(Context.NEXT_B_STEP, step)
             is_first = builder.icmp_signed("==", panel, panels.begin)
-            unasked = builder.or_(is_first, builder.icmp_signed("==", of_panel, const(0)))
+            begins = builder.icmp_signed("==", panel, panels.first)
+            unasked = builder.or_(begins, builder.icmp_signed("==", of_panel, const(0)))
             unasked = builder.and_(unasked, builder.not_(just_written))
             self._set(Context.ASKS_FOR_B, builder.zext(unasked, I64))
             distance = builder.select(is_first, operands.next_a, const(0))

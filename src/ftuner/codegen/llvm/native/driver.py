@@ -48,6 +48,7 @@ from ftuner.codegen.llvm.native.symbols import (
     call_symbol,
     chunk_symbol,
     job_symbol,
+    panels_symbol,
 )
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, wait_for_all
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
@@ -70,6 +71,7 @@ def emit_driver(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTunin
     pack = emit_pack(module, dtype, lanes, tuning)
     walk = _emit_walk(module, dtype, pack, emit_covered(module, dtype))
     chunk = _emit_chunk(module, dtype, walk)
+    _emit_panels(module, dtype, walk)
     job = _emit_job(module, dtype, chunk)
     alone = _emit_alone(module, dtype, chunk, walk)
     _emit_entry(module, dtype, job, alone)
@@ -114,7 +116,8 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Fun
 
 
 CHUNK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64])
-WALK_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64, I64, I64])
+PANELS_TYPE = ir.FunctionType(VOID, [PTR, I64, I64, I64, I64])
+WALK_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64, I64, I64, I64])
 ALL_PANELS = 1 << 62
 """An end beyond the last panel of any share."""
 PACKS, BANDS = 1, 2
@@ -191,7 +194,7 @@ def _share(
 ) -> None:  # fmt: skip
     """Walk the whole share of a worker record."""
     batch = (slot(builder, record, Worker.BATCH_BEGIN), slot(builder, record, Worker.BATCH_END))
-    panels = (const(0), const(ALL_PANELS))
+    panels = (const(0), const(0), const(ALL_PANELS))
     builder.call(walk, [call, record, worker, *batch, *panels, const(does)])
 
 
@@ -223,6 +226,7 @@ def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Functi
                 builder.select(by_panels, batch_begin, begin),
                 builder.select(by_panels, batch_end, end),
                 builder.select(by_panels, begin, const(0)),
+                builder.select(by_panels, begin, const(0)),
                 builder.select(by_panels, end, const(ALL_PANELS)),
             ]
             builder.call(walk, [call, record, worker, *ranges, const(PACKS | BANDS)])
@@ -232,24 +236,45 @@ def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Functi
     return function
 
 
+def _emit_panels(module: ir.Module, dtype: DType, walk: ir.Function) -> None:
+    """Add `void panels(call, worker, panels, begin, end)`: some of the panels of a plan that is one
+    share, as they are computed in their chunk."""
+    function = ir.Function(module, PANELS_TYPE, panels_symbol(dtype))
+    function.linkage = "internal"
+    call, worker, panels, begin, end = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    plan = pointer_slot(builder, call, Call.PLAN)
+    record = _worker_record(builder, plan, const(0))
+    batch = (slot(builder, record, Worker.BATCH_BEGIN), slot(builder, record, Worker.BATCH_END))
+    chunks = maximum(builder, slot(builder, plan, Plan.CHUNKS), const(1))
+    with counted_loop(builder, begin, end) as panel:
+        following = builder.add(panel, const(1))
+        # The last chunk that begins no later.
+        number = builder.udiv(builder.sub(builder.mul(following, chunks), const(1)), panels)
+        chunk, _ = partition_bounds(builder, panels, chunks, number)
+        ranges = [*batch, chunk, panel, following]
+        builder.call(walk, [call, record, worker, *ranges, const(PACKS | BANDS)])
+    builder.ret_void()
+
+
 def _clip(
-    builder: ir.IRBuilder, first: ir.Value, panels: ir.Value, begin: ir.Value, end: ir.Value
-) -> Panels:
-    """Panels `begin` to `end`, made relative to `first` and clipped to `panels`."""
-    low = maximum(builder, builder.sub(begin, first), const(0))
-    high = minimum(builder, builder.sub(end, first), panels)
-    return Panels(low, high)
+    builder: ir.IRBuilder, first: ir.Value, panels: ir.Value, chunk: ir.Value, begin: ir.Value,
+    end: ir.Value,
+) -> Panels:  # fmt: skip
+    """Panels `begin` to `end` of a chunk, made relative to `first` and clipped to `panels`."""
+    chunk, low = (maximum(builder, builder.sub(x, first), const(0)) for x in (chunk, begin))
+    return Panels(chunk, low, minimum(builder, builder.sub(end, first), panels))
 
 
 def _emit_walk(
     module: ir.Module, dtype: DType, pack: ir.Function, covered: ir.Function
 ) -> ir.Function:
-    """`void walk(call, record, worker, batch_begin, batch_end, panel_begin, panel_end, does)`:
-    `does` is `PACKS`, `BANDS` or both."""
+    """`void walk(call, record, worker, batch_begin, batch_end, chunk, panel_begin, panel_end,
+    does)`: `chunk` is the first panel of the chunk, `does` is `PACKS`, `BANDS` or both."""
     function = ir.Function(module, WALK_TYPE, f"ftuner_walk_{dtype}")
     function.linkage = "internal"
     function.attributes.add("noinline")
-    call, share, worker, batch_begin, batch_end, panel_begin, panel_end, does = function.args
+    call, share, worker, batch_begin, batch_end, chunk, begin, end, does = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     plan = pointer_slot(builder, call, Call.PLAN)
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
@@ -279,7 +304,7 @@ def _emit_walk(
         with counted_loop(builder, const(0), wanted) as i:
             record = at(builder, first, builder.mul(i, const(kind.SIZE * SLOT_BYTES)))
             numbers = slot(builder, record, kind.FIRST_PANEL), slot(builder, record, kind.PANELS)
-            yield record, _clip(builder, *numbers, panel_begin, panel_end)
+            yield record, _clip(builder, *numbers, chunk, begin, end)
 
     rows = slot(builder, call, Call.ROWS)
     memory = reserve(builder, ir.ArrayType(I64, int(Band.SIZE)))

@@ -42,6 +42,7 @@ from ftuner.codegen.llvm.native.symbols import (
     alone_symbol,
     chunk_symbol,
     job_symbol,
+    panels_symbol,
 )
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, add_completed, wait_for_completed
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
@@ -120,9 +121,12 @@ def _emit_alone(module: ir.Module) -> ir.Function:
                 # The result of a task does not depend on the chunks.
                 tasks = slot(builder, record, Step.TASKS)
                 _tasks(builder, record, const(0), (const(0), tasks))
-            with product:
-                call = pointer_slot(builder, record, Step.ARGUMENT)
-                _of_kind(builder, record, alone_symbol, [call])
+            with product, builder.if_else(_of_several(builder, record)) as (several, one):
+                with several, counted_loop(builder, 0, slot(builder, record, Step.CHUNKS)) as chunk:
+                    _panels(builder, record, const(0), chunk)
+                with one:
+                    call = pointer_slot(builder, record, Step.ARGUMENT)
+                    _of_kind(builder, record, alone_symbol, [call])
     builder.ret_void()
     return function
 
@@ -163,9 +167,29 @@ def _piece(
     with builder.if_else(_has_kernel(builder, record)) as (kernel, product):
         with kernel:
             _tasks(builder, record, worker, tasks)
-        with product:
-            call = pointer_slot(builder, record, Step.ARGUMENT)
-            _of_kind(builder, record, chunk_symbol, [call, worker, chunk])
+        with product, builder.if_else(_of_several(builder, record)) as (several, one):
+            with several:
+                _panels(builder, record, worker, chunk)
+            with one:
+                call = pointer_slot(builder, record, Step.ARGUMENT)
+                _of_kind(builder, record, chunk_symbol, [call, worker, chunk])
+
+
+def _of_several(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
+    """Whether a product is of several requests, which take turns."""
+    return builder.icmp_signed(">", slot(builder, record, Step.CALL_COUNT), const(0))
+
+
+def _panels(builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, chunk: ir.Value) -> None:
+    """A chunk of the products of several requests: successive ones are the same panels of each, so
+    that these are read from memory once."""
+    count = slot(builder, record, Step.CALL_COUNT)
+    parts = builder.udiv(slot(builder, record, Step.CHUNKS), count)
+    panels = slot(builder, record, Step.PANELS)
+    bounds = partition_bounds(builder, panels, parts, builder.udiv(chunk, count))
+    place = builder.mul(builder.urem(chunk, count), const(SLOT_BYTES))
+    call = pointer_slot(builder, at(builder, pointer_slot(builder, record, Step.CALLS), place), 0)
+    _of_kind(builder, record, panels_symbol, [call, worker, panels, *bounds])
 
 
 def _has_kernel(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:

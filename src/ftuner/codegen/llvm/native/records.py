@@ -233,6 +233,13 @@ class Step:
     STATUS = 9
     """A `Status`."""
     SIZE = 12
+    # Of the products of several requests with one weight, chunk by chunk of its panels in turns:
+    CALLS = FUNCTION
+    """Address of the addresses of their `Call`s."""
+    CALL_COUNT = DIMS
+    """Number of these; 0 of any other product."""
+    PANELS = TASKS
+    """Panels of the weight."""
 
 
 class Status:

@@ -47,6 +47,11 @@ def chunk_symbol(dtype: DType) -> str:
     return f"ftuner_chunk_{dtype}"
 
 
+def panels_symbol(dtype: DType) -> str:
+    """The symbol of some panels of a matrix product."""
+    return f"ftuner_panels_{dtype}"
+
+
 def pack_symbol(dtype: DType) -> str:
     return f"ftuner_pack_{dtype}"
 
