@@ -75,6 +75,8 @@ class BoundProgram(NamedTuple):
 
     records: Words
     address: int
+    workers: int
+    """1 if no step has several."""
     outputs: Outputs
     makes: tuple[Make, ...]
     """What makes each output: an empty array for one of `Lowered.appended`."""
@@ -285,6 +287,8 @@ class ProgramWriter:
             [*kept_places],
         )  # fmt: skip
         check_arena(arena_bytes)
+        of_steps = words[self._first_shared : self._first_shared + len(self.stages)]
+        workers = workers if (of_steps > 1).any() else 1
         workspace_bytes = max([group.workspace_bytes for group in groups], default=0)
         base = arena(arena_bytes + workspace_bytes)
 
@@ -305,8 +309,9 @@ class ProgramWriter:
         )
         makes = self._forms.makes(forms)
         return BoundProgram(
-            records, here, outputs, makes, all(make is np.empty for make in makes), rooms, growths,
-            self._checked, partial(self._statuses, memoryview(records) if self._checked else ()),
+            records, here, workers, outputs, makes, all(make is np.empty for make in makes), rooms,
+            growths, self._checked,
+            partial(self._statuses, memoryview(records) if self._checked else ()),
             base, buffers, groups, arena_bytes, workspace_bytes,
             max([group.worker_bytes for group in groups], default=0), results,
         )  # fmt: skip

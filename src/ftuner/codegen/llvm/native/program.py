@@ -49,11 +49,13 @@ from ftuner.codegen.llvm.native.work_stealing import taken_chunks
 from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning
 
+RUN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64])
+
 
 def emit_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> None:
     """Add the runner to a module that has the pool and the drivers."""
     job, walk = _emit_job(module, tuning), _emit_alone(module)
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), PROGRAM_SYMBOL)
+    function = ir.Function(module, RUN_TYPE, PROGRAM_SYMBOL)
     program, io, alone = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     patches = pointer_slot(builder, program, Program.PATCHES)

@@ -27,6 +27,10 @@ KNOWN_CALL_INPUTS = (1, 2)
 """Numbers of input arrays of the native functions that Python calls: layers, matrix products."""
 
 
+KNOWN_PROGRAM_SYMBOL = "ftuner_known_program"
+"""The function that Python calls with the inputs of a program, of any number."""
+
+
 def known_call_symbol(inputs: int) -> str:
     """The symbol of the function that Python calls with `inputs` arrays to read."""
     return f"ftuner_known_call_{inputs}"
