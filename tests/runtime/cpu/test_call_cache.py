@@ -20,6 +20,7 @@ from tests.at_once import at_once
 from tests.reference import Array, assert_product, uniform
 from tests.runtime.cpu.holding import held_elsewhere
 from tests.runtime.interrupting import is_free
+from tests.tasks.gallery.packed_matmul import packed_matmul
 
 import ftuner
 from ftuner import define
@@ -506,3 +507,27 @@ def test_indices_in_the_data_are_checked_in_each_call() -> None:
         np.testing.assert_array_equal(taken(x, at), x[at])
     with pytest.raises(IndexRangeError):
         taken(x, at + 4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_schedules_with_panels_are_known(threads: int) -> None:
+    before = ftuner.get_num_threads()
+    ftuner.set_num_threads(threads)
+    try:
+        a, b = operands(260, 130, 140)
+        for _ in range(3):
+            packed_matmul(a, b)
+        known = packed_matmul.code().known.call
+        a, b = 2 * a, b + 1
+        found = known(a, b)
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_array_equal(found, packed_matmul.code().run([a, b])[0])
+        assert known(a[:, ::2], b) in (None, False)
+
+        def many() -> None:
+            for _ in range(20):
+                assert_product(packed_matmul(a, b), a, b)
+
+        at_once(*[many] * 3)
+    finally:
+        ftuner.set_num_threads(before)

@@ -16,17 +16,16 @@ import numpy as np
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
 from ftuner.codegen.llvm.native.symbols import (
     KNOWN_PROGRAM_SYMBOL,
-    PROGRAM_SYMBOL,
     call_symbol,
     known_call_symbol,
 )
-from ftuner.core.dtype import DTYPES
+from ftuner.core.dtype import FLOAT16, TENSOR_DTYPES
 from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array, span_of
 from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import Arena
+from ftuner.runtime.cpu.output_forms import Make
 from ftuner.runtime.cpu.products import Products, Ready
-from ftuner.runtime.cpu.program import BoundProgram
 from ftuner.runtime.cpu.scratch import MAX_KEPT_BYTES
 from ftuner.runtime.cpu.session import CpuSession
 
@@ -34,7 +33,7 @@ MAX_WORKSPACE_BYTES = 16 << 20
 """A call with a larger workspace is not cached: it takes milliseconds anyway."""
 _MASK = 2**64 - 1
 _HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
-_DTYPES = {id(np.dtype(name)) for name in DTYPES}
+_DTYPES = {id(np.dtype(name)) for name in (*TENSOR_DTYPES, FLOAT16.name)}
 """The dtype objects of most arrays, which are never freed. Calls with others are not cached."""
 
 
@@ -46,6 +45,21 @@ class Constant(NamedTuple):
     """The address of the epilogue's `Words`."""
     owner: object
     """Keeps the `Words` alive."""
+
+
+class KnownProgram(NamedTuple):
+    """What computes one array from others, and is used by a call cache alone."""
+
+    symbol: str
+    """Of its entry, as that of programs: `codegen.llvm.native.program`."""
+    address: int
+    """Of its plan."""
+    workers: int
+    make: Make
+    """Makes the output of this shape and dtype."""
+    output: tuple[tuple[int, ...], Any]
+    named: tuple[object, ...]
+    """Keeps the plan alive, and what that points to."""
 
 
 class _Owner(NamedTuple):
@@ -112,7 +126,8 @@ class KnownCalls:
             fields[Known.B] = id(constant.b) + DATA_WORD
             fields[Known.OPERANDS] = constant.operands or 0
         fields |= enumerate([end for x in arrays for end in span_of(x)], Known.SPANS)
-        self._add(runtime, signature, out, fields, (ready, constant))
+        output = out.shape, out.dtype
+        self._add(runtime, signature, np.empty, output, fields, (ready, constant))
 
     def admits(self, arrays: Sequence[object]) -> bool:
         """Whether calls of programs with such inputs and such an output can be cached."""
@@ -120,26 +135,25 @@ class KnownCalls:
         return _HAS_GIL and len(arrays) <= Known.MAX_INPUTS + 1 and plain
 
     def remember_program(
-        self, runtime: NativeRuntime, inputs: Sequence[Array], output: Array,
-        program: BoundProgram, arena: object, threads: int,
-    ) -> None:  # fmt: skip
-        """Add a call with such arrays, which `admits` admits: it runs a program that nothing else
-        uses. `arena`: keeps its arena alive; `threads`: what it was bound for.
-        """
+        self, runtime: NativeRuntime, inputs: Sequence[Array], program: KnownProgram, threads: int
+    ) -> None:
+        """Add a call with such arrays, which `admits` admits. `threads`: those of the session when
+        the program was made."""
         fields = {
             Known.THREADS: threads,
-            Known.ENTRY: runtime.addresses[PROGRAM_SYMBOL],
+            Known.ENTRY: runtime.addresses[program.symbol],
             Known.PLAN: program.address,
             Known.WORKERS: program.workers,
         }
         signature = [word for x in inputs for word in _signed(x, ArrayField.ALIGNED)]
-        self._add(runtime, signature, output, fields, (program, arena))
+        self._add(runtime, signature, program.make, program.output, fields, (program,))
 
     def _add(
-        self, runtime: NativeRuntime, signature: Sequence[int], out: Array,
+        self, runtime: NativeRuntime, signature: Sequence[int], make: Make,
+        output: tuple[tuple[int, ...], Any],
         fields: dict[int, int], named: tuple[object, ...],
     ) -> None:  # fmt: skip
-        """Add a record. `named`: the objects that `fields` point to."""
+        """Add a record. `make` makes the `output`; `named`: the objects that `fields` point to."""
         # A call that arrives while the table changes, even from a finaliser, is not found.
         if not self._lock.acquire(blocking=False):
             return
@@ -147,13 +161,13 @@ class KnownCalls:
             if self._site is None:
                 self._site = _site(self._session, runtime)
                 self.call = _function(self._site, runtime, self._symbol)
-            pool, empty = runtime.pool, (out.shape, out.dtype)
+            pool = runtime.pool
             acquire, release = pool.lock.acquire, pool.lock.release
             fields |= {
                 Known.HASH: _hash(signature),
                 Known.POOL: pool.address,
-                Known.EMPTY: id(np.empty),
-                Known.EMPTY_ARGUMENTS: id(empty),
+                Known.EMPTY: id(make),
+                Known.EMPTY_ARGUMENTS: id(output),
                 Known.ACQUIRE: id(acquire),
                 Known.ACQUIRE_ARGUMENTS: id(_AT_ONCE),
                 Known.RELEASE: id(release),
@@ -161,7 +175,7 @@ class KnownCalls:
             }
             words = [fields.get(place, 0) & _MASK for place in range(Known.SIGNATURE)]
             record = array("Q", [*words, *(word & _MASK for word in signature)])
-            owner = _Owner(record, (*named, empty, acquire, release))
+            owner = _Owner(record, (*named, make, output, acquire, release))
             record[Known.OWNER] = id(owner)
             self._place(owner)
         finally:

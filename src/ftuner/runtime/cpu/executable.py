@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.errors import MemoryLimitError, ShapeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
@@ -20,7 +21,7 @@ from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.cpu.appending import Extension, extend, keep, shown, undo
 from ftuner.runtime.cpu.arrays import Array, items_address
-from ftuner.runtime.cpu.call_cache import MAX_WORKSPACE_BYTES, KnownCalls
+from ftuner.runtime.cpu.call_cache import MAX_WORKSPACE_BYTES, KnownCalls, KnownProgram
 from ftuner.runtime.cpu.launching import Launch, Launcher
 from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
@@ -287,7 +288,7 @@ class CompiledGraph(Executable):
     def remembered(
         self, calls: KnownCalls | None, arrays: Sequence[Array], outputs: Sequence[Array]
     ) -> KnownCalls:
-        """The cache runs a program of its own, which computes all results in each run."""
+        """The cache runs a program of its own."""
         calls = KnownCalls(self.session) if calls is None else calls
         limited = self._threads is not None or self._kept.limit is not None
         if len(outputs) > 1 or self.pasts or limited or not calls.admits((*arrays, *outputs)):
@@ -299,11 +300,15 @@ class CompiledGraph(Executable):
         finally:
             self._give_back(state)
         few = known.arena_bytes + known.workspace_bytes <= MAX_WORKSPACE_BYTES
-        if known.plain and not known.checked and few and outputs[0].size:
+        if not known.checked and few and outputs[0].size:
             runtime, arena = self.session.kernels.runtime, calls.arena
             symbols = self.binding(shapes)
             own = self._writer.bind(symbols, threads, runtime.pool.address, arena.grown)
-            calls.remember_program(runtime, arrays, outputs[0], own, arena.memory, threads)
+            own.take_results(known)
+            named = own, arena.memory
+            (make,), (output,) = own.makes, own.outputs
+            found = KnownProgram(PROGRAM_SYMBOL, own.address, own.workers, make, output, named)
+            calls.remember_program(runtime, arrays, found, threads)
         return calls
 
     def _give_back(self, state: RunState) -> None:

@@ -141,6 +141,20 @@ class Known:
     a product with this, and an exclusive or of the high half into the low half."""
 
 
+class Tasks:
+    """The plan of a call of a schedule."""
+
+    JOB = 0
+    POOL = 1
+    THREADS = 2
+    ARRAYS = 3
+    """Number of arrays."""
+    ADDRESSES = 4
+    """The word of the record at which the addresses of the arrays begin."""
+    RECORD = 5
+    """What the job gets, as `tasks.llvm` says. Each call sets its first word, and the addresses."""
+
+
 class ArrayField:
     """Fields of a NumPy array, as byte offsets from its data pointer (NumPy's binary interface,
     `PyArrayObject_fields`)."""

@@ -16,6 +16,7 @@ from ftuner.codegen.llvm.native.symbols import (
     POOL_WORKER_SYMBOL,
     PROGRAM_SYMBOL,
     TAKE_WORKSPACE_SYMBOL,
+    TASKS_SYMBOL,
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
     call_symbol,
@@ -129,7 +130,7 @@ def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -
     entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
     calls = [KNOWN_PROGRAM_SYMBOL, *map(known_call_symbol, KNOWN_CALL_INPUTS)]
     workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
-    programs = PROGRAM_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL
+    programs = PROGRAM_SYMBOL, TASKS_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL
     symbols = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, *programs, *workspaces, *entries, *calls
     arguments = (vector_bytes, header_bytes, tuning)
     return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols, inlines=False)
