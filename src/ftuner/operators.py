@@ -90,6 +90,8 @@ class Operator:
         names = [*inspect.signature(function).parameters][: len(signature.operands)]
         self._operands = Operands(self.__name__, names, signature)
         self._schedule: Any = None
+        self._known: Any = None
+        """The call cache of calls without attributes; None where there is none."""
         self._defaults: _Given | None = None
         if all(p.default is not p.empty for p in self.attributes):
             self._defaults = self._given({})
@@ -118,9 +120,16 @@ class Operator:
         if Value in map(type, operands):
             found: list[Any] = [*self._values(operands, attributes)]
         else:
+            known = None
+            if not attributes and self._known is not None:
+                known = self._known.call(*operands)
+                if known is not None and known is not False:
+                    return known
             model = self.compiled(*operands, **attributes)
             names = self._operands.names
             found = model.run(dict(zip(names, operands, strict=True)))
+            if known is False or (self._known is None and not attributes):
+                self._known = model.remembered(self._known, operands, found)
         return found[0] if len(found) == 1 else tuple(found)
 
     def compiled(self, *operands: Any, **attributes: Any) -> Model:
@@ -192,7 +201,7 @@ class Operator:
                 "expected the same operands, results and axes, none of them '...', and no "
                 "attributes"
             )
-        self._schedule = schedule
+        self._schedule, self._known = schedule, None
         self._models.clear()
 
     # Definitions.

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ftuner.core.functions import SCALAR_FUNCTIONS, ScalarFunction
+from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions, ScalarFunction
 from ftuner.errors import ExpressionError
 
 Array = npt.NDArray[Any]
@@ -26,6 +26,8 @@ Array = npt.NDArray[Any]
 OperandKind = Literal["tile", "column", "row", "matrix"]
 """How an operand spreads over a result of (m, n): the accumulator's own element, one value per
 column n (a bias), one value per row m, or one value per (m, n) (a residual)."""
+MAX_REPEATED_STEPS = 8
+"""Longest nest that each of several consumers computes again."""
 
 
 class Expr:
@@ -176,6 +178,21 @@ def _arguments_of(row: ScalarFunction) -> tuple[Expr, ...]:
 def composed_steps(function: str) -> tuple[FlatStep, ...]:
     """The distinct sub-expressions of a composition."""
     return flatten(composition(function))
+
+
+@cache
+def is_expensive(function: str) -> bool:
+    """Whether a step of a nest is a scalar function that is too expensive to compute twice."""
+    if function in ("philox", "normal"):
+        return True
+    row = SCALAR_FUNCTIONS.get(function)
+    if row is None or function in ("remainder", "fmod"):
+        # Remainders are mostly of indices, which are integers.
+        return False
+    if row.composition is None:
+        return isinstance(row.cost, Instructions) or row.cost == "library"
+    used = [s.node.function for s in composed_steps(function) if isinstance(s.node, Apply)]
+    return len(used) > MAX_REPEATED_STEPS or any(map(is_expensive, used))
 
 
 def _composed(text: str, names: dict[str, Expr | float]) -> Expr | float:

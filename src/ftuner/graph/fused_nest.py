@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 from ftuner.core.access import kernel_of
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
-from ftuner.core.expr import Apply, composed_steps
-from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions
+from ftuner.core.expr import is_expensive
 from ftuner.core.index_expr import Body, Index, Nest, Payload, Step, Store, Writer
 from ftuner.graph.buffers import View
 from ftuner.schedules.nest.step import NestStep
@@ -18,23 +16,6 @@ from ftuner.schedules.nest.step import NestStep
 MAX_INLINED_STEPS = 160
 """Longest nest that is inlined; longer ones are written to memory, because compile time grows with
 each step."""
-MAX_REPEATED_STEPS = 8
-"""Longest nest that each of several consumers computes again."""
-
-
-@cache
-def is_expensive(function: str) -> bool:
-    """Whether a step of a nest is a scalar function that is too expensive to compute twice."""
-    if function in ("philox", "normal"):
-        return True
-    row = SCALAR_FUNCTIONS.get(function)
-    if row is None or function in ("remainder", "fmod"):
-        # Remainders are mostly of indices, which are integers.
-        return False
-    if row.composition is None:
-        return isinstance(row.cost, Instructions) or row.cost == "library"
-    used = [s.node.function for s in composed_steps(function) if isinstance(s.node, Apply)]
-    return len(used) > MAX_REPEATED_STEPS or any(map(is_expensive, used))
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import DType
+from ftuner.core.expr import MAX_REPEATED_STEPS
 from ftuner.core.index_expr import Body, Nest, Operand, Store
 from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View, contiguous_rows, row_major, same_elements
 from ftuner.graph.concat_placement import parts
 from ftuner.graph.fused_nest import (
     MAX_INLINED_STEPS,
-    MAX_REPEATED_STEPS,
     FusedNest,
     Joiner,
     identity,

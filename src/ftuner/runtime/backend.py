@@ -104,6 +104,11 @@ class Executable(Keeper):
             IndexRangeError: an index in the data that is out of range.
         """
 
+    def remembered(self, calls: Any, arrays: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """A call cache that runs later calls with such arrays without Python, if they are simple;
+        `calls`: the one so far, None at first. None on another device."""
+        return None
+
     @property
     def ragged(self) -> RaggedSteps | None:
         """The steps that run once for all requests of a batch; None if there are none."""

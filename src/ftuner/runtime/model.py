@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -257,6 +257,14 @@ class Model(Batches, Shown):
             if found is not None:
                 return found
         return self._boundary.delivered(self._chain.run(self._operands(feeds, key), note), feeds)
+
+    def remembered(self, calls: Any, arrays: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """As of `Executable.remembered`, of a model of one part that draws no random numbers; the
+        given cache for another one."""
+        alone = self._chain.alone
+        if alone is None or self._draws:
+            return calls
+        return alone.remembered(calls, arrays, outputs)
 
     def _new_key(self) -> Array | None:
         """The key of the next run; None if it draws no random numbers."""

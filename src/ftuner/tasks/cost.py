@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from ftuner.core.cpu.schedule import REDUCTION_CHAINS
 from ftuner.core.dim import (
     Dim,
     ceil_quotient,
@@ -23,7 +24,6 @@ from ftuner.tasks.bounds import Variable, decided, least_at, variables_of
 from ftuner.tasks.program import (
     LANES,
     RANGE,
-    REDUCTION_CHAINS,
     WORKERS,
     Apply,
     Assign,

@@ -25,10 +25,11 @@ from ftuner.core.dim import (
     symbols_of,
 )
 from ftuner.core.dtype import INT64, DType
+from ftuner.core.expr import MAX_REPEATED_STEPS
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import ABSENT, Nest, Step
 from ftuner.graph.buffers import View
-from ftuner.graph.fused_nest import MAX_REPEATED_STEPS, FusedNest, number_of
+from ftuner.graph.fused_nest import FusedNest, number_of
 from ftuner.tasks.program import (
     Apply,
     Array,

@@ -32,6 +32,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.lanes import lanes_below
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
+from ftuner.core.cpu.schedule import REDUCTION_CHAINS
 from ftuner.core.dim import Dim, product, symbol
 from ftuner.hardware.isa import InstructionSet
 from ftuner.tasks.bounds import Variable, conjuncts, decided
@@ -39,7 +40,6 @@ from ftuner.tasks.llvm_locals import Locals
 from ftuner.tasks.llvm_values import Vector
 from ftuner.tasks.program import (
     LANES,
-    REDUCTION_CHAINS,
     REPEAT,
     WORKERS,
     Assign,

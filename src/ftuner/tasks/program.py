@@ -26,9 +26,6 @@ WORKERS = "workers"
 """The symbol of the number of workers that run a schedule."""
 LINE_BYTES = 64
 """Panels begin at multiples of it: a cache line, and the longest vector of any ISA."""
-REDUCTION_CHAINS = 4
-"""Vectors of a reduction that are added independently. Derived: the latency of a multiply-add is
-four cycles on most cores, at one to two of them a cycle."""
 
 
 def _line() -> Any:

@@ -77,6 +77,10 @@ class Launch(NamedTuple):
     job: Callable[[int, int], None]
     """The function at the address."""
 
+    def head(self, memory: int) -> tuple[int, ...]:
+        """The record of the job, up to the addresses of arrays. `memory`: of the panels."""
+        return 0, self.chunk, self.workers, *self.bound.extents, memory, self.panels_bytes
+
 
 def shares(elements: Dim) -> Dim:
     """The value of `workers` in a graph, for the elements of a result."""
@@ -157,7 +161,14 @@ class Schedule:
             ShapeError: extents that contradict the declaration, or a condition of `checks`.
             DTypeError, OperandError: operands of another dtype, or that are no arrays.
         """
-        results: list[Any] = self.code().run(self.admitted(operands))
+        code = self.code()
+        known = code.known.call(*operands)
+        if known is not None and known is not False:
+            return known
+        arrays = self.admitted(operands)
+        results: list[Any] = code.run(arrays)
+        if known is False and len(results) == 1:
+            code.remember(arrays)
         if any_tensor(*operands):
             results = [tensor_of(r) for r in results]
         return results[0] if len(results) == 1 else tuple(results)
@@ -333,11 +344,14 @@ class Code:
         self.addresses = {t: self._loaded.addresses[b.symbol] for t, b in bundles.items()}
         """Of the job of each kept tile."""
         self._launches: RecentlyUsed[tuple[object, ...], Launch] = RecentlyUsed(MOST_SHAPES)
-        symbols = import_module("ftuner.codegen.llvm.native.symbols")
+        self._symbols = symbols = import_module("ftuner.codegen.llvm.native.symbols")
         threads = import_module("ftuner.runtime.cpu.threads")
-        self._pool = kernels.runtime.pool
+        self._runtime, self._pool = kernels.runtime, kernels.runtime.pool
         self._run = threads.RUN_TYPE(kernels.runtime.addresses[symbols.POOL_RUN_SYMBOL])
         self._dtype = np.dtype(made.dtype.name)
+        self._calls = import_module("ftuner.runtime.cpu.call_cache")
+        self.known = self._calls.KnownCalls(session)
+        """Runs calls of known layouts without Python."""
 
     def launch(self, shapes: tuple[tuple[int, ...], ...], tiles: Tiles | None = None) -> Launch:
         """How operands of some shapes run. `tiles`: by default those with the best estimate.
@@ -380,15 +394,30 @@ class Code:
         launch = self.launch(tuple([a.shape for a in arrays]), tiles)
         outputs = [allocated(shape, self._dtype) for shape in launch.bound.outputs]
         addresses = [address_of(a) for a in (*arrays, *outputs)]
-        memory, size = 0, launch.panels_bytes
-        if size:
+        memory = 0
+        if launch.panels_bytes:
             # It lives to the end of the run.
-            panels = np.empty(launch.threads * size + LINE_BYTES, np.uint8)
+            panels = np.empty(launch.threads * launch.panels_bytes + LINE_BYTES, np.uint8)
             memory = -(-address_of(panels) // LINE_BYTES) * LINE_BYTES
-        head = (0, launch.chunk, launch.workers, *launch.bound.extents, memory, size)
-        record = array("q", (*head, *addresses))
+        record = array("q", (*launch.head(memory), *addresses))
         self._execute(launch, record.buffer_info()[0])
         return outputs
+
+    def remember(self, arrays: Sequence[Array]) -> None:
+        """Have `known` run later calls with arrays of such layouts."""
+        known, launch = self.known, self.launch(tuple([a.shape for a in arrays]))
+        size = launch.threads * launch.panels_bytes
+        if not known.admits(arrays) or size > self._calls.MAX_WORKSPACE_BYTES:
+            return
+        head, count = launch.head(known.arena.grown(size)), len(arrays) + 1
+        words = launch.address, self._pool.address, launch.threads, count, len(head)
+        plan = array("q", (*words, *head, *[0] * count))
+        output = launch.bound.outputs[0], self._dtype
+        found = self._calls.KnownProgram(
+            self._symbols.TASKS_SYMBOL, plan.buffer_info()[0], launch.threads, np.empty, output,
+            (self, plan, known.arena.memory),
+        )  # fmt: skip
+        known.remember_program(self._runtime, arrays, found, self._session.threads)
 
     def _execute(self, launch: Launch, record: int) -> None:
         """Run a job on the pool; on the calling thread alone if another one has the workers."""

@@ -255,6 +255,22 @@ def test_weights_of_a_softmax(case):
     assert np.array_equal(run_weights(case, whole), np.exp2(whole))
 
 
+@all_cases
+def test_powers_of_a_softmax(case):
+    """Powers of e up to one; what is not normal any more is zero."""
+    lowest = np.log(np.finfo(case.dtype).smallest_normal, dtype=case.dtype)
+    x = np.concatenate([
+        np.random.default_rng(0).uniform(lowest, 0.0, 20_000),
+        [-0.0, -0.5, -1e-30], [lowest - 0.1, 2.0 * lowest, -1e30, -INF, NAN],
+    ]).astype(case.dtype)  # fmt: skip
+    got = run(lambda builder, v: vecmath.exp_flushed(builder, v, fused=case.fused), case, x)
+    expected = np.exp(x.astype(np.longdouble))
+    assert np.all(got[-5:-1] == 0.0)
+    assert np.isnan(got[-1])
+    error = np.abs(got[:-5] - expected[:-5]) / np.spacing(expected[:-5].astype(case.dtype))
+    assert error.max() <= 2.0
+
+
 @cache
 def slopes_and_arguments(dtype):
     """Of swish: slopes that models have and others of its range, arguments down to where the result

@@ -16,8 +16,9 @@ from ftuner.core.access import (
 )
 from ftuner.core.dim import Dim, ceil_quotient, product, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
-from ftuner.core.expr import Expr
+from ftuner.core.expr import Expr, is_expensive
 from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.core.index_expr import Stage
 
 TRANSPOSED_BLOCK = 64
 """Elements that a task of a transposition writes side by side. Derived: some cache lines, so that
@@ -30,6 +31,9 @@ MOST_INTERLEAVED = 4
 each vector is put together from as many others."""
 TRANSPOSED_BYTES = (4, 8)
 """Sizes of elements that are transposed in registers."""
+REDUCTION_CHAINS = 4
+"""Vectors of a reduction that are added independently. Derived: the latency of a multiply-add is
+four cycles on most cores, at one to two of them a cycle."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,67 @@ def looked_up(kernel: Kernel, schedule: Schedule) -> tuple[int, ...]:
         if own and own.issubset(along) and not guard:
             found.append(number)
     return tuple(found)
+
+
+def chains_of(kernel: Kernel, schedule: Schedule, stage: Stage) -> int:
+    """Accumulators of a reduction along vectors: several if its elements take less time than the
+    latency of adding one of them."""
+    across = schedule.vector is not None and schedule.vector >= len(kernel.kept)
+    simple = not stage.positional and not _is_expensive(kernel, stage.value)
+    return REDUCTION_CHAINS if across and simple else 1
+
+
+def kept_in_result(kernel: Kernel, schedule: Schedule) -> tuple[int, int] | None:
+    """The step that the last reduction is of, and the result in whose place its elements are kept
+    until that is stored; None if computing them again costs little, or no place fits."""
+    if not kernel.stages or kernel.stages[-1].positional or kernel.combine:
+        return None
+    step, vector = kernel.stages[-1].value, schedule.vector
+    if kernel.steps[step].dtype not in (FLOAT32, FLOAT64) or not _is_expensive(kernel, step):
+        return None
+    for result, (value, target) in enumerate(zip(kernel.values, kernel.targets, strict=True)):
+        fits = kernel.wide[result] and kernel.steps[value].dtype == kernel.steps[step].dtype
+        contiguous = vector is None or target.coefficients[vector] == 1
+        if fits and contiguous and step in _needed(kernel, value):
+            return step, result
+    return None
+
+
+def softmax_steps(kernel: Kernel) -> tuple[frozenset[int], frozenset[int]]:
+    """The exponentials of elements less the largest one, which are at most one, and the sums of
+    these, which are at least one: to divide by a sum is to multiply by its reciprocal, which
+    neither overflows nor loses digits."""
+    powers, steps = set[int](), kernel.steps
+
+    def stage(number: int) -> Stage | None:
+        found = steps[number]
+        return kernel.stages[found.payload] if found.op == "stage" else None  # type: ignore[index]
+
+    for number, step in enumerate(steps):
+        apart = steps[step.arguments[0]] if step.op == "exp" else step
+        top = stage(apart.arguments[1]) if apart.op == "subtract" and apart is not step else None
+        if top is not None and (top.kind, top.value) == ("maximum", apart.arguments[0]):
+            powers.add(number)
+    sums = {
+        number
+        for number in range(len(steps))
+        if (one := stage(number)) is not None and one.kind == "sum" and one.value in powers
+    }
+    return frozenset(powers), frozenset(sums)
+
+
+def _is_expensive(kernel: Kernel, step: int) -> bool:
+    return any(is_expensive(kernel.steps[n].op) for n in _needed(kernel, step))
+
+
+def _needed(kernel: Kernel, step: int) -> set[int]:
+    """A step and all that it is computed from."""
+    found, left = {step}, [step]
+    while left:
+        more = {*needs(kernel, left.pop())} - found
+        found |= more
+        left += more
+    return found
 
 
 def _scattered_row(kernel: Kernel) -> int | None:

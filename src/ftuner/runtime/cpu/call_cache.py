@@ -14,11 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
-from ftuner.codegen.llvm.native.symbols import call_symbol, known_call_symbol
-from ftuner.core.dtype import DTYPES
+from ftuner.codegen.llvm.native.symbols import (
+    KNOWN_PROGRAM_SYMBOL,
+    call_symbol,
+    known_call_symbol,
+)
+from ftuner.core.dtype import FLOAT16, TENSOR_DTYPES
 from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array, span_of
 from ftuner.runtime.cpu.kernels import NativeRuntime
+from ftuner.runtime.cpu.memory import Arena
+from ftuner.runtime.cpu.output_forms import Make
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.scratch import MAX_KEPT_BYTES
 from ftuner.runtime.cpu.session import CpuSession
@@ -27,7 +33,7 @@ MAX_WORKSPACE_BYTES = 16 << 20
 """A call with a larger workspace is not cached: it takes milliseconds anyway."""
 _MASK = 2**64 - 1
 _HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
-_DTYPES = {id(np.dtype(name)) for name in DTYPES}
+_DTYPES = {id(np.dtype(name)) for name in (*TENSOR_DTYPES, FLOAT16.name)}
 """The dtype objects of most arrays, which are never freed. Calls with others are not cached."""
 
 
@@ -41,6 +47,21 @@ class Constant(NamedTuple):
     """Keeps the `Words` alive."""
 
 
+class KnownProgram(NamedTuple):
+    """What computes one array from others, and is used by a call cache alone."""
+
+    symbol: str
+    """Of its entry, as that of programs: `codegen.llvm.native.program`."""
+    address: int
+    """Of its plan."""
+    workers: int
+    make: Make
+    """Makes the output of this shape and dtype."""
+    output: tuple[tuple[int, ...], Any]
+    named: tuple[object, ...]
+    """Keeps the plan alive, and what that points to."""
+
+
 class _Owner(NamedTuple):
     """A record, and what must stay alive with it."""
 
@@ -49,12 +70,15 @@ class _Owner(NamedTuple):
 
 
 class KnownCalls:
-    """The cached calls of `matmul` or of one layer. Safe to use from several threads."""
+    """The cached calls of `matmul`, of one layer, or of programs. Safe to use from several
+    threads."""
 
-    def __init__(self, session: CpuSession, inputs: int) -> None:
-        """`inputs`: number of arrays that a call reads."""
+    def __init__(self, session: CpuSession, inputs: int | None = None) -> None:
+        """`inputs`: number of arrays that a product reads; None for programs."""
         self._session = session
-        self._inputs = inputs
+        self._symbol = KNOWN_PROGRAM_SYMBOL if inputs is None else known_call_symbol(inputs)
+        self.arena = Arena()
+        """Of programs, of which one runs at a time."""
         self.renew_in_child()
         renew_after_fork(self)
 
@@ -65,8 +89,8 @@ class KnownCalls:
         self._owners: dict[int, _Owner] = {}
         """Entries by slot of the table."""
         self.call: Callable[..., Any] = _to_be_remembered
-        """`call(*inputs, out)` returns the result, or None if the call is not cached, or False if
-        it should be added. `out` may be None."""
+        """`call(*inputs, out)`, without `out` for programs, returns the result, or None if the call
+        is not cached, or False if it should be added. `out` may be None."""
 
     def remember(
         self, inputs: Sequence[Array], out: Array, is_made: bool, products: Products, ready: Ready,
@@ -87,55 +111,75 @@ class KnownCalls:
         short = 0.0 < seconds < tuning.short_call_s
         patience_s = tuning.preempted_ratio * seconds + tuning.preempted_s
         patience_ns = int(1e9 * patience_s) if short else 0
+        runtime, flags = products.kernels.runtime, ArrayField.ALIGNED | ArrayField.WRITEABLE
+        signature = [word for x in inputs for word in _signed(x, ArrayField.ALIGNED)]
+        signature += [0] if is_made else _signed(out, flags)
+        fields = {
+            Known.THREADS: ready.problem.workers,
+            Known.ENTRY: runtime.addresses[call_symbol(products.compiled.library.types.a)],
+            Known.PLAN: encoded.address,
+            Known.WORKERS: encoded.workers,
+            Known.WORKSPACE_BYTES: encoded.workspace_bytes,
+            Known.PATIENCE_NS: patience_ns,
+        }
+        if constant is not None:
+            fields[Known.B] = id(constant.b) + DATA_WORD
+            fields[Known.OPERANDS] = constant.operands or 0
+        fields |= enumerate([end for x in arrays for end in span_of(x)], Known.SPANS)
+        output = out.shape, out.dtype
+        self._add(runtime, signature, np.empty, output, fields, (ready, constant))
+
+    def admits(self, arrays: Sequence[object]) -> bool:
+        """Whether calls of programs with such inputs and such an output can be cached."""
+        plain = all(_can_be_known(x) and x.flags.carray for x in arrays)  # type: ignore[attr-defined]
+        return _HAS_GIL and len(arrays) <= Known.MAX_INPUTS + 1 and plain
+
+    def remember_program(
+        self, runtime: NativeRuntime, inputs: Sequence[Array], program: KnownProgram, threads: int
+    ) -> None:
+        """Add a call with such arrays, which `admits` admits. `threads`: those of the session when
+        the program was made."""
+        fields = {
+            Known.THREADS: threads,
+            Known.ENTRY: runtime.addresses[program.symbol],
+            Known.PLAN: program.address,
+            Known.WORKERS: program.workers,
+        }
+        signature = [word for x in inputs for word in _signed(x, ArrayField.ALIGNED)]
+        self._add(runtime, signature, program.make, program.output, fields, (program,))
+
+    def _add(
+        self, runtime: NativeRuntime, signature: Sequence[int], make: Make,
+        output: tuple[tuple[int, ...], Any],
+        fields: dict[int, int], named: tuple[object, ...],
+    ) -> None:  # fmt: skip
+        """Add a record. `make` makes the `output`; `named`: the objects that `fields` point to."""
         # A call that arrives while the table changes, even from a finaliser, is not found.
         if not self._lock.acquire(blocking=False):
             return
         try:
-            runtime = products.kernels.runtime
             if self._site is None:
                 self._site = _site(self._session, runtime)
-                self.call = _function(self._site, runtime, self._inputs)
-            owner = self._owner(arrays, is_made, products, ready, patience_ns, constant)
+                self.call = _function(self._site, runtime, self._symbol)
+            pool = runtime.pool
+            acquire, release = pool.lock.acquire, pool.lock.release
+            fields |= {
+                Known.HASH: _hash(signature),
+                Known.POOL: pool.address,
+                Known.EMPTY: id(make),
+                Known.EMPTY_ARGUMENTS: id(output),
+                Known.ACQUIRE: id(acquire),
+                Known.ACQUIRE_ARGUMENTS: id(_AT_ONCE),
+                Known.RELEASE: id(release),
+                Known.LENGTH: len(signature),
+            }
+            words = [fields.get(place, 0) & _MASK for place in range(Known.SIGNATURE)]
+            record = array("Q", [*words, *(word & _MASK for word in signature)])
+            owner = _Owner(record, (*named, make, output, acquire, release))
+            record[Known.OWNER] = id(owner)
             self._place(owner)
         finally:
             self._lock.release()
-
-    def _owner(
-        self, arrays: Sequence[Array], is_made: bool, products: Products, ready: Ready,
-        patience_ns: int, constant: Constant | None,
-    ) -> _Owner:  # fmt: skip
-        """A record, with the objects that it points to."""
-        runtime, out = products.kernels.runtime, arrays[-1]
-        encoded, pool = ready.encoded, runtime.pool
-        signature = [word for array in arrays[:-1] for word in _signed(array, ArrayField.ALIGNED)]
-        flags = ArrayField.ALIGNED | ArrayField.WRITEABLE
-        signature += [0] if is_made else _signed(out, flags)
-        empty = (out.shape, out.dtype)
-        acquire, release = pool.lock.acquire, pool.lock.release
-        words = [0] * Known.SIGNATURE
-        words[Known.HASH] = _hash(signature)
-        words[Known.THREADS] = ready.problem.workers
-        words[Known.ENTRY] = runtime.addresses[call_symbol(products.compiled.library.types.a)]
-        words[Known.PLAN] = encoded.address
-        words[Known.WORKERS] = encoded.workers
-        words[Known.POOL] = pool.address
-        words[Known.WORKSPACE_BYTES] = encoded.workspace_bytes
-        words[Known.PATIENCE_NS] = patience_ns
-        if constant is not None:
-            words[Known.B] = id(constant.b) + DATA_WORD
-            words[Known.OPERANDS] = constant.operands or 0
-        words[Known.EMPTY], words[Known.EMPTY_ARGUMENTS] = id(np.empty), id(empty)
-        words[Known.ACQUIRE], words[Known.ACQUIRE_ARGUMENTS] = id(acquire), id(_AT_ONCE)
-        words[Known.RELEASE] = id(release)
-        for i, x in enumerate(arrays):
-            words[Known.SPANS + 2 * i : Known.SPANS + 2 * i + 2] = span_of(x)
-        words[Known.LENGTH] = len(signature)
-        words += signature
-        record = array("Q", [word & _MASK for word in words])
-        named = (ready, constant, empty, acquire, release)
-        owner = _Owner(record, named)
-        record[Known.OWNER] = id(owner)
-        return owner
 
     def _place(self, owner: _Owner) -> None:
         """Put a record in the table: in place of one with its signature, else in the first free
@@ -200,9 +244,9 @@ def _site(session: CpuSession, runtime: NativeRuntime) -> _Site:
     return site
 
 
-def _function(site: _Site, runtime: NativeRuntime, inputs: int) -> Callable[..., Any]:
+def _function(site: _Site, runtime: NativeRuntime, symbol: str) -> Callable[..., Any]:
     """A built-in function of Python whose `self` is the site."""
-    address = runtime.addresses[known_call_symbol(inputs)]
+    address = runtime.addresses[symbol]
     method = _Method(b"known_call", address, _METH_FASTCALL, None)
     site.needs = (*site.needs, method)
     new = ctypes.pythonapi.PyCFunction_NewEx
@@ -214,9 +258,9 @@ def _function(site: _Site, runtime: NativeRuntime, inputs: int) -> Callable[...,
     return function
 
 
-def _can_be_known(x: Array) -> bool:
+def _can_be_known(x: Any) -> bool:
     plain = type(x) is np.ndarray and x.ndim <= Known.MAX_AXES and id(x.dtype) in _DTYPES
-    return plain and x.flags.aligned
+    return plain and bool(x.flags.aligned)
 
 
 def _signed(x: Array, flags: int) -> list[int]:

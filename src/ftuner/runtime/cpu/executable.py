@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.errors import MemoryLimitError, ShapeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
@@ -20,6 +21,7 @@ from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.cpu.appending import Extension, extend, keep, shown, undo
 from ftuner.runtime.cpu.arrays import Array, items_address
+from ftuner.runtime.cpu.call_cache import MAX_WORKSPACE_BYTES, KnownCalls, KnownProgram
 from ftuner.runtime.cpu.launching import Launch, Launcher
 from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
@@ -209,8 +211,7 @@ class CompiledGraph(Executable):
         iteration changes addresses alone. None if these extents change."""
         state = self.states.take()
         try:
-            workers = self.threads
-            program = self._program(state, _shapes(arrays), workers)
+            program = self._program(state, _shapes(arrays), self.threads)
             kept = program.outputs[int(conditional) : int(conditional) + carried]
             if [shape for shape, _ in kept] != [x.shape for x in arrays[:carried]]:
                 return None
@@ -218,7 +219,7 @@ class CompiledGraph(Executable):
             going, number = True, 0
             while going and number < most:
                 operands.begin(number, most)
-                self.launch(program, workers, operands.objects, self.launch.all)
+                self.launch(program, program.workers, operands.objects, self.launch.all)
                 number += 1
                 going = operands.end()
             return operands.results(number, going)
@@ -297,6 +298,32 @@ class CompiledGraph(Executable):
             pool.grow(workers)
         return refused
 
+    def remembered(
+        self, calls: KnownCalls | None, arrays: Sequence[Array], outputs: Sequence[Array]
+    ) -> KnownCalls:
+        """The cache runs a program of its own."""
+        calls = KnownCalls(self.session) if calls is None else calls
+        limited = self._threads is not None or self._kept.limit is not None
+        if len(outputs) > 1 or self.pasts or limited or not calls.admits((*arrays, *outputs)):
+            return calls
+        shapes, threads = _shapes(arrays), self.threads
+        state = self.states.take()
+        try:
+            known = self._program(state, shapes, threads)
+        finally:
+            self._give_back(state)
+        few = known.arena_bytes + known.workspace_bytes <= MAX_WORKSPACE_BYTES
+        if not known.checked and few and outputs[0].size:
+            runtime, arena = self.session.kernels.runtime, calls.arena
+            symbols = self.binding(shapes)
+            own = self._writer.bind(symbols, threads, runtime.pool.address, arena.grown)
+            own.take_results(known)
+            named = own, arena.memory
+            (make,), (output,) = own.makes, own.outputs
+            found = KnownProgram(PROGRAM_SYMBOL, own.address, own.workers, make, output, named)
+            calls.remember_program(runtime, arrays, found, threads)
+        return calls
+
     def _give_back(self, state: RunState) -> None:
         self.states.give_back(state)
         if self._kept.crowded:
@@ -307,12 +334,11 @@ class CompiledGraph(Executable):
     ) -> list[Array]:
         """Run in a state, by `launch` if it is given. Both run the same program, with the same
         bits."""
-        workers = self.threads
-        program = self._program(state, _shapes(arrays), workers)
+        program = self._program(state, _shapes(arrays), self.threads)
         outputs: list[Array] = program.fresh_outputs()
         launch = launch or self.launch.all
         if not self.pasts:
-            self._execute(program, workers, (*arrays, *outputs), launch)
+            self._execute(program, (*arrays, *outputs), launch)
             return outputs
         written = outputs.copy()
         extensions: list[Extension] = []
@@ -323,7 +349,7 @@ class CompiledGraph(Executable):
             if extensions:
                 arrays = self._unwritten(arrays, extensions)
             begun = True
-            self._execute(program, workers, (*arrays, *written), launch)
+            self._execute(program, (*arrays, *written), launch)
         except BaseException:
             for *_, taken in extensions:
                 undo(taken, begun)
@@ -345,15 +371,13 @@ class CompiledGraph(Executable):
             for number, x in enumerate(arrays)
         ]
 
-    def _execute(
-        self, program: BoundProgram, workers: int, arrays: tuple[Array, ...], launch: Launch
-    ) -> None:
+    def _execute(self, program: BoundProgram, arrays: tuple[Array, ...], launch: Launch) -> None:
         """Run a program on the arrays of the inputs and of the outputs.
 
         Raises:
             IndexRangeError: an index in the data that is out of range.
         """
-        self.launch(program, workers, items_address(arrays), launch)
+        self.launch(program, program.workers, items_address(arrays), launch)
 
     def _program(self, state: RunState, shapes: Shapes, workers: int) -> BoundProgram:
         key = (shapes, workers)

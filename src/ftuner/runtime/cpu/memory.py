@@ -243,7 +243,7 @@ class Arena:
     """
 
     def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
+        self.memory = np.empty(0, np.uint8)
         self.address = 0
         """Its address, on a page; 0 before it has grown."""
         self.size = 0
@@ -255,26 +255,26 @@ class Arena:
         Raises:
             AllocationError: the system does not have as much.
         """
-        if self._memory.nbytes < size:
+        if self.memory.nbytes < size:
             # At most the machine's memory, so that the system refuses a larger size at once and the
             # out-of-memory killer is not triggered.
             reserved = min(RESERVED_BYTES, reservable_bytes())
             try:
                 if size > reserved:
                     raise AllocationError
-                self._memory = Pages.new(reserved, reserves_only=True).array(reserved)
+                self.memory = Pages.new(reserved, reserves_only=True).array(reserved)
             except AllocationError:
                 # More than expected, or the system counts reserved addresses as memory. An arena
                 # that grows again and again, as that of a text does, has room for more.
-                room = size + min(self._memory.nbytes // 4, BLOCK_BYTES)
-                self._memory = Pages.new(room).array(room)
-            self.address = int(self._memory.ctypes.data)
+                room = size + min(self.memory.nbytes // 4, BLOCK_BYTES)
+                self.memory = Pages.new(room).array(room)
+            self.address = int(self.memory.ctypes.data)
         self.size = max(self.size, size)
         return self.address
 
     def touch(self) -> None:
         """Have the system allocate all pages now."""
-        self._memory[: self.size : mmap.PAGESIZE] = 0
+        self.memory[: self.size : mmap.PAGESIZE] = 0
 
 
 MAX_SPARE_BYTES = 256 << 20

@@ -69,12 +69,20 @@ class KeptResults:
     """What `slots` of the records hold in runs that find the results computed."""
     computed: bool = False
 
+    @property
+    def aligned(self) -> Array:
+        """The memory that buffers are in."""
+        begin = aligned(address_of(self.memory)) - address_of(self.memory)
+        return self.memory[begin : begin + self.memory.nbytes - ALIGNMENT_BYTES]
+
 
 class BoundProgram(NamedTuple):
     """Records ready to run, with everything that they point to."""
 
     records: Words
     address: int
+    workers: int
+    """1 if no step has several."""
     outputs: Outputs
     makes: tuple[Make, ...]
     """What makes each output: an empty array for one of `Lowered.appended`."""
@@ -129,6 +137,13 @@ class BoundProgram(NamedTuple):
         if results is not None and not results.computed:
             self.records[results.slots] = results.values
             results.computed = True
+
+    def take_results(self, other: BoundProgram) -> None:
+        """Take what a program of the same extents has computed and keeps."""
+        own, found = self.results, other.results
+        if own is not None and found is not None and found.computed:
+            own.aligned[:] = found.aligned
+            self.finished()
 
     @property
     def outputs_bytes(self) -> int:
@@ -285,6 +300,8 @@ class ProgramWriter:
             [*kept_places],
         )  # fmt: skip
         check_arena(arena_bytes)
+        of_steps = words[self._first_shared : self._first_shared + len(self.stages)]
+        workers = workers if (of_steps > 1).any() else 1
         workspace_bytes = max([group.workspace_bytes for group in groups], default=0)
         base = arena(arena_bytes + workspace_bytes)
 
@@ -305,8 +322,9 @@ class ProgramWriter:
         )
         makes = self._forms.makes(forms)
         return BoundProgram(
-            records, here, outputs, makes, all(make is np.empty for make in makes), rooms, growths,
-            self._checked, partial(self._statuses, memoryview(records) if self._checked else ()),
+            records, here, workers, outputs, makes, all(make is np.empty for make in makes), rooms,
+            growths, self._checked,
+            partial(self._statuses, memoryview(records) if self._checked else ()),
             base, buffers, groups, arena_bytes, workspace_bytes,
             max([group.worker_bytes for group in groups], default=0), results,
         )  # fmt: skip

@@ -12,7 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ftuner.core.access import Access, Kernel, differing
-from ftuner.core.cpu.schedule import looked_up, operand_numbers, schedule_of
+from ftuner.core.cpu.schedule import (
+    chains_of,
+    kept_in_result,
+    looked_up,
+    operand_numbers,
+    schedule_of,
+)
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import POSITIONAL, Stage
@@ -246,6 +252,7 @@ class NestCost:
     ) -> _Pass:
         """One walk of the outer `depth` loops: `values` are computed, `results` stored too."""
         kernel, isa = self.kernel, self.machine.isa
+        kept = kept_in_result(kernel, self.schedule)
         iterations = [min(self.tasks, 1), *(loop.iterations for loop in self._loops[:depth])]
         times = [math.prod(iterations[: i + 1]) for i in range(len(iterations))]
         needed = set(values)
@@ -272,6 +279,13 @@ class NestCost:
             )
             if step.op == "stage":
                 continue
+            if kept is not None and number == kept[0] and stage in (None, kernel.stages[-1]):
+                # The last reduction stores it, and the pass of results loads it.
+                target, size = kernel.targets[kept[1]], step.dtype.itemsize
+                per_cycle = isa.load_per_cycle if stage is None else isa.store_per_cycle
+                issue += times[-1] * self._access_cycles(target, size, per_cycle)
+                if stage is None:
+                    continue
             needed |= set(step.arguments if access is None else (s for s, _ in access.rest))
             inside = [i for i, loop in enumerate(self._loops[:depth], 1) if loop.axes & axes]
             count = times[max(inside, default=0)]
@@ -308,6 +322,7 @@ class NestCost:
             # Lanes are added up by halves; each addition waits for a shuffle.
             rounds = math.log2(max(lanes, 1))
             fixed += entered * rounds * (latency_cycles + 1.0)
+        latency_cycles /= chains_of(kernel, self.schedule, stage)
         return _Pass(issue + times[-1] * step_cycles, times[-1] * latency_cycles, fixed)
 
     def _transposition(self, across: int) -> _Pass:

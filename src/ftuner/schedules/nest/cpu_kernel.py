@@ -18,7 +18,7 @@ from dataclasses import replace
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.accumulators import accumulator_of, reduced_lanes
+from ftuner.codegen.llvm.ir.accumulators import Parts, accumulator_of, reduced_lanes
 from ftuner.codegen.llvm.ir.builder import (
     I1,
     I64,
@@ -32,7 +32,7 @@ from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, mask_of
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.access import Kernel, outer_steps
-from ftuner.core.cpu.schedule import Schedule, looked_up
+from ftuner.core.cpu.schedule import Schedule, chains_of, kept_in_result, looked_up
 from ftuner.core.index_expr import Stage
 from ftuner.hardware.isa import InstructionSet
 from ftuner.schedules.nest.cpu_kernel_lookups import emit_lookups, permute_for
@@ -196,12 +196,13 @@ class _Emission(Frame):
             first.store_interleaved(result, others)
 
     def _stages(self, place: Place) -> None:
-        kernel = self.kernel
+        kernel, kept = self.kernel, kept_in_result(self.kernel, self.schedule)
         if any(stage.kind == "scan" for stage in kernel.stages):
             self._scan(place)
             return
-        for stage in kernel.stages:
-            total = self._stage(place, stage)
+        for number, stage in enumerate(kernel.stages, 1):
+            last = number == len(kernel.stages)
+            total = self._stage(place, stage, kept if last else None)
             place = replace(place, stages=(*place.stages, total))
         narrow = [i for i, wide in enumerate(kernel.wide) if not wide]
         if narrow:
@@ -212,6 +213,8 @@ class _Emission(Frame):
 
             def store(inner: Place) -> None:
                 values = Values(self, inner)
+                if kept is not None:
+                    values.recall(*kept)
                 for i, wide in enumerate(kernel.wide):
                     if wide:
                         values.store(i)
@@ -219,10 +222,12 @@ class _Emission(Frame):
             self._over_reduced(place, store)
 
     def _over_reduced(
-        self, place: Place, body: Callable[[Place], None], count: ir.Value | None = None
-    ) -> None:
-        """Emit `body` for each index along the reduced axes, by vectors along the vector axis; for
-        the first `count` ones along the only one, if it is given."""
+        self, place: Place, body: Callable[[Place], None], count: ir.Value | None = None,
+        chains: int = 1,
+    ) -> None:  # fmt: skip
+        """Emit `body` for each index along the reduced axes, by vectors along the vector axis, as
+        many at once as there are `chains`; for the first `count` ones along the only one, if it is
+        given."""
         kernel, vector = self.kernel, self.schedule.vector
         inner = [a for a in range(len(kernel.kept), len(kernel.axes)) if a != vector]
         checked = not place.holds.issuperset(self.slopes)
@@ -238,16 +243,24 @@ class _Emission(Frame):
             last = inner[len(inner) - len(written) :]
             for numbers in itertools.product(*map(range, written)):
                 index |= {axis: const(n) for axis, n in zip(last, numbers, strict=True)}
-                self._along_vector(replace(place, index=dict(index)), body)
+                self._along_vector(replace(place, index=dict(index)), body, chains)
 
-    def _along_vector(self, place: Place, body: Callable[[Place], None]) -> None:
+    def _along_vector(self, place: Place, body: Callable[[Place], None], chains: int) -> None:
         """Emit `body` for each vector of the vector axis if that is a reduced one."""
         kernel, vector = self.kernel, self.schedule.vector
         if vector is None or vector < len(kernel.kept):
             body(place)
             return
-        extent = self.dim(kernel.axes[vector])
-        self._by_vectors(const(0), extent, lambda lanes: body(replace(place, lanes=lanes)))
+        builder, lanes = self.builder, self.schedule.lanes
+        extent, first, step = self.dim(kernel.axes[vector]), const(0), chains * lanes
+        if chains > 1:
+            known = isinstance(extent, ir.Constant)
+            first = const(extent.constant & -step) if known else builder.and_(extent, const(-step))
+            with counted_loop(builder, 0, first, step) as base:
+                for chain in range(chains):
+                    own = Lanes(builder.add(base, const(chain * lanes)), None, None, chain)
+                    body(replace(place, lanes=own))
+        self._by_vectors(first, extent, lambda lanes: body(replace(place, lanes=lanes)))
 
     def _written_out(self, axes: Sequence[int]) -> list[int]:
         """The extents of the last reduced axes that are written out rather than looped over."""
@@ -259,7 +272,8 @@ class _Emission(Frame):
             extents.insert(0, extent)
         return extents
 
-    def _stage(self, place: Place, stage: Stage) -> ir.Value:
+    def _stage(self, place: Place, stage: Stage, kept: tuple[int, int] | None) -> ir.Value:
+        """The reduction of a stage. `kept`: as of `kept_in_result`."""
         if stage.kind in ("argmax", "argmin"):
             return self._position(place, stage)
         builder = self.builder
@@ -268,24 +282,34 @@ class _Emission(Frame):
         lanes = self.schedule.lanes if across or place.lanes is not None else 0
         accumulator = accumulator_of(stage.kind, dtype, lanes)
         nothing = accumulator.neutral_element()
-        totals = [reserve(builder, constant.type) for constant in accumulator.start()]
-        for constant, total in zip(accumulator.start(), totals, strict=True):
-            builder.store(constant, total)
+        chains = chains_of(self.kernel, self.schedule, stage)
+        totals = [
+            [reserve(builder, constant.type) for constant in accumulator.start()]
+            for _ in range(chains)
+        ]
+        for places in totals:
+            for constant, total in zip(accumulator.start(), places, strict=True):
+                builder.store(constant, total)
 
-        def loaded() -> list[ir.Value]:
+        def loaded(chain: int) -> Parts:
             return [
                 builder.load(total, typ=constant.type)
-                for constant, total in zip(accumulator.start(), totals, strict=True)
+                for constant, total in zip(accumulator.start(), totals[chain], strict=True)
             ]
 
         def gather(inner: Place) -> None:
-            value = Values(self, inner).value(stage.value)
+            values = Values(self, inner)
+            value = values.value(stage.value)
+            if kept is not None:
+                step, result = kept
+                values.store(result, step)
             if lanes and not elements.lanes_of(value):
                 value = splat(builder, value, lanes)
             if across and inner.lanes is not None and inner.lanes.mask is not None:
                 value = builder.select(inner.lanes.mask, value, nothing)
-            after = accumulator.gathered(builder, loaded(), value)
-            for part, total in zip(after, totals, strict=True):
+            chain = 0 if inner.lanes is None else inner.lanes.chain
+            after = accumulator.gathered(builder, loaded(chain), value)
+            for part, total in zip(after, totals[chain], strict=True):
                 builder.store(part, total)
 
         count = None
@@ -294,8 +318,12 @@ class _Emission(Frame):
             count = values.value(stage.count)
             # Where the indices begin, which is data as well, is not computed in each round.
             place = replace(place, known=values.known)
-        self._over_reduced(place, gather, count)
-        parts = reduced_lanes(builder, accumulator, loaded()) if across else loaded()
+        self._over_reduced(place, gather, count, chains)
+        parts = loaded(0)
+        for chain in range(1, chains):
+            parts = accumulator.combined(builder, parts, loaded(chain))
+        if across:
+            parts = reduced_lanes(builder, accumulator, parts)
         return accumulator.result(builder, parts)
 
     def _scan(self, place: Place) -> None:

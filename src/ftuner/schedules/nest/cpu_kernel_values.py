@@ -27,11 +27,12 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.vector_math import exp_flushed
 from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, Kernel, affine_index, guards, slopes, terms
-from ftuner.core.cpu.schedule import Schedule, operand_numbers
+from ftuner.core.cpu.schedule import Schedule, operand_numbers, softmax_steps
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 
 MOST_APART = 4
 """Largest distance of the elements of a vector that is put together from whole vectors of memory.
@@ -65,6 +66,7 @@ class Frame:
             for condition, nearer in slopes(kernel).items()
             if any(slope for axis, slope in enumerate(nearer) if axis in within)
         }
+        self.powers, self.sums = softmax_steps(kernel)
         self._nothing: ir.Value | None = None
 
     @property
@@ -88,6 +90,8 @@ class Lanes:
     base: ir.Value
     mask: ir.Value | None
     count: ir.Value | None
+    chain: int = 0
+    """The accumulator that it is gathered in."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,11 @@ class Values:
             return self._load(number, self._frame.operands[step.payload], access, step.dtype)
         arguments = elements.widened(builder, [self.value(a) for a in step.arguments])
         source = self._kernel.steps[step.arguments[0]].dtype
+        if number in self._frame.powers and source in (FLOAT32, FLOAT64):
+            return exp_flushed(builder, arguments[0], fused=self._frame.fused)
+        if step.op == "divide" and step.arguments[1] in self._frame.sums:
+            one = elements.number(arguments[1].type, 1.0)
+            return builder.fmul(arguments[0], builder.fdiv(one, arguments[1]))
         if step.op == "cast":
             return elements.cast(builder, arguments[0], source, step.dtype)
         if step.op == "bit_cast":
@@ -388,10 +397,15 @@ class Values:
             value = builder.insert_element(value, one, ir.Constant(I32, lane))
         return elements.from_memory(builder, value, dtype)
 
-    def store(self, result: int) -> None:
-        """Store one result at this place."""
+    def recall(self, step: int, result: int) -> None:
+        """Load the value of a step that `store` kept in the place of a result."""
+        target, dtype = self._kernel.targets[result], self._kernel.steps[step].dtype
+        self.known[step] = self._load(step, self._frame.results[result], target, dtype)
+
+    def store(self, result: int, step: int | None = None) -> None:
+        """Store one result at this place, or a step in its place."""
         builder, kernel = self._builder, self._kernel
-        number, access = kernel.values[result], kernel.targets[result]
+        number, access = kernel.values[result] if step is None else step, kernel.targets[result]
         dtype = kernel.steps[number].dtype
         buffer = self._frame.results[result]
         value = elements.to_memory(builder, self.value(number), dtype)

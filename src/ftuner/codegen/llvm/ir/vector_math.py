@@ -59,6 +59,18 @@ def exp(body: Body, x: ir.Value) -> ir.Value:
 
 
 @shared
+def exp_flushed(body: Body, x: ir.Value) -> ir.Value:
+    """e**x for x <= 0, zero where that is less than the smallest normal number: the powers of a
+    softmax, at two thirds of the instructions of `exp`."""
+    builder, zero = body.builder, body.number(0.0)
+    least = (1 - body.format.bias) * math.log(2.0)
+    vanishes = builder.fcmp_ordered("<", x, body.number(least))
+    n, expm1 = reduce(body, builder.select(vanishes, zero, x))
+    power = power_of_two(body, builder.add(n, body.integer(body.format.bias)))
+    return builder.select(vanishes, zero, body.madd(power, expm1, power))
+
+
+@shared
 def exp2_flushed(body: Body, x: ir.Value) -> ir.Value:
     """2**x for x <= 0, zero where that is less than the smallest normal number: what the weights of
     a softmax need, at two thirds of the instructions of `exp`."""

@@ -84,7 +84,9 @@ class Site:
     """Largest free workspace that a call may take."""
     MISSES = 7
     """Calls so far that were not in the table."""
-    TABLE = 8
+    BUSY = 8
+    """1 while a program runs: all of them have one workspace. Calls meanwhile are not known."""
+    TABLE = 9
     """Addresses of `Known` records. Each is in one of the `PROBES` slots that begin at its hash,
     modulo `TABLE_SLOTS`, and no slot before it is null."""
     TABLE_SLOTS = 1024
@@ -125,16 +127,32 @@ class Known:
     """A call that takes longer is assumed to have had a preempted worker; 0 for plans that are
     estimated longer than that."""
     SPANS = 17
-    """For each array, the byte offsets of its lowest byte and of the end of its highest one, from
-    its first element."""
+    """For each array of a product, the byte offsets of its lowest byte and of the end of its
+    highest one, from its first element."""
     LENGTH = SPANS + 2 * 3
     """Words of the signature, which follows. For each array it has the dtype, flags and number of
     axes, extents, strides; it has one 0 for a result that is to be allocated."""
     SIGNATURE = LENGTH + 1
     MAX_AXES = 8
+    MAX_INPUTS = 8
+    """Of programs."""
     HASH_FACTOR = 0x9E3779B97F4A7C15
     """2**64 divided by the golden ratio. A step of the hash is an exclusive or with the next word,
     a product with this, and an exclusive or of the high half into the low half."""
+
+
+class Tasks:
+    """The plan of a call of a schedule."""
+
+    JOB = 0
+    POOL = 1
+    THREADS = 2
+    ARRAYS = 3
+    """Number of arrays."""
+    ADDRESSES = 4
+    """The word of the record at which the addresses of the arrays begin."""
+    RECORD = 5
+    """What the job gets, as `tasks.llvm` says. Each call sets its first word, and the addresses."""
 
 
 class ArrayField:

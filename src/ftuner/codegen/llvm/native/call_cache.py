@@ -1,19 +1,21 @@
-"""Emits the native call cache: a function that Python calls with the arrays of a product.
+"""Emits the native call cache: functions that Python calls with the arrays of a product, or of a
+program that has one output.
 
-`PyObject *known_call(self, arguments, count)` takes the input arrays and `out`, which may be None,
-and returns the result. `self` is an array that holds a `records.Site`. If the layouts of the arrays
-are not in the cache, it does nothing and returns None, or False from the second such call on, which
-Python should then add. It is called with the interpreter's lock held, and releases it while it
-computes.
+`PyObject *known_call(self, arguments, count)` takes the input arrays and, of a product, `out`,
+which may be None. It returns the result. `self` is an array that holds a `records.Site`. If the
+layouts of the arrays are not in the cache, it does nothing and returns None, or False from the
+second such call on, which Python should then add. It is called with the interpreter's lock held,
+and releases it while it computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
+    I1,
     I32,
     I64,
     PTR,
@@ -31,9 +33,11 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
 from ftuner.codegen.llvm.native.driver import ENTRY_TYPE
+from ftuner.codegen.llvm.native.program import RUN_TYPE
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (
     GIVE_WORKSPACE_SYMBOL,
+    KNOWN_PROGRAM_SYMBOL,
     TAKE_WORKSPACE_SYMBOL,
     known_call_symbol,
 )
@@ -89,13 +93,69 @@ def emit_known_call(
         for i in range(inputs):
             apart = builder.not_(_overlap(builder, record, i, words[i], inputs, words[-1]))
             _go_on_if(builder, apart, unknown)
-    _run(builder, site, record, words, objects[-1], is_made, header_bytes, tuning, unknown, seen)
 
-    for block, answer in ((unknown, none), (seen, false)):
+    def multiply(pool: ir.Value, workspace: ir.Value, result: ir.Value) -> None:
+        own_b = words[1] if len(words) > 2 else NULL
+        known_b = pointer_slot(builder, record, Known.B)
+        b = builder.select(builder.icmp_unsigned("!=", known_b, NULL), known_b, own_b)
+        c = at(builder, result, header_bytes)
+        operands = pointer_slot(builder, record, Known.OPERANDS)
+        entry = pointer_slot(builder, record, Known.ENTRY)
+        plan = pointer_slot(builder, record, Known.PLAN)
+        arguments = [plan, pool, workspace, words[0], b, c, operands]
+        call_address(builder, ENTRY_TYPE, entry, arguments)
+
+    _run(builder, site, record, multiply, objects[-1], is_made, tuning, unknown, seen, False)
+    _answer(builder, {unknown: none, seen: false})
+    return function
+
+
+def emit_known_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> None:
+    """Add the function for the input arrays of a program, which makes its output."""
+    kind = ir.FunctionType(PTR, [PTR, PTR, I64])
+    function = ir.Function(module, kind, KNOWN_PROGRAM_SYMBOL)
+    itself, arguments, count = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    unknown = function.append_basic_block("unknown")
+    seen = function.append_basic_block("seen")
+    site = builder.load(at(builder, itself, header_bytes), typ=PTR)
+    none, false = (pointer_slot(builder, site, i) for i in (Site.NONE, Site.FALSE))
+    few = builder.icmp_unsigned("<=", count, const(Known.MAX_INPUTS))
+    _go_on_if(builder, few, unknown)
+    most = Known.MAX_INPUTS * (2 + 2 * Known.MAX_AXES)
+    signature = reserve(builder, ir.ArrayType(I64, most))
+    arrays = reserve(builder, ir.ArrayType(PTR, Known.MAX_INPUTS + 1))
+    length = reserve(builder, I64, SLOT_BYTES)
+    builder.store(const(0), length)
+    array_type = pointer_slot(builder, site, Site.ARRAY_TYPE)
+    with counted_loop(builder, 0, count) as number:
+        place = builder.mul(number, const(SLOT_BYTES))
+        value = builder.load(at(builder, arguments, place), typ=PTR)
+        builder.store(value, at(builder, arrays, place))
+        word, flags = at(builder, value, header_bytes), ArrayField.ALIGNED
+        _sign(builder, word, array_type, flags, signature, length, unknown)
+    record = _find(builder, site, signature, builder.load(length, typ=I64), unknown, seen)
+    threads = builder.load(pointer_slot(builder, site, Site.THREADS), typ=I64)
+    as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
+    _go_on_if(builder, as_before, seen)
+
+    def execute(pool: ir.Value, workspace: ir.Value, result: ir.Value) -> None:
+        builder.store(result, at(builder, arrays, builder.mul(count, const(SLOT_BYTES))))
+        entry = pointer_slot(builder, record, Known.ENTRY)
+        plan = pointer_slot(builder, record, Known.PLAN)
+        alone = builder.zext(builder.icmp_unsigned("==", pool, NULL), I64)
+        call_address(builder, RUN_TYPE, entry, [plan, arrays, alone])
+
+    made = ir.Constant(I1, 1)
+    _run(builder, site, record, execute, none, made, tuning, unknown, seen, True)
+    _answer(builder, {unknown: none, seen: false})
+
+
+def _answer(builder: ir.IRBuilder, answers: Mapping[ir.Block, ir.Value]) -> None:
+    for block, answer in answers.items():
         builder.position_at_end(block)
         _hold(builder, answer)
         builder.ret(answer)
-    return function
 
 
 def _go_on_if(builder: ir.IRBuilder, condition: ir.Value, otherwise: ir.Block) -> None:
@@ -255,10 +315,12 @@ def _call_object(builder: ir.IRBuilder, function: ir.Value, arguments: ir.Value)
 
 
 def _run(
-    builder: ir.IRBuilder, site: ir.Value, record: ir.Value, words: list[ir.Value], out: ir.Value,
-    is_made: ir.Value, header_bytes: int, tuning: NativeTuning, unknown: ir.Block, seen: ir.Block,
+    builder: ir.IRBuilder, site: ir.Value, record: ir.Value,
+    compute: Callable[[ir.Value, ir.Value, ir.Value], None], out: ir.Value, is_made: ir.Value,
+    tuning: NativeTuning, unknown: ir.Block, seen: ir.Block, exclusive: bool,
 ) -> None:  # fmt: skip
-    """Run the record's plan and return the result."""
+    """Run the record's plan and return the result. `compute`: calls its entry with the pool, which
+    may be null, a workspace and the result. `exclusive`: whether one call at a time runs."""
     # First of all: Python code that runs from here on may remove the record.
     owner = pointer_slot(builder, record, Known.OWNER)
     _hold(builder, owner)
@@ -288,24 +350,19 @@ def _run(
     workspace = _take_workspace(builder, site, record)
     needed = builder.icmp_signed("!=", slot(builder, record, Known.WORKSPACE_BYTES), const(0))
     lacking = builder.and_(builder.icmp_signed("==", workspace, const(0)), needed)
+    busy = builder.icmp_signed("!=", slot(builder, site, Site.BUSY), const(0))
     without_workspace = builder.append_basic_block("without_workspace")
-    _go_on_if(builder, builder.not_(lacking), without_workspace)
+    _go_on_if(builder, builder.not_(builder.or_(lacking, busy)), without_workspace)
 
     patience = slot(builder, record, Known.PATIENCE_NS)
     short = builder.icmp_signed("!=", patience, const(0))
     began = _nanoseconds(builder, builder.and_(has_pool, short))
+    set_slot(builder, site, Site.BUSY, const(int(exclusive)))
     state = _python(builder, "PyEval_SaveThread", PTR, [])
-    own_b = words[1] if len(words) > 2 else NULL
-    known_b = pointer_slot(builder, record, Known.B)
-    b = builder.select(builder.icmp_unsigned("!=", known_b, NULL), known_b, own_b)
-    c = at(builder, result, header_bytes)
-    operands = pointer_slot(builder, record, Known.OPERANDS)
-    entry = pointer_slot(builder, record, Known.ENTRY)
-    plan = pointer_slot(builder, record, Known.PLAN)
-    arguments = [plan, taken, builder.inttoptr(workspace, PTR), words[0], b, c, operands]
-    call_address(builder, ENTRY_TYPE, entry, arguments)
+    compute(taken, builder.inttoptr(workspace, PTR), result)
     took = builder.sub(_nanoseconds(builder, builder.and_(has_pool, short)), began)
     _python(builder, "PyEval_RestoreThread", VOID, [state])
+    set_slot(builder, site, Site.BUSY, const(0))
     _give_back_workspace(builder, site, workspace)
     with builder.if_then(has_pool):
         held_up = builder.icmp_signed(">", took, patience)

@@ -28,6 +28,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
+from ftuner.codegen.llvm.native.binding_records import Tasks
 from ftuner.codegen.llvm.native.records import (
     PRODUCT_KINDS,
     SLOT_BYTES,
@@ -39,6 +40,7 @@ from ftuner.codegen.llvm.native.records import (
 from ftuner.codegen.llvm.native.symbols import (
     POOL_RUN_SYMBOL,
     PROGRAM_SYMBOL,
+    TASKS_SYMBOL,
     alone_symbol,
     chunk_symbol,
     job_symbol,
@@ -50,11 +52,13 @@ from ftuner.codegen.llvm.native.work_stealing import taken_chunks
 from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning
 
+RUN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64])
+
 
 def emit_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> None:
     """Add the runner to a module that has the pool and the drivers."""
     job, walk = _emit_job(module, tuning), _emit_alone(module)
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), PROGRAM_SYMBOL)
+    function = ir.Function(module, RUN_TYPE, PROGRAM_SYMBOL)
     program, io, alone = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     patches = pointer_slot(builder, program, Program.PATCHES)
@@ -78,6 +82,33 @@ def emit_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> 
             builder.call(run, [pool, job, program, workers, count, const(0)])
         with one:
             builder.call(walk, [program])
+    builder.ret_void()
+
+
+def emit_tasks(module: ir.Module, header_bytes: int) -> None:
+    """Add `void tasks(plan, io, alone)`, which runs the job of a `binding_records.Tasks`; `io` and
+    `alone` are those of programs."""
+    function = ir.Function(module, RUN_TYPE, TASKS_SYMBOL)
+    plan, io, alone = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    record = slot_address(builder, plan, Tasks.RECORD)
+    set_slot(builder, record, 0, const(0))
+    begin = builder.mul(slot(builder, plan, Tasks.ADDRESSES), const(SLOT_BYTES))
+    addresses = at(builder, record, begin)
+    with counted_loop(builder, 0, slot(builder, plan, Tasks.ARRAYS)) as i:
+        place = builder.mul(i, const(SLOT_BYTES))
+        array = builder.load(at(builder, io, place), typ=PTR)
+        data = builder.load(at(builder, array, header_bytes), typ=PTR)
+        builder.store(data, at(builder, addresses, place))
+    job, pool = (pointer_slot(builder, plan, word) for word in (Tasks.JOB, Tasks.POOL))
+    has_pool = builder.icmp_signed("==", alone, const(0))
+    with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
+        with many:
+            threads = slot(builder, plan, Tasks.THREADS)
+            run = module.globals[POOL_RUN_SYMBOL]
+            builder.call(run, [pool, job, record, threads, const(0), const(0)])
+        with one:
+            call_address(builder, JOB_TYPE, job, [record, const(0)])
     builder.ret_void()
 
 

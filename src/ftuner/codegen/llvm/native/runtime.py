@@ -12,9 +12,9 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, const
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.binding import emit_binding
-from ftuner.codegen.llvm.native.call_cache import emit_known_call
+from ftuner.codegen.llvm.native.call_cache import emit_known_call, emit_known_program
 from ftuner.codegen.llvm.native.driver import emit_driver
-from ftuner.codegen.llvm.native.program import emit_program
+from ftuner.codegen.llvm.native.program import emit_program, emit_tasks
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, FreeWorkspaces
 from ftuner.codegen.llvm.native.symbols import (
     GIVE_WORKSPACE_SYMBOL,
@@ -77,11 +77,13 @@ def emit(module: ir.Module, vector_bytes: int, header_bytes: int, tuning: Native
     for dtype in DTYPES.values():
         emit_driver(module, dtype, vector_bytes // dtype.itemsize, tuning)
     emit_program(module, header_bytes, tuning)
+    emit_tasks(module, header_bytes)
     emit_binding(module)
     emit_words(module, header_bytes)
     emit_workspaces(module)
     for inputs in KNOWN_CALL_INPUTS:
         emit_known_call(module, inputs, header_bytes, tuning)
+    emit_known_program(module, header_bytes, tuning)
     for function in module.functions:
         # LLVM's whole pipeline, which would inline them too, takes 0.4 s and saves a call 10 ns.
         if function.linkage == "internal" and "noinline" not in function.attributes:

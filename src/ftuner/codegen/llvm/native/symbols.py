@@ -10,6 +10,7 @@ POOL_WORKER_SYMBOL = "ftuner_pool_worker"
 POOL_RUN_SYMBOL = "ftuner_pool_run"
 POOL_BARRIER_SYMBOL = "ftuner_pool_barrier"
 PROGRAM_SYMBOL = "ftuner_run_program"
+TASKS_SYMBOL = "ftuner_run_tasks"
 DECIDE_SYMBOL = "ftuner_decide"
 FILL_SYMBOL = "ftuner_fill_records"
 WORDS_SYMBOL = "ftuner_find_words"
@@ -25,6 +26,10 @@ def call_symbol(dtype: DType) -> str:
 
 KNOWN_CALL_INPUTS = (1, 2)
 """Numbers of input arrays of the native functions that Python calls: layers, matrix products."""
+
+
+KNOWN_PROGRAM_SYMBOL = "ftuner_known_program"
+"""The function that Python calls with the inputs of a program, of any number."""
 
 
 def known_call_symbol(inputs: int) -> str:

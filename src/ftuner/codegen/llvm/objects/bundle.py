@@ -11,10 +11,12 @@ from ftuner.codegen.llvm.native.symbols import (
     FILL_SYMBOL,
     GIVE_WORKSPACE_SYMBOL,
     KNOWN_CALL_INPUTS,
+    KNOWN_PROGRAM_SYMBOL,
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
     PROGRAM_SYMBOL,
     TAKE_WORKSPACE_SYMBOL,
+    TASKS_SYMBOL,
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
     call_symbol,
@@ -126,9 +128,9 @@ def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -
     """The thread pool, the drivers of all dtypes, and the functions that Python calls.
     `header_bytes`: the size of the header of a Python object."""
     entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
-    calls = [known_call_symbol(inputs) for inputs in KNOWN_CALL_INPUTS]
+    calls = [KNOWN_PROGRAM_SYMBOL, *map(known_call_symbol, KNOWN_CALL_INPUTS)]
     workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
-    programs = PROGRAM_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL
+    programs = PROGRAM_SYMBOL, TASKS_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL
     symbols = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, *programs, *workspaces, *entries, *calls
     arguments = (vector_bytes, header_bytes, tuning)
     return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols, inlines=False)
