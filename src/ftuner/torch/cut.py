@@ -258,7 +258,7 @@ def module_of(region: Region, root: fx.GraphModule) -> fx.GraphModule:
         # What torch asks of the shape is nothing to guard: it would make a constant of 0.
         with extent.node.shape_env.suppress_guards():
             shape = [torch.sym_max(n, 0) for n in (extent, -extent)]  # type: ignore[no-untyped-call]
-            placeholder(f"extent_{symbol}", torch.empty(shape, device="meta"))
+            placeholder(f"extent_{symbol}", torch.empty(shape, dtype=torch.bool, device="meta"))
     for node in numbers:
         known[node] = placeholder(node.name, node.meta["val"])
     for node in region.nodes:

@@ -66,9 +66,8 @@ def on_gpu(model: Model, device: torch.device) -> Run:
     names = [v.name for v in model.inputs]
 
     def ftuner_region(*given: Any) -> list[torch.Tensor]:
-        tensors = [
-            torch.empty(_shape(x), device=device) if type(x) is int else x.to(device) for x in given
-        ]
+        whole = (torch.from_numpy(_array(x)) if type(x) is int else x for x in given)
+        tensors = [x.to(device) for x in whole]
         found = model.run(dict(zip(names, tensors, strict=True)))
         # Without inputs, a model gives arrays.
         return found if tensors else [torch.as_tensor(x, device=device) for x in found]
@@ -79,15 +78,11 @@ def on_gpu(model: Model, device: torch.device) -> Run:
 def _array(given: Any) -> Any:
     """A tensor as an array, which shares its memory."""
     if type(given) is int:
-        return np.empty(_shape(given), np.float32)
+        return np.empty((max(given, 0), max(-given, 0)), np.bool_)
     if given.dtype is torch.bfloat16:
         return array_of(given.detach(), "an input")
     # With `force`, also a tensor that needs a gradient, or whose negation is pending.
     return given.numpy(force=True)
-
-
-def _shape(number: int) -> tuple[int, int]:
-    return max(number, 0), max(-number, 0)
 
 
 @dataclass(frozen=True)
