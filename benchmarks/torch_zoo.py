@@ -62,6 +62,14 @@ def constant_dims(row: Architecture, model: ftuner.Model) -> dict[str, int]:
     }
 
 
+def expected(network: Any, given: Mapping[str, Any]) -> Any:
+    """What PyTorch gives; None where it does not run the network at this shape."""
+    try:
+        return network(**given)
+    except RuntimeError:
+        return None
+
+
 def checked(row: Architecture, size: str) -> dict[str, Any]:
     """The verdict on an architecture as JSON: `verdict`, `why`, `error`, `steps` and the seconds
     that compiling takes."""
@@ -84,7 +92,9 @@ def checked(row: Architecture, size: str) -> dict[str, Any]:
     }  # fmt: skip
     for shape in range(SHAPES):
         # A cache is written to by the module.
-        wanted = network(**arguments(row, network, shape, found["constant"]))
+        wanted = expected(network, arguments(row, network, shape, found["constant"]))
+        if wanted is None:
+            continue
         try:
             outputs = model(**arguments(row, network, shape, found["constant"]))
         except ftuner.FTunerError as error:
@@ -130,7 +140,9 @@ def checked_by_dynamo(row: Architecture, size: str) -> dict[str, Any]:
         "verdict": RIGHT, "why": "", "error": 0.0, "share": 1.0, "left": {}, "graphs": [],
     }  # fmt: skip
     for shape in (KEPT, *range(SHAPES)):
-        wanted = network(**arguments(row, network, shape))
+        wanted = expected(network, arguments(row, network, shape))
+        if wanted is None:
+            continue
         outputs = []
 
         def call(outputs: list[Any] = outputs, **given: Any) -> None:

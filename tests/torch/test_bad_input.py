@@ -6,7 +6,7 @@ import logging
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -200,6 +200,39 @@ def test_other_devices_are_left_to_pytorch() -> None:
         assert (found.device.type, found.shape) == ("meta", (3, 4))
         x = torch.ones(3, 4)
         same(run(x), computed(x))
+
+
+def arranged(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
+    return computed(torch.cat([x, x.new_zeros(abs(n), 4)])), computed(x[n:]), computed(x[n])
+
+
+def scaled(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
+    moved = x.roll(n, 0), x.tril(n), nn.functional.pad(x, (n + 5, 2))
+    return computed(x) * n + n // 3 - n / 3, torch.arange(n, 9) * 2, *map(computed, moved)
+
+
+@pytest.mark.parametrize("function", [arranged, scaled])
+@pytest.mark.parametrize("numbers", [(5, -3, 0), (-2, 3)])
+def test_integers_that_may_be_negative(
+    function: Callable[..., Any], numbers: Sequence[int]
+) -> None:
+    run, x = compiled(function), torch.randn(8, 4)
+    with torch.no_grad():
+        for n in numbers:
+            same(run(x, n), function(x, n))
+            assert explain(run, x, n).share == 1
+
+
+def test_an_element_that_may_be_negative() -> None:
+    def function(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        n = count.item()
+        return computed(x * n) - n / 3
+
+    run, x = compiled(function), torch.randn(8, 4)
+    with torch.no_grad(), torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for n in (3, -4, 0, 1 << 62, -(1 << 62)):
+            same(run(x, torch.tensor(n)), function(x, torch.tensor(n)))
+        assert explain(run, x, torch.tensor(-1)).share == 1
 
 
 def test_parameters_that_change() -> None:

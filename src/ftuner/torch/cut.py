@@ -45,7 +45,7 @@ class Region:
     outputs: tuple[fx.Node, ...]
     """What others read of it."""
     symbols: tuple[sympy.Symbol, ...]
-    """Those of its extents that are no extent of an input; a run is given their values."""
+    """Those of its numbers that are no extent of an input; a run is given their values."""
 
 
 def reason(node: fx.Node, device: torch.device) -> str:
@@ -70,10 +70,11 @@ def reason(node: fx.Node, device: torch.device) -> str:
 
 
 def _reason_of(given: Any, device: torch.device) -> str:
-    if isinstance(given, torch.SymInt):
-        return "" if all(map(_is_extent(given), _symbols(given))) else f"{given} may be negative"
-    if isinstance(given, (torch.SymFloat, torch.SymBool)):
-        return f"a {type(given).__name__} as operand"
+    if isinstance(given, torch.SymFloat):
+        whole = all(s.is_integer for s in _symbols(given))
+        return "" if whole else f"{given}, which is not computed from integers"
+    if isinstance(given, torch.SymBool):
+        return "a SymBool as operand"
     if not isinstance(given, torch.Tensor):
         return ""
     if str(given.dtype).removeprefix("torch.") not in ELEMENT_DTYPES:
@@ -83,14 +84,9 @@ def _reason_of(given: Any, device: torch.device) -> str:
     return "" if given.layout == torch.strided else str(given.layout)
 
 
-def _is_extent(of: torch.SymInt) -> Callable[[sympy.Symbol], bool]:
-    env = of.node.shape_env
-    return lambda symbol: bool(env.bound_sympy(symbol).lower >= 0)
-
-
 def _symbols(given: Any) -> set[sympy.Symbol]:
     """The symbols of a number or of a tensor's extents."""
-    if isinstance(given, torch.SymInt):
+    if isinstance(given, (torch.SymInt, torch.SymFloat)):
         return set(expression_of(given).free_symbols)
     if isinstance(given, torch.Tensor):
         return set().union(*(expression_of(n).free_symbols for n in given.shape))
@@ -243,7 +239,7 @@ def _views_before(node: fx.Node, ours: Ours) -> Iterator[fx.Node]:
 
 def module_of(region: Region, root: fx.GraphModule) -> fx.GraphModule:
     """The region alone: placeholders for its inputs, one of shape (n, 0) for each of its symbols,
-    and one for each number."""
+    or (0, -n) where n is negative, and one for each number."""
     graph = fx.Graph()
     known: dict[fx.Node, fx.Node] = {}
 
@@ -259,9 +255,10 @@ def module_of(region: Region, root: fx.GraphModule) -> fx.GraphModule:
     for symbol in region.symbols:
         node, axis = sources[symbol]
         extent = node.meta["val"] if axis is None else node.meta["val"].shape[axis]
-        # That it is none below zero is nothing to guard: torch would make a constant of 0.
+        # What torch asks of the shape is nothing to guard: it would make a constant of 0.
         with extent.node.shape_env.suppress_guards():
-            placeholder(f"extent_{symbol}", torch.empty((extent, 0), device="meta"))
+            shape = [torch.sym_max(n, 0) for n in (extent, -extent)]  # type: ignore[no-untyped-call]
+            placeholder(f"extent_{symbol}", torch.empty(shape, dtype=torch.bool, device="meta"))
     for node in numbers:
         known[node] = placeholder(node.name, node.meta["val"])
     for node in region.nodes:

@@ -44,7 +44,7 @@ def model_of(
 
 def runner(model: Model, device: torch.device) -> Run:
     """A function that runs a model on tensors, and on numbers, which stand for inputs of shape
-    (n, 0)."""
+    (n, 0), or (0, -n) for a negative n."""
     return (on_cpu if device.type == "cpu" else on_gpu)(model, device)
 
 
@@ -66,9 +66,8 @@ def on_gpu(model: Model, device: torch.device) -> Run:
     names = [v.name for v in model.inputs]
 
     def ftuner_region(*given: Any) -> list[torch.Tensor]:
-        tensors = [
-            torch.empty((x, 0), device=device) if type(x) is int else x.to(device) for x in given
-        ]
+        whole = (torch.from_numpy(_array(x)) if type(x) is int else x for x in given)
+        tensors = [x.to(device) for x in whole]
         found = model.run(dict(zip(names, tensors, strict=True)))
         # Without inputs, a model gives arrays.
         return found if tensors else [torch.as_tensor(x, device=device) for x in found]
@@ -79,7 +78,7 @@ def on_gpu(model: Model, device: torch.device) -> Run:
 def _array(given: Any) -> Any:
     """A tensor as an array, which shares its memory."""
     if type(given) is int:
-        return np.empty((given, 0), np.float32)
+        return np.empty((max(given, 0), max(-given, 0)), np.bool_)
     if given.dtype is torch.bfloat16:
         return array_of(given.detach(), "an input")
     # With `force`, also a tensor that needs a gradient, or whose negation is pending.

@@ -53,6 +53,8 @@ class Extents:
         self.known: dict[sympy.Symbol, Dim] = {}
         self.reals: dict[sympy.Symbol, Value] = {}
         """Floats that are elements of tensors."""
+        self.parts: dict[sympy.Expr, Dim] = {}
+        """Max(n, 0) for each n."""
 
     def bind(self, extent: int | torch.SymInt, text: str) -> Dim:
         """The dim of an extent of an input; one that is not known yet has the name `text`."""
@@ -67,12 +69,19 @@ class Extents:
 
     def note(self, extent: int | torch.SymInt, dim: Dim) -> None:
         """Note what an extent is: if its expression has one unknown symbol, this is solved for
-        it."""
+        it. Max(n, 0) and Max(-n, 0) together say what n is."""
         expression = expression_of(extent)
         unknown = [s for s in expression.free_symbols if s not in self.known]
         if len(unknown) != 1:
             return
         (symbol,) = unknown
+        if isinstance(expression, functions.Max):
+            numbers = symbol, -symbol
+            self.parts |= {n: dim for n in numbers if {*expression.args} == {sympy.Integer(0), n}}
+            above, below = map(self.parts.get, numbers)
+            if above is not None and below is not None:
+                self.known[symbol] = above - below
+            return
         expression = sympy.expand(expression)
         factor = expression.coeff(symbol)
         rest = sympy.expand(expression - factor * symbol)
@@ -87,8 +96,8 @@ class Extents:
         """
         return self.translated(expression_of(extent))
 
-    def knows(self, extent: int | torch.SymInt) -> bool:
-        """Whether all symbols of an extent are known."""
+    def knows(self, extent: int | Symbolic) -> bool:
+        """Whether all symbols of a number are known."""
         return all(s in self.known for s in expression_of(extent).free_symbols)
 
     def translated(self, e: sympy.Expr) -> Dim:
@@ -187,6 +196,7 @@ _FUNCTIONS: tuple[tuple[Any, Callable[[Sequence[Dim]], Dim]], ...] = (
     (functions.ModularIndexing, lambda x: remainder(quotient(x[0], x[1]), x[2])),
     ((functions.Max, sympy.Max), _folded(maximum)),
     ((functions.Min, sympy.Min), _folded(minimum)),
+    (sympy.Abs, lambda x: maximum(x[0], -x[0])),
     (functions.Identity, lambda x: x[0]),
 )
 """What functions of SymPy and of torch are on dims."""

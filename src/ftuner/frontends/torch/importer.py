@@ -181,9 +181,8 @@ class _Importer:
         given = node.meta["val"]
         if isinstance(given, torch.SymBool):
             raise UnsupportedOperatorError(f"input {node.name} is a SymBool")
-        if isinstance(given, torch.SymInt) and self.extents.knows(given):
-            self.values[node] = self.extents.dim(given)
-            return
+        if self.extents.knows(given):
+            return  # It is translated when it is used.
         dtype = INT64 if isinstance(given, torch.SymInt) else dtype_of(torch.float64)
         self._number(node, self._add_input(node, dtype, ()))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ftuner.core.dim import Dim, maximum, product
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT64, UINT8
 from ftuner.core.functions import neutral
@@ -208,15 +206,16 @@ def _scatter(x: Value, dim: int, index: Value, src: Operand, *, kind: str) -> Va
 def _counted(x: Value, weights: Value | None = None, minlength: Dim = 0) -> Value:
     """How often each integer from 0 to the largest is in x, or the sums of its weights."""
     x = x.cast(INT64)
-    ends = concat([x + 1, x.like(0).reshape((1,))], 0)
-    count = maximum(extent_of(ends.reduce("maximum", [0], False)), minlength)
+    none = x.like(0).reshape((1,))
+    least = concat([none, x], 0).reduce("minimum", [0], False)
+    ends = concat([none, x + 1], 0).reduce("maximum", [0], False)
+    # A negative integer is refused at run time, as an extent.
+    count = maximum(extent_of(where(least < 0, least, ends)), minlength)
     if weights is None:
         src = scalar(1, INT64).broadcast(x.shape)
     else:
         src = weights.cast(weights.dtype if weights.dtype in (FLOAT32, FLOAT64) else FLOAT64)
-    # Negative integers do not count from the end: they are refused at run time.
-    at = where(x < 0, np.iinfo(np.int64).max, x)
-    return _scattered(src.like(0).broadcast((count,)), 0, at, src, "add")
+    return _scattered(src.like(0).broadcast((count,)), 0, x, src, "add")
 
 
 _KINDS = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum", "mean": "add"}
