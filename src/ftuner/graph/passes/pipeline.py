@@ -29,7 +29,7 @@ from ftuner.graph.passes.rotary import rotary
 from ftuner.graph.passes.separate_axes import separate_axes
 from ftuner.graph.passes.shared_words import share_words
 from ftuner.graph.passes.whole_indices import whole_indices
-from ftuner.graph.passes.word_products import PRECISIONS, products_of_levels
+from ftuner.graph.passes.word_products import PRECISIONS, products_of_levels, range_of_rows
 from ftuner.graph.rewrite import rules
 from ftuner.graph.rewrite.rule import Rewriting, registered
 from ftuner.graph.verify import expect_bound, free_symbols, verify
@@ -107,7 +107,7 @@ def optimised(
         # choose boxes, couple probabilities and run loops.
         passes = (
             *passes, join_halves, recognise_experts, separate_axes, rules.suppression,
-            rules.coupling, write_loops_as_nests,
+            rules.coupling, write_loops_as_nests, range_of_rows,
         )  # fmt: skip
     if precision:
         passes = (*passes, PRECISIONS[precision].rule)

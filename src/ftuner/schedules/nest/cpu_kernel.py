@@ -64,6 +64,10 @@ MOST_WRITTEN_OUT = 16
 """Most elements of a reduction whose loop is written out. Derived: their code is shorter than the
 rest of a kernel's, and a round of a loop takes as long as several elements."""
 
+EXTREMA_TOGETHER = 4
+"""Vectors of which extrema are found independently. Derived: the latency of one step is four cycles
+and more, and one vector is loaded in each cycle."""
+
 
 class _Emission(Frame):
     """Emits one function."""
@@ -219,10 +223,12 @@ class _Emission(Frame):
             self._over_reduced(place, store)
 
     def _over_reduced(
-        self, place: Place, body: Callable[[Place], None], count: ir.Value | None = None
-    ) -> None:
+        self, place: Place, body: Callable[..., None], count: ir.Value | None = None,
+        chains: int = 1,
+    ) -> None:  # fmt: skip
         """Emit `body` for each index along the reduced axes, by vectors along the vector axis; for
-        the first `count` ones along the only one, if it is given."""
+        the first `count` ones along the only one, if it is given. `chains`: as of
+        `_along_vector`."""
         kernel, vector = self.kernel, self.schedule.vector
         inner = [a for a in range(len(kernel.kept), len(kernel.axes)) if a != vector]
         checked = not place.holds.issuperset(self.slopes)
@@ -238,16 +244,24 @@ class _Emission(Frame):
             last = inner[len(inner) - len(written) :]
             for numbers in itertools.product(*map(range, written)):
                 index |= {axis: const(n) for axis, n in zip(last, numbers, strict=True)}
-                self._along_vector(replace(place, index=dict(index)), body)
+                self._along_vector(replace(place, index=dict(index)), body, chains)
 
-    def _along_vector(self, place: Place, body: Callable[[Place], None]) -> None:
-        """Emit `body` for each vector of the vector axis if that is a reduced one."""
-        kernel, vector = self.kernel, self.schedule.vector
+    def _along_vector(self, place: Place, body: Callable[..., None], chains: int = 1) -> None:
+        """Emit `body` for each vector of the vector axis if that is a reduced one: for `chains`
+        vectors in a round while there are as many, each with its number among them."""
+        kernel, vector, lanes = self.kernel, self.schedule.vector, self.schedule.lanes
         if vector is None or vector < len(kernel.kept):
             body(place)
             return
-        extent = self.dim(kernel.axes[vector])
-        self._by_vectors(const(0), extent, lambda lanes: body(replace(place, lanes=lanes)))
+        first, extent = const(0), self.dim(kernel.axes[vector])
+        if chains > 1:
+            together = chains * lanes
+            first = self.builder.sub(extent, self.builder.srem(extent, const(together)))
+            with counted_loop(self.builder, 0, first, together) as base:
+                for chain in range(chains):
+                    at = self.builder.add(base, const(chain * lanes))
+                    body(replace(place, lanes=Lanes(at, None, None)), chain)
+        self._by_vectors(first, extent, lambda lanes: body(replace(place, lanes=lanes)))
 
     def _written_out(self, axes: Sequence[int]) -> list[int]:
         """The extents of the last reduced axes that are written out rather than looped over."""
@@ -268,25 +282,28 @@ class _Emission(Frame):
         lanes = self.schedule.lanes if across or place.lanes is not None else 0
         accumulator = accumulator_of(stage.kind, dtype, lanes)
         nothing = accumulator.neutral_element()
-        totals = [reserve(builder, constant.type) for constant in accumulator.start()]
-        for constant, total in zip(accumulator.start(), totals, strict=True):
-            builder.store(constant, total)
+        # Extrema are exact in any order, so that several of them need not wait for each other.
+        chains = EXTREMA_TOGETHER if across and stage.kind in ("maximum", "minimum") else 1
+        totals = [[reserve(builder, c.type) for c in accumulator.start()] for _ in range(chains)]
+        for total in totals:
+            for constant, part in zip(accumulator.start(), total, strict=True):
+                builder.store(constant, part)
 
-        def loaded() -> list[ir.Value]:
+        def loaded(total: Sequence[ir.Value]) -> list[ir.Value]:
             return [
-                builder.load(total, typ=constant.type)
-                for constant, total in zip(accumulator.start(), totals, strict=True)
+                builder.load(part, typ=constant.type)
+                for constant, part in zip(accumulator.start(), total, strict=True)
             ]
 
-        def gather(inner: Place) -> None:
+        def gather(inner: Place, chain: int = 0) -> None:
             value = Values(self, inner).value(stage.value)
             if lanes and not elements.lanes_of(value):
                 value = splat(builder, value, lanes)
             if across and inner.lanes is not None and inner.lanes.mask is not None:
                 value = builder.select(inner.lanes.mask, value, nothing)
-            after = accumulator.gathered(builder, loaded(), value)
-            for part, total in zip(after, totals, strict=True):
-                builder.store(part, total)
+            after = accumulator.gathered(builder, loaded(totals[chain]), value)
+            for part, place_ in zip(after, totals[chain], strict=True):
+                builder.store(part, place_)
 
         count = None
         if stage.count is not None:
@@ -294,8 +311,11 @@ class _Emission(Frame):
             count = values.value(stage.count)
             # Where the indices begin, which is data as well, is not computed in each round.
             place = replace(place, known=values.known)
-        self._over_reduced(place, gather, count)
-        parts = reduced_lanes(builder, accumulator, loaded()) if across else loaded()
+        self._over_reduced(place, gather, count, chains)
+        first, *others = map(loaded, totals)
+        for other in others:
+            first = list(accumulator.combined(builder, first, other))
+        parts = reduced_lanes(builder, accumulator, first) if across else first
         return accumulator.result(builder, parts)
 
     def _scan(self, place: Place) -> None:

@@ -31,7 +31,13 @@ from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, Kernel, affine_index, guards, slopes, terms
 from ftuner.core.cpu.schedule import Schedule, operand_numbers
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import FLOAT32, DType
+from ftuner.schedules.nest.cpu_kernel_levels import (
+    as_bytes,
+    as_floats,
+    levels_at,
+    shifted_levels,
+)
 
 MOST_APART = 4
 """Largest distance of the elements of a vector that is put together from whole vectors of memory.
@@ -66,6 +72,12 @@ class Frame:
             if any(slope for axis, slope in enumerate(nearer) if axis in within)
         }
         self._nothing: ir.Value | None = None
+        self.known: dict[int, ir.Value] = {}
+        """Loads of single elements. They are before all loops: in these, LLVM cannot know that no
+        store changes them."""
+        for number, (access, guard) in enumerate(zip(kernel.accesses, guards(kernel), strict=True)):
+            if access is not None and not (any(access.coefficients) or access.rest or guard):
+                self.known[number] = Values(self, Place({}, None)).value(number)
 
     @property
     def nothing(self) -> ir.Value:
@@ -143,8 +155,9 @@ class Values:
         self._builder = frame.builder
         self._kernel = frame.kernel
         self._place = place
-        self.known = dict(place.known)
+        self.known = {**frame.known, **place.known}
         """Those that have been computed."""
+        self._levels: dict[int, ir.Value | None] = {}
 
     def value(self, number: int) -> ir.Value:
         found = self.known.get(number)
@@ -172,8 +185,14 @@ class Values:
         if access is not None:
             assert isinstance(step.payload, int)
             return self._load(number, self._frame.operands[step.payload], access, step.dtype)
-        arguments = elements.widened(builder, [self.value(a) for a in step.arguments])
         source = self._kernel.steps[step.arguments[0]].dtype
+        if step.op == "cast" and (shifted := self._shifted(number)) is not None:
+            return as_bytes(builder, shifted)
+        if step.op == "cast" and step.dtype == FLOAT32:
+            shifted = self._shifted(step.arguments[0])
+            if shifted is not None:
+                return as_floats(builder, shifted)
+        arguments = elements.widened(builder, [self.value(a) for a in step.arguments])
         if step.op == "cast":
             return elements.cast(builder, arguments[0], source, step.dtype)
         if step.op == "bit_cast":
@@ -185,6 +204,15 @@ class Values:
         if step.op == "normal":
             return random_numbers.normal(builder, arguments[0], arguments[1], step.dtype)
         return elements.apply(builder, step.op, arguments, source, self._frame.fused)
+
+    def _shifted(self, number: int) -> ir.Value | None:
+        """The levels that a step rounds to, as of `shifted_levels`, if it does."""
+        if number not in self._levels:
+            found = levels_at(self._kernel.steps, number)
+            if found is not None:
+                found = shifted_levels(self._builder, found, self.value, self._frame.fused)
+            self._levels[number] = found
+        return self._levels[number]
 
     def _index(self, axis: int) -> ir.Value:
         """Along the vector axis, lanes beyond the last element repeat it."""
