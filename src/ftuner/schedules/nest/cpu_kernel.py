@@ -46,7 +46,7 @@ def emit(
 ) -> None:
     """Add the function of a kernel to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    frame = _Emission(function, kernel, schedule, isa.fused)
+    frame = _Emission(function, kernel, schedule, isa.fused, shuffles=bool(isa.permute))
     looked = looked_up(kernel, schedule)
     permute = permute_for(frame, looked, isa)
     if schedule.across is not None:

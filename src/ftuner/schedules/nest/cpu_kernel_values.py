@@ -25,13 +25,14 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.byte_tables import loaded_table, looked_up
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, Kernel, affine_index, guards, slopes, terms
 from ftuner.core.cpu.schedule import Schedule, operand_numbers
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.dtype import BOOL, FLOAT32, UINT8, DType
 from ftuner.schedules.nest.cpu_kernel_levels import (
     as_bytes,
     as_floats,
@@ -48,11 +49,13 @@ class Frame:
     """The arguments of a function, which all places share."""
 
     def __init__(
-        self, function: ir.Function, kernel: Kernel, schedule: Schedule, fused: bool
-    ) -> None:
+        self, function: ir.Function, kernel: Kernel, schedule: Schedule, fused: bool,
+        shuffles: bool = False,
+    ) -> None:  # fmt: skip
+        """`shuffles`: whether bytes are looked up in 32 others by few instructions."""
         self.kernel = kernel
         self.schedule = schedule
-        self.fused = fused
+        self.fused, self.shuffles = fused, shuffles
         self.module = function.module
         buffers, dims, self.status, _, self.begin, self.end = function.args
         self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -72,6 +75,7 @@ class Frame:
             if any(slope for axis, slope in enumerate(nearer) if axis in within)
         }
         self._nothing: ir.Value | None = None
+        self._tables: dict[int, list[ir.Value]] = {}
         self.known: dict[int, ir.Value] = {}
         """Loads of single elements. They are before all loops: in these, LLVM cannot know that no
         store changes them."""
@@ -88,6 +92,14 @@ class Frame:
             with self.builder.goto_entry_block():
                 self.builder.store(elements.zero(type_), self._nothing)
         return self._nothing
+
+    def table(self, number: int) -> ir.Value:
+        """The 256 bytes that a load looks up in, loaded before all loops."""
+        operand = self.kernel.steps[number].payload
+        if operand not in self._tables:
+            with self.builder.goto_entry_block():
+                self._tables[operand] = loaded_table(self.builder, self.operands[operand])
+        return self._tables[operand]
 
     def dim(self, dim: Dim) -> ir.Value:
         return const(dim) if isinstance(dim, int) else self.parameters[dim]
@@ -389,6 +401,8 @@ class Values:
             address = address if own is not None else self._chosen(needed, address)
             value = load_apart(builder, address, type_, dtype.itemsize, step, mask)
             return elements.from_memory(builder, value, dtype)
+        if guard is None and (levels := self._looked_up(access, dtype)) is not None:
+            return looked_up(builder, self._frame.table(number), levels)
         # Large strides, or data-dependent positions: compute from positions, which stay in range.
         offset, apart = self._scattered(access)
         if needed is None:
@@ -398,6 +412,21 @@ class Values:
         each = needed if own is None else own
         offsets = builder.select(each, offsets, elements.zero(offsets.type))
         return self._gather(self._chosen(needed, buffer), offsets, dtype)
+
+    def _looked_up(self, access: Access, dtype: DType) -> ir.Value | None:
+        """The bytes that are indices of a load of bytes, if they are that. It is not checked, so
+        that there are 256 of these."""
+        if not self._frame.shuffles or dtype.itemsize > 1 or dtype == BOOL:
+            return None
+        if access.constant != 0 or any(access.coefficients) or len(access.rest) != 1:
+            return None
+        ((number, factor),) = access.rest
+        steps = self._kernel.steps
+        if factor != 1 or steps[number].op != "cast":
+            return None
+        (source,) = steps[number].arguments
+        levels = self.value(source) if steps[source].dtype == UINT8 else None
+        return levels if levels is not None and elements.lanes_of(levels) else None
 
     def _chosen(self, needed: ir.Value | None, address: ir.Value) -> ir.Value:
         """An address, or that of zeros where nothing may be read."""
