@@ -14,6 +14,7 @@ from tests.codegen.llvm.nest_running import (
     A,
     Array,
     B,
+    Bindings,
     C,
     Case,
     Make,

@@ -93,9 +93,10 @@ class Frame:
                 self.builder.store(elements.zero(type_), self._nothing)
         return self._nothing
 
-    def table(self, number: int) -> ir.Value:
+    def table(self, number: int) -> list[ir.Value]:
         """The 256 bytes that a load looks up in, loaded before all loops."""
         operand = self.kernel.steps[number].payload
+        assert isinstance(operand, int)
         if operand not in self._tables:
             with self.builder.goto_entry_block():
                 self._tables[operand] = loaded_table(self.builder, self.operands[operand])
