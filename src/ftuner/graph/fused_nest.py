@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ftuner.core.access import kernel_of
@@ -49,11 +50,13 @@ class FusedNest:
                 found.add(number)
         return len(rows) > len(set(rows))
 
-    def step(self, target: View) -> NestStep:
-        """The step that computes the value to a target."""
-        kernel = kernel_of(stored_as(self.nest, target.layout.dtype), [target.layout])
+    def step(self, *targets: View) -> NestStep:
+        """The step that computes the results to targets."""
+        layouts = [target.layout for target in targets]
+        nest = stored_as(self.nest, [layout.dtype for layout in layouts])
+        kernel = kernel_of(nest, layouts)
         operands = tuple(self.views[n].buffer for n in operand_numbers(kernel))
-        return NestStep(self.title, kernel, operands, (target.buffer,))
+        return NestStep(self.title, kernel, operands, tuple(t.buffer for t in targets))
 
 
 def number_of(view: View, views: list[View]) -> int:
@@ -109,13 +112,15 @@ class Joiner:
         )
 
 
-def stored_as(nest: Nest, dtype: DType) -> Nest:
-    """The nest, with its one result converted to `dtype`."""
-    (store,) = nest.stores
-    if nest.steps[store.value].dtype == dtype:
-        return nest
-    steps = (*nest.steps, Step("cast", dtype, (store.value,)))
-    return replace(nest, steps=steps, stores=(replace(store, value=len(nest.steps)),))
+def stored_as(nest: Nest, dtypes: Sequence[DType]) -> Nest:
+    """The nest, with its results converted to dtypes."""
+    steps, stores = list(nest.steps), []
+    for store, dtype in zip(nest.stores, dtypes, strict=True):
+        if steps[store.value].dtype != dtype:
+            steps.append(Step("cast", dtype, (store.value,)))
+            store = replace(store, value=len(steps) - 1)
+        stores.append(store)
+    return replace(nest, steps=tuple(steps), stores=tuple(stores))
 
 
 def written(shape: Shape, body: Body) -> tuple[Writer, Nest]:

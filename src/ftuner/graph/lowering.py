@@ -84,6 +84,10 @@ def lowered(node: Node, placement: Placement) -> Sequence[Form]:
     forms = None if operator.lower is None else operator.lower(node, placement)
     if forms is not None:
         return forms
+    if len(node.outputs) > 1:
+        targets = [placement.place(value) for value in node.outputs]
+        placement.add(placement.fused(node, _definition(node)).step(*targets))
+        return targets
     for position, value in enumerate(node.inputs):
         if placement.read_once(value):
             pending = placement.pending(value)

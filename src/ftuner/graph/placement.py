@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import FLOAT32, INT8, UINT8, DType
 from ftuner.core.expr import MAX_REPEATED_STEPS
 from ftuner.core.index_expr import Body, Nest, Operand, Store
 from ftuner.graph.appending import Appended
@@ -23,6 +23,13 @@ from ftuner.graph.fused_nest import (
 )
 from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers
 from ftuner.graph.steps import Step
+
+LEVEL_LIMITS = frozenset(
+    float(limit)
+    for dtype in (INT8, UINT8)
+    for limit in (np.iinfo(dtype.name).min, np.iinfo(dtype.name).max)
+)
+"""The limits of levels of 8 bits, which kernels have as literals: they round by them."""
 
 
 class Pending(ABC):
@@ -258,8 +265,13 @@ class Placement:
         return joiner.joined(nest, " + ".join([*joiner.titles, node.op]))
 
     def loaded(self, joiner: Joiner, value: Value, nest: Nest) -> Body:
-        """The body of the load of an operand of a nest: the operand's own nest inlined, or a load
-        from memory."""
+        """The body of the load of an operand of a nest: the operand's own nest inlined, a literal,
+        or a load from memory."""
+        limits = nest.steps[nest.stores[0].value].op in ("maximum", "minimum")
+        if limits and value.constant is not None and not value.rank:
+            number = float(value.constant)
+            if value.dtype == FLOAT32 and number in LEVEL_LIMITS:
+                return lambda writer, index: writer.constant(number, FLOAT32)
         pending = self.pending(value)
         fused = None if pending is None else pending.fused
         if fused is not None and self._is_inlined(fused, value, nest):

@@ -14,6 +14,7 @@ from tests.codegen.llvm.nest_running import (
     A,
     Array,
     B,
+    Bindings,
     C,
     Case,
     Make,
@@ -376,13 +377,28 @@ def _random_cases() -> list[Case]:
     return found
 
 
+def _look_up_cases() -> list[Case]:
+    def every_byte(random: np.random.Generator, shape: Any, dtype: np.dtype[Any]) -> Array:
+        return random.integers(0, 256, shape, np.uint8).view(dtype)
+
+    def of_table(bindings: Bindings) -> Make:
+        return every_byte
+
+    shapes: tuple[tuple[Dim, ...], ...] = ((A, B, C), (C,), ())
+    return [
+        Case("look_up", ((dtype, (256,)), ("uint8", shape)), {}, (of_table,), extents=extents)
+        for dtype, extents in (("uint8", (*EXTENTS, LARGE)), ("int8", EXTENTS))
+        for shape in shapes
+    ] + [Case("look_up", (("float32", (256,)), ("uint8", (A, B, C))), {}, (values, of_table))]
+
+
 def _cases() -> dict[str, list[Case]]:
     """By operator; pytest runs each of them on each ISA."""
     found = {name: _scalar_cases(name) for name in SCALAR_FUNCTIONS}
     every = [
         *_cast_cases(), *_bit_cast_cases(), *_reduce_cases(), *_arg_cases(), *_softmax_cases(),
         *_norm_cases(), *_matmul_cases(), *_layout_cases(), *_index_cases(), *_rotary_cases(),
-        *_expert_cases(), *_random_cases(), *window_cases(),
+        *_expert_cases(), *_random_cases(), *_look_up_cases(), *window_cases(),
     ]  # fmt: skip
     for case in every:
         found.setdefault(case.op, []).append(case)

@@ -112,7 +112,8 @@ def schedule_of(kernel: Kernel, vector_bytes: int, block: int) -> Schedule:
         others = tuple(a for a in range(kept) if a not in together)
         lanes = vector_bytes // _widest(kernel)
         return Schedule(together[0], lanes, others, block, interleaved=together[1])
-    accesses = [*kernel.targets, *(a for a in kernel.accesses if a is not None)]
+    # Several results of one form are no more reason for an axis than one is.
+    accesses = [*dict.fromkeys(kernel.targets), *(a for a in kernel.accesses if a is not None)]
     lanes = vector_bytes // _widest(kernel)
     last = kernel.axes[-1] if kernel.axes else 0
     candidates = [a for a in (kept - 1, len(kernel.axes) - 1) if a >= 0]

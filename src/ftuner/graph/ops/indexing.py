@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import INT32, INT64, DType
+from ftuner.core.dtype import INT32, INT64, UINT8, DType
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
@@ -146,7 +146,23 @@ def _reference_gather_nd(x: Any, indices: Any, batch_dims: int, node: str = "") 
     return x[at].reshape(shape)
 
 
+def _infer_look_up(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    table, levels = types
+    if table.shape != (256,) or levels.dtype != UINT8:
+        raise GraphError(f"looking {levels} up in {table}; expected bytes, in 256 elements")
+    return (TensorType(table.dtype, levels.shape),)
+
+
+def _define_look_up(types: Types, attributes: Attributes, results: Types) -> Nest:
+    def body(writer: Writer, index: Index) -> int:
+        return load(writer, types, 0, [writer.cast(load(writer, types, 1, index), INT64)])
+
+    return injective(types, results[0], body)
+
+
 INDEXING = (
+    Operator("look_up", _infer_look_up, lambda table, levels: table[levels], _define_look_up,
+             numerics=Numerics.LOOK_UP, moves=True),
     Operator(
         "gather", _infer_gather,
         lambda x, indices, axis, node="": x.take(indices, axis), _define_gather,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.dim import Shape, product
-from ftuner.core.dtype import INT64
+from ftuner.core.dtype import FLOAT32, INT64, UINT8, UINT32
 from ftuner.core.index_expr import Index, Nest, Stage, Store, Writer
 from ftuner.core.scaled_product import product_of_floats
 from ftuner.errors import GraphError, ShapeError
@@ -26,6 +27,10 @@ from ftuner.graph.operator import (
     reduction,
 )
 
+SIGN = 128
+"""An int8 plus this has the bits of a uint8, but for the highest."""
+LEVELS = 127
+"""Largest magnitude of a level of an int8 with the zero point 0."""
 KINDS: Mapping[str, Callable[..., Any]] = {
     "sum": np.sum,
     "product": np.prod,
@@ -123,10 +128,12 @@ class _Rows:
         self.index = [self.writer.index(axis) for axis in self.axes]
         self._operands = contiguous(types)
 
-    def nest(self, stages: Sequence[Stage], result: int) -> Nest:
+    def nest(self, stages: Sequence[Stage], result: int, *of_rows: int) -> Nest:
+        """`of_rows`: further results, an element for each row."""
+        stores = [Store(row, tuple(range(len(self.kept)))) for row in of_rows]
         return Nest(
             self.kept, self.reduced, self._operands, tuple(self.writer.steps), tuple(stages),
-            (Store(result, self.axes),),
+            (Store(result, self.axes), *stores),
         )  # fmt: skip
 
 
@@ -203,7 +210,66 @@ def _reference_norm(x: Any, *parameters: Any, axis: int, epsilon: float, rms: bo
     return y
 
 
+def _infer_range(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
+    (x,) = types
+    if x.dtype.kind != "float" or not x.rank:
+        raise GraphError(f"ranges of rows of {x}")
+    return (TensorType(x.dtype, x.shape[:-1]),) * 2
+
+
+def _define_range(types: Types, attributes: Attributes, results: Types) -> Nest:
+    (x,) = types
+    rows = _Rows(types, (x.rank - 1,))
+    value = load(rows.writer, types, 0, rows.index)
+    kinds = ("minimum", "maximum")
+    stores = [
+        Store(rows.writer.step("stage", x.dtype, payload=i), tuple(range(x.rank - 1)))
+        for i in range(len(kinds))
+    ]
+    return replace(rows.nest([Stage(kind, value) for kind in kinds], value), stores=tuple(stores))
+
+
+def _infer_levels(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
+    (x,) = types
+    if x.dtype != FLOAT32 or not x.rank:
+        raise GraphError(f"levels of rows of {x}")
+    return TensorType(UINT8, x.shape), TensorType(FLOAT32, x.shape[:-1])
+
+
+def _define_levels(types: Types, attributes: Attributes, results: Types) -> Nest:
+    (x,) = types
+    rows = _Rows(types, (x.rank - 1,))
+    writer = rows.writer
+
+    def number(value: float) -> int:
+        return writer.constant(value, FLOAT32)
+
+    value = load(writer, types, 0, rows.index)
+    magnitude = writer.step("absolute", FLOAT32, value)
+    most = writer.step("stage", FLOAT32, payload=0)
+    none = writer.compare("equal", most, number(0))
+    inverse = writer.step("divide", FLOAT32, number(LEVELS), most)
+    inverse = writer.step("minimum", FLOAT32, inverse, number(float(np.finfo(np.float32).max)))
+    # The sum's last bits are the level, rounded to even.
+    shifted = writer.step("multiply", FLOAT32, value, inverse)
+    shifted = writer.step("add", FLOAT32, shifted, number(1.5 * 2**23 + SIGN))
+    level = writer.cast(writer.step("bit_cast", UINT32, shifted), UINT8)
+    scale = writer.step("multiply", FLOAT32, most, number(1 / LEVELS))
+    scale = writer.where(none, number(1), scale)
+    return rows.nest([Stage("maximum", magnitude)], level, scale)
+
+
+def _reference_levels(x: Any) -> Any:
+    most = np.abs(x).max(-1, initial=0)
+    largest = np.finfo(np.float32).max
+    inverse = np.minimum(np.float32(LEVELS) / most, largest)
+    levels = np.rint(x * inverse[..., None]) + np.float32(SIGN)
+    return levels.astype(np.uint8), np.where(most == 0, 1, most * np.float32(1 / LEVELS))
+
+
 REDUCTIONS = (
+    Operator("row_range", _infer_range, lambda x: (x.min(-1), x.max(-1)), _define_range),
+    Operator("row_levels", _infer_levels, _reference_levels, _define_levels),
     Operator(
         "reduce", _infer_reduce, _reference_reduce, _define_reduce, numerics=Numerics.REDUCTION
     ),
@@ -219,4 +285,8 @@ REDUCTIONS = (
 )
 """As in NumPy, `maximum` and `minimum` are NaN if an element is NaN, and `arg_reduce` then gives
 the position of the first NaN (with `last`, of the last). The `product` of floats overflows or
-underflows only where the exact product does: see `core.scaled_product`."""
+underflows only where the exact product does: see `core.scaled_product`.
+
+`row_range` gives the least and the greatest element of each row, along the last axis. `row_levels`
+rounds each row of x to levels of uint8 whose zero point is `SIGN`, and gives their scale: the row
+is about `(levels - SIGN) * scale`. Results of a row do not depend on the others."""

@@ -19,23 +19,42 @@ import numpy as np
 
 from ftuner.core.dtype import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, DType
 from ftuner.core.product import WORD_PRODUCTS
-from ftuner.graph.algebra import apply, equal, rint, where, zero_padded
+from ftuner.graph.algebra import apply, zero_padded
 from ftuner.graph.arrays import converted
 from ftuner.graph.arrays import words as bits_of
 from ftuner.graph.ir import Array, Node, Value, building
 from ftuner.graph.ops.contraction import words_of
+from ftuner.graph.ops.reduction import LEVELS, SIGN
 from ftuner.graph.passes.narrow_weights import in_int4, weight_levels
 from ftuner.graph.rewrite.rule import Rule, rule, together
 from ftuner.graph.rewrite.surroundings import Surroundings, scalar
 
-SIGN = 128
-"""An int8 plus this has the bits of a uint8, but for the highest."""
+EXTREMA = ("minimum", "maximum")
+"""What `row_range` gives."""
 MOVES = ("transpose", "reshape")
-LEVELS = 127
-"""Largest magnitude of a level of an int8 with the zero point 0."""
 LEAST_STEPS = 16
 """Fewest steps of k for which the operands of a product are rounded: it takes longer to round rows
 than to multiply them. Assumed."""
+
+
+@rule("reduce")
+def range_of_rows(node: Node, around: Surroundings) -> Value | None:
+    """The least or the greatest element of a tensor of which both are read, by way of those of
+    rows: each row is read once, and tasks are rows."""
+    (x,) = node.inputs
+    whole = {n.attributes["kind"] for n in around.consumers(x)
+             if n.op == "reduce" and len(n.attributes["axes"]) == x.rank}  # fmt: skip
+    kind, width = node.attributes["kind"], x.shape[-1] if x.rank > 1 else 0
+    if (
+        kind not in EXTREMA
+        or len(node.attributes["axes"]) < x.rank
+        or not whole.issuperset(EXTREMA)
+    ):
+        return None
+    if x.dtype.kind != "float" or not isinstance(width, int) or width < LEAST_STEPS:
+        return None
+    rows = building().add_many("row_range", x)[EXTREMA.index(kind)]
+    return rows.reduce(kind, range(rows.rank), keep=False)
 
 
 class _Rows(NamedTuple):
@@ -179,14 +198,12 @@ PRECISIONS: Mapping[str, Precision] = {
 
 def _by_levels(a: Value, weight: Array) -> Value:
     """The product of rows that are rounded to levels of their own range."""
-    most = abs(a).reduce("maximum", [a.rank - 1])
-    scale = where(equal(most, 0), 1, most * (1 / LEVELS))
-    rows = (rint(a / scale) + SIGN).cast(UINT8)
+    rows, scale = building().add_many("row_levels", a)
     factor = np.abs(weight).max(0) / LEVELS
     factor = np.where(factor == 0, 1, factor)
     integers = np.rint(weight / factor).astype(np.int8)
     found = _by_words(rows, integers) - _row(SIGN * integers.sum(0, dtype=np.int64))
-    return found * scale * _row(factor)
+    return found * scale.unsqueeze([a.rank - 1]) * _row(factor)
 
 
 def _rows(around: Surroundings, value: Value) -> _Rows | None:

@@ -46,7 +46,7 @@ def emit(
 ) -> None:
     """Add the function of a kernel to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    frame = _Emission(function, kernel, schedule, isa.fused)
+    frame = _Emission(function, kernel, schedule, isa.fused, shuffles=bool(isa.permute))
     looked = looked_up(kernel, schedule)
     permute = permute_for(frame, looked, isa)
     if schedule.across is not None:
@@ -63,6 +63,7 @@ takes as long as some elements."""
 MOST_WRITTEN_OUT = 16
 """Most elements of a reduction whose loop is written out. Derived: their code is shorter than the
 rest of a kernel's, and a round of a loop takes as long as several elements."""
+
 
 
 class _Emission(Frame):

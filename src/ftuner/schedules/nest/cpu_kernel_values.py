@@ -25,6 +25,7 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.byte_tables import loaded_table, looked_up
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.vector_math import exp_flushed
@@ -32,7 +33,13 @@ from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, Kernel, affine_index, guards, slopes, terms
 from ftuner.core.cpu.schedule import Schedule, operand_numbers, softmax_steps
 from ftuner.core.dim import Dim
-from ftuner.core.dtype import FLOAT32, FLOAT64, DType
+from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, UINT8, DType
+from ftuner.schedules.nest.cpu_kernel_levels import (
+    as_bytes,
+    as_floats,
+    levels_at,
+    shifted_levels,
+)
 
 MOST_APART = 4
 """Largest distance of the elements of a vector that is put together from whole vectors of memory.
@@ -43,11 +50,13 @@ class Frame:
     """The arguments of a function, which all places share."""
 
     def __init__(
-        self, function: ir.Function, kernel: Kernel, schedule: Schedule, fused: bool
-    ) -> None:
+        self, function: ir.Function, kernel: Kernel, schedule: Schedule, fused: bool,
+        shuffles: bool = False,
+    ) -> None:  # fmt: skip
+        """`shuffles`: whether bytes are looked up in 32 others by few instructions."""
         self.kernel = kernel
         self.schedule = schedule
-        self.fused = fused
+        self.fused, self.shuffles = fused, shuffles
         self.module = function.module
         buffers, dims, self.status, _, self.begin, self.end = function.args
         self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -68,6 +77,13 @@ class Frame:
         }
         self.powers, self.sums = softmax_steps(kernel)
         self._nothing: ir.Value | None = None
+        self._tables: dict[int, list[ir.Value]] = {}
+        self.known: dict[int, ir.Value] = {}
+        """Loads of single elements. They are before all loops: in these, LLVM cannot know that no
+        store changes them."""
+        for number, (access, guard) in enumerate(zip(kernel.accesses, guards(kernel), strict=True)):
+            if access is not None and not (any(access.coefficients) or access.rest or guard):
+                self.known[number] = Values(self, Place({}, None)).value(number)
 
     @property
     def nothing(self) -> ir.Value:
@@ -78,6 +94,15 @@ class Frame:
             with self.builder.goto_entry_block():
                 self.builder.store(elements.zero(type_), self._nothing)
         return self._nothing
+
+    def table(self, number: int) -> list[ir.Value]:
+        """The 256 bytes that a load looks up in, loaded before all loops."""
+        operand = self.kernel.steps[number].payload
+        assert isinstance(operand, int)
+        if operand not in self._tables:
+            with self.builder.goto_entry_block():
+                self._tables[operand] = loaded_table(self.builder, self.operands[operand])
+        return self._tables[operand]
 
     def dim(self, dim: Dim) -> ir.Value:
         return const(dim) if isinstance(dim, int) else self.parameters[dim]
@@ -147,8 +172,9 @@ class Values:
         self._builder = frame.builder
         self._kernel = frame.kernel
         self._place = place
-        self.known = dict(place.known)
+        self.known = {**frame.known, **place.known}
         """Those that have been computed."""
+        self._levels: dict[int, ir.Value | None] = {}
 
     def value(self, number: int) -> ir.Value:
         found = self.known.get(number)
@@ -176,8 +202,14 @@ class Values:
         if access is not None:
             assert isinstance(step.payload, int)
             return self._load(number, self._frame.operands[step.payload], access, step.dtype)
-        arguments = elements.widened(builder, [self.value(a) for a in step.arguments])
         source = self._kernel.steps[step.arguments[0]].dtype
+        if step.op == "cast" and (shifted := self._shifted(number)) is not None:
+            return as_bytes(builder, shifted)
+        if step.op == "cast" and step.dtype == FLOAT32:
+            shifted = self._shifted(step.arguments[0])
+            if shifted is not None:
+                return as_floats(builder, shifted)
+        arguments = elements.widened(builder, [self.value(a) for a in step.arguments])
         if number in self._frame.powers and source in (FLOAT32, FLOAT64):
             return exp_flushed(builder, arguments[0], fused=self._frame.fused)
         if step.op == "divide" and step.arguments[1] in self._frame.sums:
@@ -194,6 +226,15 @@ class Values:
         if step.op == "normal":
             return random_numbers.normal(builder, arguments[0], arguments[1], step.dtype)
         return elements.apply(builder, step.op, arguments, source, self._frame.fused)
+
+    def _shifted(self, number: int) -> ir.Value | None:
+        """The levels that a step rounds to, as of `shifted_levels`, if it does."""
+        if number not in self._levels:
+            found = levels_at(self._kernel.steps, number)
+            if found is not None:
+                found = shifted_levels(self._builder, found, self.value, self._frame.fused)
+            self._levels[number] = found
+        return self._levels[number]
 
     def _index(self, axis: int) -> ir.Value:
         """Along the vector axis, lanes beyond the last element repeat it."""
@@ -370,6 +411,8 @@ class Values:
             address = address if own is not None else self._chosen(needed, address)
             value = load_apart(builder, address, type_, dtype.itemsize, step, mask)
             return elements.from_memory(builder, value, dtype)
+        if guard is None and (levels := self._looked_up(access, dtype)) is not None:
+            return looked_up(builder, self._frame.table(number), levels)
         # Large strides, or data-dependent positions: compute from positions, which stay in range.
         offset, apart = self._scattered(access)
         if needed is None:
@@ -379,6 +422,21 @@ class Values:
         each = needed if own is None else own
         offsets = builder.select(each, offsets, elements.zero(offsets.type))
         return self._gather(self._chosen(needed, buffer), offsets, dtype)
+
+    def _looked_up(self, access: Access, dtype: DType) -> ir.Value | None:
+        """The bytes that are indices of a load of bytes, if they are that. It is not checked, so
+        that there are 256 of these."""
+        if not self._frame.shuffles or dtype.itemsize > 1 or dtype == BOOL:
+            return None
+        if access.constant != 0 or any(access.coefficients) or len(access.rest) != 1:
+            return None
+        ((number, factor),) = access.rest
+        steps = self._kernel.steps
+        if factor != 1 or steps[number].op != "cast":
+            return None
+        (source,) = steps[number].arguments
+        levels = self.value(source) if steps[source].dtype == UINT8 else None
+        return levels if levels is not None and elements.lanes_of(levels) else None
 
     def _chosen(self, needed: ir.Value | None, address: ir.Value) -> ir.Value:
         """An address, or that of zeros where nothing may be read."""
