@@ -111,8 +111,6 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 valid = _valid_columns(builder, kernel, context)
                 sums = _as_stored(builder, kernel, sums)
                 finish(matrix.rows, sums=sums, c=rows, corner=place, valid=valid, masked=True)
-            if window is not None:
-                window.leave_tile()
         else:
             if of_levels:
                 sums = BlockLoop(builder, kernel, options, context).sums(a_tile, b_part, k)
@@ -120,8 +118,6 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 loop = KLoop(builder, kernel, options, context, window, steps)
                 sums = loop.sums(number, a_tile, b_part, k)
             sums = _as_stored(builder, kernel, sums)
-            if window is not None:
-                window.leave_tile()
             valid = _valid_columns(builder, kernel, context)
             with _rows_of_c(builder, kernel, context, c_rows, scratch, valid) as rows:
                 finish(kernel, sums=sums, c=rows, corner=corner, valid=valid, masked=isa.masked)
