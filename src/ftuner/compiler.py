@@ -91,7 +91,11 @@ def compile_file(
         As `load`, and what `read` does.
     """
     backend = request.backend()
-    options = request.options(backend, made_by)
+    with backend.compiled_ahead():
+        return _compiled_file(read, backend, request.options(backend, made_by))
+
+
+def _compiled_file(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> Model:
     records = [read()]
     header = records[0].header()
     if any(v.dims is None for v in header.inputs):

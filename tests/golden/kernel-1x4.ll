@@ -12,7 +12,7 @@ entry:
   %".14" = mul i64 %"tiles", 1
   br label %"loop.head"
 loop.head:
-  %"index" = phi  i64 [0, %"entry"], [%".239", %"carried.done.4.endif"]
+  %"index" = phi  i64 [0, %"entry"], [%".246", %"carried.done.4.endif.endif"]
   %".16" = icmp slt i64 %"index", %".14"
   br i1 %".16", label %"loop.body", label %"loop.done.4"
 loop.body:
@@ -269,7 +269,16 @@ carried.done.4.if:
 carried.done.4.endif:
   %".237" = phi  <4 x float> [%".227", %"carried.done.4"], [%".235", %"carried.done.4.if"]
   store <4 x float> %".237", ptr %".229", align 4
-  %".239" = add nsw i64 %"index", 1
+  %".239" = getelementptr i8, ptr %"context", i64 48
+  %".240" = load i64, ptr %".239"
+  %".241" = icmp ugt i64 %".240", 1
+  br i1 %".241", label %"carried.done.4.endif.if", label %"carried.done.4.endif.endif"
+carried.done.4.endif.if:
+  %".243" = inttoptr i64 %".240" to void (ptr, ptr, i64, i64, i64, i64)*
+  call void %".243"(ptr %"context", ptr %".28", i64 %".29", i64 %".30", i64 1, i64 4)
+  br label %"carried.done.4.endif.endif"
+carried.done.4.endif.endif:
+  %".246" = add nsw i64 %"index", 1
   br label %"loop.head"
 loop.done.4:
   ret void

@@ -24,7 +24,7 @@ from ftuner.core.child_processes import VARIABLE, python_child
 from ftuner.errors import CompileError
 from ftuner.runtime import compile_processes as processes
 from ftuner.runtime.cache import Cache
-from ftuner.runtime.compile_processes import Request, answers
+from ftuner.runtime.compile_processes import Request, Started, answers
 from ftuner.runtime.cpu import compilation
 from ftuner.runtime.cpu.compilation import compile_missing
 
@@ -243,6 +243,40 @@ def test_no_process_is_left(environment: dict[str, str]) -> None:
     with pytest.raises(CompileError, match="OwnError"):
         list(answers(ANSWERING, requests(("raises", ""), ("hangs", "")), 2, environment))
     assert threading.active_count() == threads
+
+
+def test_processes_that_were_started_ahead(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They answer what one of them was asked first, if it is still wanted, and all else."""
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(processes, "usable_processes", lambda: 2)
+    threads = threading.active_count()
+    first, *others = wanted = requests(("text", "0"), ("text", "1"), ("number", ""))
+    for asked in (wanted, others):
+        started = Started(ANSWERING, first)
+        own = [process._child.pid for process in started._processes]
+        found = [answer for _, answer in sorted(answers(ANSWERING, asked, 0, started=started))]
+        assert [*found[:-1], int(found[-1]) in own] == [b"0", b"1", True][-len(asked) :]
+        assert not any(map(is_alive, own))
+        assert not started.wait
+    started = Started(ANSWERING, Request("it", ("hangs", "")))
+    (one, other), _ = started._processes, started.end()
+    assert not is_alive(one._child.pid)
+    assert not is_alive(other._child.pid)
+    assert threading.active_count() == threads
+    monkeypatch.setattr(processes, "usable_processes", lambda: 1)
+    assert not Started(ANSWERING, first).wait
+
+
+def test_what_was_asked_ahead_may_fail(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(processes, "usable_processes", lambda: 2)
+    wanted = requests(("ends", ""), ("text", ""))
+    with pytest.raises(CompileError, match=r"part 0: .*exit status 7"):
+        list(answers(ANSWERING, wanted, 2, started=Started(ANSWERING, wanted[0])))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they end when they next answer")

@@ -13,6 +13,7 @@ import pickle
 import signal
 import struct
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import BinaryIO, NamedTuple
 
@@ -72,6 +73,9 @@ def serve(module: str) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     write_answer(answers, HELLO, b"")
+    with suppress(BaseException):
+        # It may have to wait for its first request. What fails here fails again with that.
+        import_module(module)
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)

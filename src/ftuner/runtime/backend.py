@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex, get_args
 
@@ -310,6 +311,10 @@ class Backend(ABC):
         out: object | None,
     ) -> Any:  # fmt: skip
         """`softmax(q k' * scale + mask) v`; see `ftuner.attention`."""
+
+    def compiled_ahead(self) -> AbstractContextManager[None]:
+        """While the block finds out what to compile, what any model needs may be compiled."""
+        return nullcontext()
 
     @abstractmethod
     def compile(

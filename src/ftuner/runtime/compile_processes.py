@@ -55,6 +55,8 @@ ANSWER_S = 600.0
 """A request that takes longer is given up. The largest takes two seconds on a core of its own."""
 CHECKED_S = 1.0
 """How often processes are looked at."""
+MAX_AHEAD = 4
+"""Limit on processes that are started before it is known how much there is to do."""
 ENDING_S = 0.2
 """Patience for the exit status of a process that failed."""
 JOIN_S = 5.0
@@ -93,20 +95,36 @@ class _Process:
         self._overdue = False
         self._seen_ended = False
         self._thread: threading.Thread | None = None
+        self._first: Request | None = None
+
+    def begin(self, request: Request) -> None:
+        """Send a request before it says hello."""
+        self._first = request
+        with suppress(OSError):
+            # Whoever feeds it sees that it has ended.
+            self._send(pickle.dumps(request.value))
 
     def feed(
-        self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event]
-    ) -> None:
-        """Have a thread send requests and put what becomes of them into `events`."""
-        self._thread = threading.Thread(target=self._feed, args=(waiting, events), daemon=True)
+        self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event],
+        first: int | None = None,
+    ) -> None:  # fmt: skip
+        """Have a thread send requests and put what becomes of them into `events`. `first`: the
+        number of the request that it was sent before, if that is wanted."""
+        given = waiting, events, first
+        self._thread = threading.Thread(target=self._feed, args=given, daemon=True)
         self._thread.start()
 
     def _feed(
-        self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event]
-    ) -> None:
+        self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event],
+        first: int | None,
+    ) -> None:  # fmt: skip
         end: BaseException | None = None
         try:
             self._expect_hello()
+            if self._first is not None:
+                answer = self._answered(self._first)
+                if first is not None:
+                    events.put((self, first, answer))
             while True:
                 try:
                     number, request = waiting.get_nowait()
@@ -126,8 +144,11 @@ class _Process:
             raise _NotStartedError(f"it said {kind!r}")
 
     def _answer(self, request: Request) -> bytes:
+        return self._answered(request, pickle.dumps(request.value))
+
+    def _answered(self, request: Request, unsent: bytes = b"") -> bytes:
         try:
-            self._send(pickle.dumps(request.value))
+            self._send(unsent)
             kind, content = read_answer(self._answers)
         except (CompileError, OSError) as error:
             why = f"it took longer than {ANSWER_S:.0f} s" if self._overdue else str(error)
@@ -183,22 +204,59 @@ class _Process:
             self._child.kill()
 
 
-def worthwhile_processes(requests: int, requests_per_process: int) -> int:
-    """Number of processes that answer some requests soonest; 0 or 1 stands for this process."""
+class Started:
+    """Compiling processes that were started before it is known what they are asked for. The first
+    of them has a request already."""
+
+    def __init__(self, module: str, first: Request) -> None:
+        """`module`: as of `answers`. A process without a neighbour would only take this one's
+        time: where there is one CPU, none is started."""
+        self.first = first
+        self._owner = os.getpid()
+        self._processes: list[_Process] = []
+        child, count = python_child(TASK), min(usable_processes(), MAX_AHEAD)
+        if child is not None and count > 1:
+            self._processes = _started(child, module, count)
+        if self._processes:
+            self._processes[0].begin(first)
+
+    @property
+    def wait(self) -> bool:
+        """Whether there are some that were not taken."""
+        return bool(self._processes)
+
+    def taken(self) -> list[_Process]:
+        """The processes, for one who ends them."""
+        found, self._processes = self._processes, []
+        return found if os.getpid() == self._owner else []
+
+    def end(self) -> None:
+        """End those that were not taken."""
+        for process in self.taken():
+            process.end()
+
+
+def usable_processes() -> int:
+    """Number of processes that run at once."""
     cpus, quota = len(own_affinity()), cpu_quota()
     if quota is not None:
         cpus = min(cpus, math.ceil(quota))
-    return min(cpus, requests // requests_per_process)
+    return cpus
+
+
+def worthwhile_processes(requests: int, requests_per_process: int) -> int:
+    """Number of processes that answer some requests soonest; 0 or 1 stands for this process."""
+    return min(usable_processes(), requests // requests_per_process)
 
 
 def answers(
     module: str, requests: Sequence[Request], processes: int,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None, started: Started | None = None,
 ) -> Generator[tuple[int, bytes], None, None]:  # fmt: skip
-    """What the function `answer` of a module gives in up to `processes` processes: the number of
-    each request and its answer, as they come. Fewer than all where processes cannot be started, and
-    in a child that is forked meanwhile. Close the iterator, or have it end, and the processes are
-    gone.
+    """What the function `answer` of a module gives in up to `processes` processes, or in those that
+    were `started` for the module: the number of each request and its answer, as they come. Fewer
+    than all where processes cannot be started, and in a child that is forked meanwhile. Close the
+    iterator, or have it end, and the processes are gone.
 
     Raises:
         CompileError: a process failed, ended or did not answer; with the text of its error.
@@ -206,26 +264,26 @@ def answers(
     child = python_child(TASK, environment)
     if child is None or child.command[0] in _not_python:
         return
+    begun: int | None = None
+    if started is not None and started.wait and started.first in requests:
+        begun = requests.index(started.first)
     waiting: queue.SimpleQueue[tuple[int, Request]] = queue.SimpleQueue()
     for item in enumerate(requests):
-        waiting.put(item)
+        if item[0] != begun:
+            waiting.put(item)
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-    started: list[_Process] = []
+    own = [] if started is None else started.taken()
     owner = os.getpid()
     try:
-        for _ in range(min(processes, len(requests), MAX_PROCESSES)):
-            try:
-                started.append(_Process(_command(child, module), child.environment))
-            except OSError as error:
-                log.warning("cannot start a compiling process: %s", error)
-                break
-            started[-1].feed(waiting, events)
-        running = len(started)
+        own += _started(child, module, min(processes, len(requests)) - len(own))
+        for process in own:
+            process.feed(waiting, events, begun)
+        running = len(own)
         while running and os.getpid() == owner:
             try:
                 _, number, found = events.get(timeout=CHECKED_S)
             except queue.Empty:
-                for process in started:
+                for process in own:
                     process.end_if_overdue()
                     if process.is_lost():
                         raise CompileError("a compiling process ended without an answer") from None
@@ -244,8 +302,20 @@ def answers(
     finally:
         # In a forked child they are the parent's.
         if os.getpid() == owner:
-            for process in started:
+            for process in own:
                 process.end()
+
+
+def _started(child: Child, module: str, count: int) -> list[_Process]:
+    """As many processes, or fewer where the system refuses."""
+    found: list[_Process] = []
+    for _ in range(min(count, MAX_PROCESSES)):
+        try:
+            found.append(_Process(_command(child, module), child.environment))
+        except OSError as error:
+            log.warning("cannot start a compiling process: %s", error)
+            break
+    return found
 
 
 _not_python: set[str] = set()

@@ -189,7 +189,7 @@ class _CrampedSession(CpuBackend):
             hardware = replace(library.hardware, levels=(*small, dram))
             (loaded, *_) = real.compiled._loaded
             cramped = replace(library, hardware=hardware)
-            compiled = CompiledLibrary(cramped, loaded, real.compiled.reduce_address)
+            compiled = CompiledLibrary(cramped, loaded, real.compiled.functions)
             compiled.kernels.update(real.compiled.kernels)
             found = self._cramped[types] = Products(real.kernels, compiled)
         return found

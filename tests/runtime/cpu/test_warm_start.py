@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from ftuner.runtime.cache import CACHE_VARIABLE
+from ftuner.runtime.cache import CACHE_VARIABLE, Cache
+from ftuner.runtime.compile_processes import Started
+from ftuner.runtime.cpu import kernels as room
+from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.kernels import Kernels
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="LLVM loads objects other than ELF"
@@ -68,3 +74,26 @@ def test_models_start_without_llvm(cache_folder: Path, tmp_path: Path) -> None:
     path.write_bytes(helper.make_model(graph, opset_imports=opsets).SerializeToString())
     run(MODEL, cache_folder, str(path))
     assert run(MODEL, cache_folder, str(path)) == "False"
+
+
+def test_only_a_cold_start_compiles_ahead(
+    backend: CpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes have compiled the runtime, or end with what they were started for."""
+    seen: list[Started] = []
+
+    def started(*given: Any) -> Started:
+        seen.append(real(*given))
+        return seen[-1]
+
+    real = room.started_with
+    monkeypatch.setattr(room, "started_with", started)
+    isa = backend.kernels.isa.name
+    for failing, expected in ((True, 1), (False, 2), (False, 2)):
+        kernels = Kernels(backend.hardware, isa, Cache(tmp_path))
+        with suppress(ValueError), kernels.compiled_ahead():
+            if failing:
+                raise ValueError
+            assert kernels.runtime.addresses
+        assert len(seen) == expected
+        assert not any(found.wait for found in seen)

@@ -22,6 +22,7 @@ from ftuner.core.expr import (
     applied,
     operands,
 )
+from ftuner.core.product import ProductTypes
 
 _KINDS: tuple[OperandKind, ...] = ("column", "matrix", "row", "row")
 _ADDED, _RESIDUAL, _LOWER, _UPPER = (Operand(f"x{i}", kind) for i, kind in enumerate(_KINDS, 1))
@@ -42,6 +43,14 @@ LIMITS = 2
 def stages(epilogue: Expr) -> tuple[Expr, ...]:
     """The stages of `COMMON`; none of another epilogue."""
     return _STAGES if epilogue == COMMON else ()
+
+
+def has_shared_code(types: ProductTypes, epilogue: Expr) -> bool:
+    """Whether a product with an epilogue runs the uKernels that products without one run, too: they
+    apply `COMMON`, and a function of its own applies any other epilogue to the sums that they have
+    stored, which C must hold exactly."""
+    exact = types.accumulator == types.finished == types.c
+    return exact or epilogue in (ACCUMULATOR, COMMON)
 
 
 class Shared(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -87,6 +88,9 @@ class CpuBackend(CpuSession, Backend):
         if self._attention is None:
             self._attention = import_module("ftuner.runtime.cpu.attention").Attention(self)
         return self._attention(q, k, v, **options)
+
+    def compiled_ahead(self) -> AbstractContextManager[None]:
+        return self.kernels.compiled_ahead()
 
     def compile(
         self, part: Part, options: Options, appended: Sequence[Appended] = ()

@@ -13,7 +13,12 @@ from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.errors import CompileError, ObjectFileError
 from ftuner.runtime.cache import OBJECTS, Cache
-from ftuner.runtime.compile_processes import Request, answers, worthwhile_processes
+from ftuner.runtime.compile_processes import (
+    Request,
+    Started,
+    answers,
+    worthwhile_processes,
+)
 from ftuner.runtime.shown_progress import Progress, shown
 
 
@@ -27,11 +32,11 @@ class Object(NamedTuple):
 
 def compile_missing(
     bundles: Sequence[Bundle], target: Target, cache: Cache, progress: Progress | None,
-    bundles_per_process: int,
+    bundles_per_process: int, started: Started | None = None,
 ) -> dict[Bundle, Object]:  # fmt: skip
     """The objects of all bundles: from the cache, or compiled and kept there.
 
-    `bundles_per_process`: as in `CpuTuning`.
+    `bundles_per_process`: as in `CpuTuning`. `started`: see `started_with`.
 
     Raises:
         CompileError: the compiler failed, or its process ended.
@@ -46,7 +51,7 @@ def compile_missing(
         progress("compile", len(found), len(bundles))
     if not missing:
         return found
-    made = _compiled(missing, target, cache, bundles_per_process)
+    made = _compiled(missing, target, cache, bundles_per_process, started)
     with shown(progress) as show, closing(made):
         for bundle, data in made:
             found[bundle] = Object(data, was_kept=False)
@@ -89,8 +94,9 @@ def _can_be_loaded(bundle: Bundle, data: bytes) -> bool:
 
 
 def _compiled(
-    bundles: Sequence[Bundle], target: Target, cache: Cache, bundles_per_process: int
-) -> Generator[tuple[Bundle, bytes], None, None]:
+    bundles: Sequence[Bundle], target: Target, cache: Cache, bundles_per_process: int,
+    started: Started | None = None,
+) -> Generator[tuple[Bundle, bytes], None, None]:  # fmt: skip
     """Compile bundles, the largest first, and keep the objects in the cache; yields each when it is
     done."""
     left = sorted(bundles, key=lambda bundle: -bundle.size)
@@ -101,9 +107,9 @@ def _compiled(
         if not bundle.functions and all(name.startswith("ftuner.") for name in bundle.modules)
     ]
     processes = worthwhile_processes(len(sent), bundles_per_process)
-    if processes > 1:
-        requests = [Request(_name(bundle), (bundle, target)) for bundle in sent]
-        with closing(answers(COMPILER_MODULE, requests, processes)) as found:
+    if processes > 1 or (started is not None and started.wait):
+        requests = [_request(bundle, target) for bundle in sent]
+        with closing(answers(COMPILER_MODULE, requests, processes, started=started)) as found:
             for number, data in found:
                 left.remove(sent[number])
                 cache.write(OBJECTS, bundle_key(sent[number], target), data)
@@ -118,6 +124,15 @@ def _compiled(
             ) from error
         cache.write(OBJECTS, bundle_key(bundle, target), data)
         yield bundle, data
+
+
+def started_with(bundle: Bundle, target: Target) -> Started:
+    """Compiling processes, of which one compiles a bundle already."""
+    return Started(COMPILER_MODULE, _request(bundle, target))
+
+
+def _request(bundle: Bundle, target: Target) -> Request:
+    return Request(_name(bundle), (bundle, target))
 
 
 def _name(bundle: Bundle) -> str:

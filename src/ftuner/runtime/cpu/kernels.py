@@ -8,7 +8,8 @@ import json
 import logging
 import mmap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ftuner.codegen.llvm.native.symbols import (
@@ -17,6 +18,7 @@ from ftuner.codegen.llvm.native.symbols import (
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
     call_symbol,
+    finish_symbol,
     pack_symbol,
     reduce_symbol,
     widen_symbol,
@@ -24,13 +26,14 @@ from ftuner.codegen.llvm.native.symbols import (
 from ftuner.codegen.llvm.objects.bundle import (
     Bundle,
     family_bundle,
+    finish_bundle,
     reduce_bundle,
     runtime_bundle,
     widen_bundle,
 )
 from ftuner.codegen.llvm.objects.elf import parse
 from ftuner.codegen.llvm.objects.jit import Target, compiler_build, compiler_version, host_target
-from ftuner.codegen.llvm.objects.keys import generator_digest
+from ftuner.codegen.llvm.objects.keys import bundle_key, generator_digest
 from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.caching import cached_attribute
@@ -46,9 +49,11 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import ARCHITECTURES, read_system
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 from ftuner.runtime.backend import Tuned
-from ftuner.runtime.cache import TARGETS, Cache
+from ftuner.runtime.cache import OBJECTS, TARGETS, Cache
+from ftuner.runtime.compile_processes import Started
 from ftuner.runtime.cpu.arrays import DATA_WORD
-from ftuner.runtime.cpu.compilation import Object, compile_missing, load
+from ftuner.runtime.cpu.compilation import Object, compile_missing, load, started_with
+from ftuner.runtime.cpu.plan_records import Functions
 from ftuner.runtime.cpu.scratch import Workspaces
 from ftuner.runtime.cpu.threads import ThreadPool
 from ftuner.runtime.shown_progress import Progress
@@ -101,16 +106,23 @@ log = logging.getLogger(__name__)
 class CompiledLibrary:
     """A library with the addresses of its loaded families, which are those requested so far."""
 
-    def __init__(
-        self, library: Library, loaded: LoadedObject, reduce_address: int, widen_address: int = 0
-    ) -> None:
+    def __init__(self, library: Library, loaded: LoadedObject, functions: Functions) -> None:
         self.library = library
         self.kernels: dict[str, Mapping[int, int]] = {}
         """Addresses of uKernels by family name and height."""
-        self.reduce_address = reduce_address
-        self.widen_address = widen_address
-        """Of the function that widens panels of B; 0 where B is as wide as A."""
+        self.functions = functions
         self._loaded = [loaded]
+        self._code: CompiledLibrary | None = None
+        """The library that has the uKernels, if it is another one."""
+
+    def with_epilogue(self, library: Library, loaded: LoadedObject) -> CompiledLibrary:
+        """A library that runs the code of this one; `loaded` has its finisher, if it has one."""
+        like, functions = library.finisher, self.functions
+        if like is not None:
+            functions = functions._replace(finish=loaded.addresses[finish_symbol(like)])
+        found = CompiledLibrary(library, loaded, functions)
+        found.kernels, found._code = self.kernels, self
+        return found
 
     def add(self, families: Iterable[Family], loaded: LoadedObject) -> None:
         """Add families that have been loaded."""
@@ -185,6 +197,8 @@ class Kernels:
         """Objects that are prepared and not yet loaded."""
         self._runtime: NativeRuntime | None = None
         self._variants: list[LoadedObject] = []
+        self._started: Started | None = None
+        """Processes that have been started ahead."""
 
     @cached_attribute
     def _llvm_target(self) -> Target:
@@ -241,6 +255,24 @@ class Kernels:
                 self._load(library, missing, progress)
             return self._compiled[library]
 
+    @contextmanager
+    def compiled_ahead(self) -> Iterator[None]:
+        """While the block finds out what to compile, processes start and compile the runtime, if
+        the cache has not even that."""
+        started = None
+        with self._lock:
+            if self._runtime is None and self._started is None:
+                runtime, target = self._runtime_bundle(), self._llvm_target
+                if self.cache.read(OBJECTS, bundle_key(runtime, target)) is None:
+                    self._started = started = started_with(runtime, target)
+        try:
+            yield
+        finally:
+            if started is not None:
+                with self._lock:
+                    self._started = None
+                started.end()
+
     def bundles(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle]
     ) -> list[Bundle]:
@@ -248,7 +280,7 @@ class Kernels:
         wanted = dict.fromkeys([self._runtime_bundle(), *bundles])
         for name, families in libraries.items():
             library = build_library(self.hardware, self.isa.name, *name)
-            wanted.update(dict.fromkeys(self._bundles(library, families, reduces=True)))
+            wanted.update(dict.fromkeys(self._bundles(library, families, whole=True)))
         return list(wanted)
 
     def image(self, bundles: Sequence[Bundle]) -> Image:
@@ -274,21 +306,23 @@ class Kernels:
                 wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
-            self._objects.update(self._compiled_objects(wanted, progress))
+            self._objects.update(self._compiled_objects([*dict.fromkeys(wanted)], progress))
 
     def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
         """The families that are not loaded yet."""
-        found = self._compiled.get(library)
+        found = self._compiled.get(library.code)
         return [f for f in families if found is None or f.name not in found.kernels]
 
     def _bundles(
-        self, library: Library, families: Sequence[Family], reduces: bool = False
+        self, library: Library, families: Sequence[Family], whole: bool = False
     ) -> list[Bundle]:
-        """Bundles of families of a library, the first time and if it `reduces` with the reduction
-        of partial products."""
+        """Bundles of families of a library, the first time and if it is `whole` with the other
+        functions that it needs."""
         row, line_bytes = instruction_set(self.isa.name), self.hardware.levels[0].line_bytes
         bundles = [family_bundle(f.kernels, row, self._k_loop, line_bytes) for f in families]
-        if reduces or library not in self._compiled:
+        if library.finisher is not None and (whole or library not in self._compiled):
+            bundles.append(finish_bundle(library.finisher, row))
+        if whole or library.code not in self._compiled:
             bundles.append(reduce_bundle(_any_kernel(library), row.fused))
             if library.types.widens:
                 bundles.append(widen_bundle(library.types, library.lanes, row))
@@ -322,14 +356,16 @@ class Kernels:
         began = time.perf_counter()
         loaded = self._compile(self._bundles(library, families), progress)
         log.info("library %s ready in %.3f s", library.types, time.perf_counter() - began)
-        found = self._compiled.get(library)
+        found = self._compiled.get(library.code)
         if found is None:
             addresses = [loaded.addresses[reduce_symbol(_any_kernel(library))]]
             if library.types.widens:
                 addresses.append(loaded.addresses[widen_symbol(library.types)])
-            found = CompiledLibrary(library, loaded, *addresses)
+            found = CompiledLibrary(library.code, loaded, Functions(*addresses))
+            self._compiled[library.code] = found
         found.add(families, loaded)
-        self._compiled[library] = found
+        if library not in self._compiled:
+            self._compiled[library] = found.with_epilogue(library, loaded)
 
     def loaded(self, bundles: Sequence[Bundle], progress: Progress | None = None) -> LoadedObject:
         """Load kernels of a graph; compiles those that are missing."""
@@ -351,7 +387,9 @@ class Kernels:
         self, bundles: Sequence[Bundle], progress: Progress | None
     ) -> dict[Bundle, Object]:
         per_process = self.hardware.tuning.bundles_per_process
-        return compile_missing(bundles, self._llvm_target, self.cache, progress, per_process)
+        return compile_missing(
+            bundles, self._llvm_target, self.cache, progress, per_process, self._started
+        )
 
     def _loaded_objects(
         self, bundles: Sequence[Bundle], objects: Mapping[Bundle, Object]

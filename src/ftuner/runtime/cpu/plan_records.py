@@ -73,6 +73,17 @@ class RowRange(NamedTuple):
     """By family name, the address of its `AllCovers`."""
 
 
+class Functions(NamedTuple):
+    """The addresses of the functions that a plan calls besides uKernels."""
+
+    reduce: int
+    """Adds up partial products."""
+    widen: int = 0
+    """Widens panels; 0 if none is narrower than A."""
+    finish: int = 1
+    """As in `Context`, on the last block of k."""
+
+
 class PlanWriter:
     """Writes the plans of one choice for arrays with given strides.
 
@@ -87,13 +98,11 @@ class PlanWriter:
         strides: Strides,
         types: ProductTypes,
         kernels: Mapping[str, Mapping[int, int]],
-        reduce_address: int,
-        widen_address: int,
+        functions: Functions,
         fetched_bytes: int,
     ) -> None:
-        """`kernels`: addresses of compiled uKernels by family name and height. `widen_address`: of
-        the function that widens panels; 0 if none is narrower than A. `fetched_bytes`: A and B of a
-        batch element are prefetched during the previous one if neither is larger."""
+        """`kernels`: addresses of compiled uKernels by family name and height. `fetched_bytes`: A
+        and B of a batch element are prefetched during the previous one if neither is larger."""
         problem, choice, shares = plan.problem, plan.choice, plan.shares
         self._chunked = plan.chunks > 0
         if self._chunked:
@@ -145,7 +154,7 @@ class PlanWriter:
             for band in share.bands:
                 self._bands.append((axes_at + len(body), kernels[band.family.name]))
                 number = numbers[band.column]
-                widens = widen_address if choice.widen else 0
+                widens = functions.widen if choice.widen else 0
                 body += _band_record(plan, share, band, strides, types.b, offsets, number, widens)
             workers += (
                 share.batch[0],
@@ -157,7 +166,7 @@ class PlanWriter:
                 private_at,
                 0,
             )
-        header = _header(plan, strides, reduce_address, axes_at, types.c.itemsize)
+        header = _header(plan, strides, functions, axes_at, types.c.itemsize)
         if self._chunked:
             # Every worker has a private workspace of the one record's size. In a program any worker
             # may take chunks.
@@ -250,7 +259,7 @@ def _fetches_next(plan: Plan, strides: Strides, types: ProductTypes, fetched_byt
 
 
 def _header(
-    plan: Plan, strides: Strides, reduce_address: int, axes_at: int, c_itemsize: int
+    plan: Plan, strides: Strides, functions: Functions, axes_at: int, c_itemsize: int
 ) -> list[int]:
     problem, choice = plan.problem, plan.choice
     header = [0] * PlanSlot.WORKER_RECORDS
@@ -268,7 +277,8 @@ def _header(
     header[PlanSlot.PARTS] = choice.grid.k
     header[PlanSlot.N] = problem.n
     header[PlanSlot.C_ITEMSIZE] = c_itemsize
-    header[PlanSlot.REDUCE] = reduce_address
+    header[PlanSlot.REDUCE] = functions.reduce
+    header[PlanSlot.FINISH] = functions.finish
     header[PlanSlot.A_STRIDE] = strides.a_k if problem.a_layout == COLUMN else strides.a_row
     for i, stride in enumerate(strides.operands):
         header[PlanSlot.OPERAND_STRIDES + i] = stride

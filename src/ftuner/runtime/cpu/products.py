@@ -133,8 +133,7 @@ class Products:
                 strides,
                 compiled.library.types,
                 compiled.kernels,
-                compiled.reduce_address,
-                compiled.widen_address,
+                compiled.functions,
                 compiled.library.hardware.tuning.fetched_element_bytes,
             )
             self._writers.add(key, writer)

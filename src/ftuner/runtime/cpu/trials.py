@@ -134,8 +134,7 @@ class Bed:
             return self.products.encode(plan, strides)
         fetched_bytes = compiled.library.hardware.tuning.fetched_element_bytes
         types = compiled.library.types
-        addresses = compiled.reduce_address, compiled.widen_address
-        writer = PlanWriter(plan, strides, types, kernels, *addresses, fetched_bytes)
+        writer = PlanWriter(plan, strides, types, kernels, compiled.functions, fetched_bytes)
         return writer.write(plan)
 
 

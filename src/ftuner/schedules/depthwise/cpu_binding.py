@@ -8,6 +8,7 @@ from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
 from ftuner.cost.step import Machine
+from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.step_kind import Extents, KernelKind, StepReport
 from ftuner.schedules.depthwise.cpu_cost import DepthwiseProblem, depthwise_cost
@@ -29,9 +30,8 @@ class DepthwiseKind(KernelKind[DepthwiseStep]):
         kernel = kernel_of(step)
         emitter = "ftuner.schedules.depthwise.cpu_kernel"
         lanes = isa.lanes(kernel.dtype)
-        return kernel_bundle(
-            emitter, "depthwise", kernel, lanes, isa.vector_registers, isa.fused, inlines=False
-        )
+        row = instruction_set(isa.name)
+        return kernel_bundle(emitter, "depthwise", kernel, lanes, row, inlines=False)
 
     def tasks(self, step: DepthwiseStep) -> Dim:
         images, rows, positions, _ = step.out.shape

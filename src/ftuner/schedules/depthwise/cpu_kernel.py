@@ -37,16 +37,17 @@ from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.cpu.schedule import BLOCK, DepthwiseKernel
 from ftuner.core.expr import ACCUMULATOR, operands
+from ftuner.hardware.isa import InstructionSet
 from ftuner.schedules.depthwise.cpu_record import Depthwise
 
 
 def emit(
-    module: ir.Module, symbol: str, kernel: DepthwiseKernel, lanes: int, registers: int, fused: bool
+    module: ir.Module, symbol: str, kernel: DepthwiseKernel, lanes: int, isa: InstructionSet
 ) -> None:
-    """Add the kernel to a module. `registers`: vector registers of the ISA."""
+    """Add the kernel to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    _Emission(builder, function, kernel, lanes, registers, fused).emit()
+    _Emission(builder, function, kernel, lanes, isa).emit()
     builder.ret_void()
 
 
@@ -77,10 +78,10 @@ class _Channels:
 class _Emission:
     def __init__(
         self, builder: ir.IRBuilder, function: ir.Function, kernel: DepthwiseKernel, lanes: int,
-        registers: int, fused: bool,
+        isa: InstructionSet,
     ) -> None:  # fmt: skip
-        self._builder, self._kernel, self._fused = builder, kernel, fused
-        self._multiply_add = EMITTERS["fused" if fused else "separate"]
+        self._builder, self._kernel, self._isa = builder, kernel, isa
+        self._multiply_add = EMITTERS["fused" if isa.fused else "separate"]
         self._lanes, self._size = lanes, kernel.dtype.itemsize
         self._vector = ir.VectorType(scalar_type(kernel.dtype), lanes)
         buffers, dims, _, _, self._begin, self._end = function.args
@@ -96,7 +97,7 @@ class _Emission:
         kind = kernel.reduction or "sum"
         self._nothing = elements.neutral(kind, self._vector, kernel.dtype)
         self._dims = [slot(builder, dims, i) for i in range(Depthwise.SIZE + 2 * count)]
-        self._together = kernel.together(registers)
+        self._together = kernel.together(isa.vector_registers)
 
     def _dim(self, number: int) -> ir.Value:
         return self._dims[number]
@@ -189,15 +190,21 @@ class _Emission:
         low = minimum(self._builder, maximum(self._builder, low, first), last)
         return low, maximum(self._builder, minimum(self._builder, high, last), low)
 
-    def _channels(self, body: Callable[[_Channels], None]) -> None:
-        """`body` for each vector of channels."""
+    def _channels(self, body: Callable[[_Channels], None], checked: bool) -> None:
+        """`body` for each vector of channels. Where loads are `checked` in any case, it is emitted
+        once, if the ISA has masks."""
         builder, lanes = self._builder, self._lanes
 
         def vector(base: ir.Value, count: ir.Value | None) -> None:
             offset = builder.mul(base, const(self._size))
             body(_Channels(offset, base, mask_of(builder, count, lanes)))
 
-        by_vectors(builder, const(0), self._dim(Depthwise.CHANNELS), lanes, vector)
+        channels = self._dim(Depthwise.CHANNELS)
+        if not checked or not self._isa.masked:
+            by_vectors(builder, const(0), channels, lanes, vector)
+            return
+        with counted_loop(builder, const(0), channels, const(lanes)) as base:
+            vector(base, builder.sub(channels, base))
 
     def _load(
         self, address: ir.Value, channels: _Channels, inside: ir.Value | None = None
@@ -261,7 +268,7 @@ class _Emission:
             sums = carried_loop(builder, row.rows, values, window_row)[2:]
             self._finish(row, position, sums, channels, live)
 
-        self._channels(vector)
+        self._channels(vector, live is not None)
 
     def _elements(
         self, line: ir.Value, index: ir.Value, channels: _Channels, checked: bool
@@ -329,7 +336,7 @@ class _Emission:
                 env[operand.name] = splat(builder, scalar, self._lanes)
             else:
                 env[operand.name] = self._load(base, channels)
-        result = elements.emit(builder, self._kernel.epilogue, env, self._fused)
+        result = elements.emit(builder, self._kernel.epilogue, env, self._isa.fused)
         place = builder.mul(here, self._bytes(Depthwise.OUT_PIXEL))
         place = at(builder, at(builder, row.out, place), channels.offset)
         store_lanes(builder, result, place, self._size, channels.mask)

@@ -285,6 +285,7 @@ class CompiledStripes(CompiledStep):
             MemberSlot.TAIL: panels.n % nr,
             MemberSlot.COVERS: covers.buffer_info()[0],
             MemberSlot.TAIL_COVERS: tail_covers.buffer_info()[0],
+            MemberSlot.FINISH: compiled.products.compiled.functions.finish,
         }
         for slot, value in constants.items():
             records.constant(first + slot, value)

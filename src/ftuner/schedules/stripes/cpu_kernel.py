@@ -228,6 +228,7 @@ class _Emission:
         set_slot(builder, context, Context.A_STRIDE, a_row)
         set_slot(builder, context, Context.C_ROW_STRIDE, c_row)
         set_slot(builder, context, Context.WINDOW, self._dim(member, StripeMember.WINDOW))
+        set_slot(builder, context, Context.FINISH, self._dim(member, StripeMember.FINISH))
         for place in range(MAX_OPERANDS):
             # Another member has other operands.
             set_slot(builder, context, Context.OPERANDS + 2 * place, const(0))

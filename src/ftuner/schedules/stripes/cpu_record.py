@@ -59,6 +59,8 @@ class StripeMember:
     TAIL_COVERS = 19
     WINDOW = 20
     """The address of the `Window` that A is read through, or 0."""
-    OPERANDS = 21
+    FINISH = 21
+    """As in `Context`."""
+    OPERANDS = 22
     """Between rows of each operand of the epilogue."""
     SIZE = OPERANDS + MAX_OPERANDS

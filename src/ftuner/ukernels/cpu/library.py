@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ftuner.core.caching import cached_attribute
-from ftuner.core.cpu.common_epilogue import COMMON
+from ftuner.core.cpu.common_epilogue import COMMON, has_shared_code
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, WINDOW, RegisterTile, UKernel
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.product import ProductTypes
+from ftuner.core.product import ProductTypes, product_types
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.cpu.filters import (
     RegisterFunnel,
@@ -120,6 +120,23 @@ class Library:
     def _dot_tiles(self) -> list[RegisterTile]:
         return dot_tiles(self.isa, self.types, self.hardware.tuning)
 
+    @cached_attribute
+    def code(self) -> Library:
+        """The library that has the uKernels which this one runs."""
+        if self.epilogue == ACCUMULATOR or not has_shared_code(self.types, self.epilogue):
+            return self
+        return replace(self, epilogue=ACCUMULATOR)
+
+    @cached_attribute
+    def finisher(self) -> UKernel | None:
+        """What a function that applies the epilogue to stored tiles depends on; None if the
+        uKernels apply it."""
+        if self.code is self or self.epilogue == COMMON:
+            return None
+        types = product_types(self.types.c)
+        tile, name = RegisterTile(1, 1, 1), self.isa.name
+        return UKernel(tile, types, name, self.lanes, tail=True, epilogue=self.epilogue)
+
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths of full panels, in vectors."""
@@ -163,9 +180,9 @@ class Library:
         tiles = sorted(known, key=lambda t: t.mr)
         types = replace(self.types, b=b or self.types.b)
         epilogue = self.epilogue
-        if epilogue == ACCUMULATOR and b_layout == PACKED:
+        if has_shared_code(types, epilogue):
             # Those of layers, without operands: they are compiled once.
-            epilogue = COMMON
+            epilogue = COMMON if b_layout == PACKED else ACCUMULATOR
         kernels = tuple(
             UKernel(t, types, self.isa.name, self.lanes, a_layout, b_layout, tail, epilogue)
             for t in tiles

@@ -11,7 +11,7 @@ Accumulators are SSA values from the first multiply-add to the last store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from ftuner.codegen.llvm.ir.builder import (
     PTR,
     VOID,
     at,
+    call_address,
     const,
     pointer_slot,
     reserve,
@@ -43,7 +44,7 @@ from ftuner.codegen.llvm.kernels.matrix_tile import MatrixTile
 from ftuner.codegen.llvm.kernels.widen import WORD_BYTES
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
-from ftuner.core.cpu.common_epilogue import stages
+from ftuner.core.cpu.common_epilogue import has_shared_code, stages
 from ftuner.core.cpu.tile import WINDOW, UKernel
 from ftuner.core.dtype import UINT16
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
@@ -52,6 +53,9 @@ from ftuner.core.product import ProductTypes
 Sums = list[list[ir.Value]]
 """Vectors of a tile, row by row."""
 KERNEL_TYPE = ir.FunctionType(VOID, [PTR, PTR, PTR, PTR, I64, I64, I64, I64])
+FINISH_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64, I64, I64])
+"""`void finish(context, c, row, column, rows, columns)` applies an epilogue to what C holds. `row`
+and `column` place the corner `c`."""
 
 
 def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir.Function:
@@ -107,8 +111,6 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 valid = _valid_columns(builder, kernel, context)
                 sums = _as_stored(builder, kernel, sums)
                 finish(matrix.rows, sums=sums, c=rows, corner=place, valid=valid, masked=True)
-            if window is not None:
-                window.leave_tile()
         else:
             if of_levels:
                 sums = BlockLoop(builder, kernel, options, context).sums(a_tile, b_part, k)
@@ -116,15 +118,27 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 loop = KLoop(builder, kernel, options, context, window, steps)
                 sums = loop.sums(number, a_tile, b_part, k)
             sums = _as_stored(builder, kernel, sums)
-            if window is not None:
-                window.leave_tile()
             valid = _valid_columns(builder, kernel, context)
             with _rows_of_c(builder, kernel, context, c_rows, scratch, valid) as rows:
                 finish(kernel, sums=sums, c=rows, corner=corner, valid=valid, masked=isa.masked)
+        if has_shared_code(kernel.types, kernel.epilogue):
+            columns = _valid_columns(builder, kernel, context)
+            columns = columns or const(kernel.tile.vectors * kernel.lanes)
+            finish_stored(builder, context, c_tile, corner, const(kernel.mr), columns)
     if matrix is not None:
         matrix.release()
     builder.ret_void()
     return function
+
+
+def finish_stored(
+    builder: ir.IRBuilder, context: ir.Value, c: ir.Value, corner: tuple[ir.Value, ir.Value],
+    rows: ir.Value, columns: ir.Value,
+) -> None:  # fmt: skip
+    """Apply an epilogue that the code itself has not, if the context has one, to stored results."""
+    function = slot(builder, context, Context.FINISH)
+    with builder.if_then(builder.icmp_unsigned(">", function, const(1))):
+        call_address(builder, FINISH_TYPE, function, [context, c, *corner, rows, columns])
 
 
 def _valid_columns(builder: ir.IRBuilder, kernel: UKernel, context: ir.Value) -> ir.Value | None:
@@ -186,18 +200,10 @@ def finish_tile(
     less than the width, C is a scratch tile and operands are read through scratch too.
     """
     types, size = kernel.types, kernel.types.c.itemsize
-    access = _Access(builder, kernel, valid if masked else None)
-    addresses = [
-        [
-            at(
-                builder,
-                at(builder, c.first, builder.mul(c.stride, const(i))),
-                v * kernel.lanes * size,
-            )
-            for v in range(kernel.tile.vectors)
-        ]
-        for i in range(kernel.mr)
-    ]
+    access = Access(builder, kernel, valid if masked else None)
+    rows = [at(builder, c.first, builder.mul(c.stride, const(i))) for i in range(kernel.mr)]
+    offsets = range(0, kernel.tile.vectors * kernel.lanes * size, kernel.lanes * size)
+    addresses = [[at(builder, row, offset) for offset in offsets] for row in rows]
 
     if types.c == types.finished:
         accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE), const(0))
@@ -214,10 +220,10 @@ def finish_tile(
             ],
         )
     if kernel.epilogue != ACCUMULATOR:
-        last = builder.icmp_signed("!=", slot(builder, context, Context.FINISH), const(0))
+        last = builder.icmp_signed("==", slot(builder, context, Context.FINISH), const(1))
         given = sums
         slots = slot_address(builder, context, Context.OPERANDS)
-        place = _Place(slots, *corner, access, None if masked else valid, fused)
+        place = Place(slots, *corner, access, None if masked else valid, fused)
         sums = _if(builder, last, given, lambda: _finished(builder, kernel, place, given))
     for values, pointers in zip(sums, addresses, strict=True):
         for v, (value, pointer) in enumerate(zip(values, pointers, strict=True)):
@@ -231,7 +237,7 @@ def _as_c(builder: ir.IRBuilder, value: ir.Value, types: ProductTypes) -> ir.Val
     return cast(builder, value, types.finished, types.c)
 
 
-class _Access:
+class Access:
     """Loads and stores of a tile's vectors; of the last one only lanes that exist, if `valid`
     columns are given. Masks follow from `valid` when the code runs."""
 
@@ -258,41 +264,44 @@ class _Access:
         return self._mask if v == self._last else None
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Where a tile is in C, and how it reads the operands of the epilogue."""
 
     operand_slots: ir.Value
     """The address and the stride of each."""
     row: ir.Value
     column: ir.Value
-    access: _Access
+    access: Access
     valid: ir.Value | None
     """Columns that exist, for tails that read operands through scratch."""
     fused: bool
     """Whether the ISA has fused multiply-adds."""
 
 
-def _finished(builder: ir.IRBuilder, kernel: UKernel, place: _Place, sums: Sums) -> Sums:
+def _finished(builder: ir.IRBuilder, kernel: UKernel, place: Place, sums: Sums) -> Sums:
     """The epilogue of every vector of a tile; of stages, those whose first operand is there."""
-    numbers = {operand.name: i for i, operand in enumerate(operands(kernel.epilogue))}
     of_common = stages(kernel.epilogue)
     if not of_common:
-        return _applied(builder, kernel, kernel.epilogue, numbers, place, sums)
+        return applied(builder, kernel, kernel.epilogue, place, sums)
+    numbers = _numbers(kernel)
     for stage in of_common:
         given, first = sums, min(numbers[operand.name] for operand in operands(stage))
         pointer = pointer_slot(builder, place.operand_slots, 2 * first)
         sums = _if(
             builder, builder.icmp_unsigned("!=", pointer, ir.Constant(PTR, None)), given,
-            partial(_applied, builder, kernel, stage, numbers, place, given),
+            partial(applied, builder, kernel, stage, place, given),
         )  # fmt: skip
     return sums
 
 
-def _applied(
-    builder: ir.IRBuilder, kernel: UKernel, expr: Expr, numbers: Mapping[str, int], place: _Place,
-    sums: Sums,
-) -> Sums:  # fmt: skip
-    """An expression of every vector of a tile. `numbers`: of the operands, by name."""
+def _numbers(kernel: UKernel) -> dict[str, int]:
+    """The numbers of the operands of an epilogue, by name."""
+    return {operand.name: i for i, operand in enumerate(operands(kernel.epilogue))}
+
+
+def applied(builder: ir.IRBuilder, kernel: UKernel, expr: Expr, place: Place, sums: Sums) -> Sums:
+    """The epilogue of a uKernel, or a part of it, of every vector of a tile."""
+    numbers = _numbers(kernel)
     dtype, lanes = kernel.types.finished, kernel.lanes
     size, element = dtype.itemsize, scalar_type(dtype)
     operand_slots, row, column, access, valid, fused = place
@@ -325,18 +334,23 @@ def _applied(
     }
     done = []
     for i, values in enumerate(sums):
+        at_row = {
+            name: (kind, at(builder, base, builder.mul(stride, const(i))))
+            for name, (kind, base, stride) in sources.items()
+            if kind != "column"
+        }
+        of_row = {
+            name: splat(builder, builder.load(address, typ=element, align=size), lanes)
+            for name, (kind, address) in at_row.items()
+            if kind == "row"
+        }
         results = []
         for v, value in enumerate(values):
-            env = {ACCUMULATOR.name: value}
-            for name, (kind, base, stride) in sources.items():
-                if kind == "column":
-                    env[name] = columns[name][v]
-                    continue
-                at_row = at(builder, base, builder.mul(stride, const(i)))
-                if kind == "row":
-                    env[name] = splat(builder, _load(builder, at_row, element, size), lanes)
-                else:
-                    env[name] = access.load(at(builder, at_row, v * lanes * size), v)
+            env = {ACCUMULATOR.name: value, **of_row}
+            env |= {name: vectors[v] for name, vectors in columns.items()}
+            for name, (kind, address) in at_row.items():
+                if kind == "matrix":
+                    env[name] = access.load(at(builder, address, v * lanes * size), v)
             results.append(emit(builder, expr, env, fused))
         done.append(results)
     return done
@@ -360,7 +374,3 @@ def _if(
             row.append(phi)
         merged.append(row)
     return merged
-
-
-def _load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, align: int) -> ir.Value:
-    return builder.load(address, typ=kind, align=align)

@@ -25,10 +25,11 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
 )
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
-from ftuner.codegen.llvm.kernels.product import finish_tile
+from ftuner.codegen.llvm.kernels.product import finish_stored, finish_tile
 from ftuner.codegen.llvm.native.driver import REDUCE_TYPE
 from ftuner.codegen.llvm.native.records import Call, Context, Plan
 from ftuner.codegen.llvm.native.symbols import reduce_symbol
+from ftuner.core.cpu.common_epilogue import has_shared_code
 from ftuner.core.cpu.tile import MAX_OPERANDS, RegisterTile, UKernel
 
 
@@ -47,7 +48,7 @@ def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
     scratch, total = reserve(builder, vector), reserve(builder, vector)
     set_slot(builder, context, Context.ACCUMULATE, slot(builder, plan, Plan.ACCUMULATE))
-    set_slot(builder, context, Context.FINISH, const(1))
+    set_slot(builder, context, Context.FINISH, slot(builder, plan, Plan.FINISH))
     for i in range(MAX_OPERANDS):
         address = slot(builder, call, Call.OPERANDS + i)
         set_slot(builder, context, Context.OPERANDS + 2 * i, address)
@@ -59,6 +60,7 @@ def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
     first_part = at(builder, workspace, slot(builder, plan, Plan.PARTIAL_OFFSET))
     c = pointer_slot(builder, call, Call.C)
     c_stride = slot(builder, plan, Plan.C_ROW_STRIDE)
+    set_slot(builder, context, Context.C_ROW_STRIDE, c_stride)
     row_bytes = builder.mul(n, const(size))
 
     with (
@@ -84,4 +86,8 @@ def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
         sums = [[builder.load(total, typ=vector)]]
         finish_tile(builder, kernel, fused, context, sums, own, (row, column), valid)
         copy_rows(builder, types, own, given, const(1), valid)
+    if has_shared_code(kernel.types, kernel.epilogue):
+        done = at(builder, c, builder.mul(first_row, c_stride))
+        rows = builder.sub(last_row, first_row)
+        finish_stored(builder, context, done, (first_row, const(0)), rows, n)
     builder.ret_void()

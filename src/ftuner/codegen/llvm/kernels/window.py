@@ -19,6 +19,8 @@ from ftuner.codegen.llvm.ir.builder import (
     I1,
     I32,
     I64,
+    PTR,
+    VOID,
     at,
     const,
     maximum,
@@ -27,6 +29,7 @@ from ftuner.codegen.llvm.ir.builder import (
     pointer_slot,
     reserve,
     slot,
+    slot_address,
     splat,
 )
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
@@ -35,59 +38,111 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context,
 
 _FAR = 1 << 62
 """Beyond all indices."""
+_LANES = 16
+"""Rows that there is memory for; more if a tile has more."""
+_VECTORS = 2 * 64
+"""Bytes of the numbers of a tile, before the vectors by rows."""
 
 
-class WindowRows:
-    """The rows of the current tile, and where the current element of their windows is."""
+class _Coordinates:
+    """Where the windows of a tile's rows begin in x. They are found by functions of the module,
+    once for each tile, so that each uKernel does not have a copy."""
 
     def __init__(
-        self, builder: ir.IRBuilder, context: ir.Value, a: ir.Value, row: ir.Value, mr: int,
-        item_bytes: int,
-    ) -> None:  # fmt: skip
-        """`row`: the number of the first row of the first tile; `a`: the address of x;
-        `item_bytes`: of an element of x."""
-        self._builder, self._mr = builder, mr
-        record = pointer_slot(builder, context, Context.WINDOW)
+        self, builder: ir.IRBuilder, record: ir.Value, state: ir.Value, lanes: int
+    ) -> None:
+        """`state`: memory of `size(lanes)` bytes; `lanes`: rows that it has room for."""
+        self._builder, self._room = builder, lanes
 
         def three(first: int) -> list[ir.Value]:
             return [slot(builder, record, first + axis) for axis in range(WINDOW_AXES)]
 
-        self._extents, self._outputs = three(Window.EXTENTS), three(Window.OUTPUTS)
-        self._kernel, self._strides = three(Window.KERNEL), three(Window.STRIDES)
-        self._dilations, self._begin = three(Window.DILATIONS), three(Window.BEGIN)
-        self._bytes = three(Window.AXIS_BYTES)
-        self._image_bytes = slot(builder, record, Window.IMAGE_BYTES)
+        def places(first: int, count: int = WINDOW_AXES) -> list[ir.Value]:
+            return [slot_address(builder, state, first + i) for i in range(count)]
+
+        self.strides, self.bytes = three(Window.STRIDES), three(Window.AXIS_BYTES)
+        self.taps = three(Window.KERNEL)
+        """Elements of the window along each axis."""
         self.run = slot(builder, record, Window.RUN)
-        run_bytes = builder.mul(self.run, const(item_bytes))
-        self._scattered = builder.icmp_signed(">", self._bytes[-1], run_bytes)
-        """Whether neighbouring elements of the window are apart in memory, as those of a group of
-        channels are: the hardware's prefetcher does not follow them."""
-        self._tile_bytes = builder.mul(const(mr), builder.mul(self._strides[-1], self._bytes[-1]))
-        """From a row to the same row of the next tile, if that is on the same line."""
-        zeros = pointer_slot(builder, record, Window.ZEROS)
-        self._zeros = builder.sub(builder.ptrtoint(zeros, I64), builder.ptrtoint(a, I64))
-        lanes = 1 << (mr - 1).bit_length()
-        self._lanes = lanes
+        self._outputs, self._begin = three(Window.OUTPUTS), three(Window.BEGIN)
+        self._image_bytes = slot(builder, record, Window.IMAGE_BYTES)
         self._narrow, self._wide = ir.VectorType(I32, lanes), ir.VectorType(I64, lanes)
-        self._first = [reserve(builder, self._narrow) for _ in range(WINDOW_AXES)]
+        self._at = places(0, WINDOW_AXES + 1)
+        """The image and the output coordinates of the first row of the next tile."""
+        self.begins = places(4)
+        """The element of the window that k begins with."""
+        self.least, self.most = places(7), places(10)
+        """For each axis, the least and the largest index in `first`."""
+        vectors = at(builder, state, _VECTORS)
+        self.first = [at(builder, vectors, axis * lanes * 4) for axis in range(WINDOW_AXES)]
         """For each axis and row, the index of the window's first element."""
-        self._base = reserve(builder, self._wide)
+        self.base = at(builder, vectors, WINDOW_AXES * lanes * 4)
         """For each row, bytes from x to the window's first element."""
-        self._distances = reserve(builder, self._wide)
-        """The same to the current element, where it is outside x for some row."""
-        self._least = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
-        """For each axis, the least index in `_first`."""
-        self._most = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
-        self._current = self._distances
-        """The distances that the current element is read by."""
-        self._at = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES + 1)]
-        """The image and the output coordinates of the tile's first row."""
-        self._tap = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
+
+    @staticmethod
+    def size(lanes: int) -> int:
+        """Bytes of memory."""
+        return _VECTORS + lanes * (WINDOW_AXES * 4 + 8)
+
+    def begin(self, row: ir.Value, k_begin: ir.Value) -> None:
+        """Go to the first tile, and note the element that k begins with."""
         self._find(row)
-        self._first_tap(slot(builder, context, Context.K_BEGIN))
+        self._first_tap(k_begin)
+
+    def enter_tile(self, mr: ir.Value) -> None:
+        """Find the coordinates of all rows of a tile; the next tile follows."""
+        builder = self._builder
+        last = self._value(self._at[WINDOW_AXES])
+        fits = builder.icmp_signed("<=", builder.add(last, mr), self._outputs[-1])
+        with builder.if_else(fits, likely=True) as (one_line, several):
+            with one_line:
+                coordinates = [self._value(place) for place in self._at]
+                indices, base = self._window(coordinates)
+                numbers = ir.Constant(self._wide, list(range(self._room)))
+                step = builder.mul(self.strides[-1], self.bytes[-1])
+                steps = builder.mul(numbers, splat(builder, step, self._room))
+                builder.store(
+                    builder.add(splat(builder, base, self._room), steps),
+                    self.base,
+                    align=SLOT_BYTES,
+                )
+                for axis, index in enumerate(indices):
+                    vector = splat(builder, builder.trunc(index, I32), self._room)
+                    last_index = index
+                    if axis == WINDOW_AXES - 1:
+                        reach = builder.mul(self.strides[-1], builder.sub(mr, const(1)))
+                        last_index = builder.add(index, reach)
+                        stride = builder.trunc(self.strides[-1], I32)
+                        narrow = ir.Constant(self._narrow, list(range(self._room)))
+                        strides = splat(builder, stride, self._room)
+                        vector = builder.add(vector, builder.mul(narrow, strides))
+                    builder.store(vector, self.first[axis], align=SLOT_BYTES)
+                    builder.store(index, self.least[axis])
+                    builder.store(last_index, self.most[axis])
+            with several:
+                here = [reserve(builder, I64, SLOT_BYTES) for _ in self._at]
+                for source, target in zip(self._at, here, strict=True):
+                    builder.store(self._value(source), target)
+                for least, most in zip(self.least, self.most, strict=True):
+                    builder.store(const(_FAR), least)
+                    builder.store(const(-_FAR), most)
+                with counted_loop(builder, const(0), mr) as row:
+                    indices, base = self._window([self._value(place) for place in here])
+                    builder.store(base, self._lane(self.base, row, I64))
+                    for axis, index in enumerate(indices):
+                        place = self._lane(self.first[axis], row, I32)
+                        builder.store(builder.trunc(index, I32), place)
+                        least, most = self.least[axis], self.most[axis]
+                        builder.store(minimum(builder, self._value(least), index), least)
+                        builder.store(maximum(builder, self._value(most), index), most)
+                    self._move(here, const(1))
+        self._move(self._at, mr)
+
+    def _value(self, place: ir.Value) -> ir.Value:
+        return self._builder.load(place, typ=I64)
 
     def _find(self, row: ir.Value) -> None:
-        """Set the coordinates of a row."""
+        """Set the coordinates of the first tile's first row."""
         builder = self._builder
         for axis in reversed(range(WINDOW_AXES)):
             builder.store(builder.urem(row, self._outputs[axis]), self._at[1 + axis])
@@ -97,63 +152,13 @@ class WindowRows:
     def _first_tap(self, k_begin: ir.Value) -> None:
         """Note the element of the window that k begins with."""
         builder = self._builder
-        self._begins = [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)]
-        for place in self._begins:
+        for place in self.begins:
             builder.store(const(0), place)
         with builder.if_then(builder.icmp_signed("!=", k_begin, const(0)), likely=False):
             number = builder.udiv(k_begin, self.run)
             for axis in reversed(range(WINDOW_AXES)):
-                builder.store(builder.urem(number, self._kernel[axis]), self._begins[axis])
-                number = builder.udiv(number, self._kernel[axis])
-
-    def _value(self, place: ir.Value) -> ir.Value:
-        return self._builder.load(place, typ=I64)
-
-    def enter_tile(self) -> None:
-        """Find the coordinates of all rows of the tile, and go to the first element of windows."""
-        builder, mr = self._builder, self._mr
-        for tap, begin in zip(self._tap, self._begins, strict=True):
-            builder.store(self._value(begin), tap)
-        last = self._value(self._at[WINDOW_AXES])
-        fits = builder.icmp_signed("<=", builder.add(last, const(mr)), self._outputs[-1])
-        with builder.if_else(fits, likely=True) as (one_line, several):
-            with one_line:
-                coordinates = [self._value(place) for place in self._at]
-                indices, base = self._window(coordinates)
-                numbers = ir.Constant(self._wide, list(range(self._lanes)))
-                step = builder.mul(self._strides[-1], self._bytes[-1])
-                steps = builder.mul(numbers, splat(builder, step, self._lanes))
-                builder.store(builder.add(splat(builder, base, self._lanes), steps), self._base)
-                for axis, index in enumerate(indices):
-                    vector = splat(builder, builder.trunc(index, I32), self._lanes)
-                    last_index = index
-                    if axis == WINDOW_AXES - 1:
-                        reach = builder.mul(self._strides[-1], const(mr - 1))
-                        last_index = builder.add(index, reach)
-                        stride = builder.trunc(self._strides[-1], I32)
-                        narrow = ir.Constant(self._narrow, list(range(self._lanes)))
-                        strides = splat(builder, stride, self._lanes)
-                        vector = builder.add(vector, builder.mul(narrow, strides))
-                    builder.store(vector, self._first[axis])
-                    builder.store(index, self._least[axis])
-                    builder.store(last_index, self._most[axis])
-            with several:
-                here = [reserve(builder, I64, SLOT_BYTES) for _ in self._at]
-                for source, target in zip(self._at, here, strict=True):
-                    builder.store(self._value(source), target)
-                for least, most in zip(self._least, self._most, strict=True):
-                    builder.store(const(_FAR), least)
-                    builder.store(const(-_FAR), most)
-                with counted_loop(builder, 0, const(mr)) as row:
-                    indices, base = self._window([self._value(place) for place in here])
-                    builder.store(base, self._lane(self._base, row, I64))
-                    for axis, index in enumerate(indices):
-                        place = self._lane(self._first[axis], row, I32)
-                        builder.store(builder.trunc(index, I32), place)
-                        least, most = self._least[axis], self._most[axis]
-                        builder.store(minimum(builder, self._value(least), index), least)
-                        builder.store(maximum(builder, self._value(most), index), most)
-                    self._move(here, const(1))
+                builder.store(builder.urem(number, self.taps[axis]), self.begins[axis])
+                number = builder.udiv(number, self.taps[axis])
 
     def _lane(self, vector: ir.Value, number: ir.Value, element: ir.Type) -> ir.Value:
         return self._builder.gep(vector, [number], source_etype=element)
@@ -165,15 +170,11 @@ class WindowRows:
         base = builder.mul(image, self._image_bytes)
         indices = []
         for axis in range(WINDOW_AXES):
-            index = builder.mul(position[axis], self._strides[axis])
+            index = builder.mul(position[axis], self.strides[axis])
             index = builder.sub(index, self._begin[axis])
             indices.append(index)
-            base = builder.add(base, builder.mul(index, self._bytes[axis]))
+            base = builder.add(base, builder.mul(index, self.bytes[axis]))
         return indices, base
-
-    def leave_tile(self) -> None:
-        """Move to the next tile."""
-        self._move(self._at, const(self._mr))
 
     def _move(self, at: list[ir.Value], rows: ir.Value) -> None:
         """Move coordinates on by some rows."""
@@ -211,6 +212,72 @@ class WindowRows:
         builder.branch(head)
         builder.position_at_end(after)
 
+
+class WindowRows:
+    """The rows of the current tile, and where the current element of their windows is."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, context: ir.Value, a: ir.Value, row: ir.Value, mr: int,
+        item_bytes: int,
+    ) -> None:  # fmt: skip
+        """`row`: the number of the first row of the first tile; `a`: the address of x;
+        `item_bytes`: of an element of x."""
+        self._builder, self._mr = builder, mr
+        self._record = record = pointer_slot(builder, context, Context.WINDOW)
+        self._lanes = lanes = 1 << (mr - 1).bit_length()
+        self._room = room = max(lanes, _LANES)
+        self._state = reserve(builder, ir.ArrayType(I64, _Coordinates.size(room) // SLOT_BYTES))
+        self._tile = tile = _Coordinates(builder, record, self._state, room)
+        self.run = tile.run
+
+        def three(first: int) -> list[ir.Value]:
+            return [slot(builder, record, first + axis) for axis in range(WINDOW_AXES)]
+
+        self._extents, self._dilations = three(Window.EXTENTS), three(Window.DILATIONS)
+        run_bytes = builder.mul(self.run, const(item_bytes))
+        self._scattered = builder.icmp_signed(">", tile.bytes[-1], run_bytes)
+        """Whether neighbouring elements of the window are apart in memory, as those of a group of
+        channels are: the hardware's prefetcher does not follow them."""
+        self._tile_bytes = builder.mul(const(mr), builder.mul(tile.strides[-1], tile.bytes[-1]))
+        """From a row to the same row of the next tile, if that is on the same line."""
+        zeros = pointer_slot(builder, record, Window.ZEROS)
+        self._zeros = builder.sub(builder.ptrtoint(zeros, I64), builder.ptrtoint(a, I64))
+        self._narrow, self._wide = ir.VectorType(I32, lanes), ir.VectorType(I64, lanes)
+        self._distances = reserve(builder, self._wide)
+        """For each row, bytes from x to the current element, where it is outside x for some row."""
+        self._current = self._distances
+        """The distances that the current element is read by."""
+        self._tap, self._least, self._most = (
+            [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)] for _ in range(3)
+        )
+        """The current element, and copies of what `_Coordinates` has, which stay in registers."""
+        self._call("begin", row, slot(builder, context, Context.K_BEGIN))
+
+    def enter_tile(self) -> None:
+        """Find where the windows of the next tile begin, and go to their first element."""
+        self._call("enter_tile", const(self._mr))
+        found = *self._tile.begins, *self._tile.least, *self._tile.most
+        for place, source in zip((*self._tap, *self._least, *self._most), found, strict=True):
+            self._builder.store(self._value(source), place)
+
+    def _call(self, method: str, *arguments: ir.Value) -> None:
+        """Call the function of the module that does a method of `_Coordinates`."""
+        module, name = self._builder.module, f"window_{method}_{self._room}"
+        function = module.globals.get(name)
+        if function is None:
+            kinds = [PTR, PTR, *(value.type for value in arguments)]
+            function = ir.Function(module, ir.FunctionType(VOID, kinds), name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            record, state, *given = function.args
+            builder = ir.IRBuilder(function.append_basic_block("entry"))
+            getattr(_Coordinates(builder, record, state, self._room), method)(*given)
+            builder.ret_void()
+        self._builder.call(function, [self._record, self._state, *arguments])
+
+    def _value(self, place: ir.Value) -> ir.Value:
+        return self._builder.load(place, typ=I64)
+
     def point(self, a: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Go to the next element of the window: what its distances count from, which is x at `a` or
         an address in it; and whether it is outside x for all rows."""
@@ -222,7 +289,7 @@ class WindowRows:
         moved: ir.Value = const(0)
         all_inside, all_outside = ir.Constant(I1, 1), ir.Constant(I1, 0)
         for axis, offset in enumerate(offsets):
-            moved = builder.add(moved, builder.mul(offset, self._bytes[axis]))
+            moved = builder.add(moved, builder.mul(offset, self._tile.bytes[axis]))
             least = builder.add(self._value(self._least[axis]), offset)
             most = builder.add(self._value(self._most[axis]), offset)
             begins = builder.icmp_signed(">=", least, const(0))
@@ -234,7 +301,9 @@ class WindowRows:
         with builder.if_then(builder.not_(builder.or_(all_inside, all_outside)), likely=False):
             self._check(offsets, moved)
         # Opaque, or LLVM would keep all distances in vectors and take elements out of them.
-        self._current = opaque(builder, builder.select(all_inside, self._base, self._distances))
+        self._current = opaque(
+            builder, builder.select(all_inside, self._tile.base, self._distances)
+        )
         with builder.if_then(builder.and_(self._scattered, all_inside)):
             later = at(builder, a, builder.add(moved, self._tile_bytes))
             for row in range(self._mr):
@@ -247,12 +316,12 @@ class WindowRows:
         builder, lanes = self._builder, self._lanes
         valid: ir.Value | None = None
         for axis, offset in enumerate(offsets):
-            index = builder.load(self._first[axis], typ=self._narrow)
+            index = builder.load(self._tile.first[axis], typ=self._narrow, align=SLOT_BYTES)
             index = builder.add(index, splat(builder, builder.trunc(offset, I32), lanes))
             extent = splat(builder, builder.trunc(self._extents[axis], I32), lanes)
             inside = builder.icmp_unsigned("<", index, extent)
             valid = inside if valid is None else builder.and_(valid, inside)
-        base = builder.load(self._base, typ=self._wide)
+        base = builder.load(self._tile.base, typ=self._wide, align=SLOT_BYTES)
         distances = builder.add(base, splat(builder, moved, lanes))
         distances = builder.select(valid, distances, splat(builder, self._zeros, lanes))
         builder.store(distances, self._distances)
@@ -261,15 +330,15 @@ class WindowRows:
         builder = self._builder
         tap = builder.add(taps[2], const(1))
         builder.store(tap, self._tap[2])
-        with builder.if_then(builder.icmp_signed("==", tap, self._kernel[2])):
+        with builder.if_then(builder.icmp_signed("==", tap, self._tile.taps[2])):
             builder.store(const(0), self._tap[2])
             tap = builder.add(taps[1], const(1))
             builder.store(tap, self._tap[1])
-            with builder.if_then(builder.icmp_signed("==", tap, self._kernel[1])):
+            with builder.if_then(builder.icmp_signed("==", tap, self._tile.taps[1])):
                 builder.store(const(0), self._tap[1])
                 builder.store(builder.add(taps[0], const(1)), self._tap[0])
 
     def __getitem__(self, row: int) -> ir.Value:
         """Bytes to where a row of the tile reads the current element of its window."""
-        place = self._lane(self._current, const(row), I64)
+        place = self._builder.gep(self._current, [const(row)], source_etype=I64)
         return self._builder.load(place, typ=I64)

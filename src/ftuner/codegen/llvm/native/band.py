@@ -172,9 +172,10 @@ class _Band:
                 steps = minimum(builder, kc, builder.sub(k_end, begin))
                 is_first = builder.icmp_signed("==", k_block, const(0))
                 is_last = builder.icmp_signed("==", k_block, builder.sub(k_blocks, const(1)))
-                finish = builder.and_(is_last, whole)
+                finish = slot(builder, plan, Plan.FINISH)
+                finish = builder.select(builder.and_(is_last, whole), finish, const(0))
                 self._set(Context.ACCUMULATE, builder.select(is_first, accumulate, const(1)))
-                self._set(Context.FINISH, builder.zext(finish, I64))
+                self._set(Context.FINISH, finish)
                 self._set(Context.K_BEGIN, begin)
                 self._block(_Block(first, end, last_block, begin, steps), c, c_stride)
 

@@ -102,7 +102,9 @@ class Plan:
     ROWS = 23
     """Rows of A; of a plan for a range of rows, those that it was made for."""
     C_ITEMSIZE = 24
-    OPERAND_STRIDES = 25
+    FINISH = 25
+    """As in `Context`, on the last block of k."""
+    OPERAND_STRIDES = 26
     WORKER_RECORDS = OPERAND_STRIDES + MAX_OPERANDS
 
 
@@ -283,7 +285,8 @@ class Context:
     VALID_COLUMNS = 4
     ACCUMULATE = 5
     FINISH = 6
-    """1 on the last block of k: apply the epilogue."""
+    """0 before the last block of k. On it 1, so that the uKernel applies the epilogue that it has,
+    or the address of a `FINISH_TYPE` that applies another one to each tile that was stored."""
     NEXT_B = 7
     """Address that the first tile prefetches into L2: its part of the next panel, or of B of the
     next batch element."""

@@ -66,6 +66,11 @@ def widen_symbol(types: ProductTypes) -> str:
     return f"ftuner_widen_{types.b}_to_{types.a}"
 
 
+def finish_symbol(like: UKernel) -> str:
+    """The symbol of the function that applies the epilogue of a uKernel to stored tiles."""
+    return f"finish_{like.types.c}_{like.isa}_{epilogue_digest(like.epilogue)}"
+
+
 def reduce_symbol(like: UKernel) -> str:
     """The symbol of the reduction of partial products for a uKernel's dtypes, ISA and epilogue."""
     return f"reduce_{like.types}_{like.isa}_{epilogue_digest(like.epilogue)}"

@@ -20,6 +20,7 @@ from ftuner.codegen.llvm.native.symbols import (
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
     call_symbol,
+    finish_symbol,
     known_call_symbol,
     pack_symbol,
     reduce_symbol,
@@ -111,6 +112,12 @@ def reduce_bundle(like: UKernel, fused: bool) -> Bundle:
         inlines=False,
         size=like.tile.accumulators,
     )
+
+
+def finish_bundle(like: UKernel, isa: InstructionSet) -> Bundle:
+    """The function that applies the epilogue of a uKernel of one vector to stored tiles."""
+    emitter = "ftuner.codegen.llvm.kernels.finish"
+    return Bundle(emitter, (like, isa), (finish_symbol(like),), size=like.lanes)
 
 
 def widen_bundle(types: ProductTypes, lanes: int, isa: InstructionSet) -> Bundle:
