@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ftuner.core.dtype import INT8, UINT8
+from ftuner.core.expr import is_expensive
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.algebra import apply
-from ftuner.graph.fused_nest import is_expensive
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value, building, writing_to
 from ftuner.graph.operator import reference_results
 from ftuner.graph.operators import OPERATORS

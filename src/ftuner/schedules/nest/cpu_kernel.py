@@ -65,7 +65,6 @@ MOST_WRITTEN_OUT = 16
 rest of a kernel's, and a round of a loop takes as long as several elements."""
 
 
-
 class _Emission(Frame):
     """Emits one function."""
 
