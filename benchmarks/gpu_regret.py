@@ -48,8 +48,7 @@ def _estimates(candidate: Candidate, problem: ProductProblem) -> Iterator[Candid
         for talls in candidate.heights(tiles):
             yield candidate.estimate(talls, tiles - talls * ratio, 1)
         return
-    columns = -(-problem.n // candidate.tiles[0].bn)
-    for split_k in candidate.split_k_choices(tiles * columns * problem.batch):
+    for split_k in candidate.split_k_choices(tiles):
         yield candidate.estimate(tiles, 0, split_k)
 
 

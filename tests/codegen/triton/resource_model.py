@@ -5,9 +5,9 @@ from __future__ import annotations
 from ftuner.codegen.triton.targets import Resources
 from ftuner.core.gpu.tile import ProductKernel
 
-MOST_REGISTERS = {32: 255, 64: 256}
-"""Most registers of a thread, by threads of a warp: by the instruction set of NVIDIA's chips, and
-of AMD's with two waves per SIMD."""
+MOST_REGISTERS = {32: 255, 64: 512}
+"""Most registers of a thread, by threads of a warp, by the instruction sets: of NVIDIA's chips, and
+of AMD's, for a wave that is alone on its SIMD."""
 FEW_SPILLED_BYTES = 32
 """Spills that are tolerated: ptxas spills some loop counters even of threads that use far fewer
 registers than the limit."""

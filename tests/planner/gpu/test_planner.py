@@ -100,7 +100,7 @@ def test_more_work_takes_longer(name: str) -> None:
         seconds = planner.estimate(planner.plan(ProductProblem(m, n, k, batch))).seconds
         for larger in ((10 * m, n, k, batch), (m, 10 * n, k, batch), (m, n, 10 * k, batch),
                        (m, n, k, 10 * batch)):  # fmt: skip
-            assert planner.estimate(planner.plan(ProductProblem(*larger))).seconds >= 0.97 * seconds
+            assert planner.estimate(planner.plan(ProductProblem(*larger))).seconds >= 0.9 * seconds
 
 
 @pytest.mark.parametrize("name", ["h200", "a100-sxm-80gb", "rtx4090", "v100"])

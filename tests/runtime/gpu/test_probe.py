@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from ftuner.codegen.triton.microbenchmarks import READ_AT_ONCE, reads_source
+from ftuner.core.dtype import BFLOAT16
+from ftuner.cost.gpu.product import chip_of
+from ftuner.cost.gpu.tile import sustained_flops_per_s
 from ftuner.errors import HardwareError
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.runtime.gpu.kernels import Kernel
@@ -31,6 +34,7 @@ RATES = Rates(4.3e12, 5.9e12, 1.6e-6, {"bfloat16": 7.9e14})
         ("NVIDIA GeForce RTX 3090", "sm_86", "rtx3090"),
         ("NVIDIA GeForce RTX 4090", "sm_89", "rtx4090"),
         ("NVIDIA L40S", "sm_89", "l40s"),
+        ("NVIDIA L4", "sm_89", "l4"),
         ("Tesla V100-SXM2-16GB", "sm_70", "v100"),
     ],
 )
@@ -68,3 +72,23 @@ def test_what_is_told_and_measured_counts() -> None:
         found.matrix_flops_per_s["float16"] == nearest_recorded(H200).matrix_flops_per_s["float16"]
     )
     assert from_document(to_document(found)) == found
+
+
+def test_what_is_measured_is_not_discounted_again() -> None:
+    """A probe that measures what the recorded chip sustains gives the same sustained rates."""
+    like = nearest_recorded(H200)
+    tuning = like.tuning
+    rates = Rates(
+        tuning.sustained_dram_share * like.dram_bandwidth_bytes_per_s,
+        like.l2_bandwidth_bytes_per_s,
+        like.launch_s,
+        {name: tuning.sustained_matrix_share * x for name, x in like.matrix_flops_per_s.items()},
+    )
+    found = hardware_of(H200, rates)
+    for multiply in ("float16", "bfloat16", "tf32", "tf32x3", "float32"):
+        assert sustained_flops_per_s(found, multiply) == pytest.approx(
+            sustained_flops_per_s(like, multiply)
+        )
+    assert chip_of(found, BFLOAT16).dram_bytes_per_s == pytest.approx(
+        chip_of(like, BFLOAT16).dram_bytes_per_s
+    )

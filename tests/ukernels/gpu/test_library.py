@@ -25,9 +25,9 @@ def test_libraries(name, dtype, multiply) -> None:  # type: ignore[no-untyped-de
     assert len(funnel.kept) + sum(len(p.tiles) for p in funnel.pruned) == funnel.enumerated
     assert all(p.name and p.reason for p in funnel.pruned)
     # Where vector units are faster, parts in tf32 need no large tiles.
-    assert 6 <= len(library.tiles) <= 14 or multiplied_on(hardware, "float32") != multiply
+    assert 5 <= len(library.tiles) <= 14 or multiplied_on(hardware, "float32") != multiply
     # One row alone is no reason for a tall tile.
-    assert min(tile.bm for tile in library.tiles) == 16
+    assert min(tile.bm for tile in library.tiles) <= 32
     for tile in (*library.tiles, *(low for _, low in library.pairs)):
         cost = library.cost(tile)
         assert cost.blocks >= 1

@@ -7,7 +7,7 @@ first, `ceil(u1 / S)` of them and `ceil(u / S) - ceil(u1 / S)` lower ones. That 
 excess over an even share is the tail of the last wave.
 
     seconds = overlapped_seconds(max(issue, shared) + stall + tail, l2, dram)
-              + fill + store + reduce + launch
+              + fill + store + reduce + absent + launch
 
 L2 is read once for each tile's rows of A and columns of B, by all multiprocessors together. DRAM is
 read again for what L2 could not keep: blocks of `swizzle` row tiles are walked column by
@@ -25,9 +25,11 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
+from ftuner.core.gpu.schedule import LINE_BYTES
 from ftuner.core.product import ReadWindow
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
 from ftuner.hardware.gpu_model import GpuHardware
+from ftuner.hardware.gpu_tuning import GpuTuning
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class ProductEstimate:
     """The epilogues of tiles, as far as other blocks do not hide them."""
     reduce_s: float = 0.0
     """Adding up the parts of split-k."""
+    absent_s: float = 0.0
+    """Rows of tiles that A does not have, which the copy engine fills with zeros."""
     launch_s: float = 0.0
 
     @property
@@ -69,7 +73,8 @@ class ProductEstimate:
     @property
     def seconds(self) -> float:
         """Total seconds: the terms that overlap, and the sum of the others."""
-        return self.overlapping_s + self.fill_s + self.store_s + self.reduce_s + self.launch_s
+        around_s = self.fill_s + self.store_s + self.reduce_s + self.absent_s + self.launch_s
+        return self.overlapping_s + around_s
 
     @property
     def bound(self) -> str:
@@ -96,6 +101,8 @@ class Chip(NamedTuple):
     itemsize: int
     overlap_exponent: float
     last_unit_share: float
+    absent_line_s: float
+    """Filling a line of a row that A does not have."""
 
 
 class TileSchedule(NamedTuple):
@@ -150,6 +157,7 @@ def chip_of(hardware: GpuHardware, dtype: DType) -> Chip:
         itemsize=dtype.itemsize,
         overlap_exponent=tuning.overlap_exponent,
         last_unit_share=tuning.last_unit_share,
+        absent_line_s=tuning.absent_line_cycles / hardware.clock_hz,
     )
 
 
@@ -162,6 +170,19 @@ def tiling_of(
     blocks = min(tile.blocks for tile in tiles)
     columns = -(-n // tiles[0].tile.bn)
     return Tiling(tiles[0], second, blocks, columns, chained, n, k, batch, window)
+
+
+def split_k_choices(
+    tuning: GpuTuning, multiprocessors: int, tiling: Tiling, units: int
+) -> tuple[int, ...]:
+    """Returns the values of split-k to try for `units` tiles: 1, and where tiles are few, those
+    that fill one wave, two waves, or all resident blocks."""
+    steps, least = tiling.steps, tuning.split_k_steps
+    if units >= tuning.starved_waves * multiprocessors or steps < 2 * least:
+        return (1,)
+    most = min(steps // least, tuning.max_split_k)
+    cut = {min(waves * multiprocessors // units, most) for waves in (1, 2, tiling.blocks)}
+    return tuple(sorted((cut | {1}) - {0}))
 
 
 def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int) -> ProductEstimate:
@@ -221,8 +242,19 @@ def estimate_product(chip: Chip, tiling: Tiling, schedule: TileSchedule, m: int)
         fill_s=fills_s / resident + hidden * first.fill_s,
         store_s=stores_s / resident + hidden * last.store_s,
         reduce_s=reduce_s,
+        absent_s=max(first.tile.bm - m, 0) * absent_s_per_row(chip, tiling, split_k),
         launch_s=chip.launch_s,
     )
+
+
+def absent_s_per_row(chip: Chip, tiling: Tiling, split_k: int) -> float:
+    """Returns the seconds of the busiest multiprocessor for each row that A has less than a tile; 0
+    where no copy engine loads tiles. The last of several row tiles ends at the edge of A."""
+    if not tiling.chained:
+        return 0.0
+    units = -(-tiling.batch * tiling.columns * split_k // chip.multiprocessors)
+    lines = tiling.first.tile.bk * chip.itemsize / LINE_BYTES
+    return units * -(-tiling.steps // split_k) * lines * chip.absent_line_s
 
 
 def passes(chip: Chip, tiling: Tiling, schedule: TileSchedule) -> tuple[int, int]:

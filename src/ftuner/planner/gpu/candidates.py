@@ -14,13 +14,12 @@ from math import inf, isqrt
 from typing import NamedTuple
 
 from ftuner.core.gpu.tile import BlockTile
-from ftuner.cost.gpu.product import Chip, Tiling
+from ftuner.cost.gpu.product import Chip, Tiling, absent_s_per_row, split_k_choices
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
 from ftuner.hardware.gpu_tuning import GpuTuning
 
 MAX_ENTRIES = 4096
 """Numbers of row tiles whose estimates a candidate keeps."""
-MAX_ROWS = 1 << 62
 
 
 class CandidateEstimate(NamedTuple):
@@ -34,6 +33,9 @@ class CandidateEstimate(NamedTuple):
     l2_s_per_row: float
     dram_s: float
     dram_s_per_row: float
+    tile_rows: int
+    """Below this many rows, each one fewer takes `absent_s_per_row`."""
+    absent_s_per_row: float
     rows: int
     """Rows of the first band of a pair; 0 for a single tile."""
     split_k: int
@@ -43,10 +45,12 @@ class CandidateEstimate(NamedTuple):
     def seconds(self, m: int, overlap_exponent: float) -> float:
         l2_s = self.l2_s + m * self.l2_s_per_row
         dram_s = self.dram_s + m * self.dram_s_per_row
-        return self.around_s + overlapped_seconds(overlap_exponent, self.near_s, l2_s, dram_s)
+        absent_s = self.absent_s_per_row * max(self.tile_rows - m, 0)
+        overlapping_s = overlapped_seconds(overlap_exponent, self.near_s, l2_s, dram_s)
+        return self.around_s + absent_s + overlapping_s
 
 
-ENDLESS = CandidateEstimate(inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 1, 1, 1)
+ENDLESS = CandidateEstimate(inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0, 1, 1, 1)
 """The estimate of a candidate that cannot cover the rows, or exceeds a limit."""
 
 
@@ -60,8 +64,6 @@ class Candidate:
         self.tiling = tiling
         self.granule = tiles[-1].bm
         """Rows between two estimates."""
-        self.first_row = 1
-        self.last_row = MAX_ROWS
         self.entries: dict[int, CandidateEstimate] = {}
         """Estimates by number of row tiles; in a pair, of the lower tile."""
         self._chip = chip
@@ -71,7 +73,6 @@ class Candidate:
         self._resident = tiling.blocks * chip.multiprocessors
         self._per_row_tile = tiling.batch * tiling.columns
         self._steps = tiling.steps
-        self._split_k_steps = tuning.split_k_steps
         self._tall, self._low = tiling.first, tiling.second or tiling.first
         self._tall_step_s = self._step_table(self._tall)
         self._low_step_s = self._step_table(self._low)
@@ -130,20 +131,16 @@ class Candidate:
         return found
 
     def _single(self, tiles: int) -> CandidateEstimate:
-        units = tiles * self._per_row_tile
-        if units >= self._tuning.starved_waves * self._sms or self._steps < 2 * self._split_k_steps:
-            return self.estimate(tiles, 0, 1)
-        m = tiles * self.granule
-        found = [self.estimate(tiles, 0, split_k) for split_k in self.split_k_choices(units)]
-        exponent = self._chip.overlap_exponent
+        found = [self.estimate(tiles, 0, split_k) for split_k in self.split_k_choices(tiles)]
+        if len(found) == 1:
+            return found[0]
+        m, exponent = tiles * self.granule, self._chip.overlap_exponent
         return min(found, key=lambda estimate: estimate.seconds(m, exponent))
 
-    def split_k_choices(self, units: int) -> tuple[int, ...]:
-        """Returns the values of split-k to try: 1, and those that fill one wave, two waves, or all
-        resident blocks."""
-        most = min(self._steps // self._split_k_steps, self._tuning.max_split_k)
-        cut = {min(waves * self._sms // units, most) for waves in (1, 2, self._blocks)}
-        return tuple(sorted((cut | {1}) - {0}))
+    def split_k_choices(self, tiles: int) -> tuple[int, ...]:
+        """Returns the values of split-k to try for a number of row tiles."""
+        units = tiles * self._per_row_tile
+        return split_k_choices(self._tuning, self._sms, self.tiling, units)
 
     def _paired(self, lows: int, talls: int, limit_s: float) -> CandidateEstimate:
         ratio = self.tiles[0].bm // self.tiles[1].bm
@@ -231,6 +228,8 @@ class Candidate:
             l2_per_row_s,
             self._batch_k * self.tiling.n * passes_b / rate,
             (self._batch_k * passes_a / self._reuse + self._written) / rate,
+            tall.tile.bm,
+            absent_s_per_row(chip, self.tiling, split_k),
             talls * tall.tile.bm if lows else 0,
             split_k,
             swizzle,
@@ -251,46 +250,3 @@ class Candidate:
                 best = (moved, swizzle, passes_a, passes_b)
         assert best is not None
         return best[1:]
-
-
-def limit_rows(candidates: list[Candidate], multiprocessors: int, ample_waves: int) -> None:
-    """Sets the range of rows in which each candidate is considered.
-
-    A tile is at most twice as high as needed, unless it is the lowest; a pair has rows for both of
-    its tiles. The range of a tile ends where a larger one that is no slower has `ample_waves` tiles
-    on each multiprocessor, or where another one is cheaper even with one more wave: `a m` seconds
-    against `b (m + height)` and one tile, on the busiest multiprocessor.
-    """
-    singles = [c for c in candidates if len(c.tiles) == 1]
-    lowest = min(c.granule for c in singles)
-    costs = [(c, *_row_cost(c, multiprocessors)) for c in singles]
-    for candidate in candidates:
-        height = candidate.tiles[0].bm
-        if len(candidate.tiles) > 1:
-            candidate.first_row = height + 1
-        elif height > lowest:
-            candidate.first_row = height // 2 + 1
-    for candidate, per_row, _ in costs:
-        limits = [MAX_ROWS]
-        tile = candidate.tiles[0]
-        for other, other_per_row, other_fixed in costs:
-            larger = other.tiles[0]
-            if other_per_row < per_row:
-                last = int(other_fixed / (per_row - other_per_row))
-                limits.append(max(last, other.first_row - 1))
-            no_smaller = larger.bm >= tile.bm and larger.bn >= tile.bn and larger != tile
-            if no_smaller and other_per_row <= per_row:
-                tiles = ample_waves * multiprocessors // (other.tiling.columns * other.tiling.batch)
-                limits.append(max(max(tiles, 1) * larger.bm, other.first_row - 1))
-        candidate.last_row = max(min(limits), lowest)
-
-
-def _row_cost(candidate: Candidate, multiprocessors: int) -> tuple[float, float]:
-    """Returns a single tile's seconds per row with the chip full, and the most that a last wave
-    adds."""
-    tiling, tile = candidate.tiling, candidate.tiles[0]
-    around_s = tiling.first.fill_s + tiling.first.store_s
-    tile_s = tiling.steps * tiling.first.seconds_of_step(tiling.blocks) + around_s / tiling.blocks
-    alone_s = tiling.steps * tiling.first.seconds_of_step(1) + around_s
-    per_row_s = tile_s * tiling.columns * tiling.batch / (multiprocessors * tile.bm)
-    return per_row_s, per_row_s * tile.bm + alone_s

@@ -66,19 +66,25 @@ class GroupedPlanner:
         self.library = library
         self._chip = chip_of(library.hardware, library.dtype)
         self._plans: RecentlyUsed[GroupedProblem, GroupedPlan] = RecentlyUsed(MAX_PLANS)
-        self._costs = [library.cost(tile) for tile in library.tiles]
+        fitting = library.fitting(aligned=False)
+        self._tiles = tuple(dict.fromkeys((*library.tiles, *fitting)))
+        """Those of aligned operands, and of others."""
+        self._costs = [library.cost(tile) for tile in self._tiles]
 
         def column(values: list[Any], kind: type) -> npt.NDArray[Any]:
             return np.array(values, kind)[:, np.newaxis]
 
-        self._bm = column([tile.bm for tile in library.tiles], int)
-        self._bn = column([tile.bn for tile in library.tiles], int)
-        self._bk = column([tile.bk for tile in library.tiles], int)
+        self._bm = column([tile.bm for tile in self._tiles], int)
+        self._bn = column([tile.bn for tile in self._tiles], int)
+        self._bk = column([tile.bk for tile in self._tiles], int)
         self._blocks = np.array([cost.blocks for cost in self._costs])
         self._fill_s = np.array([cost.fill_s for cost in self._costs])
         self._store_s = np.array([cost.store_s for cost in self._costs])
-        fitting = library.fitting(aligned=False)
-        self._unfit_unaligned = np.array([tile not in fitting for tile in library.tiles])
+        self._unfit = {
+            True: np.array([tile not in library.tiles for tile in self._tiles]),
+            False: np.array([tile not in fitting for tile in self._tiles]),
+        }
+        """Whether a tile is not for aligned operands, or not for others."""
         most = int(self._blocks.max())
         self._step_s = np.array(
             [[cost.seconds_of_step(max(r, 1)) for r in range(most + 1)] for cost in self._costs]
@@ -114,10 +120,9 @@ class GroupedPlanner:
         tiles = rows * columns
         ends = tiles.cumsum(axis=1)
         seconds = self._seconds(m, n, k, rows, columns, tiles, ends)
-        if not problem.aligned:
-            seconds[self._unfit_unaligned] = inf
+        seconds[self._unfit[problem.aligned]] = inf
         best = int(seconds.argmin())
-        tile, cost = self.library.tiles[best], self._costs[best]
+        tile, cost = self._tiles[best], self._costs[best]
         programs = min(int(ends[best, -1]), cost.blocks * self._chip.multiprocessors)
         # Square waves, as for one product; the tiles of a swizzle are counted with 32 bits.
         square = isqrt(programs * tile.bn // tile.bm) or 1

@@ -24,7 +24,7 @@ from ftuner.cost.gpu.product import (
 )
 from ftuner.cost.gpu.tile import tile_cost
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate, limit_rows
+from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.ukernels.gpu.library import GpuLibrary
 
@@ -57,8 +57,6 @@ class RankedCandidate(NamedTuple):
     """A candidate with the numbers that planning reads of all candidates: a tuple unpacks faster
     than attributes are read."""
 
-    first_row: int
-    last_row: int
     least_s: float
     least_s_per_row: float
     granule: int
@@ -88,12 +86,14 @@ class ProductPlanner:
             known = self._known(problem)
         least, best, chosen = inf, ENDLESS, None
         exponent, root = self._exponent, self._root
-        for first_row, last_row, least_s, least_s_per_row, granule, entries, candidate in known:
-            if first_row <= m <= last_row and least_s + m * least_s_per_row < least:
+        for least_s, least_s_per_row, granule, entries, candidate in known:
+            if least_s + m * least_s_per_row < least:
                 found = entries.get(-(-m // granule))
                 if found is None:
                     found = candidate.at(m, least)
                 near_s, around_s = found[0], found[1]
+                if m < found[6]:
+                    around_s += found[7] * (found[6] - m)
                 if near_s + around_s >= least:
                     continue
                 # `CandidateEstimate.seconds`, without calls; a test holds both equal.
@@ -122,9 +122,7 @@ class ProductPlanner:
     def _known(self, problem: ProductProblem) -> tuple[RankedCandidate, ...]:
         # A cheap candidate first, so that others are rejected by their lower bounds.
         found = tuple(
-            RankedCandidate(
-                c.first_row, c.last_row, c.least_s, c.least_s_per_row, c.granule, c.entries, c
-            )
+            RankedCandidate(c.least_s, c.least_s_per_row, c.granule, c.entries, c)
             for c in sorted(self._make_candidates(problem), key=_promise)
         )
         self._ranked.add(problem[1:], found)
@@ -144,7 +142,6 @@ class ProductPlanner:
             costs = tuple(library.cost(tile) for tile in tiles)
             tiling = tiling_of(costs, problem.n, problem.k, problem.batch, chained, problem.window)
             found.append(Candidate(self._chip, tiles, tiling, tuning))
-        limit_rows(found, self._chip.multiprocessors, tuning.ample_waves)
         return tuple(found)
 
     def _kernel(

@@ -1,22 +1,24 @@
 """Enumeration: every block tile that Triton could compile, before any filter.
 
-Filters read the cost of a tile on one multiprocessor (`cost.gpu.tile`). The first remove tiles that
-cannot run, the next tiles that leave the multiprocessor idle. Then one schedule (`bk`, warps,
-stages) is kept for each height and width. The last removes a tile if half of it is nearly as fast.
+The first filters remove tiles that cannot run. Then at most two schedules (`bk`, warps, stages) are
+kept for each height and width: the fastest on a full chip, and the fastest alone on a
+multiprocessor, whose latency no other block hides. The last filter keeps a small set that is nearly
+as fast as all of them (`cover`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import astuple, replace
 from itertools import product
-from math import sqrt
 
 from ftuner.core.dtype import DType
 from ftuner.core.gpu.schedule import LINE_BYTES
-from ftuner.core.gpu.tile import BlockTile, Multiply
+from ftuner.core.gpu.tile import BlockTile, Multiply, ProductKernel
 from ftuner.cost.gpu.tile import (
     TileCost,
+    fits_unaligned,
     instruction_of,
+    loads_of,
     overlapped_seconds,
     registers_per_thread,
     shared_bytes,
@@ -25,7 +27,8 @@ from ftuner.cost.gpu.tile import (
     vector_instruction,
 )
 from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.ukernels.funnel import THRESHOLD, Funnel, Sieve
+from ftuner.ukernels.funnel import Funnel, Sieve
+from ftuner.ukernels.gpu.cover import COVERED, covering, references
 
 EXTENTS = (16, 32, 64, 128, 256)
 """Heights and widths of a tile. Triton's blocks are powers of two, and its products take at least
@@ -34,6 +37,11 @@ ROW_BYTES = (64, 128, 256)
 """Bytes of `bk` elements: half a memory line, one line, or two. Swizzled rows of shared memory have
 the same lengths."""
 WARPS = (4, 8)
+SPECIALISING = ("sm_100",)
+"""Chips for which Triton 3.6 and 3.9 specialise the warps of persistent loops; sm_90 is not one."""
+LEAST_SPECIALISED = 64
+"""Fewest rows of a tile with specialised warps: those of the matrix instruction with accumulators
+in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
 STAGES = (2, 3, 4, 5, 6)
 
 
@@ -44,36 +52,52 @@ def block_tiles(itemsize: int) -> list[BlockTile]:
     return [BlockTile(*found) for found in product(EXTENTS, EXTENTS, depths, WARPS, STAGES)]
 
 
-Extents = tuple[int, int]
-
-
-def tile_rate(
-    hardware: GpuHardware, cost: TileCost, itemsize: int, resident: int | None = None
-) -> float:
-    """Returns the operations per second of one multiprocessor with `resident` blocks (by default as
-    many as it holds), at the reference k, while all multiprocessors read from L2."""
-    tile, blocks, tuning = cost.tile, resident or cost.blocks, hardware.tuning
+def tile_rate(hardware: GpuHardware, cost: TileCost, itemsize: int) -> float:
+    """Returns the operations per second of one multiprocessor full of blocks, at the reference k,
+    while all multiprocessors read from L2."""
+    tuning = hardware.tuning
     rate = tuning.l2_rate_ratio * hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
-    k = tuning.reference_k_bytes // itemsize
-    l2_s = stage_bytes(tile, itemsize) * tuning.l2_headroom / rate
-    step_s = overlapped_seconds(tuning.overlap_exponent, cost.seconds_of_step(blocks), l2_s)
-    seconds = k / tile.bk * step_s + (cost.fill_s + cost.store_s) / blocks
+    l2_s = stage_bytes(cost.tile, itemsize) * tuning.l2_headroom / rate
+    step_s = overlapped_seconds(tuning.overlap_exponent, cost.seconds_of_step(cost.blocks), l2_s)
+    return _rate(hardware, cost, itemsize, step_s, cost.blocks)
+
+
+def _rate_alone(hardware: GpuHardware, cost: TileCost, itemsize: int) -> float:
+    """Returns the same of one block alone, whose latency no other block hides."""
+    return _rate(hardware, cost, itemsize, cost.seconds_of_step(1), 1)
+
+
+def _rate(
+    hardware: GpuHardware, cost: TileCost, itemsize: int, step_s: float, resident: int
+) -> float:
+    tile, k = cost.tile, hardware.tuning.reference_k_bytes // itemsize
+    seconds = k / tile.bk * step_s + (cost.fill_s + cost.store_s) / resident
     return 2.0 * tile.bm * tile.bn * k / seconds
 
 
-def latency_covered(hardware: GpuHardware, cost: TileCost, itemsize: int) -> float:
-    """Returns the fraction of DRAM's latency that the loads in flight cover (Little's law): the
-    time of their stages over the time until they arrive; at most 1."""
-    share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
-    l2_s = stage_bytes(cost.tile, itemsize) / share
-    step_s = overlapped_seconds(hardware.tuning.overlap_exponent, cost.busy_s, l2_s)
-    return min(cost.blocks * step_s / cost.wait_s, 1.0)
+def specialises(hardware: GpuHardware, kernel: ProductKernel) -> bool:
+    """Whether the warps of a kernel are specialised: where Triton supports it, with descriptors for
+    loads and stores, if the tile fits shared memory in one slice and is not cut into parts
+    there."""
+    architecture = hardware.architecture
+    return (
+        architecture in SPECIALISING
+        and kernel.stores_by_descriptor
+        and kernel.main.bm >= LEAST_SPECIALISED
+        and not kernel.split
+        and kernel.multiply != "tf32x3"
+        and replace(kernel, specialised=True).shared_bytes(architecture)
+        <= hardware.shared_bytes_per_block
+    )
 
 
-def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funnel[BlockTile]:
+def run_filters(
+    hardware: GpuHardware, dtype: DType, multiply: Multiply, aligned: bool = True, window: int = 0
+) -> Funnel[BlockTile]:
     """Enumerates block tiles and applies all filters in order; the hardware supports `multiply`.
-    The kept tiles are sorted by height and width."""
-    size, tuning = dtype.itemsize, hardware.tuning
+    The kept tiles are sorted by height and width. `aligned` and `window` are as in
+    `ProductKernel`."""
+    size = dtype.itemsize
     sieve = Sieve(block_tiles(size))
     instructions = {t: instruction_of(hardware, t, multiply) for t in sieve.left}
     costs = {t: tile_cost(hardware, t, dtype, multiply) for t in sieve.left}
@@ -85,8 +109,8 @@ def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funn
     )
     sieve.keep(
         "transaction",
-        f"a row of B or C is shorter than a line of {LINE_BYTES} bytes",
-        lambda t: t.bn * size >= LINE_BYTES,
+        f"a row of B or C is shorter than half a line of {LINE_BYTES} bytes",
+        lambda t: t.bn * size >= LINE_BYTES // 2,
     )
     if hardware.asynchronous_copy:
         reason = "with two stages only one is in flight"
@@ -99,6 +123,7 @@ def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funn
         lambda t: (
             registers_per_thread(hardware, t, instructions[t] or vector, dtype, multiply)
             <= hardware.registers_per_thread
+            and (aligned or fits_unaligned(hardware, t, dtype, multiply, window))
         ),
     )
     sieve.keep(
@@ -110,82 +135,60 @@ def run_filters(hardware: GpuHardware, dtype: DType, multiply: Multiply) -> Funn
         "residence", "no multiprocessor has room for a block", lambda t: costs[t] is not None
     )
     fitting = {t: cost for t, cost in costs.items() if cost is not None}
-    needed = tuning.resident_warps_per_subpartition * hardware.subpartitions_per_multiprocessor
-    sieve.keep_above(
-        "occupancy",
-        f"resident warps are fewer than {{threshold}} of {needed}",
-        lambda t: fitting[t].blocks * t.warps / needed,
-    )
-    lowest = min((t.bm for t in sieve.left), default=0)
-
-    def squarish(tile: BlockTile) -> bool:
-        low = tile.bm == lowest
-        widest = tuning.widest_aspect_of_lowest if low else tuning.widest_aspect
-        return tile.bm <= tuning.tallest_aspect * tile.bn and tile.bn <= widest * tile.bm
-
-    sieve.keep("aspect", "a squarer tile of the same area reads less per operation", squarish)
-    covered = {t: latency_covered(hardware, fitting[t], size) for t in sieve.left}
-    most = _most_by_extents(covered)
-    sieve.keep(
-        "latency",
-        f"its loads in flight cover less than {THRESHOLD} of DRAM's latency that another schedule "
-        "of its extents covers",
-        lambda t: covered[t] >= THRESHOLD * most[_extents(t)],
-    )
-    chosen = _schedules(hardware, [fitting[t] for t in sieve.left], size)
+    ordered = sorted(
+        (fitting[t] for t in sieve.left),
+        key=lambda c: _robustness(hardware, c, dtype, multiply), reverse=True,
+    )  # fmt: skip
+    chosen = set(_schedules(hardware, ordered, size).values())
     sieve.keep(
         "schedule",
         "another depth or number of warps or stages is as fast for the same extents",
-        lambda t: chosen[_extents(t)] == t,
+        lambda t: t in chosen,
     )
-    rates = {_extents(t): tile_rate(hardware, fitting[t], size) for t in sieve.left}
-
-    def gains(tile: BlockTile) -> bool:
-        halves = ((tile.bm // 2, tile.bn), (tile.bm, tile.bn // 2))
-        reached = max(rates.get(half, 0.0) for half in halves)
-        return reached < THRESHOLD * rates[_extents(tile)]
-
-    sieve.keep("intensity", f"half of it reaches {THRESHOLD} of its rate", gains)
-    return Funnel[BlockTile](
-        sieve.enumerated, sieve.pruned, tuple(sorted(sieve.left, key=_extents))
-    )
-
-
-def _extents(tile: BlockTile) -> Extents:
-    return tile.bm, tile.bn
-
-
-def _most_by_extents(measured: Mapping[BlockTile, float]) -> dict[Extents, float]:
-    most: dict[Extents, float] = {}
-    for tile, value in measured.items():
-        most[_extents(tile)] = max(most.get(_extents(tile), 0.0), value)
-    return most
+    chained = not window and loads_of(hardware, multiply, aligned) == "descriptors"
+    ordered = [cost for cost in ordered if cost.tile in chosen]
+    cover = {
+        cost.tile
+        for cost in covering(hardware, dtype, ordered, references(aligned, window), chained)
+    }
+    sieve.keep(
+        "cover", f"others take at most {COVERED} of its time for every reference product",
+        lambda t: t in cover,
+    )  # fmt: skip
+    return Funnel[BlockTile](sieve.enumerated, sieve.pruned, tuple(sorted(sieve.left, key=astuple)))
 
 
 def _schedules(
     hardware: GpuHardware, costs: list[TileCost], itemsize: int
-) -> dict[Extents, BlockTile]:
-    """Returns the fastest schedule for each height and width, by the geometric mean of two rates:
-    with the chip full of blocks, and with one block on each multiprocessor."""
+) -> dict[tuple[int, int, object], BlockTile]:
+    """Returns the fastest schedules for each height and width: on a full chip, and alone. `costs`
+    are sorted by robustness, which decides among schedules of almost the same rate."""
+    found: dict[tuple[int, int, object], BlockTile] = {}
+    for measure in (tile_rate, _rate_alone):
+        rates = {c.tile: measure(hardware, c, itemsize) for c in costs}
+        fastest: dict[tuple[int, int], float] = {}
+        for tile, rate in rates.items():
+            fastest[tile.bm, tile.bn] = max(fastest.get((tile.bm, tile.bn), 0.0), rate)
+        for tile, rate in rates.items():
+            if rate >= hardware.tuning.same_rate_ratio * fastest[tile.bm, tile.bn]:
+                found.setdefault((tile.bm, tile.bn, measure), tile)
+    return found
 
-    def mean_rate(cost: TileCost) -> float:
-        full = tile_rate(hardware, cost, itemsize)
-        return sqrt(full * tile_rate(hardware, cost, itemsize, 1))
 
+def _robustness(
+    hardware: GpuHardware, cost: TileCost, dtype: DType, multiply: Multiply
+) -> tuple[bool, bool, float, int, int, int]:
+    """Returns what speaks for a schedule besides its estimate, as a sort key: specialised warps,
+    whole lines of memory, bytes in flight, resident blocks, and little shared memory."""
+    tile, tuning = cost.tile, hardware.tuning
     share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
-    tuning = hardware.tuning
-    latency_s = tuning.loaded_latency_ratio * hardware.dram_latency_s
-    enough = tuning.ample_latencies * latency_s * share
-
-    def second_to_rate(cost: TileCost) -> tuple[bool, float, int, int, int]:
-        tile = cost.tile
-        staged = tile.stages * stage_bytes(tile, itemsize)
-        in_flight = cost.blocks * (staged - stage_bytes(tile, itemsize))
-        whole_lines = tile.bk * itemsize % LINE_BYTES == 0
-        return whole_lines, min(in_flight, enough), cost.blocks, -staged, -tile.warps
-
-    rates = {cost.tile: mean_rate(cost) for cost in costs}
-    fastest = _most_by_extents(rates)
-    near = [c for c in costs if rates[c.tile] >= tuning.same_rate_ratio * fastest[_extents(c.tile)]]
-    # Later entries replace earlier ones of the same extents.
-    return {_extents(c.tile): c.tile for c in sorted(near, key=second_to_rate)}
+    enough = tuning.ample_latencies * tuning.loaded_latency_ratio * hardware.dram_latency_s * share
+    stage = stage_bytes(tile, dtype.itemsize)
+    in_flight = min(cost.blocks * (tile.stages - 1) * stage, enough)
+    loads = loads_of(hardware, multiply, True)
+    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, slicing=tuning.slicing)
+    whole_lines = tile.bk * dtype.itemsize % LINE_BYTES == 0
+    return (
+        specialises(hardware, kernel), whole_lines, in_flight, cost.blocks, -tile.stages * stage,
+        -tile.warps,
+    )  # fmt: skip

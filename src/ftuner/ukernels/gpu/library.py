@@ -17,13 +17,7 @@ from ftuner.cost.gpu.tile import MULTIPLIES, TileCost, fits_unaligned, loads_of,
 from ftuner.errors import DTypeError, HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.ukernels.funnel import Funnel
-from ftuner.ukernels.gpu.filters import EXTENTS, run_filters, tile_rate
-
-SPECIALISING = ("sm_100",)
-"""Chips for which Triton 3.6 and 3.9 specialise the warps of persistent loops; sm_90 is not one."""
-LEAST_SPECIALISED = 64
-"""Fewest rows of a tile with specialised warps: those of the matrix instruction with accumulators
-in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
+from ftuner.ukernels.gpu.filters import EXTENTS, run_filters, specialises, tile_rate
 
 
 @dataclass(frozen=True)
@@ -49,22 +43,7 @@ class GpuLibrary:
             aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue, window=window,
             slicing=self.hardware.tuning.slicing,
         )  # fmt: skip
-        specialised = replace(found, specialised=True)
-        return specialised if self._specialises(specialised) else found
-
-    def _specialises(self, kernel: ProductKernel) -> bool:
-        """Whether warps are specialised: where Triton supports it, with descriptors for loads and
-        stores, if the tile fits shared memory in one slice and is not cut into parts there."""
-        architecture = self.hardware.architecture
-        return (
-            architecture in SPECIALISING
-            and kernel.loads == "descriptors"
-            and kernel.c_aligned
-            and kernel.main.bm >= LEAST_SPECIALISED
-            and not kernel.split
-            and kernel.multiply != "tf32x3"
-            and kernel.shared_bytes(architecture) <= self.hardware.shared_bytes_per_block
-        )
+        return replace(found, specialised=specialises(self.hardware, found))
 
     def loads(self, aligned: bool, window: int = 0) -> Loads:
         """Returns how tiles of A and B reach shared memory; those of a window have an address for
@@ -89,23 +68,15 @@ class GpuLibrary:
 
     def covers(self, aligned: bool, window: int = 0) -> tuple[tuple[BlockTile, ...], ...]:
         """Returns the tiles, alone and in pairs, for such operands."""
-        fitting = self.fitting(aligned, window)
-        pairs = [pair for pair in self.pairs if aligned or self._fit_unaligned(pair, window)]
-        return (*((tile,) for tile in fitting), *pairs)
+        tiles = self.fitting(aligned, window)
+        return (*((tile,) for tile in tiles), *_pairs(self, tiles, aligned, window))
 
     def fitting(self, aligned: bool, window: int = 0) -> tuple[BlockTile, ...]:
         """Returns the tiles for such operands: unaligned ones need registers for the address of
         each element."""
-        found = tuple(
-            tile for tile in self.tiles if aligned or self._fit_unaligned((tile,), window)
-        )
+        found = _funnel(self.hardware, self.dtype, self.multiply, aligned, window).kept
         # If none fits, the first one runs with spilled registers.
         return found or self.tiles[:1]
-
-    def _fit_unaligned(self, tiles: tuple[BlockTile, ...], window: int) -> bool:
-        return all(
-            fits_unaligned(self.hardware, tile, self.dtype, self.multiply, window) for tile in tiles
-        )
 
     def cost(self, tile: BlockTile) -> TileCost:
         """Returns the cost of a tile of the library on one multiprocessor."""
@@ -140,27 +111,36 @@ def build_gpu_library(
             f"{hardware.name} ({hardware.architecture}) has no matrix units for {multiply}; "
             f"they take {', '.join(rates) or 'nothing'}"
         )
-    funnel = run_filters(hardware, dtype, multiply)
+    funnel = _funnel(hardware, dtype, multiply, True, 0)
     if not funnel.kept:
         raise HardwareError(f"no block tile fits {hardware.name} ({hardware.architecture})")
     found = GpuLibrary(hardware, dtype, multiply, funnel.kept, (), funnel)
-    return replace(found, pairs=_pairs(found))
+    return replace(found, pairs=_pairs(found, found.tiles, True, 0))
 
 
-def _pairs(library: GpuLibrary) -> tuple[tuple[BlockTile, BlockTile], ...]:
-    size, tuning = library.dtype.itemsize, library.hardware.tuning
+@lru_cache(maxsize=256)
+def _funnel(
+    hardware: GpuHardware, dtype: DType, multiply: Multiply, aligned: bool, window: int
+) -> Funnel[BlockTile]:
+    return run_filters(hardware, dtype, multiply, aligned, window)
+
+
+def _pairs(
+    library: GpuLibrary, tiles: tuple[BlockTile, ...], aligned: bool, window: int
+) -> tuple[tuple[BlockTile, BlockTile], ...]:
+    hardware, dtype, multiply = library.hardware, library.dtype, library.multiply
+    tuning = hardware.tuning
     divisors = (tuning.last_wave_divisor, tuning.last_rows_divisor)
-    rates = {}
-    for tile in library.tiles:
-        cost = library.cost(tile)
-        rates[tile] = tile_rate(library.hardware, cost, size, cost.blocks)
+    rates = {t: tile_rate(hardware, library.cost(t), dtype.itemsize) for t in tiles}
     found = []
-    for tile in library.tiles:
+    for tile in tiles:
         if rates[tile] < tuning.paired_rate_ratio * max(rates.values()):
             continue
         for height in sorted({max(tile.bm // d, min(EXTENTS)) for d in divisors}, reverse=True):
             lower = replace(tile, bm=height)
-            fits = tile_cost(library.hardware, lower, library.dtype, library.multiply)
-            if height < tile.bm and fits is not None:
+            fits = tile_cost(hardware, lower, dtype, multiply) is not None and (
+                aligned or fits_unaligned(hardware, lower, dtype, multiply, window)
+            )
+            if height < tile.bm and fits:
                 found.append((tile, lower))
     return tuple(found)

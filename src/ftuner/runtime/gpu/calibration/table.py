@@ -31,7 +31,7 @@ PRIOR_SPREAD = 0.3
 """Standard deviation of the logarithm of a constant before calibration: within a third, mostly."""
 EXPECTED_NOISE = 0.01
 """Relative error of a timed trial that the choice of trials reckons with."""
-LEAST_SENSITIVITY = 0.02
+LEAST_SENSITIVITY = 0.01
 """Least derivative of the logarithm of a trial's estimate by the logarithm of the constant that it
 is to settle."""
 _STEP, _FAR_STEP = 0.1, 1.1
@@ -155,6 +155,7 @@ HOST_FIELDS = ("host_launch_s", "replay_s")
 KEPT = {
     "l2_headroom": "only compares tiles when a library is made; no estimate depends on it",
     "ample_latencies": "the same",
+    "absent_line_cycles": "trials have whole tiles",
     "split_instructions": "changes with `split_matrix_share`",
 }
 """Rates that calibration leaves as they are, and why."""
