@@ -32,7 +32,7 @@ from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.ukernels.gpu.filters import block_tiles
 from ftuner.ukernels.gpu.library import build_gpu_library
 
-PAGE = Path("docs/performance/gpu-transfer.md")
+PAGE = Path("docs/gpu-transfer.md")
 PUBLISHED = Path(__file__).with_name("published_tiles.json")
 MEASURED = Path(__file__).with_name("results") / "nvidia-h200" / "gpu-regret.json"
 SHAPES = ((1, 4096, 4096), (16, 4096, 14336), (64, 4096, 4096), (128, 3072, 768),
