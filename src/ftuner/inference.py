@@ -222,6 +222,9 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
         read = partial(_read, source, request.batch_axis)
         # A message may be changed after it was loaded.
         kept = isinstance(source, str | PathLike | bytes)
+        if origin is not None and not os.path.isfile(origin.path):
+            # It raises, and nothing is to be prepared for it.
+            read()
         with WITHOUT_COLLECTIONS:
             found = compile_file(read if kept else cache(read), request, origin)
     if request.warm:

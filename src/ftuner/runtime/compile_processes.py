@@ -102,7 +102,7 @@ class _Process:
         self._first = request
         with suppress(OSError):
             # Whoever feeds it sees that it has ended.
-            self._send(pickle.dumps(request.value))
+            self._write(pickle.dumps(request.value))
 
     def feed(
         self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event],
@@ -148,7 +148,8 @@ class _Process:
 
     def _answered(self, request: Request, unsent: bytes = b"") -> bytes:
         try:
-            self._send(unsent)
+            self._deadline = time.monotonic() + ANSWER_S
+            self._write(unsent)
             kind, content = read_answer(self._answers)
         except (CompileError, OSError) as error:
             why = f"it took longer than {ANSWER_S:.0f} s" if self._overdue else str(error)
@@ -161,9 +162,8 @@ class _Process:
             raise CompileError(f"cannot compile {request.name}: {text}")
         return content
 
-    def _send(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         assert self._child.stdin is not None
-        self._deadline = time.monotonic() + ANSWER_S
         left = memoryview(data)
         while left:
             left = left[os.write(self._child.stdin.fileno(), left) :]
@@ -215,7 +215,7 @@ class Started:
         self._owner = os.getpid()
         self._processes: list[_Process] = []
         child, count = python_child(TASK), min(usable_processes(), MAX_AHEAD)
-        if child is not None and count > 1:
+        if child is not None and child.command[0] not in _not_python and count > 1:
             self._processes = _started(child, module, count)
         if self._processes:
             self._processes[0].begin(first)
@@ -264,15 +264,15 @@ def answers(
     child = python_child(TASK, environment)
     if child is None or child.command[0] in _not_python:
         return
+    own = [] if started is None else started.taken()
     begun: int | None = None
-    if started is not None and started.wait and started.first in requests:
+    if own and started is not None and started.first in requests:
         begun = requests.index(started.first)
     waiting: queue.SimpleQueue[tuple[int, Request]] = queue.SimpleQueue()
     for item in enumerate(requests):
         if item[0] != begun:
             waiting.put(item)
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-    own = [] if started is None else started.taken()
     owner = os.getpid()
     try:
         own += _started(child, module, min(processes, len(requests)) - len(own))

@@ -12,7 +12,7 @@ import pytest
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, INT8, UINT8, DType
 from ftuner.frontends.onnx.quantised import quantised, rounded
-from ftuner.graph.algebra import constant
+from ftuner.graph.algebra import apply, constant, rint
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph
 from ftuner.graph.operators import OPERATORS
@@ -135,3 +135,20 @@ def test_rows(backend: CpuBackend, op: str) -> None:
                 np.testing.assert_array_equal(got[known], expected[known])
                 if got.dtype == np.float32:
                     assert np.isnan(got[~known]).all()
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [(INT8, 0, 255), (UINT8, -128, 127)])
+def test_what_leaves_the_range_of_the_type_wraps(
+    backend: CpuBackend, dtype: DType, low: int, high: int
+) -> None:
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("n"),))
+    with builder.writing():
+        least, most = (constant([n], FLOAT32) for n in (low, high))
+        limited = apply("minimum", apply("maximum", rint(x), least), most).cast(dtype)
+        graph = builder.graph([x], [("y", limited), ("again", (limited.cast(FLOAT32)))])
+    given = np.linspace(low - 5, high + 5, 301, dtype=np.float32)
+    wanted = np.clip(np.rint(given), low, high).astype(np.int64).astype(dtype.name)
+    y, again = CompiledGraph(graph, backend, Options()).run([given])
+    np.testing.assert_array_equal(y, wanted)
+    np.testing.assert_array_equal(again, wanted.astype(np.float32))

@@ -14,9 +14,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Band, Call, Plan, Program, Worker
+from ftuner.codegen.llvm.native.records import (
+    MAX_CHUNKS_A_WORKER,
+    SLOT_BYTES,
+    Band,
+    Call,
+    Plan,
+    Program,
+    Worker,
+)
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.codegen.llvm.native.work_stealing import MAX_CHUNKS_A_WORKER
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.arrays import address_of
 from ftuner.runtime.cpu.program import BoundProgram

@@ -61,7 +61,11 @@ def levels_at(steps: Sequence[Step], number: int) -> Levels | None:
         return None
     below = limited(step.arguments[0], "minimum")
     above = None if below is None else limited(below[0], "maximum")
-    if below is None or above is None or above[1] > below[1]:
+    if below is None or above is None:
+        return None
+    # Beyond the type the cast wraps, which a level does not.
+    least, most = (-128, 127) if step.dtype == INT8 else (0, 255)
+    if not least <= above[1] <= below[1] <= most:
         return None
     rounded, zero = arguments(above[0], "add") or (above[0], None)
     if not (found := arguments(rounded, "rint")):

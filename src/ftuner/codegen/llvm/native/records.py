@@ -21,6 +21,9 @@ data."""
 SLACK_BYTES = 256
 """Padding after packed operands and partial products: packing and reduction access up to a vector
 beyond their end."""
+CHUNK_BITS = 8
+"""Bits of a number of a chunk in the range of a worker."""
+MAX_CHUNKS_A_WORKER = (1 << CHUNK_BITS) - 1
 
 
 class Call:

@@ -20,13 +20,11 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import I64, PTR, const, slot_address
 from ftuner.codegen.llvm.ir.loops import partition_bounds
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
+from ftuner.codegen.llvm.native.records import CHUNK_BITS, MAX_CHUNKS_A_WORKER, SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.waiting import mailbox_of
 
 TAKE_SYMBOL = "ftuner_take_chunk"
 NO_CHUNK = -1
-_BITS = 8
-MAX_CHUNKS_A_WORKER = (1 << _BITS) - 1
 _MASK = const(MAX_CHUNKS_A_WORKER)
 
 
@@ -79,10 +77,10 @@ def emit_chunks(module: ir.Module) -> None:
     place = _range_of(builder, pool, owner)
     word = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
     first, last = partition_bounds(builder, chunks, workers, owner)
-    found = builder.lshr(word, const(2 * _BITS))
+    found = builder.lshr(word, const(2 * CHUNK_BITS))
     dealt = builder.icmp_unsigned("==", found, epoch)
     begin = builder.select(dealt, builder.and_(word, _MASK), const(0))
-    end = builder.and_(builder.lshr(word, const(_BITS)), _MASK)
+    end = builder.and_(builder.lshr(word, const(CHUNK_BITS)), _MASK)
     end = builder.select(dealt, end, builder.sub(last, first))
     late = builder.icmp_unsigned(">", found, epoch)
     some = builder.icmp_signed("<", begin, end)
@@ -94,8 +92,8 @@ def emit_chunks(module: ir.Module) -> None:
     chunk = builder.add(first, builder.select(own, begin, one_less))
     begin = builder.select(own, builder.add(begin, const(1)), begin)
     end = builder.select(own, end, one_less)
-    left = builder.or_(begin, builder.shl(end, const(_BITS)))
-    changed = builder.or_(left, builder.shl(epoch, const(2 * _BITS)))
+    left = builder.or_(begin, builder.shl(end, const(CHUNK_BITS)))
+    changed = builder.or_(left, builder.shl(epoch, const(2 * CHUNK_BITS)))
     swapped = builder.cmpxchg(place, word, changed, "monotonic", "monotonic")
     builder.cbranch(builder.extract_value(swapped, 1), taken, look)
 
