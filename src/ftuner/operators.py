@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from inspect import Parameter
@@ -76,6 +77,15 @@ def operator(signature: str) -> Callable[[Callable[..., Any]], Operator]:
     return defined
 
 
+@dataclass
+class _Made:
+    """What is compiled for one schedule of an operator."""
+
+    models: dict[object, Model] = field(default_factory=dict)
+    known: Any = None
+    """The call cache of calls without attributes; None where there is none."""
+
+
 class Operator:
     """An operator that is defined by a function. Call it with arrays, tensors, or values of a
     graph."""
@@ -86,12 +96,10 @@ class Operator:
         self.__module__, self.__qualname__ = function.__module__, function.__qualname__
         self.attributes = parameters(function, signature, where)
         self._definitions: dict[_Given, Definition] = {}
-        self._models: dict[object, Model] = {}
+        self._made = _Made()
         names = [*inspect.signature(function).parameters][: len(signature.operands)]
         self._operands = Operands(self.__name__, names, signature)
         self._schedule: Any = None
-        self._known: Any = None
-        """The call cache of calls without attributes; None where there is none."""
         self._defaults: _Given | None = None
         if all(p.default is not p.empty for p in self.attributes):
             self._defaults = self._given({})
@@ -120,21 +128,27 @@ class Operator:
         if Value in map(type, operands):
             found: list[Any] = [*self._values(operands, attributes)]
         else:
-            known = None
-            if not attributes and self._known is not None:
-                known = self._known.call(*operands)
+            made, known = self._made, None
+            if not attributes and made.known is not None:
+                known = made.known.call(*operands)
                 if known is not None and known is not False:
                     return known
-            model = self.compiled(*operands, **attributes)
+            model = self._model(made.models, operands, attributes)
             names = self._operands.names
             found = model.run(dict(zip(names, operands, strict=True)))
-            if known is False or (self._known is None and not attributes):
-                self._known = model.remembered(self._known, operands, found)
+            if known is False or (made.known is None and not attributes):
+                made.known = model.remembered(made.known, operands, found)
         return found[0] if len(found) == 1 else tuple(found)
 
     def compiled(self, *operands: Any, **attributes: Any) -> Model:
         """The model that runs calls with such operands: of their dtypes and ranks, for any extents.
         It is made at the first of these calls; `explain` shows its steps. Raises as a call does."""
+        return self._model(self._made.models, operands, attributes)
+
+    def _model(
+        self, models: dict[object, Model], operands: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> Model:
+        """`compiled`, one of `models`."""
         self._expect_count(operands)
         forms, device = list[object](), CPU
         for one, x in zip(self.signature.operands, operands, strict=True):
@@ -153,9 +167,9 @@ class Operator:
                 device = str(x.device)
         given = self._given(attributes)
         key = (given, device, *forms)
-        found = self._models.get(key)
+        found = models.get(key)
         if found is None:
-            found = self._models[key] = self._compiled(operands, given, device)
+            found = models[key] = self._compiled(operands, given, device)
         return found
 
     def _compiled(self, operands: Sequence[Any], given: _Given, device: str) -> Model:
@@ -201,8 +215,8 @@ class Operator:
                 "expected the same operands, results and axes, none of them '...', and no "
                 "attributes"
             )
-        self._schedule, self._known = schedule, None
-        self._models.clear()
+        # Calls that run meanwhile go on with what they have.
+        self._schedule, self._made = schedule, _Made()
 
     # Definitions.
 

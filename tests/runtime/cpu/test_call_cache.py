@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -438,7 +439,7 @@ def learnt(operator: ftuner.Operator, a: Array, b: Array) -> Callable[..., Any]:
     """The native function of calls of an operator, which knows one with such operands."""
     for _ in range(3):
         operator(a, b)
-    call: Callable[..., Any] = operator._known.call
+    call: Callable[..., Any] = operator._made.known.call
     assert isinstance(call(a, b), np.ndarray)
     return call
 
@@ -465,6 +466,17 @@ def test_programs_are_known_by_their_layouts(total: ftuner.Operator) -> None:
     np.testing.assert_allclose(total(twice[:, ::2], b), expected(twice[:, ::2], b), rtol=1e-4)
 
 
+def test_what_is_known_keeps_what_it_runs(total: ftuner.Operator) -> None:
+    """The operator may be scheduled otherwise while it is called, and lose what it had compiled."""
+    a, b = operands()
+    learnt(total, a, b)
+    known, program = total._made.known, ref(total.compiled(a, b).parts[0])
+    total._made = type(total._made)()
+    gc.collect()
+    assert program() is not None
+    np.testing.assert_allclose(known.call(a, b), expected(a, b), rtol=1e-4, atol=1e-5)
+
+
 def test_programs_of_several_threads(total: ftuner.Operator) -> None:
     """One of them runs the known program, the others by Python; with workers, and without."""
     a, b = operands(65, 130, 70)
@@ -486,13 +498,13 @@ def test_an_operator_knows_nothing_of_another_schedule_or_number_of_threads() ->
     x = uniform(0, (40,), "float32")
     for _ in range(3):
         np.testing.assert_array_equal(twice(x), 2 * x)
-    assert isinstance(twice._known.call(x), np.ndarray)
+    assert isinstance(twice._made.known.call(x), np.ndarray)
     before = ftuner.get_num_threads()
     try:
         ftuner.set_num_threads(before + 1)
-        assert twice._known.call(x) is False
+        assert twice._made.known.call(x) is False
         np.testing.assert_array_equal(twice(x), 2 * x)
-        assert isinstance(twice._known.call(x), np.ndarray)
+        assert isinstance(twice._made.known.call(x), np.ndarray)
     finally:
         ftuner.set_num_threads(before)
 

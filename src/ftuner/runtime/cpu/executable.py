@@ -318,7 +318,8 @@ class CompiledGraph(Executable):
             symbols = self.binding(shapes)
             own = self._writer.bind(symbols, threads, runtime.pool.address, arena.grown)
             own.take_results(known)
-            named = own, arena.memory
+            # A call runs without what holds the code and the weights otherwise.
+            named = self, own, arena.memory
             (make,), (output,) = own.makes, own.outputs
             found = KnownProgram(PROGRAM_SYMBOL, own.address, own.workers, make, output, named)
             calls.remember_program(runtime, arrays, found, threads)
