@@ -379,7 +379,7 @@ def _random_cases() -> list[Case]:
 
 def _look_up_cases() -> list[Case]:
     def every_byte(random: np.random.Generator, shape: Any, dtype: np.dtype[Any]) -> Array:
-        return random.integers(0, 256, shape, np.uint8).view(dtype)
+        return random.integers(0, 256, shape).astype(dtype)
 
     def of_table(bindings: Bindings) -> Make:
         return every_byte
