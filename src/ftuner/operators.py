@@ -79,7 +79,7 @@ def operator(signature: str) -> Callable[[Callable[..., Any]], Operator]:
 
 @dataclass
 class _Made:
-    """What is compiled for one schedule of an operator."""
+    """Holds what is compiled for one schedule of an operator."""
 
     models: dict[object, Model] = field(default_factory=dict)
     known: Any = None

@@ -263,5 +263,5 @@ def test_pieces_below_zero_are_refused() -> None:
     model = load(data)
     own = model.run({"x": np.array([[1, 2]], np.float32)})
     assert [y.tolist() for y in own] == [[0], [1, 2]]
-    with pytest.raises(ShapeError, match=r"extents .* of \[-1, 4\]"):
+    with pytest.raises(ShapeError, match=r"extents of \[-1, 4\]"):
         model.run({"x": np.array([[-1, 4]], np.float32)})

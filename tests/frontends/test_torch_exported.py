@@ -447,7 +447,7 @@ def test_integers_are_counted() -> None:
         for y, wanted in zip(model(x, weights), Counting()(x, weights), strict=True):
             # Of nothing, PyTorch gives integers also with weights.
             torch.testing.assert_close(y, wanted, check_dtype=bool(x.numel()))
-    with pytest.raises(ftuner.errors.ShapeError, match=r"bincount_count of \[-2\]"):
+    with pytest.raises(ftuner.errors.ShapeError, match=r"extents of \[-2\]"):
         model(torch.tensor([1, -2, 3]), torch.ones(3))
 
 

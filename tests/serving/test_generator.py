@@ -148,7 +148,7 @@ def test_texts_are_those_that_each_has_alone(model: Model, monkeypatch: pytest.M
 
 def test_exact_texts_have_the_bits_that_each_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     # The weights of a test are small.
-    monkeypatch.setattr(shared_panels, "SHARE_OF_L2", 1e-9)
+    monkeypatch.setattr(shared_panels, "panels_room", lambda h: 1e-9 * h.l2_bytes)
     model = ftuner.load(decoder_bytes(False), append_in_place=True)
     with ftuner.Generator(model, exact=True) as generator, ThreadPoolExecutor(16) as clients:
 

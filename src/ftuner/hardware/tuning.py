@@ -250,6 +250,16 @@ class ProductTuning(IntakeTuning):
         "more rows take 5 to 10% longer for each, because intermediate results leave the caches, "
         "and fewer 4%",
     )  # fmt: skip
+    results_together: float = constant(
+        4.0, "L2", "The largest results of requests that share weights alone, such as pictures, "
+        "all together at most",
+        f"{_RAPIDS} with 2 MB of L2 (ResNet-18 and MobileNet-V2): twice as many gain no more",
+    )  # fmt: skip
+    result_share_of_l2: float = constant(
+        0.6, "", "Share of L2 of the largest result of one of them; a larger request runs alone",
+        f"{_RAPIDS}: with 0.5 a batch of ResNet-18 takes 1/1.3 of the time, with 0.8, where "
+        "results leave the caches before the next step reads them, 5% more", most=1,
+    )  # fmt: skip
     fetched_element_bytes: int = constant(
         128 << 10, "bytes", "A and B of the next batch element are prefetched if neither is larger",
         "derived: two elements then fit an L2 of 512 KiB",

@@ -53,7 +53,7 @@ class Turns:
 
         monkeypatch.setattr(SharedPanels, "share", counted)
         # The weights of a test are small.
-        monkeypatch.setattr(shared_panels, "SHARE_OF_L2", 1e-3)
+        monkeypatch.setattr(shared_panels, "panels_room", lambda h: 1e-3 * h.l2_bytes)
 
 
 def pictures(graph: Graph, batch: int = 1) -> list[dict[str, Any]]:

@@ -112,8 +112,7 @@ def _infer_extents(
 def _reference_extents(x: Any, counts: tuple[str, ...]) -> Any:
     numbers = x.tolist()
     if min(numbers) < 0:
-        names = ", ".join(counts)
-        raise ShapeError(f"extents {names} of {numbers}; expected zero or more")
+        raise ShapeError(f"extents of {numbers}; expected zero or more")
     found = tuple([np.empty((n, 0), np.bool_) for n in numbers])
     return found if len(found) > 1 else found[0]
 

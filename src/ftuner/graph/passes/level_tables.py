@@ -46,7 +46,8 @@ def level_tables(graph: Graph) -> Graph:
 
 
 def _root(node: Node, roots: Mapping[Value, Value]) -> Value | None:
-    """What the result of a node is a function of, element by element, if that is one tensor."""
+    """Returns the one tensor that the result of a node is a function of, element by element, if
+    there is one."""
     if node.op not in SCALAR_FUNCTIONS and node.op not in CONVERSIONS:
         return None
     tensors = [v for v in node.inputs if v.constant is None or v.constant.size != 1]

@@ -43,13 +43,6 @@ from ftuner.runtime.kept_memory import Keeper
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.layout import Words
 
-L2_OF_RESULTS = 4
-"""How many L2 the largest results of all requests may take that run together by no rows. Measured
-with ResNet-18 and MobileNet-V2 on an Intel Xeon with 2 MB of L2: twice as many gain no more."""
-PART_OF_L2 = 0.6
-"""The part of L2 that the largest result of one of them may take. Measured in the same way: by
-results of half of L2, ResNet-18 takes 1/1.3 of the time; by those of .8 of it, which leave the
-caches before the next step reads them, 5% more."""
 KNOWN_ORDERS = 4096
 """Numbers of rows of which the order of sums is kept, and shapes of which it is whether plans share
 panels. Derived: an entry is some 100 bytes."""
@@ -177,7 +170,7 @@ class RaggedGraph(Keeper):
         hardware = self._graph.session.hardware
         if self._programs:
             return hardware.tuning.rows_together
-        return L2_OF_RESULTS * hardware.l2_bytes
+        return int(hardware.tuning.results_together * hardware.l2_bytes)
 
     def size(self, arrays: Sequence[Array]) -> int:
         """What a request takes of the room; raises ShapeError as a run does."""
@@ -222,8 +215,9 @@ class RaggedGraph(Keeper):
         """The requests that run together: if `exact`, all sums are taken in one order, whether they
         run alone or together. Any other request is a group of its own."""
         begun: dict[tuple[Hashable, ...], list[_Request]] = {}
-        l2_bytes = self._graph.session.hardware.l2_bytes
-        most = self.room if self._programs else min(self.room, PART_OF_L2 * l2_bytes)
+        hardware, most = self._graph.session.hardware, float(self.room)
+        if not self._programs:
+            most = min(most, hardware.tuning.result_share_of_l2 * hardware.l2_bytes)
         for number, arrays in enumerate(batch):
             shapes = tuple([x.shape for x in arrays])
             symbols = self._graph.binding(shapes)

@@ -30,8 +30,6 @@ from ftuner.runtime.cpu.program import BoundProgram
 from ftuner.runtime.cpu.step_kind import CompiledStep
 from ftuner.runtime.shapes.layout import Words
 
-SHARE_OF_L2 = 0.5
-"""Share of L2 for the panels of a chunk. Derived: the other half is for rows of requests."""
 _PLAN = ctypes.c_int64 * (Plan.WORKER_RECORDS + Worker.SIZE)
 _BAND = ctypes.c_int64 * Band.SIZE
 
@@ -40,7 +38,7 @@ class SharedPanels:
     """The steps of a request whose weights are too large for L2, so that requests share panels."""
 
     def __init__(self, steps: Sequence[CompiledStep], hardware: CpuHardware) -> None:
-        room = SHARE_OF_L2 * hardware.l2_bytes
+        room = panels_room(hardware)
         found = [(number, *step.weight_panels) for number, step in enumerate(steps)]
         found = [(number, panels, size) for number, panels, size in found if size > room]
         self.numbers = np.array([number for number, *_ in found], np.int64)
@@ -84,6 +82,11 @@ class SharedPanels:
         steps[first, StepSlot.PANELS] = self._panels[shared]
         steps[first, StepSlot.CHUNKS] = (counts * parts)[shared]
         return calls
+
+
+def panels_room(hardware: CpuHardware) -> float:
+    """The bytes of panels that one chunk reads; the other part of L2 is for rows of requests."""
+    return hardware.tuning.panel_share_of_l2 * hardware.l2_bytes
 
 
 def _walks(address: int, panels: int, workers: int) -> bool:

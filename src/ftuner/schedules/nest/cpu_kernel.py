@@ -36,9 +36,10 @@ from ftuner.core.cpu.schedule import Schedule, chains_of, kept_in_result, looked
 from ftuner.core.index_expr import Stage
 from ftuner.hardware.isa import InstructionSet
 from ftuner.schedules.nest.cpu_kernel_lookups import emit_lookups, permute_for
+from ftuner.schedules.nest.cpu_kernel_place import Frame, Lanes, Place
 from ftuner.schedules.nest.cpu_kernel_tasks import digits_of, following, inner
 from ftuner.schedules.nest.cpu_kernel_transposition import emit_transposition
-from ftuner.schedules.nest.cpu_kernel_values import Frame, Lanes, Place, Values
+from ftuner.schedules.nest.cpu_kernel_values import Values, load_single_elements
 
 
 def emit(
@@ -47,6 +48,7 @@ def emit(
     """Add the function of a kernel to a module."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     frame = _Emission(function, kernel, schedule, isa.fused, shuffles=bool(isa.permute))
+    load_single_elements(frame)
     looked = looked_up(kernel, schedule)
     permute = permute_for(frame, looked, isa)
     if schedule.across is not None:

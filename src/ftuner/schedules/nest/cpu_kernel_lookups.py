@@ -30,8 +30,9 @@ from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, lanes_bel
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.core.access import needs, outer_steps
 from ftuner.hardware.isa import InstructionSet
+from ftuner.schedules.nest.cpu_kernel_place import Frame, Lanes, Place, Window
 from ftuner.schedules.nest.cpu_kernel_tasks import digits_of, following, inner
-from ftuner.schedules.nest.cpu_kernel_values import Frame, Lanes, Place, Values, Window
+from ftuner.schedules.nest.cpu_kernel_values import Values
 
 TOGETHER = 16
 """Tasks of a block. Derived: finding the lanes takes about as long as what is then done for some

@@ -9,7 +9,8 @@ from dataclasses import replace
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import const, maximum, minimum
-from ftuner.schedules.nest.cpu_kernel_values import Frame, Place, Values
+from ftuner.schedules.nest.cpu_kernel_place import Frame, Place
+from ftuner.schedules.nest.cpu_kernel_values import Values
 
 
 def digits_of(frame: Frame, number: ir.Value) -> list[ir.Value]:

@@ -18,7 +18,8 @@ from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.core.access import Access
 from ftuner.core.cpu.schedule import exchanged_load
-from ftuner.schedules.nest.cpu_kernel_values import Frame, Lanes, Place, Values
+from ftuner.schedules.nest.cpu_kernel_place import Frame, Lanes, Place
+from ftuner.schedules.nest.cpu_kernel_values import Values
 
 SQUARES_AHEAD = 2
 """How far ahead the operand's lines are asked for, in squares along its contiguous axis. Derived: a

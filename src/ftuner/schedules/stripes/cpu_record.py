@@ -60,7 +60,7 @@ class StripeMember:
     WINDOW = 20
     """The address of the `Window` that A is read through, or 0."""
     FINISH = 21
-    """As in `Context`."""
+    """What tiles apply: their own epilogue, or a function; see `Context`."""
     OPERANDS = 22
     """Between rows of each operand of the epilogue."""
     SIZE = OPERANDS + MAX_OPERANDS

@@ -58,8 +58,8 @@ def _of_parts(builder: ir.IRBuilder, table: list[ir.Value], levels: ir.Value) ->
 
 
 def _opaque(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
-    """The same vector in a register of x86. LLVM finds no permutation where it knows more of it: it
-    would take elements one by one from where they come from."""
+    """Returns the vector, of which LLVM then knows only that it is in a register of x86. Where it
+    knows more, it finds no permutation, and takes elements one by one from where they come from."""
     return builder.asm(ir.FunctionType(_PARTS, [_PARTS]), "", "=x,0", [vector], False)
 
 

@@ -135,7 +135,7 @@ class Known:
     SIGNATURE = LENGTH + 1
     MAX_AXES = 8
     MAX_INPUTS = 8
-    """Of programs."""
+    """Most inputs of a program whose calls are cached."""
     HASH_FACTOR = 0x9E3779B97F4A7C15
     """2**64 divided by the golden ratio. A step of the hash is an exclusive or with the next word,
     a product with this, and an exclusive or of the high half into the low half."""
@@ -152,7 +152,8 @@ class Tasks:
     ADDRESSES = 4
     """The word of the record at which the addresses of the arrays begin."""
     RECORD = 5
-    """What the job gets, as `tasks.llvm` says. Each call sets its first word, and the addresses."""
+    """The first of the words that the job is given (`tasks.llvm`). Each call sets it, and the
+    addresses."""
 
 
 class ArrayField:

@@ -10,7 +10,8 @@ and releases it while it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import llvmlite.ir as ir
 
@@ -59,14 +60,8 @@ def emit_known_call(
     share one for tens of milliseconds and hand it over by sleeping, so that calls of 50 us take
     1.1 ms, and 0.1 ms on one thread.
     """
-    kind = ir.FunctionType(PTR, [PTR, PTR, I64])
-    function = ir.Function(module, kind, known_call_symbol(inputs))
-    itself, arguments, count = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    unknown = function.append_basic_block("unknown")
-    seen = function.append_basic_block("seen")
-    site = builder.load(at(builder, itself, header_bytes), typ=PTR)
-    none, false = (pointer_slot(builder, site, i) for i in (Site.NONE, Site.FALSE))
+    call = _begun(module, known_call_symbol(inputs), header_bytes)
+    builder, site, arguments, count, unknown, seen, none = call
     _go_on_if(builder, builder.icmp_signed("==", count, const(inputs + 1)), unknown)
     objects = [pointer_slot(builder, arguments, i) for i in range(inputs + 1)]
     words = [at(builder, value, header_bytes) for value in objects]
@@ -85,10 +80,7 @@ def emit_known_call(
         with given:
             flags = ArrayField.ALIGNED | ArrayField.WRITEABLE
             _sign(builder, words[-1], array_type, flags, signature, length, unknown)
-    record = _find(builder, site, signature, builder.load(length, typ=I64), unknown, seen)
-    threads = builder.load(pointer_slot(builder, site, Site.THREADS), typ=I64)
-    as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
-    _go_on_if(builder, as_before, seen)
+    record = _record(call, signature, length)
     with builder.if_then(builder.not_(is_made)):
         for i in range(inputs):
             apart = builder.not_(_overlap(builder, record, i, words[i], inputs, words[-1]))
@@ -106,20 +98,14 @@ def emit_known_call(
         call_address(builder, ENTRY_TYPE, entry, arguments)
 
     _run(builder, site, record, multiply, objects[-1], is_made, tuning, unknown, seen, False)
-    _answer(builder, {unknown: none, seen: false})
-    return function
+    _answer(call)
+    return builder.function
 
 
 def emit_known_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> None:
     """Add the function for the input arrays of a program, which makes its output."""
-    kind = ir.FunctionType(PTR, [PTR, PTR, I64])
-    function = ir.Function(module, kind, KNOWN_PROGRAM_SYMBOL)
-    itself, arguments, count = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    unknown = function.append_basic_block("unknown")
-    seen = function.append_basic_block("seen")
-    site = builder.load(at(builder, itself, header_bytes), typ=PTR)
-    none, false = (pointer_slot(builder, site, i) for i in (Site.NONE, Site.FALSE))
+    call = _begun(module, KNOWN_PROGRAM_SYMBOL, header_bytes)
+    builder, site, arguments, count, unknown, seen, none = call
     few = builder.icmp_unsigned("<=", count, const(Known.MAX_INPUTS))
     _go_on_if(builder, few, unknown)
     most = Known.MAX_INPUTS * (2 + 2 * Known.MAX_AXES)
@@ -134,10 +120,7 @@ def emit_known_program(module: ir.Module, header_bytes: int, tuning: NativeTunin
         builder.store(value, at(builder, arrays, place))
         word, flags = at(builder, value, header_bytes), ArrayField.ALIGNED
         _sign(builder, word, array_type, flags, signature, length, unknown)
-    record = _find(builder, site, signature, builder.load(length, typ=I64), unknown, seen)
-    threads = builder.load(pointer_slot(builder, site, Site.THREADS), typ=I64)
-    as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
-    _go_on_if(builder, as_before, seen)
+    record = _record(call, signature, length)
 
     def execute(pool: ir.Value, workspace: ir.Value, result: ir.Value) -> None:
         builder.store(result, at(builder, arrays, builder.mul(count, const(SLOT_BYTES))))
@@ -148,12 +131,50 @@ def emit_known_program(module: ir.Module, header_bytes: int, tuning: NativeTunin
 
     made = ir.Constant(I1, 1)
     _run(builder, site, record, execute, none, made, tuning, unknown, seen, True)
-    _answer(builder, {unknown: none, seen: false})
+    _answer(call)
 
 
-def _answer(builder: ir.IRBuilder, answers: Mapping[ir.Block, ir.Value]) -> None:
-    for block, answer in answers.items():
+class _Begun(NamedTuple):
+    """A function that Python calls, with its arguments."""
+
+    builder: ir.IRBuilder
+    site: ir.Value
+    arguments: ir.Value
+    """The addresses of the objects that it is given."""
+    count: ir.Value
+    unknown: ir.Block
+    """Where calls end that no record is of."""
+    seen: ir.Block
+    """Where those end that a record should be of."""
+    none: ir.Value
+
+
+def _begun(module: ir.Module, symbol: str, header_bytes: int) -> _Begun:
+    function = ir.Function(module, ir.FunctionType(PTR, [PTR, PTR, I64]), symbol)
+    itself, arguments, count = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    unknown, seen = map(function.append_basic_block, ("unknown", "seen"))
+    site = builder.load(at(builder, itself, header_bytes), typ=PTR)
+    none = pointer_slot(builder, site, Site.NONE)
+    return _Begun(builder, site, arguments, count, unknown, seen, none)
+
+
+def _record(call: _Begun, signature: ir.Value, length: ir.Value) -> ir.Value:
+    """The record of a call with a signature, made for as many threads as there are now."""
+    builder, site, _, _, unknown, seen, _ = call
+    record = _find(builder, site, signature, builder.load(length, typ=I64), unknown, seen)
+    threads = builder.load(pointer_slot(builder, site, Site.THREADS), typ=I64)
+    as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
+    _go_on_if(builder, as_before, seen)
+    return record
+
+
+def _answer(call: _Begun) -> None:
+    """Return None from calls that are unknown, False from those that were seen."""
+    builder = call.builder
+    for block, number in ((call.unknown, Site.NONE), (call.seen, Site.FALSE)):
         builder.position_at_end(block)
+        answer = pointer_slot(builder, call.site, number)
         _hold(builder, answer)
         builder.ret(answer)
 

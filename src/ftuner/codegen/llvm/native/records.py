@@ -106,7 +106,7 @@ class Plan:
     """Rows of A; of a plan for a range of rows, those that it was made for."""
     C_ITEMSIZE = 24
     FINISH = 25
-    """As in `Context`, on the last block of k."""
+    """What the last block of k applies: its own epilogue, or a function; see `Context`."""
     OPERAND_STRIDES = 26
     WORKER_RECORDS = OPERAND_STRIDES + MAX_OPERANDS
 
