@@ -218,8 +218,9 @@ def _allocates(allocated: Callable[..., Array], at: Side) -> Callable[..., Array
     return allocates
 
 
-def _records(code: str, words: Iterable[int], at: Side) -> Array:
-    return guarded(np.array([*words], code), at).view(_Records)
+def _records(code: str, words: Iterable[int] | bytes, at: Side) -> Array:
+    found = np.frombuffer(words, code) if isinstance(words, bytes) else np.array([*words], code)
+    return guarded(found, at).view(_Records)
 
 
 def _packs(pack: Callable[..., Panels], at: Side) -> Callable[..., Panels]:
@@ -263,16 +264,15 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
             buffer = kept[buffer]
         address(self, slot, buffer, offset)
 
-    def without_arena(self: WorkDistribution, *arguments: Any) -> tuple[Array, int, Array]:
-        offsets, _, later = distribute(self, *arguments)
-        return offsets, 0, later
+    def without_arena(self: WorkDistribution, *arguments: Any) -> tuple[int, Array | None]:
+        return 0, distribute(self, *arguments)[1]
 
-    def guarded_places(self: Any, *_: object) -> npt.NDArray[np.int64]:
+    def guarded_places(self: Any, *_: object) -> array[int]:
         self.guarded_buffers = [
             Guard((self.guarded_values[number] * itemsize,), np.uint8, None, at)
             for number, itemsize in self._sizes
         ]
-        return np.array([guard.address for guard in self.guarded_buffers], np.int64)
+        return array("q", [guard.address for guard in self.guarded_buffers])
 
     def guarded_kept(self: Any, *_: object) -> Array:
         # The guarded places live as long as the program.

@@ -3,7 +3,9 @@ on any graph."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -66,15 +68,17 @@ def test_native_code_decides_as_python_does(
     distribute = WorkDistribution(
         widest.kernels.runtime, rows, counts, stages, sizes, lifetimes, writers
     )
-    words = np.array([*DIMS, *[7] * (4 * steps)], np.int64)
-    offsets, arena_bytes, later = distribute(
-        words, len(DIMS), np.array(shares, np.int64), WORKERS, MOST, once, elsewhere
+    words, offsets = array("q", [*DIMS, *[7] * (4 * steps)]), array("q", [7] * buffers)
+    rows_of_shares = array("q", chain.from_iterable(shares))
+    arena_bytes, later = distribute(
+        words, len(DIMS), rows_of_shares, WORKERS, MOST, once, elsewhere, offsets
     )
 
     first = dealt(rows, counts, stages, shares)
     assert words[: len(DIMS)].tolist() == DIMS
-    assert words[len(DIMS) :].reshape(4, -1).tolist() == first
+    assert np.array(words[len(DIMS) :]).reshape(4, -1).tolist() == first
     if once:
+        assert later is not None
         assert later.reshape(4, -1).tolist() == dealt(rows, counts, stages, shares, once)
     taken = [aligned(DIMS[number] * size + SLACK_BYTES) for number, size in sizes]
     for buffer in range(buffers):

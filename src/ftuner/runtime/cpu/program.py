@@ -8,6 +8,7 @@ buffers of the arena, and fills in the records. Nothing is compiled or measured.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,7 @@ from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
-from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, NOTHING, POOL, RecordLayout
+from ftuner.runtime.cpu.record_layout import NOTHING, POOL, RecordLayout
 from ftuner.runtime.cpu.step_kind import CompiledStep, kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
 from ftuner.runtime.cpu.tasks import Unless, most_chunks
@@ -98,7 +99,7 @@ class BoundProgram(NamedTuple):
     """Reads all of them, in a fifth of the time that indexing takes."""
     arena: int
     """The address of the arena when the records were written."""
-    buffers: Words
+    buffers: array[int]
     """The addresses of the buffers of `ProgramWriter.places`."""
     groups: Sequence[BoundGroup]
     """With the plans that the records point to."""
@@ -292,33 +293,38 @@ class ProgramWriter:
         once, kept_places = self._kept_invariants(values)
         groups = self._groups(self._groups.rounded(symbols, values), workers)
         of_tasks = [group.values for group in groups]
-        words = np.frombuffer(bytearray().join((bound.tobytes(), self._room, *of_tasks)), np.int64)
+        words = array("q", b"".join((bound.tobytes(), self._room, *of_tasks)))
         words[len(bound)] = workers
-        shares = np.frombuffer(NO_SHARES + b"".join([group.shares for group in groups]), np.int64)
-        offsets, arena_bytes, later = self._distribute(
+        shares = array("q", NO_SHARES + b"".join([group.shares for group in groups]))
+        # NumPy's arrays of few words are made and filled in more time than the native code takes.
+        offsets = array("q", bytes(SLOT_BYTES * len(self._sizes)))
+        arena_bytes, later = self._distribute(
             words, self._first_shared, shares, workers, most_chunks(workers, self._hardware), once,
-            [*kept_places],
+            kept_places, offsets,
         )  # fmt: skip
         check_arena(arena_bytes)
-        of_steps = words[self._first_shared : self._first_shared + len(self.stages)]
-        workers = workers if (of_steps > 1).any() else 1
+        if workers > 1:
+            of_steps = words[self._first_shared : self._first_shared + len(self.stages)]
+            workers = workers if max(of_steps, default=0) > 1 else 1
         workspace_bytes = max([group.workspace_bytes for group in groups], default=0)
         base = arena(arena_bytes + workspace_bytes)
 
         records = self._image.copy()
         here = address_of(records)
-        # In the order of `record_layout`'s sources.
-        addresses = np.empty(FIRST_BUFFER + len(offsets), np.int64)
-        addresses[:FIRST_BUFFER] = 0, here, base + arena_bytes, pool
-        buffers = addresses[FIRST_BUFFER:]
-        buffers[:] = self._placed(offsets, base)
+        buffers = self._placed(offsets, base)
         results = None
-        if once:
+        if later is not None:
             memory = self._place_kept(kept_places, buffers)
             results = KeptResults(memory, self._shared_slots, later)
+        # In the order of `record_layout`'s sources.
+        addresses = array("q", (0, here, base + arena_bytes, pool, *buffers))
         fills = self._fills_with(tuple(chain.from_iterable([group.variants for group in groups])))
         self._runtime.fill(
-            here, address_of(fills), fills.shape[1], address_of(addresses), address_of(words)
+            here,
+            address_of(fills),
+            fills.shape[1],
+            addresses.buffer_info()[0],
+            words.buffer_info()[0],
         )
         makes = self._forms.makes(forms)
         return BoundProgram(
@@ -329,9 +335,9 @@ class ProgramWriter:
             max([group.worker_bytes for group in groups], default=0), results,
         )  # fmt: skip
 
-    def _placed(self, offsets: Words, base: int) -> Words:
+    def _placed(self, offsets: Iterable[int], base: int) -> array[int]:
         """The addresses of buffers in an arena at `base`."""
-        return offsets + base
+        return array("q", [base + offset for offset in offsets])
 
     def _fills_with(self, variants: tuple[int, ...]) -> Words:
         """The slots that extents and addresses decide, together with the fields of tasks of some
@@ -367,7 +373,7 @@ class ProgramWriter:
                 kept |= found
         return once, kept
 
-    def _place_kept(self, sizes: Mapping[int, int], buffers: Words) -> Array:
+    def _place_kept(self, sizes: Mapping[int, int], buffers: array[int]) -> Array:
         """Memory for results that are kept. Writes their addresses to those of the buffers."""
         memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
         begin = aligned(address_of(memory))

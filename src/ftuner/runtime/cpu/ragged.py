@@ -339,7 +339,7 @@ class RaggedGraph(Keeper):
             self._programs, by_rows, begins, bases[:kinds], strict=True
         ):
             places = of_each[:, at : at + len(program.shared)]
-            places[:] = base + template.buffers[program.shared]
+            places[:] = base + np.asarray(template.buffers)[program.shared]
             places += np.outer(begin, program.shared_bytes)
             at += len(program.shared)
         of_each[:, at:-made] = kept_at

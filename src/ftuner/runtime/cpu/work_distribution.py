@@ -48,23 +48,25 @@ class WorkDistribution:
         self._record[Sharing.PAIRS] = len(arrays[Sharing.WRITERS])
 
     def __call__(
-        self, words: Words, first: int, shares: Words, workers: int, most_chunks: int,
-        once: Collection[int], elsewhere: Sequence[int],
-    ) -> tuple[Words, int, Words]:  # fmt: skip
-        """The offsets of all buffers in the arena, its bytes, and how steps are shared in runs that
-        find the results of the steps `once` computed; how in others is written to `words` from
-        `first` on. `words` begin with the values of all dims. Buffers `elsewhere` have no bytes."""
-        count = self._buffers
-        offsets, memory = np.empty(count, np.int64), np.empty((1 + Living.SIZE) * count, np.int64)
-        idle, later = np.zeros((2, 4 * self._steps if once else 0), np.int64)
-        idle[[*once]] = 1
-        places = np.array(elsewhere, np.int64)
-        values, sizes = address_of(words), address_of(memory)
+        self, words: array[int], first: int, shares: array[int], workers: int, most_chunks: int,
+        once: Collection[int], elsewhere: Collection[int], offsets: array[int],
+    ) -> tuple[int, Words | None]:  # fmt: skip
+        """The bytes of the arena, and how steps are shared in runs that find the results of the
+        steps `once` computed; how in others is written to `words` from `first` on. `words` begin
+        with the values of all dims. Buffers `elsewhere` have no bytes. Writes the offset of each
+        buffer to `offsets`."""
+        memory = array("q", bytes(SLOT_BYTES * (1 + Living.SIZE) * self._buffers))
+        idle = later = None
+        if once:
+            idle, later = np.zeros((2, 4 * self._steps), np.int64)
+            idle[[*once]] = 1
+        places = array("q", elsewhere)
+        values, sizes = words.buffer_info()[0], memory.buffer_info()[0]
         # In the order of `records.Extents`.
         extents = array("q", (
-            values, workers, most_chunks, address_of(shares), address_of(idle) if once else 0,
-            values + first * SLOT_BYTES, address_of(later), address_of(places), len(places),
-            sizes, address_of(offsets), sizes + count * SLOT_BYTES,
+            values, workers, most_chunks, shares.buffer_info()[0],
+            0 if idle is None else address_of(idle), values + first * SLOT_BYTES,
+            0 if later is None else address_of(later), *places.buffer_info(), sizes,
+            offsets.buffer_info()[0], sizes + self._buffers * SLOT_BYTES,
         ))  # fmt: skip
-        arena_bytes = self._runtime.decide(address_of(self._record), extents.buffer_info()[0])
-        return offsets, arena_bytes, later
+        return self._runtime.decide(address_of(self._record), extents.buffer_info()[0]), later

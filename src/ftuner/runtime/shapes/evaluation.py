@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import ADDRESSABLE_BYTES
@@ -166,7 +164,7 @@ def check_arena(arena_bytes: int) -> None:
         raise AllocationError(f"no memory for {arena_bytes} bytes of intermediate results")
 
 
-def addressable(values: Sequence[int], outputs: Outputs, loops: Picked) -> npt.NDArray[np.int64]:
+def addressable(values: Sequence[int], outputs: Outputs, loops: Picked) -> array[int]:
     """The values of dims as native code has them. `loops`: see `loops_of`.
 
     Raises:
@@ -178,7 +176,7 @@ def addressable(values: Sequence[int], outputs: Outputs, loops: Picked) -> npt.N
         if elements > MAX_LOOP or elements * dtype.itemsize > ADDRESSABLE_BYTES:
             raise not_allocated(shape, dtype, "it has more elements than a run computes")
     try:
-        found: npt.NDArray[np.int64] = np.array(values, np.int64)
+        found = array("q", values)
     except OverflowError as error:
         raise AllocationError(f"extents and strides of up to {max(values)}: {error}") from error
     most = max(loops(values), default=0)
