@@ -149,15 +149,21 @@ def performance(machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]
 
 
 def front(machines: Sequence[Recorded]) -> Iterator[str]:
-    """The lines of README.md between its markers."""
+    """The lines of README.md between its markers: each workload on all machines."""
     head = ("workload", "machine", "shapes", "1 thread", "2 threads", "slower at")
+    found = [
+        (row, machine.title)
+        for machine in machines
+        if not machine.state
+        for row in rows(machine)
+        if row.kind in FRONT and not row.workload.startswith("large")
+    ]
+    order = [workload for workload, _, _ in WORKLOADS]
+    found.sort(key=lambda pair: order.index(pair[0].workload))
     yield from table(
         head,
         (
-            (row.workload, m.title, str(row.shapes()), row.ratio(1), row.ratio(2), row.slower())
-            for m in machines
-            if not m.state
-            for row in rows(m)
-            if row.kind in FRONT and not row.workload.startswith("large")
+            (row.workload, title, str(row.shapes()), row.ratio(1), row.ratio(2), row.slower())
+            for row, title in found
         ),
     )
