@@ -44,7 +44,7 @@ def test_only_attention_of_an_encoder_works_within_requests() -> None:
         "attention works within a request"
     ]
     assert titles[0].startswith("matmul")
-    assert found.segments()[-1][0] == 0
+    assert found.turns()[-1].kind == 0
 
 
 def norm(g: Maker, x: Value) -> Value:
@@ -91,7 +91,7 @@ def test_rows_of_matrices_without_a_batch() -> None:
     graph = graph_of(lambda g: g.linear(g.gelu(g.linear(g.given("x", S, 8), 16)), 8))
     _, found = found_in(graph)
     assert str(found.rows[0].count) == "S"
-    assert found.segments() == [(0, len(found.reasons))]
+    assert found.turns() == [(0, 0, len(found.reasons))]
 
 
 def test_a_vector_of_each_request_is_a_row_of_its_own_kind() -> None:
@@ -109,7 +109,7 @@ def test_a_vector_of_each_request_is_a_row_of_its_own_kind() -> None:
     assert further.rows[:1] == found.rows
     assert [str(rows.count) for rows in further.rows] == ["B*S", "B"]
     assert found.kinds[-1] is None
-    assert [kind for kind, _ in further.segments()] == [0, None, 1]
+    assert [turn.kind for turn in further.turns()] == [0, None, 1]
     assert [why == "" for why in further.reasons] == [k is not None for k in further.kinds]
     by_tokens, by_texts = divide(lowered, further).parts
     buffers = [{*part.steps.lifetimes(), *part.shared} for part in (by_tokens, by_texts)]

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ftuner.core.dim import Dim, Symbolic, product, quotient, symbols_of
 from ftuner.core.symbolic import Symbol
@@ -84,6 +84,17 @@ class RowWise(Protocol):
         ...
 
 
+class Turn(NamedTuple):
+    """Successive steps of one of the programs of a batch: of the row-wise steps of one kind, or of
+    all others."""
+
+    kind: int | None
+    """As of `RaggedSteps`."""
+    first: int
+    """The number of the first step among those of the program."""
+    steps: int
+
+
 @dataclass(frozen=True)
 class RaggedSteps:
     """The steps of a lowered graph that run once for several requests."""
@@ -96,9 +107,14 @@ class RaggedSteps:
     reasons: tuple[str, ...]
     """Of each step: why it runs for one request after the other; empty if it is row-wise."""
 
-    def segments(self) -> list[tuple[int | None, int]]:
-        """Runs of successive steps of one kind, each with that and with its length."""
-        return [(kind, len([*run])) for kind, run in groupby(self.kinds)]
+    def turns(self) -> list[Turn]:
+        """The turns of the programs of a batch."""
+        found: list[Turn] = []
+        next_of = Counter[int | None]()
+        for kind, run in groupby(self.kinds):
+            found.append(Turn(kind, next_of[kind], len([*run])))
+            next_of[kind] += found[-1].steps
+        return found
 
 
 def ragged_steps(lowered: Lowered, exact: bool = True) -> RaggedSteps | None:
@@ -213,7 +229,7 @@ def divide(lowered: Lowered, found: RaggedSteps) -> Division:
     """The steps in a program of each kind."""
     turns: list[tuple[int | None, tuple[Step, ...], frozenset[Buffer]]] = []
     steps = iter(lowered.steps)
-    for kind, count in found.segments():
+    for kind, _, count in found.turns():
         run = tuple(islice(steps, count))
         turns.append((kind, run, frozenset(b for s in run for b in (*s.reads, *s.writes))))
     uses = Counter(b for kind, _, bs in turns for b in bs if kind is None and b.kind == "arena")

@@ -115,6 +115,9 @@ class Executable(Keeper):
         """The steps that run once for all requests of a batch; None if there are none."""
         return None
 
+    leaves_out_padding = False
+    """Whether the requests of a padded batch may run together without it."""
+
     @property
     def rows_together(self) -> int:
         """The rows of several requests that run together at most; 0 if none do. Where they share

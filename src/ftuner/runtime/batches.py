@@ -51,10 +51,10 @@ class Batches(ABC):
     def run_batch(
         self, batch: Sequence[Mapping[str, object]], *, exact: bool = True
     ) -> list[list[Any]]:
-        """Run several requests, whose extents may differ: nothing is padded. On a CPU, steps that
-        compute rows independently run once for all requests, where each then has the bits that it
-        has alone; all others run for one request after the other, and share the reading of large
-        weights. `ragged` shows which.
+        """Run several requests, whose extents may differ: nothing is padded. Steps that compute
+        rows independently run once for all requests, where each then has the bits that it has
+        alone; all others run for one request after the other, and on a CPU share the reading of
+        large weights. `ragged` shows which.
 
         Args:
             batch: the `feeds` of each request, as `run` takes them.
@@ -164,7 +164,9 @@ class Batches(ABC):
             return NOT_ASKED
         if isinstance(self._padding, str):
             return self._padding
-        return "requests of the model do not run together" if self._joining is None else ""
+        if self._joining is None:
+            return "requests of the model do not run together"
+        return "" if self._joining.leaves_out_padding else "the mask is not in the host's memory"
 
     @cached_property
     def _check(self) -> Binding:

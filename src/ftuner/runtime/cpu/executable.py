@@ -121,6 +121,8 @@ class CompiledGraph(Executable):
         self._kept.add(made)
         return made
 
+    leaves_out_padding = True
+
     @property
     def ragged(self) -> RaggedSteps | None:
         return None if self._batches is None else self._batches.found

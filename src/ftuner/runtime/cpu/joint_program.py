@@ -10,17 +10,15 @@ with a large weight take turns instead (`shared_panels`).
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import Program, Status
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.caching import RecentlyUsed
-from ftuner.graph.ragged import RaggedSteps
+from ftuner.graph.ragged import Turn
 from ftuner.runtime.cpu.arrays import address_of
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
@@ -31,25 +29,6 @@ from ftuner.runtime.shapes.layout import Words
 MAX_ORDERS = 512
 """Numbers of requests of which the order of steps is kept. Derived: as many as rows run together,
 if each request has one; an order is some 10 KiB."""
-
-
-class Turn(NamedTuple):
-    """Successive steps of one of the programs of a batch."""
-
-    kind: int | None
-    """As of `RaggedSteps`."""
-    first: int
-    steps: int
-
-
-def turns_of(found: RaggedSteps) -> list[Turn]:
-    """The turns of the programs."""
-    turns: list[Turn] = []
-    next_of = Counter[int | None]()
-    for kind, count in found.segments():
-        turns.append(Turn(kind, next_of[kind], count))
-        next_of[kind] += count
-    return turns
 
 
 def arena_bytes(template: BoundProgram) -> int:

@@ -30,7 +30,7 @@ from ftuner.graph.ragged import RaggedSteps, RowPart, Rows, divide
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.appending import Extension, extend, keep, undo
 from ftuner.runtime.cpu.arrays import Array, address_of, numpy_dtype
-from ftuner.runtime.cpu.joint_program import JointSteps, arena_bytes, placed, turns_of
+from ftuner.runtime.cpu.joint_program import JointSteps, arena_bytes, placed
 from ftuner.runtime.cpu.launching import Launcher, ended
 from ftuner.runtime.cpu.memory import allocated
 from ftuner.runtime.cpu.plan_records import aligned
@@ -39,6 +39,7 @@ from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.shared_panels import SharedPanels
 from ftuner.runtime.cpu.step_kind import CompiledStep
+from ftuner.runtime.grouping import Order, groups
 from ftuner.runtime.kept_memory import Keeper
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.layout import Words
@@ -117,7 +118,7 @@ class RaggedGraph(Keeper):
         buffers = graph.lowered.lifetimes()
         bytes_ = dict.fromkeys([b.elements * b.dtype.itemsize for b in buffers])
         self._bytes_of = compiled([*bytes_], binding.names)
-        turns = turns_of(found)
+        turns = found.turns()
 
         def writer(
             lowered: Lowered, part: Sequence[CompiledStep], kind: int | None
@@ -153,9 +154,7 @@ class RaggedGraph(Keeper):
         self._panels = SharedPanels(rest, session.hardware)
         self._joint = JointSteps(turns, stages, self._own_writer.stages, self._panels)
         self._states = RunStates(session.cores)
-        self._orders: RecentlyUsed[tuple[int, int], tuple[Hashable, ...]] = RecentlyUsed(
-            KNOWN_ORDERS
-        )
+        self._orders: RecentlyUsed[tuple[int, int], Order] = RecentlyUsed(KNOWN_ORDERS)
         self._able: RecentlyUsed[Hashable, Words] = RecentlyUsed(KNOWN_ORDERS)
 
     @property
@@ -212,42 +211,26 @@ class RaggedGraph(Keeper):
     def _groups(
         self, batch: Sequence[Sequence[Array]], workers: int, exact: bool
     ) -> Iterator[list[_Request]]:
-        """The requests that run together: if `exact`, all sums are taken in one order, whether they
-        run alone or together. Any other request is a group of its own."""
-        begun: dict[tuple[Hashable, ...], list[_Request]] = {}
+        """The requests that run together: if `exact`, with the bits that each has alone. Any other
+        request is a group of its own."""
         hardware, most = self._graph.session.hardware, float(self.room)
         if not self._programs:
             most = min(most, hardware.tuning.result_share_of_l2 * hardware.l2_bytes)
+        requests = []
         for number, arrays in enumerate(batch):
             shapes = tuple([x.shape for x in arrays])
             symbols = self._graph.binding(shapes)
             rows = self._rows_of(symbols)
             size = self._size(symbols, rows)
-            request = _Request(number, arrays, shapes, symbols, rows, size)
-            order: tuple[Hashable, ...] = (None,)
-            if 0 < size < most:
-                order = self._order(size, workers) if exact and rows else ()
-            if None in order:
-                yield [request]
-                continue
-            group = begun.setdefault(order, [])
-            if _size(group) + size > self.room:
-                yield from self._agreeing(group, order, workers)
-                group = begun[order] = []
-            group.append(request)
-        for order, group in begun.items():
-            yield from self._agreeing(group, order, workers)
+            requests.append(_Request(number, arrays, shapes, symbols, rows, size))
 
-    def _agreeing(
-        self, group: Sequence[_Request], order: tuple[Hashable, ...], workers: int
-    ) -> Iterator[list[_Request]]:
-        """A group without the requests that change the order of sums of all rows together."""
-        left = list(group)
-        while order and len(left) > 1 and self._order(_size(left), workers) != order:
-            yield [left.pop()]
-        yield left
+        def order(size: int) -> Order:
+            return self._order(size, workers) if exact and self._programs else ()
 
-    def _order(self, rows: int, workers: int) -> tuple[Hashable, ...]:
+        for group in groups([request.size for request in requests], most, self.room, order):
+            yield [requests[number] for number in group]
+
+    def _order(self, rows: int, workers: int) -> Order:
         """The order of the sums of each row-wise step; None if it differs between rows."""
         found = self._orders.get((rows, workers))
         if found is None:
@@ -382,10 +365,6 @@ class RaggedGraph(Keeper):
         items = np.array([b.dtype.itemsize for b in kept], np.int64)
         sizes = np.array(elements, np.int64).reshape(len(group), len(kept)) * items
         return aligned(sizes + SLACK_BYTES)
-
-
-def _size(group: Sequence[_Request]) -> int:
-    return sum([request.size for request in group])
 
 
 def _width(rows: Rows, buffer: Buffer) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations, islice, product
 from typing import Any
 
@@ -30,25 +30,33 @@ from ftuner.graph.ir import Array, Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.channels_last import pad_channels
 from ftuner.graph.precision import held_types
+from ftuner.graph.ragged import RaggedSteps, ragged_steps
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
 from ftuner.runtime.gpu.launching import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
+from ftuner.runtime.gpu.ragged import BUFFER_BYTES, RaggedGraph
+from ftuner.runtime.gpu.ragged import Setting as BatchSetting
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.step_kind import Places, Setting, kind_of, runs
+from ftuner.runtime.gpu.step_kind import Places, Setting, kind_of, nowhere, runs
 from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding
-from ftuner.runtime.shapes.evaluation import Dims, Layouts, addressable, evaluated, loops_of, picked
+from ftuner.runtime.shapes.evaluation import (
+    Dims,
+    Layouts,
+    Outputs,
+    addressable,
+    evaluated,
+    loops_of,
+    picked,
+)
 from ftuner.runtime.shapes.layout import Lifetime, first_fit
 from ftuner.runtime.shared_weights import SharedWeights
 
 MAX_LAUNCHES = 1 << 18
 """Launches of all programs that a graph keeps, at about 3 KiB of the host's memory each. At least
 half of this is kept: 1,000 shapes of an encoder of twelve layers."""
-BUFFER_BYTES = 256
-"""Alignment of buffers in the arena; that of torch's allocator."""
-
 KINDS_OF_EXTENTS = (5, 64, 1)
 """Values of symbols with which kernels of products are found: unaligned extents, aligned extents,
 and one row, for which any stride is valid."""
@@ -195,10 +203,55 @@ class CompiledGraph(Executable):
             if is_capturing(self._session.device):
                 return self._bind(_shapes(arrays)).run(arrays)
             self._follow()
-            program = self._program(_shapes(arrays))
-            if self.recording and self._recorder.usable and program.is_due(arrays):
-                self._record(program, arrays)
-            outputs = program.run(arrays)
+            outputs = self._launched(arrays)
+            if self._checks:
+                _raise_status(self._status, self._checks)
+        return outputs
+
+    def _launched(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        program = self._program(_shapes(arrays))
+        if self.recording and self._recorder.usable and program.is_due(arrays):
+            self._record(program, arrays)
+        return program.run(arrays)
+
+    @cached_property
+    def _batches(self) -> RaggedGraph | None:
+        return self._batches_of(ragged_steps(self.lowered))
+
+    @cached_property
+    def _roughly(self) -> RaggedGraph | None:
+        """The same up to rounding: products by fewer rows of each request run together, too."""
+        found = ragged_steps(self.lowered, exact=False)
+        return self._batches if found == self.ragged else self._batches_of(found)
+
+    def _batches_of(self, found: RaggedSteps | None) -> RaggedGraph | None:
+        if found is None:
+            return None
+        setting = BatchSetting(
+            self._session, self._binding, self._evaluate, lambda symbols: self._values(symbols)[0],
+            self._sizes, self._constants, self._outputs,
+            [word.unsqueeze(0) for word in self._status.unbind()],
+        )  # fmt: skip
+        return RaggedGraph(setting, self.lowered, self._steps, found)
+
+    @property
+    def ragged(self) -> RaggedSteps | None:
+        return None if self._batches is None else self._batches.found
+
+    @property
+    def rows_together(self) -> int:
+        return 0 if self._batches is None else self._batches.room
+
+    def rows(self, arrays: Sequence[Tensor]) -> int:
+        return 0 if self._batches is None else self._batches.size(arrays)
+
+    def run_batch(self, batch: Sequence[Sequence[Tensor]], exact: bool) -> list[list[Tensor]]:
+        found = self._batches if exact else self._roughly or self._batches
+        if found is None or len(batch) < 2 or is_capturing(self._session.device):
+            return super().run_batch(batch, exact)
+        with self._lock:
+            self._follow()
+            outputs = found.run(batch, exact, self._launched)
             if self._checks:
                 _raise_status(self._status, self._checks)
         return outputs
@@ -246,9 +299,7 @@ class CompiledGraph(Executable):
             ShapeError: extents contradict the graph, are negative or are divided by zero.
             AllocationError: the device does not have the memory.
         """
-        values = evaluated(self._evaluate, self._binding(shapes), self._extents)
-        outputs = tuple([(tuple([values[n] for n in s]), dtype) for s, dtype in self._outputs])
-        addressable(values, outputs, self._loops)
+        values, outputs = self._values(self._binding(shapes))
         memory, arena_bytes = self._places(values)
         words = iter(self._status.unbind())
         launches: list[Launch | None] = []
@@ -259,6 +310,13 @@ class CompiledGraph(Executable):
         return Program(
             launches, outputs, session.device, session.hardware, session.scratch, arena_bytes
         )
+
+    def _values(self, symbols: Sequence[int]) -> tuple[list[int], Outputs]:
+        """Returns the values of all dims, and shapes and dtypes of outputs; raises as `_bind`."""
+        values = evaluated(self._evaluate, symbols, self._extents)
+        outputs = tuple([(tuple([values[n] for n in s]), dtype) for s, dtype in self._outputs])
+        addressable(values, outputs, self._loops)
+        return values, outputs
 
     def _places(self, values: Sequence[int]) -> tuple[Places, int]:
         """Returns a place for each buffer, and the bytes that all take of the arena. Buffers of the
@@ -302,18 +360,11 @@ class CompiledGraph(Executable):
     def _rehearsed(self) -> list[Source]:
         """Returns the kernels that products and attention may launch, found at extents of each
         kind."""
-        # Tensors without data, with addresses relative to an aligned one. Extents that contradict
-        # the graph may lead to lower addresses, and still have valid layouts.
-        nowhere = torch.empty(1 << 62, dtype=torch.uint8, device="meta")[1 << 61 :]
-
-        def memory(buffer: Buffer) -> Tensor:
-            return nowhere.view(TORCH_DTYPES[buffer.dtype.name])
-
         found: dict[Source, None] = {}
         for symbols in islice(_kinds(len(self._binding.names)), MAX_REHEARSALS):
             try:
                 values = evaluated(self._evaluate, symbols, self._extents)
-                bound = [step.rehearsal(values, memory) for step in self._steps]
+                bound = [step.rehearsal(values, nowhere) for step in self._steps]
             except ShapeError:
                 # These extents contradict each other.
                 continue

@@ -189,6 +189,15 @@ class Products:
         in_place = found.a.data_ptr() == a.data_ptr() and found.b.data_ptr() == b.data_ptr()
         return launches if in_place else None
 
+    def order_of_sums(
+        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
+        tf32: bool, window: BoundWindow | None = None,
+    ) -> tuple[ProductKernel, int]:  # fmt: skip
+        """Returns what decides the order of the sums of `run` for operands of these layouts, which
+        may have no data: the kernel, and the parts of k."""
+        plan = self._call(arranged(a, b, c, operands, tf32, window), epilogue).plan
+        return plan.kernel, plan.split_k
+
     @property
     def calls(self) -> Iterator[_Call]:
         """Plans and kernels of the layouts of operands that are kept."""

@@ -161,7 +161,7 @@ class Program:
             return self._recorded.run(inputs)
         self._runs += 1
         outputs = self._made()
-        given = [*map(_aligned, inputs), *outputs]
+        given = [*map(aligned_copy, inputs), *outputs]
         for launch in self._launches:
             launch(given)
         return outputs
@@ -170,13 +170,13 @@ class Program:
         """Launches the steps and waits for them; returns the outputs, and the device's time for
         each step."""
         outputs = self._made()
-        given = [*map(_aligned, inputs), *outputs]
+        given = [*map(aligned_copy, inputs), *outputs]
         launches = [_nothing if step is None else partial(step, given) for step in self._steps]
         return outputs, device_seconds(self._device, launches, self._held_cycles)
 
     def memory_use(self, inputs: Sequence[Tensor], weights_bytes: int) -> Memory:
         """Returns the bytes that a run takes, and that recording the program takes."""
-        given = [*map(_aligned, inputs), *self._made()]
+        given = [*map(aligned_copy, inputs), *self._made()]
         workspaces = [launch.workspace_bytes(given) for launch in self._launches]
         return Memory(
             weights_bytes=weights_bytes,
@@ -229,6 +229,6 @@ def _nothing() -> None:
     """The launch of a step that has nothing to do."""
 
 
-def _aligned(x: Tensor) -> Tensor:
+def aligned_copy(x: Tensor) -> Tensor:
     """Returns the tensor, or a copy at an aligned address."""
     return x.clone() if x.data_ptr() % ALIGNMENT_BYTES else x

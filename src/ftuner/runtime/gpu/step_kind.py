@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from ftuner.core.dim import Shape
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.steps import Step
-from ftuner.runtime.gpu.arrays import Tensor
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.kernels import BoundKernel, Kernel
 from ftuner.runtime.gpu.program import KernelLaunch, Launch
 from ftuner.runtime.gpu.scratch import Scratch
@@ -26,6 +26,13 @@ MAX_LAUNCHED = 1 << 20
 """Programs of a launch: those beyond take several tiles each."""
 Places = Callable[[Buffer], Tensor | int]
 """The elements of a buffer, or the number of an array of the run."""
+
+
+def nowhere(buffer: Buffer) -> Tensor:
+    """A tensor without data, with addresses relative to an aligned one."""
+    # Extents that contradict the graph may lead to lower addresses, and still have valid layouts.
+    words = torch.empty(1 << 62, dtype=torch.uint8, device="meta")[1 << 61 :]
+    return words.view(TORCH_DTYPES[buffer.dtype.name])
 
 
 class BoundOperand(NamedTuple):
@@ -169,6 +176,11 @@ class CompiledStep(ABC):
     def bind(self, values: Sequence[int], memory: Places, status: Tensor | None) -> Launch | None:
         """The launch for values of the dims; None if there is nothing to do. `status`: the word
         that checks write to, if the step has some."""
+
+    def order_of_sums(self, values: Sequence[int]) -> Hashable:
+        """What decides the order in which sums are taken, for values of the dims; None if that is
+        not known."""
+        return None
 
     def rehearsal(self, values: Sequence[int], memory: Places) -> Rehearsal | None:
         """The launch for values of the dims, if its kernels depend on the strides of operands."""

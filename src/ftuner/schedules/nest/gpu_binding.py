@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -79,13 +79,10 @@ class CompiledNest(CompiledStep):
 
     def bind(self, values: Sequence[int], memory: Places, status: Tensor | None) -> Launch | None:
         """The launch for values of the dims, or None if there is nothing to do."""
-        lanes = [values[made.lanes] for made in self._made]
-        best = best_schedule(self._schedules, lanes, values[self._reduced], self._sizes)
-        made = self._made[best]
+        made, is_even = self._best(values)
         tiles = values[made.tiles]
         if not tiles:
             return None
-        is_even = all(values[n] % EVEN == 0 for n in made.even_parameters)
         places = [memory(buffer) for buffer in (*self._step.reads, *self._step.writes)]
         rest: list[Any] = [] if status is None else [status]
         rest += [values[n] for n in made.parameters]
@@ -100,6 +97,20 @@ class CompiledNest(CompiledStep):
             )  # fmt: skip
         kernel = self._kernels.kernel((made.even if is_even else made.whatever).source)
         return TiledLaunch(kernel, min(tiles, MAX_LAUNCHED), places, rest)
+
+    def order_of_sums(self, values: Sequence[int]) -> Hashable:
+        if values[self._reduced] == 1:
+            return "no sums"
+        made, is_even = self._best(values)
+        parts = self._parts(made, max(values[made.tiles], 1), values[self._reduced])
+        return made.schedule, is_even, parts
+
+    def _best(self, values: Sequence[int]) -> tuple[_Made, bool]:
+        """The best schedule for values of the dims, and whether all parameters are even."""
+        lanes = [values[made.lanes] for made in self._made]
+        best = best_schedule(self._schedules, lanes, values[self._reduced], self._sizes)
+        made = self._made[best]
+        return made, all(values[n] % EVEN == 0 for n in made.even_parameters)
 
     def _parts(self, made: _Made, tiles: int, reduced: int) -> int:
         """The parts of a tile: one program for each multiprocessor, if each has some blocks."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from ftuner.runtime.gpu.step_kind import (
     StepKind,
     are_read_in_place,
     exist,
+    nowhere,
     reversed_bytes,
 )
 from ftuner.runtime.step_kinds import MatrixKind
@@ -61,6 +62,10 @@ class BoundProduct(Rehearsal):
         """All that it may launch; its operands may be without data, but are in memory."""
         return self._products.wanted(*self._arguments(()))
 
+    def order_of_sums(self) -> Hashable:
+        """What decides the order in which sums are taken; operands as of `wanted`."""
+        return self._products.order_of_sums(*self._arguments(()))
+
     def _arguments(self, arrays: Sequence[Tensor]) -> tuple[Any, ...]:
         """The arguments of `Products.run`."""
         a, b, c = (x.tensor(arrays) for x in self._operands[:3])
@@ -91,6 +96,10 @@ class CompiledProduct(CompiledStep):
     def rehearsal(self, values: Sequence[int], memory: Places) -> BoundProduct | None:
         operands = self.operands.bound(values, memory)
         return None if 0 in operands[2].shape else self.bound(values, operands)
+
+    def order_of_sums(self, values: Sequence[int]) -> Hashable:
+        launch = self.rehearsal(values, nowhere)
+        return None if launch is None else launch.order_of_sums()
 
     def bound(self, values: Sequence[int], operands: Sequence[BoundOperand]) -> BoundProduct:
         """The launch for values of the dims and operands of which C is not empty."""

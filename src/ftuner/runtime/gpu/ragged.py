@@ -1,0 +1,350 @@
+"""Batches of requests of unequal length on one GPU: row-wise steps are launched once for all.
+
+As on a CPU (`runtime.cpu.ragged`), programs share the steps of a graph (`graph.ragged`): one of the
+row-wise steps of each kind, bound to the rows of all requests together, and one of the others,
+bound to the extents of each request. They take turns on one stream. What both access is in memory
+of the first ones, in which the rows of requests follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, islice
+from typing import NamedTuple
+
+import torch
+
+from ftuner.core.caching import RecentlyUsed
+from ftuner.core.dim import symbols_of
+from ftuner.core.evaluation import compiled
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
+from ftuner.errors import ShapeError
+from ftuner.graph.buffers import Buffer
+from ftuner.graph.ragged import RaggedSteps, Rows, Turn, divide
+from ftuner.graph.steps import Lowered
+from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated
+from ftuner.runtime.gpu.program import Launch, aligned_copy
+from ftuner.runtime.gpu.session import GpuSession
+from ftuner.runtime.gpu.step_kind import CompiledStep
+from ftuner.runtime.grouping import Order, groups
+from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shapes.layout import Lifetime, first_fit
+
+BUFFER_BYTES = 256
+"""Alignment of buffers in an arena; that of torch's allocator."""
+KNOWN = 4096
+"""Numbers of rows of which the order of sums is kept. Derived: an entry is some KiB."""
+MAX_LAUNCHES = 1 << 16
+"""Launches of all programs that a graph keeps for batches, at about 3 KiB of the host's memory."""
+ROWS_PER_MULTIPROCESSOR = 128
+"""Derived: a product with as many rows for each multiprocessor has a tile of the tallest for each,
+even if it has one column of tiles."""
+Shape = tuple[int, ...]
+
+
+class Setting(NamedTuple):
+    """What a graph has that its batches share."""
+
+    session: GpuSession
+    binding: Binding
+    evaluate: Callable[[Sequence[int]], list[int]]
+    """Gives the values of all dims for those of the symbols."""
+    checked: Callable[[Sequence[int]], list[int]]
+    """The same; raises as `CompiledGraph.run` for extents that a run cannot have."""
+    sizes: Mapping[Buffer, int]
+    """The numbers of the dims that count the elements of buffers of the arena."""
+    constants: Mapping[Buffer, Tensor]
+    outputs: Sequence[tuple[Shape, torch.dtype]]
+    """Numbers of the dims of each, and its dtype."""
+    words: Sequence[Tensor]
+    """Of each step with checks, the word that they write to."""
+
+
+class _Bound(NamedTuple):
+    """The launches of a program at known extents."""
+
+    launches: Sequence[Launch | None]
+    offsets: Sequence[int]
+    """Of its own buffers in an arena."""
+    arena_bytes: int
+    elements: Sequence[int]
+    """Of all buffers."""
+
+
+class _Program:
+    """Some of the steps of a graph. Its launches are given the inputs of the graph, the outputs,
+    and all buffers of the arena that the steps access."""
+
+    def __init__(
+        self, setting: Setting, lowered: Lowered,
+        steps: Sequence[tuple[CompiledStep, Tensor | None]],
+        evaluate: Callable[[Sequence[int]], list[int]], elsewhere: frozenset[Buffer] = frozenset(),
+    ) -> None:  # fmt: skip
+        """`lowered`: with the steps of the program; `elsewhere`: buffers that a run is given."""
+        self._setting, self._steps, self._evaluate = setting, steps, evaluate
+        lifetimes = lowered.lifetimes()
+        self._first = len(lowered.inputs) + len(setting.outputs)
+        self.inputs = len(lowered.inputs)
+        self.places = {b: place for place, b in enumerate(lifetimes, self._first)}
+        self.own = [b for b in lifetimes if b not in elsewhere]
+        self._lifetimes = [Lifetime(*lifetimes[b]) for b in self.own]
+        self._known: RecentlyUsed[tuple[int, ...], _Bound] = RecentlyUsed(
+            MAX_LAUNCHES, size=lambda bound: max(len(bound.launches), 1)
+        )
+
+    def bound(self, symbols: Sequence[int]) -> _Bound:
+        key = tuple(symbols)
+        found = self._known.get(key)
+        if found is None:
+            found = self._bound(symbols)
+            self._known.add(key, found)
+        return found
+
+    def order_of_sums(self, symbols: Sequence[int]) -> Order:
+        values = self._evaluate(symbols)
+        return tuple([step.order_of_sums(values) for step, _ in self._steps])
+
+    def _bound(self, symbols: Sequence[int]) -> _Bound:
+        setting = self._setting
+        values = self._evaluate(symbols)
+        elements = {b: max(values[setting.sizes[b]], 1) for b in self.places}
+        sizes = [-(-elements[b] * b.dtype.itemsize // BUFFER_BYTES) * BUFFER_BYTES
+                 for b in self.own]  # fmt: skip
+        offsets, arena_bytes = first_fit(self._lifetimes, sizes)
+
+        def memory(buffer: Buffer) -> Tensor | int:
+            if buffer.is_constant:
+                return setting.constants[buffer]
+            if buffer.kind == "input":
+                return buffer.number
+            return self.inputs + buffer.number if buffer.kind == "output" else self.places[buffer]
+
+        launches = [step.bind(values, memory, word) for step, word in self._steps]
+        return _Bound(launches, offsets, arena_bytes, [*elements.values()])
+
+    def placed(self, bound: _Bound, arena: Tensor, arrays: Sequence[Tensor | None]) -> list[Tensor]:
+        """What launches are given. `arrays`: inputs, and outputs; None for those that they do not
+        access, as is what `elsewhere` stands for."""
+        given = [*arrays, *[None] * len(self.places)]
+        elements = dict(zip(self.places, bound.elements, strict=True))
+        for buffer, offset in zip(self.own, bound.offsets, strict=True):
+            part = arena[offset : offset + elements[buffer] * buffer.dtype.itemsize]
+            given[self.places[buffer]] = part.view(TORCH_DTYPES[buffer.dtype.name])
+        return given  # type: ignore[return-value]
+
+
+class _RowProgram(NamedTuple):
+    """The row-wise steps of one kind."""
+
+    program: _Program
+    inputs: Sequence[Buffer]
+    shared: Mapping[Buffer, int]
+    """Buffers that steps of requests access, with the elements of a row."""
+    outputs: Mapping[Buffer, int]
+    """The same of outputs that row-wise steps access."""
+    counts: Sequence[bool]
+    """For each symbol, whether it counts all rows where the others are one."""
+
+    def symbols(self, total: int) -> list[int]:
+        """Values of the symbols for a number of rows."""
+        return [total if counts else 1 for counts in self.counts]
+
+
+class RaggedGraph:
+    """Runs batches of requests, on the current stream. Its caller has one run at a time."""
+
+    def __init__(
+        self, setting: Setting, lowered: Lowered, steps: Sequence[CompiledStep], found: RaggedSteps
+    ) -> None:
+        """`steps`: those of the graph; `found`: which of them are row-wise."""
+        self._setting, self.found = setting, found
+        division = divide(lowered, found)
+        self._rows_of = compiled([rows.count for rows in found.rows], setting.binding.names)
+        words = iter(setting.words)
+        every = [(step, next(words) if step.checks else None) for step in steps]
+
+        def of_kind(kind: int | None) -> list[tuple[CompiledStep, Tensor | None]]:
+            return [s for s, its in zip(every, found.kinds, strict=True) if its == kind]
+
+        shared = [buffer for part in division.parts for buffer in part.shared]
+        self._kept = division.kept
+        others = [s for s, its in zip(lowered.steps, found.kinds, strict=True) if its is None]
+        self._own = _Program(
+            setting, replace(lowered, steps=tuple(others)), of_kind(None), setting.checked,
+            frozenset((*shared, *division.kept)),
+        )  # fmt: skip
+        self._programs = [
+            _RowProgram(
+                _Program(setting, part.steps, of_kind(kind), setting.evaluate), part.inputs,
+                _widths(rows, part.shared), _widths(rows, part.outputs),
+                _counting(rows, setting.binding),
+            )
+            for kind, (part, rows) in enumerate(zip(division.parts, found.rows, strict=True))
+        ]  # fmt: skip
+        self._loose = {
+            b for program in self._programs for b, width in program.shared.items()
+            if width * b.dtype.itemsize % ALIGNMENT_BYTES
+        }  # fmt: skip
+        """Buffers whose rows are not aligned, as kernels ask of what they access: a request has a
+        copy of its rows."""
+        self._turns = _loosely(lowered, found, self._loose)
+        self._orders: RecentlyUsed[int, Order] = RecentlyUsed(KNOWN)
+
+    @property
+    def room(self) -> int:
+        """Rows that run together at most."""
+        return self._setting.session.hardware.multiprocessors * ROWS_PER_MULTIPROCESSOR
+
+    def size(self, arrays: Sequence[Tensor]) -> int:
+        """The rows of a request; raises ShapeError as a run does."""
+        return int(self._rows_of(self._setting.binding([x.shape for x in arrays]))[0])
+
+    def run(
+        self, batch: Sequence[Sequence[Tensor]], exact: bool,
+        alone: Callable[[Sequence[Tensor]], list[Tensor]],
+    ) -> list[list[Tensor]]:  # fmt: skip
+        """The outputs of each request, for tensors as `CompiledGraph.run` takes them. Outputs of
+        requests that run together may be views of one tensor. `exact`: whether each has the bits
+        that it has alone; `alone`: runs a request.
+
+        Raises:
+            As `CompiledGraph.run`, for any of the requests.
+        """
+        symbols = [self._setting.binding([x.shape for x in arrays]) for arrays in batch]
+        rows = [self._rows_of(own) for own in symbols]
+        results: list[list[Tensor]] = [[]] * len(batch)
+        sizes = [int(own[0]) for own in rows]
+
+        def order(size: int) -> Order:
+            return self._order(size) if exact else ()
+
+        for group in groups(sizes, self.room, self.room, order):
+            if len(group) == 1:
+                results[group[0]] = alone(batch[group[0]])
+                continue
+            own = [[*map(aligned_copy, batch[number])] for number in group]
+            try:
+                found = self._together(own, [symbols[n] for n in group], [rows[n] for n in group])
+            except (ShapeError, ZeroDivisionError):
+                # The number of all rows is no extent that the graph can have, or one request's is
+                # none.
+                found = [alone(batch[number]) for number in group]
+            for number, outputs in zip(group, found, strict=True):
+                results[number] = outputs
+        return results
+
+    def _order(self, rows: int) -> Order:
+        found = self._orders.get(rows)
+        if found is None:
+            first = self._programs[0]
+            try:
+                found = first.program.order_of_sums(first.symbols(rows))
+            except (ShapeError, ZeroDivisionError):
+                found = (None,)
+            self._orders.add(rows, found)
+        return found
+
+    def _together(
+        self, group: Sequence[Sequence[Tensor]], symbols: Sequence[Sequence[int]],
+        rows: Sequence[Sequence[int]],
+    ) -> list[list[Tensor]]:  # fmt: skip
+        """The outputs of requests with values of the symbols, and the rows of each kind."""
+        setting, device = self._setting, self._setting.session.device
+        inputs, made = self._own.inputs, len(setting.outputs)
+        bound = [self._own.bound(own) for own in symbols]
+        # Steps of one turn of a request access it, and the next turn is another request's.
+        arena = allocated((max(b.arena_bytes for b in bound),), torch.uint8, device)
+        outputs = [self._outputs(own) for own in symbols]
+        wise: list[tuple[_Bound, list[Tensor]]] = []
+        pieces: list[dict[Buffer, Tensor]] = [{} for _ in group]
+        """Of each request, its rows of what row-wise steps access."""
+        for kind, program in enumerate(self._programs):
+            counts = [own[kind] for own in rows]
+            ends = [*accumulate(counts, initial=0)]
+            both = program.program.bound(program.symbols(ends[-1]))
+            memory = allocated((both.arena_bytes,), torch.uint8, device)
+            arrays: list[Tensor | None] = [None] * (inputs + made)
+            for b in program.inputs:
+                arrays[b.number] = torch.cat([own[b.number].reshape(-1) for own in group])
+            for b, width in program.outputs.items():
+                whole = allocated((ends[-1] * width,), TORCH_DTYPES[b.dtype.name], device)
+                arrays[inputs + b.number] = whole
+                for own, begin, end in zip(outputs, ends, ends[1:], strict=False):
+                    piece = whole[begin * width : end * width]
+                    own[b.number] = piece.view(own[b.number].shape)
+            placed = program.program.placed(both, memory, arrays)
+            wise.append((both, placed))
+            for b, width in program.shared.items():
+                whole = placed[program.program.places[b]]
+                for found, begin, end in zip(pieces, ends, ends[1:], strict=False):
+                    found[b] = whole[begin * width : end * width]
+        each = []
+        for given, template, results, found in zip(group, bound, outputs, pieces, strict=True):
+            placed = self._own.placed(template, arena, (*given, *results))
+            elements = dict(zip(self._own.places, template.elements, strict=True))
+            for b in self._kept:
+                found[b] = allocated((elements[b],), TORCH_DTYPES[b.dtype.name], device)
+            for b, piece in found.items():
+                at = self._own.places[b]
+                placed[at] = torch.empty_like(piece) if b in self._loose else piece
+            each.append((template, placed, found))
+        for turn, copied, written in self._turns:
+            if turn.kind is not None:
+                _launch(*wise[turn.kind], turn)
+                continue
+            for template, placed, found in each:
+                for b in copied:
+                    placed[self._own.places[b]].copy_(found[b])
+                _launch(template, placed, turn)
+                for b in written:
+                    found[b].copy_(placed[self._own.places[b]])
+        return outputs
+
+    def _outputs(self, symbols: Sequence[int]) -> list[Tensor]:
+        setting = self._setting
+        values = setting.evaluate(symbols)
+        return [
+            allocated([values[n] for n in shape], dtype, setting.session.device)
+            for shape, dtype in setting.outputs
+        ]
+
+
+def _loosely(
+    lowered: Lowered, found: RaggedSteps, loose: Collection[Buffer]
+) -> list[tuple[Turn, list[Buffer], list[Buffer]]]:
+    """The turns of the programs, with the loose buffers that the steps of a request access, and
+    those that they write."""
+    steps = iter(lowered.steps)
+    turns = []
+    for turn in found.turns():
+        run = [*islice(steps, turn.steps)]
+        written = [b for step in run for b in step.writes]
+        accessed = [b for step in run for b in step.reads] + written
+        kept = loose if turn.kind is None else ()
+        copied, back = ([b for b in dict.fromkeys(x) if b in kept] for x in (accessed, written))
+        turns.append((turn, copied, back))
+    return turns
+
+
+def _launch(bound: _Bound, arrays: Sequence[Tensor], turn: Turn) -> None:
+    for launch in bound.launches[turn.first : turn.first + turn.steps]:
+        if launch is not None:
+            launch(arrays)
+
+
+def _widths(rows: Rows, buffers: Sequence[Buffer]) -> dict[Buffer, int]:
+    """The elements of a row of each buffer."""
+    found = {}
+    for buffer in buffers:
+        width = rows.width(buffer)
+        assert width is not None
+        found[buffer] = width
+    return found
+
+
+def _counting(rows: Rows, binding: Binding) -> list[bool]:
+    """For each symbol, whether it counts all rows where the others are one."""
+    counted, *_ = symbols_of((rows.count,))
+    equal = {name: binding.equal.get(name, name) for name in binding.names}
+    return [equal[name] == equal[counted] for name in binding.names]

@@ -1,0 +1,64 @@
+"""Graphs of models that run batches of requests, and such batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of
+
+from ftuner.core.dtype import INT64
+from ftuner.graph.ir import Graph
+
+
+def encoder_of(layers: int, tail: int) -> Graph:
+    """Layers after an embedding and its positions; then a vector of each sentence."""
+
+    def made(g: Maker) -> Any:
+        at, mask = g.given("at", B, S, dtype=INT64), g.given("mask", B, S)
+        x = g.add("gather", g.weight(3, 64), at, axis=0)
+        with g.writing():
+            for _ in range(layers):
+                y = g.linear(g.self_attention(x, mask, 2), 64) + x
+                x = g.add("norm", y, g.weight(64), g.weight(64), axis=2, epsilon=1e-5, rms=False)
+                x = g.linear(g.gelu(g.linear(x, 128)), 64) + x
+            return x, g.linear(x.mean([1], keep=False), tail), x.reduce("maximum", [2])
+
+    return graph_of(made)
+
+
+def translator() -> Graph:
+    """Two layers of a decoder, whose texts are of another length than those it reads."""
+
+    def made(g: Maker) -> Any:
+        x, at = g.linear(g.given("x", B, S, 64), 64), g.given("at", B, T, dtype=INT64)
+        y = g.add("gather", g.weight(3, 64), at, axis=0)
+        with g.writing():
+            for _ in range(2):
+                for read in (None, x):
+                    norm = g.add("norm", y, g.weight(64), g.weight(64), axis=2, epsilon=1e-5,
+                                 rms=False)  # fmt: skip
+                    other = norm if read is None else read
+                    q, k, v = g.linear(norm, 64), g.linear(other, 64), g.linear(other, 64)
+                    seen = g.attention(
+                        g.heads(q, 2, (0, 2, 1, 3)), g.heads(k, 2, (0, 2, 3, 1)),
+                        g.heads(v, 2, (0, 2, 1, 3)), 0.2, None,
+                    )  # fmt: skip
+                    seen = g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=y.shape)
+                    # Row-wise between attention and what reads its result.
+                    y = g.add("erf", g.linear(y, 64)) + y
+                    y = g.linear(seen, 64) + y
+        return y
+
+    return graph_of(made)
+
+
+def requests(graph: Graph, lengths: Sequence[int], batch: int = 1) -> list[dict[str, Any]]:
+    return [inputs_of(graph, {"B": batch, "S": n}, seed) for seed, n in enumerate(lengths)]
+
+
+def assert_equal(together: Sequence[Sequence[Any]], alone: Sequence[Sequence[Any]]) -> None:
+    for number, (found, wanted) in enumerate(zip(together, alone, strict=True)):
+        for x, y in zip(found, wanted, strict=True):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
+            assert x.tobytes() == y.tobytes(), number
