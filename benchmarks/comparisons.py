@@ -28,7 +28,7 @@ def _of_batches(document: Document) -> Iterator[Document]:
         return {name: {"min_s": s, "median_s": s} for name, s in seconds.items()}
 
     cases = [
-        _case(f"{c['lengths']}, batches of {c['batch']}", engines(c["seconds"]), BATCHES)
+        c | _case(f"{c['lengths']}, batches of {c['batch']}", engines(c["seconds"]), BATCHES)
         for c in document["cases"]
     ]
     yield document | {"cases": cases}

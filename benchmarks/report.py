@@ -8,7 +8,14 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import report_cpu, report_gpu, report_pictures, report_summary, report_zoo
+from benchmarks import (
+    report_batches,
+    report_cpu,
+    report_gpu,
+    report_pictures,
+    report_summary,
+    report_zoo,
+)
 from benchmarks.recorded import Recorded, read_recorded
 from benchmarks.run import RESULTS
 
@@ -71,9 +78,10 @@ def write_pictures(machines: Sequence[Recorded], folder: Path) -> list[tuple[str
 def write_summaries(
     machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]], root: Path
 ) -> None:
-    """Rewrite what stands between the markers of docs/performance.md and README.md."""
+    """Rewrite what stands between the markers of README.md and of two pages of docs."""
     for path, lines in (
         (root / "docs" / "performance.md", report_summary.performance(machines, pictures)),
+        (root / "docs" / "batches.md", report_batches.speed(machines)),
         (root / "README.md", report_summary.front(machines)),
     ):
         path.write_text(replace_between_markers(path.read_text(), lines))

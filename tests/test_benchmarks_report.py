@@ -12,6 +12,7 @@ from benchmarks import (
     measure,
     recorded,
     report,
+    report_batches,
     report_cpu,
     report_pictures,
     report_summary,
@@ -91,13 +92,17 @@ def test_a_foreign_schema_is_refused(tmp_path):
         results.load(path)
 
 
+PAGES = ("README.md", "docs/performance.md", "docs/batches.md")
+"""Those with markers."""
+
+
 @pytest.fixture
 def root(tmp_path):
     """A repository whose pages have markers, and a page of a machine that is gone."""
     folder = tmp_path / "root"
     (folder / "docs" / "performance").mkdir(parents=True)
     (folder / "docs" / "performance" / "gone.md").write_text("gone")
-    for page in ("README.md", "docs/performance.md"):
+    for page in PAGES:
         text = f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n"
         (folder / page).write_text(text)
     return folder
@@ -119,10 +124,9 @@ def test_report_is_idempotent_and_lists_losses(tmp_path, root):
     report.main(folder, root)
     assert pages(root) == once
     assert set(once) == {
-        "README.md", "docs/performance.md", "docs/performance/a-b.md",
-        "docs/performance/old-cpu.md", "docs/zoo.md",
+        *PAGES, "docs/performance/a-b.md", "docs/performance/old-cpu.md", "docs/zoo.md",
     }  # fmt: skip
-    for page in ("README.md", "docs/performance.md"):
+    for page in PAGES:
         assert once[page].startswith("before\n")
         assert once[page].endswith("\n\nafter\n")
         assert "\nold\n" not in once[page]
@@ -248,11 +252,24 @@ def test_the_pages_are_what_the_results_say():
     assert written == {f"{machine.page}.md": report.page(machine) for machine in machines}
     readme = (report.ROOT / "README.md").read_text()
     assert report.replace_between_markers(readme, report_summary.front(machines)) == readme
+    batches = (folder.parent / "batches.md").read_text()
+    assert report.replace_between_markers(batches, report_batches.speed(machines)) == batches
     page = (folder.parent / "performance.md").read_text()
     pictures = [(name, text) for text, name in re.findall(r"!\[(.*)\]\(performance/(.*)\)", page)]
     summary = report_summary.performance(machines, pictures)
     assert report.replace_between_markers(page, summary) == page
     assert {name for name, _ in pictures} == {path.name for path in folder.glob("*.svg")}
+
+
+def test_tokens_of_batches_are_listed():
+    seconds = {"ftuner, batches": 0.5, "ftuner, one by one": 0.8, "other, padded": 2.0}
+    case = {"lengths": "few", "batch": 8, "tokens": 2000, "seconds": seconds}
+    found = document([], kind="ragged") | {"cases": [case]}
+    (compared,) = comparisons.compared([found])
+    machine = recorded.Recorded("Some CPU", "some-cpu", "", (compared,))
+    lines = [*report_batches.speed([machine])]
+    assert lines[0] == "Some CPU, made-up, 1 thread, thousands of tokens a second:"
+    assert lines[4] == "| few | 8 | 4.0 | 2.5 | 1.0 |"
 
 
 def test_the_page_is_short():
