@@ -16,6 +16,10 @@ loads arrive, of which `stages - 1` are in flight (Little's law).
 Without matrix units each thread multiplies a small tile of its own. Its reads from shared memory
 count for each thread, even where threads read the same elements.
 
+What is aligned to less than 16 bytes takes an instruction and an address for each load of its
+alignment (`copies`). Elements of two bytes pass through registers: there is no asynchronous copy of
+them, so that a block loads a stage, waits for it, and multiplies, one after the other.
+
 Sources: footprints and intensities of tiles from FTuner (arXiv 2407.21418) and Roller (OSDI 2022).
 `wgmma` reads both operands from shared memory at 128 bytes per clock: derived from its latencies by
 width in arXiv 2501.12084, table 9. Registers were compared with ptxas's reports on Triton kernels
@@ -29,13 +33,26 @@ from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.core.gpu.schedule import LINE_BYTES
-from ftuner.core.gpu.tile import SPLIT_PRODUCTS, BlockTile, Loads, Multiply, ProductKernel
+from ftuner.core.gpu.tile import (
+    ALIGNMENT_BYTES,
+    LEAST_COPY_BYTES,
+    SPLIT_PRODUCTS,
+    BlockTile,
+    Loads,
+    Multiply,
+    ProductKernel,
+)
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 
 ADDRESS_REGISTERS = 2
 """Registers for the 64-bit address of each 16 bytes that a thread loads for a stage."""
 COPY_BYTES = 16
 """The widest load of one thread."""
+SPECIALISING = ("sm_100",)
+"""Chips for which Triton 3.6 and 3.9 specialise the warps of persistent loops; sm_90 is not one."""
+LEAST_SPECIALISED = 64
+"""Fewest rows of a tile with specialised warps: those of the matrix instruction with accumulators
+in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
 REGISTER_BYTES = 4
 ACCUMULATOR_BYTES = 4
 """Accumulators are float32."""
@@ -212,29 +229,41 @@ def stage_bytes(tile: BlockTile, itemsize: int) -> int:
     return (tile.bm + tile.bn) * tile.bk * itemsize
 
 
-def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
+def loads_of(hardware: GpuHardware, multiply: Multiply, alignment: int) -> Loads:
     """Returns how tiles are loaded: by descriptors where the chip has a copy engine and matrices
-    are aligned. Products without matrix units read shared memory element by element and need their
-    own layout of it, so they use pointers."""
-    described = hardware.bulk_copy and aligned and multiply != "float32"
+    are aligned to 16 bytes. Products without matrix units read shared memory element by element and
+    need their own layout of it, so they use pointers."""
+    described = hardware.bulk_copy and alignment == ALIGNMENT_BYTES and multiply != "float32"
     return "descriptors" if described else "pointers"
 
 
-def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply) -> int:
-    """Returns the shared memory of a block whose matrices are aligned."""
-    loads = loads_of(hardware, multiply, True)
+def shared_bytes(
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
+    alignment: int = ALIGNMENT_BYTES,
+) -> int:  # fmt: skip
+    """Returns the shared memory of a block."""
+    loads = loads_of(hardware, multiply, alignment)
     slicing = hardware.tuning.slicing
-    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, slicing=slicing)
+    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, alignment, slicing=slicing)
     return kernel.shared_bytes(hardware.architecture)
+
+
+def specialises(hardware: GpuHardware, tile: BlockTile, multiply: Multiply) -> bool:
+    """Whether the warps of aligned products by a tile are specialised, where a block has room."""
+    return (
+        hardware.architecture in SPECIALISING
+        and tile.bm >= LEAST_SPECIALISED
+        and multiply not in ("float32", "tf32x3")
+    )
 
 
 def registers_per_thread(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
-    multiply: Multiply, aligned: bool = True,
+    multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
 ) -> int:  # fmt: skip
     """Returns the 32-bit registers that a thread needs: accumulators, fragments of A and B for two
-    instructions, addresses, and without asynchronous copies also a stage in flight. Unaligned
-    operands are loaded element by element, with an address each."""
+    instructions, an address for each load, and without asynchronous copies also a stage in
+    flight."""
     threads = tile.warps * hardware.warp_threads
     # Accumulators in tensor memory also pass through registers, at the end of the tile.
     found = float(tile.accumulators_per_thread(hardware.warp_threads))
@@ -252,34 +281,47 @@ def registers_per_thread(
         parts = 3 * max(tile.bk * dtype.itemsize // LINE_BYTES, 1) if multiply == "tf32x3" else 1
         found += parts * 2 * fragment_bytes / (hardware.warp_threads * REGISTER_BYTES)
     loaded = stage_bytes(tile, dtype.itemsize) / threads
-    found += ADDRESS_REGISTERS * loaded / (COPY_BYTES if aligned else dtype.itemsize)
+    found += ADDRESS_REGISTERS * loaded / max(alignment, dtype.itemsize)
     if not hardware.asynchronous_copy:
         found += loaded / REGISTER_BYTES
     return hardware.tuning.base_registers + round(found)
 
 
-def fits_unaligned(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply, window: int = 0
-) -> bool:
-    """Whether the registers suffice for a tile whose elements are loaded one by one. Through a
-    window of `window` spatial axes, a thread also has the indices of each element of A."""
+def fits_loads(
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply, alignment: int,
+    window: int = 0,
+) -> bool:  # fmt: skip
+    """Whether the registers suffice for a tile that is loaded by less than 16 bytes at a time.
+    Through a window of `window` spatial axes, a thread also has the indices of each load of A."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return False
-    needed = registers_per_thread(hardware, tile, instruction, dtype, multiply, aligned=False)
-    needed += window * tile.bm * tile.bk // (tile.warps * hardware.warp_threads)
-    return needed <= hardware.registers_per_thread
+    needed = registers_per_thread(hardware, tile, instruction, dtype, multiply, alignment)
+    loads = tile.bm * tile.bk * dtype.itemsize // max(alignment, dtype.itemsize)
+    needed += window * loads // (tile.warps * hardware.warp_threads)
+    # Without asynchronous copies, ptxas cuts the loads of a stage into parts.
+    at_once = max(alignment, dtype.itemsize) >= LEAST_COPY_BYTES
+    spare = hardware.tuning.spare_registers if at_once else 0
+    return needed <= hardware.registers_per_thread - spare
 
 
 def resident_blocks(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
-    multiply: Multiply,
+    multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
 ) -> int:  # fmt: skip
     """Returns the blocks resident on a multiprocessor at once; 0 if one does not fit."""
     registers = registers_per_thread(hardware, tile, instruction, dtype, multiply)
-    used = shared_bytes(hardware, tile, dtype, multiply)
+    used = shared_bytes(hardware, tile, dtype, multiply, alignment)
     if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
         return 0
+    if alignment < ALIGNMENT_BYTES:
+        # ptxas keeps the addresses of loads in all registers that there are.
+        threads = tile.warps * hardware.warp_threads
+        most = hardware.registers_per_multiprocessor // threads
+        registers = min(hardware.registers_per_thread, most)
+    elif specialises(hardware, tile, multiply):
+        # Triton shares out all registers of a multiprocessor among specialised warps.
+        return 1
     accumulators = tile.bm * tile.bn * ACCUMULATOR_BYTES
     return occupancy(hardware, instruction, tile.warps, registers, used, accumulators)
 
@@ -312,20 +354,26 @@ def occupancy(
 
 @lru_cache(maxsize=4096)
 def tile_cost(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
-) -> TileCost | None:
-    """Returns the cost of a tile whose matrices are aligned; None if no instruction fits it or no
-    multiprocessor holds it."""
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
+    alignment: int = ALIGNMENT_BYTES,
+) -> TileCost | None:  # fmt: skip
+    """Returns the cost of a tile whose matrices are aligned to so many bytes; None if no
+    instruction fits it or no multiprocessor holds it."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return None
     itemsize = dtype.itemsize
-    blocks = resident_blocks(hardware, tile, instruction, dtype, multiply)
+    blocks = resident_blocks(hardware, tile, instruction, dtype, multiply, alignment)
     if not blocks:
         return None
     tuning = hardware.tuning
     waits = multiply == "tf32x3" or not instruction.asynchronous
-    step_cycles = tuning.synchronous_step_cycles if waits else tuning.step_cycles
+    step_cycles: float = tuning.step_cycles
+    if waits:
+        # Several warps of a scheduler hide each other's waits for fragments.
+        sharing = max(tile.warps // hardware.subpartitions_per_multiprocessor, 1)
+        fragments = tuning.fragment_wait_cycles * tile.bk * itemsize / LINE_BYTES
+        step_cycles = tuning.synchronous_step_cycles + fragments / sharing
     rate = sustained_flops_per_s(hardware, multiply)
     issue_s = 2.0 * tile.bm * tile.bn * tile.bk / (rate * instruction.rate)
     if multiply == "tf32x3":
@@ -340,14 +388,32 @@ def tile_cost(
     reads_a, reads_b = operand_reads(tile, instruction)
     passing = stage + (reads_a * tile.bm + reads_b * tile.bn) * tile.bk * itemsize
     shared_s = max(passing / shared_rate, stage / port_rate)
+    step_s = step_cycles / hardware.clock_hz
+    busy_s = overlapped_seconds(tuning.overlap_exponent, issue_s, shared_s)
+    if alignment < ALIGNMENT_BYTES:
+        loads = stage / max(alignment, itemsize)
+        whole = max(alignment, itemsize) >= LEAST_COPY_BYTES
+        each = tuning.copy_instructions if whole else tuning.element_instructions
+        lanes = hardware.subpartitions_per_multiprocessor * hardware.warp_threads
+        issued_s = loads * each / (lanes * hardware.clock_hz)
+        # A warp's loads of less than a line take as long as a line.
+        moved_s = loads / hardware.warp_threads * (1 if whole else 2) / hardware.clock_hz
+        loads_s = overlapped_seconds(tuning.overlap_exponent, issued_s, moved_s)
+        shared_s = max(shared_s, loads_s)
+        busy_s += tuning.exposed_loads_share * loads_s
+        # The warps that multiply issue the loads, too.
+        step_s += loads_s
+        if not whole:
+            turns = loads / (tile.warps * hardware.warp_threads * tuning.elements_in_flight)
+            step_s += max(turns, 1.0) * tuning.element_latency_cycles / hardware.clock_hz
     stored = tile.bm * tile.bn * itemsize
     return TileCost(
         tile=tile,
         blocks=blocks,
-        busy_s=overlapped_seconds(tuning.overlap_exponent, issue_s, shared_s),
+        busy_s=busy_s,
         issue_s=issue_s,
         shared_s=shared_s,
-        step_s=step_cycles * (1.0 / hardware.clock_hz),
+        step_s=step_s,
         wait_s=tuning.loaded_latency_ratio * hardware.dram_latency_s / max(tile.stages - 1, 1),
         fill_s=hardware.dram_latency_s + stage / port_rate,
         store_s=stored / port_rate + 2 * stored / shared_rate,

@@ -12,18 +12,27 @@ from functools import lru_cache
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, Order, ProductKernel
-from ftuner.cost.gpu.tile import MULTIPLIES, TileCost, fits_unaligned, loads_of, supports, tile_cost
+from ftuner.core.gpu.tile import (
+    ALIGNMENT_BYTES,
+    BlockTile,
+    Loads,
+    Multiply,
+    Order,
+    ProductKernel,
+)
+from ftuner.cost.gpu.tile import (
+    MULTIPLIES,
+    TileCost,
+    fits_loads,
+    loads_of,
+    specialises,
+    supports,
+    tile_cost,
+)
 from ftuner.errors import DTypeError, HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.ukernels.funnel import Funnel
 from ftuner.ukernels.gpu.filters import EXTENTS, run_filters, tile_rate
-
-SPECIALISING = ("sm_100",)
-"""Chips for which Triton 3.6 and 3.9 specialise the warps of persistent loops; sm_90 is not one."""
-LEAST_SPECIALISED = 64
-"""Fewest rows of a tile with specialised warps: those of the matrix instruction with accumulators
-in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +48,14 @@ class GpuLibrary:
     funnel: Funnel[BlockTile]
 
     def kernel(
-        self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, aligned: bool,
+        self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, alignment: int,
         split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True, window: int = 0,
     ) -> ProductKernel:  # fmt: skip
         """Returns the uKernel of a tile or pair for operands of these orders and alignments.
         `window`: as in `ProductKernel`."""
         found = ProductKernel(
-            tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned, window),
-            aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue, window=window,
+            tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(alignment, window),
+            alignment=alignment, c_aligned=c_aligned, split=split, epilogue=epilogue, window=window,
             slicing=self.hardware.tuning.slicing,
         )  # fmt: skip
         specialised = replace(found, specialised=True)
@@ -55,61 +64,58 @@ class GpuLibrary:
     def _specialises(self, kernel: ProductKernel) -> bool:
         """Whether warps are specialised: where Triton supports it, with descriptors for loads and
         stores, if the tile fits shared memory in one slice and is not cut into parts there."""
-        architecture = self.hardware.architecture
         return (
-            architecture in SPECIALISING
+            specialises(self.hardware, kernel.main, kernel.multiply)
             and kernel.loads == "descriptors"
             and kernel.c_aligned
-            and kernel.main.bm >= LEAST_SPECIALISED
             and not kernel.split
-            and kernel.multiply != "tf32x3"
-            and kernel.shared_bytes(architecture) <= self.hardware.shared_bytes_per_block
+            and kernel.shared_bytes(self.hardware.architecture)
+            <= self.hardware.shared_bytes_per_block
         )
 
-    def loads(self, aligned: bool, window: int = 0) -> Loads:
+    def loads(self, alignment: int, window: int = 0) -> Loads:
         """Returns how tiles of A and B reach shared memory; those of a window have an address for
         each row."""
-        return "pointers" if window else loads_of(self.hardware, self.multiply, aligned)
+        return "pointers" if window else loads_of(self.hardware, self.multiply, alignment)
 
     def kernels(
-        self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR,
-        c_aligned: bool = True, window: int = 0,
+        self, a_order: Order, b_order: Order, alignment: int = ALIGNMENT_BYTES,
+        epilogue: Expr = ACCUMULATOR, c_aligned: bool = True, window: int = 0,
     ) -> tuple[ProductKernel, ...]:  # fmt: skip
         """Returns every uKernel that a plan may launch for such operands: each tile with and
         without split-k, and each pair."""
         found = []
-        for tiles in self.covers(aligned, window):
+        for tiles in self.covers(alignment, window):
             for split in (False, True) if len(tiles) == 1 else (False,):
                 found.append(
                     self.kernel(
-                        tiles, a_order, b_order, aligned, split, epilogue, c_aligned, window
+                        tiles, a_order, b_order, alignment, split, epilogue, c_aligned, window
                     )
                 )
         return tuple(found)
 
-    def covers(self, aligned: bool, window: int = 0) -> tuple[tuple[BlockTile, ...], ...]:
+    def covers(self, alignment: int, window: int = 0) -> tuple[tuple[BlockTile, ...], ...]:
         """Returns the tiles, alone and in pairs, for such operands."""
-        fitting = self.fitting(aligned, window)
-        pairs = [pair for pair in self.pairs if aligned or self._fit_unaligned(pair, window)]
+        fitting = self.fitting(alignment, window)
+        pairs = [pair for pair in self.pairs if self._fit(pair, alignment, window)]
         return (*((tile,) for tile in fitting), *pairs)
 
-    def fitting(self, aligned: bool, window: int = 0) -> tuple[BlockTile, ...]:
-        """Returns the tiles for such operands: unaligned ones need registers for the address of
-        each element."""
-        found = tuple(
-            tile for tile in self.tiles if aligned or self._fit_unaligned((tile,), window)
-        )
+    def fitting(self, alignment: int, window: int = 0) -> tuple[BlockTile, ...]:
+        """Returns the tiles for such operands: those of less than 16 bytes need registers for the
+        address of each load."""
+        found = tuple(tile for tile in self.tiles if self._fit((tile,), alignment, window))
         # If none fits, the first one runs with spilled registers.
         return found or self.tiles[:1]
 
-    def _fit_unaligned(self, tiles: tuple[BlockTile, ...], window: int) -> bool:
-        return all(
-            fits_unaligned(self.hardware, tile, self.dtype, self.multiply, window) for tile in tiles
+    def _fit(self, tiles: tuple[BlockTile, ...], alignment: int, window: int) -> bool:
+        return alignment == ALIGNMENT_BYTES or all(
+            fits_loads(self.hardware, tile, self.dtype, self.multiply, alignment, window)
+            for tile in tiles
         )
 
-    def cost(self, tile: BlockTile) -> TileCost:
+    def cost(self, tile: BlockTile, alignment: int = ALIGNMENT_BYTES) -> TileCost:
         """Returns the cost of a tile of the library on one multiprocessor."""
-        found = tile_cost(self.hardware, tile, self.dtype, self.multiply)
+        found = tile_cost(self.hardware, tile, self.dtype, self.multiply, alignment)
         assert found is not None
         return found
 
