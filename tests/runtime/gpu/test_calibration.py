@@ -60,7 +60,7 @@ FAR_OFF: dict[str, float] = {
 """A wrong prior."""
 MARGIN = 1.5
 """Times the 95% interval that a constant may be off here: three standard errors."""
-ALLOWED = 0.05
+ALLOWED = 0.06
 """What it may be off anyway: a constant that is not settled, and far off, moves others a little."""
 
 
