@@ -37,7 +37,7 @@ from ftuner.codegen.triton.product import gemm_source, grouped_source
 from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.gpu.tile import Multiply, Order
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, ALIGNMENTS, Multiply, Order
 from ftuner.planner.gpu.grouped import grouped_planner_for
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
@@ -99,21 +99,23 @@ def _sources(backend: GpuBackend) -> list[Source]:
     for multiply in MULTIPLIES:
         dtype = matrix_dtype(torch.empty(0, dtype=TORCH_TYPES[multiply]), "")
         library = Thin(backend)(dtype, multiply)
-        for a, b, aligned, c_aligned in product(ORDERS, ORDERS, (True, False), (True, False)):
+        for a, b, alignment, c_aligned in product(ORDERS, ORDERS, ALIGNMENTS, (True, False)):
+            if alignment < dtype.itemsize:
+                continue
             if multiply == "float16" and (a, b) != ("k", "k"):
                 continue
             epilogues = [ACCUMULATOR]
-            if (multiply, a, b) == (MULTIPLIES[0], "k", "k") and not aligned:
+            if (multiply, a, b) == (MULTIPLIES[0], "k", "k") and alignment < ALIGNMENT_BYTES:
                 epilogues += [layer_epilogue(True, name, True) for name in ACTIVATIONS]
             found += [
                 gemm_source(kernel)
                 for epilogue in epilogues
-                for kernel in library.kernels(a, b, aligned, epilogue, c_aligned)
+                for kernel in library.kernels(a, b, alignment, epilogue, c_aligned)
             ]
             if multiply == MULTIPLIES[0]:
                 found += [
                     grouped_source(replace(kernel, c_aligned=c_aligned))
-                    for kernel in grouped_planner_for(library).kernels(a, b, aligned)
+                    for kernel in grouped_planner_for(library, alignment).kernels(a, b)
                 ]
     return found
 

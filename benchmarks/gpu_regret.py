@@ -32,7 +32,7 @@ def plans(planner: ProductPlanner, problem: ProductProblem) -> Iterator[ProductP
     for candidate in planner.candidates(problem):
         for estimate in _estimates(candidate, problem):
             kernel = planner.library.kernel(
-                candidate.tiles, problem.a_order, problem.b_order, problem.aligned,
+                candidate.tiles, problem.a_order, problem.b_order, problem.alignment,
                 estimate.split_k > 1, c_aligned=problem.c_aligned,
             )  # fmt: skip
             yield ProductPlan(

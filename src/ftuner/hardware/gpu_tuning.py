@@ -36,8 +36,21 @@ class AttentionTuning:
     """
 
     score_instructions: int = constant(
-        4, "instructions", "Instructions for each score besides its exponential: maximum, "
-        "multiply-add, sum, conversion", "derived: counted in the kernel's text",
+        4, "instructions", "Instructions for each score besides its exponential and the maximum: "
+        "multiply-add, sum, conversion, a copy", "derived: counted in the machine code",
+    )  # fmt: skip
+    largest_instructions: int = constant(
+        2, "issue slots", "For each score before the first exponential: a maximum, which runs at "
+        "half rate", "derived: counted in the machine code",
+    )  # fmt: skip
+    turn_cycles: int = constant(
+        300, "cycles", "For each block of keys of a tile: shuffles, barriers and waits for products"
+        " that its own warps do not hide", "derived: read off the machine code for sm_80, sm_90 "
+        "and sm_100; agrees with launches on an H200 (128 x 128 tiles) within 5%",
+    )  # fmt: skip
+    exchange_cycles: int = constant(
+        100, "cycles", "More where warps are along keys, which exchange the sums of rows through "
+        "shared memory", "derived: read off the machine code",
     )  # fmt: skip
     mask_instructions: int = constant(
         2, "instructions", "More for each score where there is a mask",
@@ -224,6 +237,27 @@ class RateTuning:
         40, "cycles", "The same where warps wait for their matrix instructions, and for their "
         "operands from shared memory before", UNMEASURED,
     )  # fmt: skip
+    fragment_wait_cycles: int = constant(
+        125, "cycles", "Waits for fragments from shared memory, for each 128 bytes of k, of a warp "
+        "that has its scheduler to itself", "derived: read off the machine code for sm_80 and "
+        "sm_100; 1 where the constant before was fitted to launches, which have them",
+    )  # fmt: skip
+    copy_instructions: float = constant(
+        5.0, "instructions", "For each asynchronous copy of less than 16 bytes: its address, its "
+        "mask and itself", "derived: counted in the machine code",
+    )  # fmt: skip
+    element_instructions: float = constant(
+        7.0, "instructions", "For each element that is loaded by itself: its address, its mask, "
+        "the load and the store to shared memory", "derived: counted in the machine code",
+    )  # fmt: skip
+    element_latency_cycles: int = constant(
+        200, "cycles", "Of a load from L2, which nothing overlaps where elements are loaded one by "
+        "one", "measured on NVIDIA Hopper in arXiv 2402.13499",
+    )  # fmt: skip
+    elements_in_flight: int = constant(
+        12, "elements", "Such elements of a thread between two waits for them",
+        "derived: read off the machine code, where registers hold their addresses besides",
+    )  # fmt: skip
     ramp_latencies: float = constant(
         1.0, "", "Latencies of DRAM of a product beyond its first loads and last stores: "
         "arguments, descriptors, and the end of its last block", UNMEASURED,
@@ -260,6 +294,10 @@ class ProductTuning:
         48, "registers", "Registers of a thread that do not depend on the tile: loop counters "
         "and the epilogue", f"{_PTXAS}; somewhat more than reported, because a tile that spills is "
         "worse than a tile left out",
+    )  # fmt: skip
+    spare_registers: int = constant(
+        32, "registers", "Registers that the model leaves free where threads hold an address for "
+        "each load of less than 16 bytes", "fitted on ptxas's reports for sm_80, sm_90 and sm_100",
     )  # fmt: skip
     preload_divisor: int = constant(
         4, "", "Without matrix units, the compiler loads the fragments of bk over this many steps "

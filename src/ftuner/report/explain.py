@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, FLOAT32, GPU_DTYPES
 from ftuner.core.given import ElementType, checked_integer, dtype_name
-from ftuner.core.gpu.tile import BlockTile, Multiply
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Multiply, common_alignment
 from ftuner.core.product import Contraction, ProductTypes, extents_text, product_types
 from ftuner.core.shown import Saved
 from ftuner.core.units import count
@@ -143,8 +143,9 @@ def explain_block(
     element = FLOAT32 if name == TF32 else GPU_DTYPES[name]
     library = build_gpu_library(hardware, element, TF32 if name == TF32 else None)
     planner = product_planner_for(library)
-    granule = 16 // element.itemsize
-    problem = ProductProblem(m, n, k, batch, aligned=k % granule == 0)
+    alignment = common_alignment(k * element.itemsize)
+    c_aligned = common_alignment(n * element.itemsize) == ALIGNMENT_BYTES
+    problem = ProductProblem(m, n, k, batch, alignment=alignment, c_aligned=c_aligned)
     plan = planner.plan(problem)
     estimate = planner.estimate(plan)
     contraction = Contraction(m, n, k, ProductTypes(element, element, FLOAT32, element), batch)

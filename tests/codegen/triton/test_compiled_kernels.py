@@ -77,7 +77,7 @@ CASES = [
     Case("sm_90", kernel((64, 128, 64, 4, 4), c_aligned=False, **COPIED), (COPY, WGMMA)),
     Case("sm_90", kernel((128, 128, 64, 8, 3), orders=("spatial", "spatial")),
          (ASYNC, WGMMA, VECTOR_STORE)),
-    Case("sm_90", kernel((64, 64, 32, 4, 3), aligned=False), (WGMMA,)),
+    Case("sm_90", kernel((64, 64, 32, 4, 3), alignment=2, c_aligned=False), (WGMMA,)),
     Case("sm_90", kernel((128, 128, 32, 8, 3), dtype=FLOAT32, multiply="tf32", **COPIED),
          (COPY, r"wgmma\.mma_async\S*tf32")),
     Case("sm_80", kernel((128, 128, 32, 4, 4), dtype=FLOAT16, epilogue=GELU),
@@ -93,7 +93,7 @@ CASES = [
     Case("sm_90", kernel((128, 256, 64, 8, 3), grouped=True), (ASYNC, WGMMA, VECTOR_STORE)),
     Case("sm_80", kernel((64, 64, 64, 4, 3), dtype=FLOAT16, orders=TURNED, grouped=True),
          (ASYNC, MMA, VECTOR_STORE)),
-    Case("sm_80", kernel((64, 64, 16, 4, 3), dtype=FLOAT32, multiply="float32", aligned=False,
+    Case("sm_80", kernel((64, 64, 16, 4, 3), dtype=FLOAT32, multiply="float32", alignment=4,
                          grouped=True), (r"fma\.rn\.f32",)),
     Case("sm_100", kernel((128, 128, 64, 4, 4), grouped=True), (TCGEN05, VECTOR_STORE)),
     Case("gfx942", kernel((128, 128, 32, 8, 2), grouped=True), (r"v_mfma_f32_\S*bf16",)),
@@ -148,7 +148,7 @@ def test_loads_and_products_of_one_loop_overlap() -> None:
         if (
             case.target == "sm_90"
             and any("wgmma" in p for p in case.patterns)
-            and case.kernel.aligned
+            and case.kernel.alignment == 16
         ):
             assert re.search(r"wgmma\.wait_group\.sync\.aligned 1", compiled.assembly), case
 

@@ -41,12 +41,11 @@ def kernel_of(
     return product_kernel((tile,), dtype, multiply, *orders, grouped=True, **options)
 
 
-def stored(spatial: int, k: int, order: Order, dtype: DType, seed: int, aligned: bool) -> Any:
+def stored(spatial: int, k: int, order: Order, dtype: DType, seed: int, alignment: int) -> Any:
     """A or B as it lies in memory, the axis that `order` names last, between NaNs."""
     rows, columns = (spatial, k) if order == "k" else (k, spatial)
-    granule = 16 // dtype.itemsize
-    row = (-(-columns // granule) + 1) * granule if aligned else columns + 1
-    begin = 0 if aligned else 1
+    begin = max(alignment // dtype.itemsize, 1)
+    row = (-(-columns // begin) + 1) * begin
     whole = torch.full((begin + rows * row,), float("nan")).to(TORCH_TYPES[dtype.name])
     values = whole.as_strided((rows, columns), (row, 1), begin)
     generator = torch.Generator().manual_seed(seed)
@@ -61,9 +60,9 @@ def run(
     tile, dtype = kernel.main, kernel.dtype
     triples, rows, ends = [], [], []
     for i, (m, n, k) in enumerate(sizes):
-        a = stored(m, k, kernel.a_order, dtype, 2 * i, kernel.aligned)
-        b = stored(n, k, kernel.b_order, dtype, 2 * i + 1, kernel.aligned)
-        row = (-(-n // 16) + 1) * 16 if kernel.aligned else n + 1
+        a = stored(m, k, kernel.a_order, dtype, 2 * i, kernel.alignment)
+        b = stored(n, k, kernel.b_order, dtype, 2 * i + 1, kernel.alignment)
+        row = (-(-n // 16) + 1) * 16 if kernel.c_aligned else n + 1
         whole = torch.full((m + 1, row), GUARD, dtype=TORCH_TYPES[dtype.name])
         begin = ends[-1] if ends else 0
         rows.append(
@@ -97,14 +96,15 @@ def launch(
 
 
 @pytest.mark.each_value
-@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("alignment", [16, 8, 4])
 @pytest.mark.parametrize("orders", list(itertools.product(ORDERS, repeat=2)), ids="-".join)
 @pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
-def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], aligned: bool) -> None:
+def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], alignment: int) -> None:
     sizes = [(37, 23, 40), (16, 5, 8), (1, 50, 16)]
-    if not aligned:
+    if alignment < 16:
         sizes = [(m, n, k - 3) for m, n, k in sizes]
-    run(kernel_of(dtype=dtype, orders=orders, aligned=aligned), sizes, 3)
+    run(kernel_of(dtype=dtype, orders=orders, alignment=alignment,
+                  c_aligned=alignment == 16), sizes, 3)  # fmt: skip
 
 
 @pytest.mark.full
@@ -117,7 +117,7 @@ def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], aligne
 def test_any_groups(
     sizes: list[tuple[int, int, int]], orders: tuple[Order, Order], programs: int, swizzle: int
 ) -> None:
-    run(kernel_of(orders=orders, aligned=False), sizes, programs, swizzle)
+    run(kernel_of(orders=orders, alignment=4, c_aligned=False), sizes, programs, swizzle)
 
 
 @pytest.mark.each_value
@@ -126,7 +126,7 @@ def test_any_groups(
 def test_more_groups_than_are_looked_at_at_once(count: int, programs: int) -> None:
     """Programs pass from one group to the next, and over many at a time."""
     sizes = [(1 + i % 3, 1 + i % 20, 1 + i % 4) for i in range(count)]
-    run(kernel_of(aligned=False), sizes, programs)
+    run(kernel_of(alignment=4, c_aligned=False), sizes, programs)
 
 
 def test_products_of_no_k_are_zeros() -> None:
@@ -161,7 +161,7 @@ def test_text_of_a_small_kernel(golden) -> None:  # type: ignore[no-untyped-def]
     golden("block-grouped.txt", source.text)
     assert source.arguments == ARGUMENTS
     assert source.function == kernel.symbol
-    assert source.function.count("_acg_") == 1
+    assert source.function.count("_a16cg_") == 1
 
 
 def test_promises_are_those_of_alignment() -> None:
@@ -182,7 +182,9 @@ def test_promises_are_those_of_alignment() -> None:
     assert promised(kernel_of(orders=("spatial", "spatial"))) == aligned
     loose = {name: number for name, number in aligned.items() if name != "c_row"}
     assert promised(kernel_of(c_aligned=False)) == {**loose, "k": 4, "c": 4}
-    assert promised(kernel_of(aligned=False)) == {"a": 4, "b": 4, "c": 4}
+    assert promised(kernel_of(alignment=4, c_aligned=False)) == {"a": 4, "b": 4, "c": 4}
+    halves = {"a": 8, "b": 8, "a_stride": 2, "b_stride": 2, "k": 2}
+    assert promised(kernel_of(alignment=8, c_aligned=False)) == {**halves, "c": 4}
 
 
 def test_what_no_kernel_is_made_for() -> None:

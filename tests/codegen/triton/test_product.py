@@ -14,7 +14,14 @@ from tests.gpu_kernels import product_kernel
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
 from ftuner.core.expr import ACCUMULATOR, BEFORE, Expr, Operand, applied, relu
-from ftuner.core.gpu.tile import BlockTile, Loads, Order, ProductKernel
+from ftuner.core.gpu.tile import (
+    ALIGNMENTS,
+    BlockTile,
+    Loads,
+    Order,
+    ProductKernel,
+    common_alignment,
+)
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -47,15 +54,15 @@ def operand(
     shape: tuple[int, int, int],
     dtype: DType,
     order: Order = "k",
-    aligned: bool = True,
+    alignment: int = 16,
 ) -> torch.Tensor:
     """Random numbers of shape (batch, spatial, k), contiguous along the axis that `order` names,
-    between NaNs: rows are longer than they need be, and not aligned if they are not to be."""
+    between NaNs: rows are longer than they need be, and not aligned to more than they are to be."""
     batch, spatial, k = shape
     rows, columns = (spatial, k) if order == "k" else (k, spatial)
     granule = 16 // dtype.itemsize
-    row = (-(-columns // granule) + 1) * granule if aligned else columns + 3
-    begin = granule if aligned else 1
+    begin = max(alignment // dtype.itemsize, 1)
+    row = (-(-columns // begin) + 1) * begin
     buffer = torch.full((begin + batch * rows * row + granule,), math.nan)
     buffer = buffer.to(TORCH_TYPES[dtype.name])
     assert buffer.data_ptr() % 16 == 0
@@ -120,12 +127,14 @@ def test_any_extents(
     """Each result computed once, whatever the plan; aligned where pointers allow it."""
     m, n, k = extents
     aligned = loads == "descriptors" or k % 4 == 0
+    alignment = 16 if aligned else common_alignment(4 * k)
     rng = np.random.default_rng(seed)
-    a = operand(rng, (batch, m, k), FLOAT32, orders[0], aligned)
-    b = operand(rng, (1 if seed % 2 else batch, n, k), FLOAT32, orders[1], aligned)
+    a = operand(rng, (batch, m, k), FLOAT32, orders[0], alignment)
+    b = operand(rng, (1 if seed % 2 else batch, n, k), FLOAT32, orders[1], alignment)
     c = guarded((batch, m, n), FLOAT32, aligned)
     tiles = (BlockTile(32, 16, 16, 4, 2), SMALL) if bands else (SMALL,)
-    kernel = kernel_of(*tiles, orders=orders, loads=loads, aligned=aligned, split=split_k > 1)
+    kernel = kernel_of(*tiles, orders=orders, loads=loads, alignment=alignment,
+                       c_aligned=aligned, split=split_k > 1)  # fmt: skip
     counters = torch.zeros(1000, dtype=torch.int32)
     options = {"split_k": split_k, "programs": programs, "swizzle": swizzle, "counters": counters}
     run(kernel, a, b, c, rows=m // 32 * 32 if bands else None, **options)
@@ -141,7 +150,7 @@ def test_ones_and_edges(extents: tuple[int, int, int], loads: Loads) -> None:
     a, b = operand(rng, (1, m, k), FLOAT32), operand(rng, (1, n, k), FLOAT32)
     c = guarded((1, m, n), FLOAT32)
     # Pointers read whole granules of k if they are told that it is aligned.
-    run(kernel_of(loads=loads, aligned=loads == "descriptors"), a, b, c)
+    run(kernel_of(loads=loads, alignment=16 if loads == "descriptors" else 4), a, b, c)
     assert_product(c, a, b, FLOAT32)
 
 
@@ -153,7 +162,7 @@ def test_empty_extents(extents: tuple[int, int, int], split: bool) -> None:
     a, b = torch.ones(1, m, k), torch.ones(1, n, k)
     c = torch.full((1, m, n), math.nan)
     counters = torch.zeros(4, dtype=torch.int32)
-    kernel = kernel_of(epilogue=ACCUMULATOR + 1.5, aligned=False, split=split)
+    kernel = kernel_of(epilogue=ACCUMULATOR + 1.5, alignment=4, c_aligned=False, split=split)
     run(kernel, a, b, c, split_k=2, counters=counters)
     assert (c == 1.5).all()
 
@@ -264,13 +273,22 @@ def test_an_epilogue_may_leave_the_product_aside() -> None:
 
 @pytest.mark.each_value
 @pytest.mark.parametrize("orders", list(itertools.product(ORDERS, repeat=2)), ids="-".join)
-@pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
-def test_unaligned_bases_and_strides(dtype: DType, orders: tuple[Order, Order]) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "alignment"),
+    [(d, x) for d in GPU_DTYPES.values() for x in ALIGNMENTS if d.itemsize <= x < 16],
+    ids=str,
+)
+def test_bases_and_strides_of_each_alignment(
+    dtype: DType, orders: tuple[Order, Order], alignment: int
+) -> None:
+    """Along k too, where pointers advance along it."""
     rng = np.random.default_rng(6)
-    a = operand(rng, (2, 19, 21), dtype, orders[0], aligned=False)
-    b = operand(rng, (2, 18, 21), dtype, orders[1], aligned=False)
+    k = 21 // (alignment // dtype.itemsize) * (alignment // dtype.itemsize)
+    a = operand(rng, (2, 19, k), dtype, orders[0], alignment)
+    b = operand(rng, (2, 18, k), dtype, orders[1], alignment)
     c = guarded((2, 19, 18), dtype, aligned=False)
-    kernel = kernel_of(dtype=dtype, orders=orders, aligned=False, epilogue=ACCUMULATOR * 2.0)
+    kernel = kernel_of(dtype=dtype, orders=orders, alignment=alignment, c_aligned=False,
+                       epilogue=ACCUMULATOR * 2.0)  # fmt: skip
     run(kernel, a, b, c)
     assert_product(c, a, b, dtype, lambda x: 2.0 * x, slope=2.0)
 
@@ -279,7 +297,7 @@ def test_unaligned_bases_and_strides(dtype: DType, orders: tuple[Order, Order]) 
 def test_only_c_and_its_companions_unaligned(loads: Loads) -> None:
     rng = np.random.default_rng(7)
     a, b = operand(rng, (1, 19, 24), FLOAT32), operand(rng, (1, 18, 24), FLOAT32)
-    residual = operand(rng, (1, 19, 18), FLOAT32, aligned=False)
+    residual = operand(rng, (1, 19, 18), FLOAT32, alignment=4)
     c = guarded((1, 19, 18), FLOAT32, aligned=False)
     kernel = kernel_of(loads=loads, c_aligned=False, epilogue=ACCUMULATOR + RESIDUAL)
     run(kernel, a, b, c, {"res": residual})

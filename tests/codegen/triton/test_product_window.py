@@ -36,11 +36,11 @@ def check(
     extents: tuple[int, ...], kernel: tuple[int, ...], channels: int, columns: int,
     groups: int = 1, images: int = 1, strides: tuple[int, ...] = (), begin: tuple[int, ...] = (),
     end: tuple[int, ...] = (), dilations: tuple[int, ...] = (), tiles: tuple[BlockTile, ...] = (),
-    dtype: DType = FLOAT32, split_k: int = 1, rows: int | None = None, aligned: bool | None = None,
+    dtype: DType = FLOAT32, split_k: int = 1, rows: int | None = None, alignment: int | None = None,
     **options: Any,
 ) -> None:  # fmt: skip
     """Run a kernel on random numbers. Images, rows and pixels of x are apart in memory by more than
-    their elements, and NaN is between them. `aligned`: of the kernel; by default if x allows it."""
+    their elements, and NaN is between them. `alignment`: of the kernel; by default that of x."""
     rank = len(kernel)
     ones, zeros = (1,) * rank, (0,) * rank
     strides, dilations = strides or ones, dilations or ones
@@ -68,7 +68,7 @@ def check(
     window = bound_window(x, read, kernel, strides, dilations, begin, positions)
     product = product_kernel(
         tiles or (SMALL,), dtype, dtype.name, "k", "k", window=rank, split=split_k > 1,
-        aligned=window.aligned if aligned is None else aligned, c_aligned=False,
+        alignment=window.alignment if alignment is None else alignment, c_aligned=False,
         epilogue=ACCUMULATOR + BIAS + RESIDUAL,
     )  # fmt: skip
     run(
@@ -142,7 +142,7 @@ def test_any_window(extents, kernel, channels, columns, bands, split_k, **option
 
 
 def test_unaligned_kernels_read_aligned_operands() -> None:
-    check((6, 5), (3, 3), 16, 16, begin=(1, 1), end=(1, 1), aligned=False)
+    check((6, 5), (3, 3), 16, 16, begin=(1, 1), end=(1, 1), alignment=4)
 
 
 def test_strides_that_are_never_taken_may_be_of_any_size() -> None:

@@ -32,7 +32,7 @@ PRODUCTS = {
     ),
     "exact product": product_kernel((EXACT,), FLOAT32, "float32", "k", "k", split=True),
     "unaligned product": product_kernel(
-        (EXACT,), FLOAT32, "float32", "k", "spatial", aligned=False, split=True
+        (EXACT,), FLOAT32, "float32", "k", "spatial", alignment=4, split=True
     ),
 }
 FORMS = {

@@ -26,7 +26,7 @@ RESIDUAL = ACCUMULATOR + Operand("res", "matrix")
         (replace(COPIED, specialised=True), 1),
         (replace(COPIED, epilogue=applied("gelu", ACCUMULATOR)), 4),
         (replace(POINTED, epilogue=applied("gelu", ACCUMULATOR)), 4),
-        (replace(POINTED, aligned=False), 8),
+        (replace(POINTED, c_aligned=False), 8),
         (replace(COPIED, c_aligned=False), 8),
         (LOW, 1),
         (replace(LOW, tiles=(BlockTile(128, 16, 64, 1, 2),), epilogue=RESIDUAL), 1),
@@ -46,7 +46,7 @@ def test_slices(kernel: ProductKernel, slices: int) -> None:
         (LOW, "sm_90", 114_712),
         (replace(POINTED, tiles=(BlockTile(128, 128, 64, 8, 3),)), "sm_90", 98_304),
         (replace(POINTED, tiles=(BlockTile(128, 128, 64, 8, 3),)), "sm_80", 65_536),
-        (replace(POINTED, tiles=(BlockTile(64, 64, 32, 4, 3),), aligned=False), "sm_90", 8_192),
+        (replace(POINTED, tiles=(BlockTile(64, 64, 32, 4, 3),), alignment=2), "sm_90", 8_192),
         (
             product_kernel((BlockTile(64, 64, 16, 4, 3),), FLOAT32, "float32", "k", "k"),
             "sm_90",
@@ -60,7 +60,8 @@ def test_shared_bytes(kernel: ProductKernel, architecture: str, bytes_: int) -> 
 
 def test_names_tell_kernels_apart() -> None:
     kernels = [COPIED, POINTED, LOW, replace(COPIED, c_aligned=False), replace(COPIED, split=True),
-               replace(POINTED, aligned=False), replace(COPIED, specialised=True),
+               *(replace(POINTED, alignment=x) for x in (8, 4, 2)),
+               replace(COPIED, specialised=True),
                replace(COPIED, epilogue=RESIDUAL), replace(COPIED, a_order="spatial")]  # fmt: skip
     assert len({kernel.symbol for kernel in kernels}) == len(kernels)
     assert all(kernel.symbol.isidentifier() for kernel in kernels)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import FLOAT16, FLOAT32, DType
-from ftuner.core.gpu.tile import MOST_COUNTED
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, ALIGNMENTS, MOST_COUNTED
 from ftuner.cost.gpu.product import TileSchedule, chip_of, estimate_product, tiling_of
 from ftuner.planner.gpu import grouped as block_grouped
 from ftuner.planner.gpu.grouped import GroupedPlan, GroupedPlanner, GroupedProblem
@@ -21,9 +21,11 @@ from ftuner.ukernels.gpu.library import build_gpu_library
 Sizes = tuple[tuple[int, int, int], ...]
 
 
-def planner_of(name: str, dtype: DType = FLOAT16) -> GroupedPlanner:
+def planner_of(
+    name: str, dtype: DType = FLOAT16, alignment: int = ALIGNMENT_BYTES
+) -> GroupedPlanner:
     hardware = gpu(name)
-    return block_grouped.grouped_planner_for(build_gpu_library(hardware, dtype))
+    return block_grouped.grouped_planner_for(build_gpu_library(hardware, dtype), alignment)
 
 
 def tiles_of(plan: GroupedPlan) -> dict[tuple[int, int, int], int]:
@@ -55,13 +57,13 @@ def tiles_of(plan: GroupedPlan) -> dict[tuple[int, int, int], int]:
         st.tuples(st.integers(1, 2000), st.integers(1, 2000), st.integers(1, 20000)),
         min_size=1, max_size=8,
     ),
-    name=st.sampled_from(GPUS), aligned=st.booleans(),
+    name=st.sampled_from(GPUS), alignment=st.sampled_from(ALIGNMENTS),
 )  # fmt: skip
 def test_every_tile_is_computed_once(
-    sizes: list[tuple[int, int, int]], name: str, aligned: bool
+    sizes: list[tuple[int, int, int]], name: str, alignment: int
 ) -> None:
-    planner = planner_of(name)
-    plan = planner.plan(GroupedProblem(tuple(sizes), aligned=aligned))
+    planner = planner_of(name, alignment=alignment)
+    plan = planner.plan(GroupedProblem(tuple(sizes)))
     tile = plan.kernel.main
     expected = {
         (number, row, column): 1
@@ -75,7 +77,7 @@ def test_every_tile_is_computed_once(
     longest = [sizes[number][2] for number in plan.order]
     assert longest == sorted(longest, reverse=True)
     # What is compiled beforehand is all that a plan may launch.
-    assert plan.kernel in planner.kernels("k", "k", aligned)
+    assert plan.kernel in planner.kernels("k", "k")
     assert plan.kernel.loads == "pointers"
     assert plan.seconds > 0
 
@@ -128,7 +130,7 @@ def test_tiles_walked_together_can_be_counted() -> None:
     tile these are more rows than it has columns."""
     library = planner_of("l40s", FLOAT32).library
     narrow = min(library.tiles, key=lambda tile: (tile.bn, tile.bm))
-    planner = GroupedPlanner(replace(library, tiles=(narrow,), pairs=()))
+    planner = GroupedPlanner(replace(library, tiles=(narrow,), pairs=()), ALIGNMENT_BYTES)
     plan = planner.plan(GroupedProblem(((8, MOST_COUNTED, 8),)))
     assert plan.tiles * narrow.bn == MOST_COUNTED
     assert plan.swizzle * plan.tiles <= MOST_COUNTED
@@ -136,7 +138,7 @@ def test_tiles_walked_together_can_be_counted() -> None:
 
 def test_plans_are_kept_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_grouped, "MAX_PLANS", 4)
-    planner = GroupedPlanner(planner_of("h200").library)
+    planner = GroupedPlanner(planner_of("h200").library, ALIGNMENT_BYTES)
     problems = [GroupedProblem(((m, 8, 8),)) for m in range(1, 6)]
     plans = [planner.plan(problem) for problem in problems]
     assert planner.plan(problems[-1]) is plans[-1]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import FLOAT16
+from ftuner.core.gpu.tile import ALIGNMENTS, common_alignment
 from ftuner.core.product import ReadWindow
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
@@ -42,19 +43,19 @@ def covered(plan: ProductPlan) -> int:
 @settings(max_examples=100)
 @given(
     m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 20000),
-    batch=st.integers(1, 200), name=st.sampled_from(GPUS), aligned=st.booleans(),
+    batch=st.integers(1, 200), name=st.sampled_from(GPUS), alignment=st.sampled_from(ALIGNMENTS),
     elements=st.integers(0, 49), reuse=st.floats(1.0, 9.0),
 )  # fmt: skip
-@example(m=20, n=3073, k=1, batch=96, name="b200", aligned=False, elements=0, reuse=1.0)
+@example(m=20, n=3073, k=1, batch=96, name="b200", alignment=2, elements=0, reuse=1.0)
 def test_any_shape(
-    m: int, n: int, k: int, batch: int, name: str, aligned: bool, elements: int, reuse: float
+    m: int, n: int, k: int, batch: int, name: str, alignment: int, elements: int, reuse: float
 ) -> None:
     planner = planner_of(name)
     window, steps = None, [k]
     if elements:
         window, steps = ReadWindow(2, k, reuse), [k] * elements
         k *= elements
-    problem = ProductProblem(m, n, k, batch, aligned=aligned, window=window)
+    problem = ProductProblem(m, n, k, batch, alignment=alignment, window=window)
     plan = planner.plan(problem)
     assert covered(plan) == m * n
     tiles = plan.kernel.tiles
@@ -66,7 +67,7 @@ def test_any_shape(
     assert plan.swizzle >= 1
     # What is compiled beforehand is all that a plan may launch.
     axes = 0 if window is None else window.axes
-    assert plan.kernel in planner.library.kernels("k", "k", aligned, window=axes)
+    assert plan.kernel in planner.library.kernels("k", "k", alignment, window=axes)
     terms = planner.estimate(plan)
     assert all(seconds >= 0 for seconds in terms.terms().values())
     assert terms.seconds > 0
@@ -148,7 +149,9 @@ def test_selection_of_windows(name: str, golden) -> None:  # type: ignore[no-unt
     for images, side, channels, columns, elements in WINDOWS:
         m, k = images * side * side, elements * channels
         window = ReadWindow(2, channels, float(elements))
-        problem = ProductProblem(m, columns, k, aligned=channels % 8 == 0, window=window)
+        problem = ProductProblem(
+            m, columns, k, alignment=common_alignment(2 * channels), window=window
+        )
         plan = planner.plan(problem)
         bands = " + ".join(f"{last - first} by {tile}" for tile, first, last in plan.bands)
         lines.append(

@@ -109,16 +109,16 @@ def test_groups_that_lie_alike_are_one_launch(
     turned = [x.mT.contiguous().mT for x in a]
     unaligned = [matrix(7, 8, 5, padding=1)]
     assert_products(multiply(backend, a, b), a, b)
-    assert launches == [(("k", "spatial", True), 3)]
+    assert launches == [(("k", "spatial", 16), 3)]
     launches.clear()
     x, y = [*a, *unaligned, *turned], [*b, matrix(8, 4, 6), *b]
     assert_products(multiply(backend, x, y), x, y)
     # Of what is contiguous along m, only 40 rows keep columns aligned.
     assert launches == [
-        (("k", "spatial", True), 3),
-        (("k", "spatial", False), 1),
-        (("spatial", "spatial", False), 2),
-        (("spatial", "spatial", True), 1),
+        (("k", "spatial", 16), 3),
+        (("k", "spatial", 4), 1),
+        (("spatial", "spatial", 4), 2),
+        (("spatial", "spatial", 16), 1),
     ]
 
 

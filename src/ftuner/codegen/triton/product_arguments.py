@@ -16,12 +16,12 @@ def operand_argument(name: str) -> str:
 
 def granule(kernel: ProductKernel) -> int:
     """Returns the number of elements that addresses and strides of A and B are multiples of."""
-    return ALIGNMENT_BYTES // kernel.dtype.itemsize if kernel.aligned else 1
+    return max(kernel.alignment // kernel.dtype.itemsize, 1)
 
 
 def c_granule(kernel: ProductKernel) -> int:
     """Returns the same for C and the epilogue's matrices."""
-    return granule(kernel) if kernel.c_aligned else 1
+    return ALIGNMENT_BYTES // kernel.dtype.itemsize if kernel.c_aligned else 1
 
 
 def stored_block(order: Order, spatial: int, k: int) -> tuple[int, int]:

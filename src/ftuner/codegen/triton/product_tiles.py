@@ -13,8 +13,8 @@ elements of any size as they are stored.
 
 With *pointers*, rows and columns beyond an edge repeat the edge or are zeros; their results are not
 stored. Every k step is masked, with zeros beyond the end: a separate last step would be a second
-product in the text. Along a contiguous axis an aligned kernel reads whole granules of 16 bytes, up
-to the one with the last element, because with a mask by the element Triton loads elements one by
+product in the text. Along a contiguous axis a kernel reads whole granules of its alignment, up to
+the one with the last element, because with a mask by the element Triton loads elements one by
 one. With *descriptors* the copy engine fills with zeros. `product_window` has the loads of an A
 that is read through a window.
 """

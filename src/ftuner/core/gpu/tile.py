@@ -31,6 +31,9 @@ that the chip's copy engine (TMA) reads."""
 ALIGNMENT_BYTES = 16
 """Size of the widest load of one thread, and alignment of the addresses and strides of a tensor
 descriptor (CUDA driver API, `cuTensorMapEncodeTiled`)."""
+ALIGNMENTS = (ALIGNMENT_BYTES, 8, 4, 2)
+"""Classes of alignment. There are asynchronous copies of 16, 8 and 4 bytes (PTX ISA, `cp.async`).
+An element is in a class of its own size at least."""
 MOST_COUNTED = 2**31 - 2**20
 """Most rows, columns, k steps, tiles, and parts of tiles of a launch. Kernels count with 32 bits,
 and count beyond the last one: to the end of the last tile, and to the next tile of a program. The
@@ -42,6 +45,8 @@ _ASYNCHRONOUS = ("sm_90", "sm_100")
 use while the warps wait for the next one."""
 _WARPS_OF_GROUP, _ROWS_OF_GROUP = 4, 64
 """Warps of a warpgroup, which issues such an instruction, and rows of the instruction."""
+LEAST_COPY_BYTES = 4
+"""Size of the smallest asynchronous copy."""
 _SUM_BYTES = 4
 _BARRIER_BYTES = 8
 """The barrier of a stage that the copy engine fills."""
@@ -51,6 +56,15 @@ _LEAST_SLICE_COLUMNS = 16
 _MOST_PARTS, _PART_REGISTERS = 4, 48
 """Parts of split-k that are loaded together, and registers of a thread for them. With 128, fewer
 blocks of 64 rows and columns were resident on an H200, and took a quarter longer."""
+
+
+def common_alignment(*numbers: int) -> int:
+    """Returns the class of alignment of numbers of bytes: the largest of `ALIGNMENTS` that divides
+    all of them."""
+    joined = ALIGNMENT_BYTES
+    for number in numbers:
+        joined |= number
+    return joined & -joined
 
 
 class Slicing(NamedTuple):
@@ -95,11 +109,11 @@ class ProductKernel:
     a_order: Order
     b_order: Order
     loads: Loads = "pointers"
-    aligned: bool = True
-    """Whether bases and strides of all matrices are multiples of 16 bytes; with pointers along a
-    contiguous k, also the bytes of k."""
+    alignment: int = ALIGNMENT_BYTES
+    """One of `ALIGNMENTS`: the bytes that bases and strides of A and B are multiples of; with
+    pointers along a contiguous k, also the bytes of k. A thread loads as many at once."""
     c_aligned: bool = True
-    """Whether `aligned` holds also for C and the epilogue's matrices."""
+    """Whether bases and strides of C and the epilogue's matrices are multiples of 16 bytes."""
     specialised: bool = False
     """Warp specialisation: some warps load while others multiply. Only with descriptors, on chips
     for which Triton supports it."""
@@ -122,7 +136,7 @@ class ProductKernel:
     @property
     def stores_by_descriptor(self) -> bool:
         """Whether the copy engine writes C too."""
-        return self.loads == "descriptors" and self.aligned and self.c_aligned
+        return self.loads == "descriptors" and self.c_aligned
 
     @property
     def slices(self) -> int:
@@ -135,7 +149,7 @@ class ProductKernel:
         if self.stores_by_descriptor:
             wanted = -(-tile.bm * tile.bn * self.dtype.itemsize // self.slicing.staging_bytes)
         values = tile.accumulators_per_thread(_THREADS_PER_WARP)
-        if not (self.aligned and self.c_aligned):
+        if not self.c_aligned:
             wanted = max(wanted, -(-values // self.slicing.addresses_per_thread))
         elif self.epilogue != ACCUMULATOR:
             wanted = max(wanted, -(-values // self.slicing.values_per_thread))
@@ -146,7 +160,7 @@ class ProductKernel:
         """Returns the stages in shared memory. It is one fewer than `stages` where the warps read a
         stage into registers before they wait for the next one, and 1 where elements of two bytes
         are loaded one by one, for which there is no asynchronous copy."""
-        if self.loads == "pointers" and not self.aligned and self.dtype.itemsize < 4:
+        if self.loads == "pointers" and self.alignment < LEAST_COPY_BYTES:
             return 1
         whole = self.multiply not in ("float32", "tf32x3")
         if whole and self._by_groups(self.main, architecture):
@@ -187,7 +201,7 @@ class ProductKernel:
             # is unknown.
             turned = sums // 4
         if self.loads == "pointers":
-            if self.split and not self.aligned:
+            if self.split and self.alignment < ALIGNMENT_BYTES:
                 turned = sums
             return max(loaded, slice_bytes, turned)
         staged = 1 + any(operand.kind == "matrix" for operand in operands(self.epilogue))
@@ -206,14 +220,14 @@ class ProductKernel:
         heights = "_".join(str(t.bm) for t in self.tiles)
         flags = "".join(
             letter
-            for letter, on in (("d", self.loads == "descriptors"), ("a", self.aligned),
-                               ("c", self.aligned and self.c_aligned), ("s", self.split),
+            for letter, on in (("d", self.loads == "descriptors"), (f"a{self.alignment}", True),
+                               ("c", self.c_aligned), ("s", self.split),
                                ("w", self.specialised), ("g", self.grouped),
                                ("v", self.vectors is not None), (f"x{self.window}", self.window))
             if on
         )  # fmt: skip
         return (
             f"block_{self.dtype}_{self.multiply}_{heights}x{tile.bn}x{tile.bk}"
-            f"_{tile.warps}w{tile.stages}s_{self.a_order}_{self.b_order}_{flags or 'p'}"
+            f"_{tile.warps}w{tile.stages}s_{self.a_order}_{self.b_order}_{flags}"
             f"_{epilogue_digest(self.epilogue)}"
         )

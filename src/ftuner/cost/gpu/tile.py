@@ -16,6 +16,10 @@ loads arrive, of which `stages - 1` are in flight (Little's law).
 Without matrix units each thread multiplies a small tile of its own. Its reads from shared memory
 count for each thread, even where threads read the same elements.
 
+What is aligned to less than 16 bytes takes an instruction and an address for each load of its
+alignment (`copies`). Elements of two bytes pass through registers: there is no asynchronous copy of
+them, so that a block loads a stage, waits for it, and multiplies, one after the other.
+
 Sources: footprints and intensities of tiles from FTuner (arXiv 2407.21418) and Roller (OSDI 2022).
 `wgmma` reads both operands from shared memory at 128 bytes per clock: derived from its latencies by
 width in arXiv 2501.12084, table 9. Registers were compared with ptxas's reports on Triton kernels
@@ -24,18 +28,34 @@ for sm_80, sm_90 and sm_100.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.core.gpu.schedule import LINE_BYTES
-from ftuner.core.gpu.tile import SPLIT_PRODUCTS, BlockTile, Loads, Multiply, ProductKernel
+from ftuner.core.gpu.tile import (
+    ALIGNMENT_BYTES,
+    LEAST_COPY_BYTES,
+    SPLIT_PRODUCTS,
+    BlockTile,
+    Loads,
+    Multiply,
+    ProductKernel,
+)
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 
 ADDRESS_REGISTERS = 2
 """Registers for the 64-bit address of each 16 bytes that a thread loads for a stage."""
+LEAST_FRAGMENTS = 24
+"""Registers that ptxas takes for fragments without matrix units, also of small tiles."""
 COPY_BYTES = 16
 """The widest load of one thread."""
+SPECIALISING = ("sm_100",)
+"""Chips for which Triton 3.6 and 3.9 specialise the warps of persistent loops; sm_90 is not one."""
+LEAST_SPECIALISED = 64
+"""Fewest rows of a tile with specialised warps: those of the matrix instruction with accumulators
+in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
 REGISTER_BYTES = 4
 ACCUMULATOR_BYTES = 4
 """Accumulators are float32."""
@@ -98,11 +118,14 @@ class TileCost(NamedTuple):
     """From the last multiply-add to the last store."""
     partial_s: float
     """Writing the accumulators, or reading them back, with split-k."""
+    overlap_exponent: float
 
     def seconds_of_step(self, resident: int) -> float:
         """Returns a multiprocessor's seconds for one stage of one of its `resident` blocks."""
         alone_s = max(self.busy_s + self.step_s, self.wait_s)
-        return max(self.busy_s, alone_s / resident)
+        if resident == 1:
+            return alone_s
+        return overlapped_seconds(self.overlap_exponent, self.busy_s, alone_s / resident)
 
 
 def overlapped_seconds(exponent: float, *seconds: float) -> float:
@@ -179,28 +202,29 @@ def warp_grid(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int
         if tile.bm >= down * instruction.rows and tile.bn >= across * instruction.columns
     ]
 
-    def read(grid: tuple[int, int]) -> tuple[int, int]:
-        reads_a, reads_b = _reads(grid, instruction)
-        return tile.bm * reads_a + tile.bn * reads_b, -grid[0]
-
-    return min(fitting, key=read)
+    return min(fitting, key=lambda grid: (tile.bm * grid[1] + tile.bn * grid[0], -grid[0]))
 
 
-def _reads(grid: tuple[int, int], instruction: MatrixInstruction) -> tuple[int, int]:
-    """Returns how often warps in a grid read each element of A, and of B."""
-    down, across = grid
-    if is_vector(instruction):
-        threads = vector_threads(instruction)
-        return across * threads[1], down * threads[0]
-    return across, down
+def vector_grid(tile: BlockTile, warp_threads: int) -> tuple[int, int]:
+    """Returns the threads of a block along m and n without matrix units. A thread has squares of 4,
+    2 or 1 results, and threads are along n first (Triton's blocked layout)."""
+    threads = tile.warps * warp_threads
+    accumulators = tile.accumulators_per_thread(warp_threads)
+    side = 4 if accumulators >= 16 else 2 if accumulators >= 4 else 1
+    across = min(threads, max(tile.bn // side, 1))
+    return threads // across, across
 
 
-def operand_reads(tile: BlockTile, instruction: MatrixInstruction) -> tuple[int, int]:
+def operand_reads(
+    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction
+) -> tuple[int, int]:
     """Returns how often each element of a stage of A, and of B, is read from shared memory."""
-    grid = warp_grid(tile, instruction)
+    if is_vector(instruction):
+        down, across = vector_grid(tile, hardware.warp_threads)
+        return across, down
+    down, across = warp_grid(tile, instruction)
     if not instruction.asynchronous:
-        return _reads(grid, instruction)
-    across = grid[1]
+        return across, down
     if instruction.accumulator_bytes:
         # One thread issues it for the whole block.
         across = 1
@@ -212,36 +236,62 @@ def stage_bytes(tile: BlockTile, itemsize: int) -> int:
     return (tile.bm + tile.bn) * tile.bk * itemsize
 
 
-def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
+def loads_of(hardware: GpuHardware, multiply: Multiply, alignment: int) -> Loads:
     """Returns how tiles are loaded: by descriptors where the chip has a copy engine and matrices
-    are aligned. Products without matrix units read shared memory element by element and need their
-    own layout of it, so they use pointers."""
-    described = hardware.bulk_copy and aligned and multiply != "float32"
+    are aligned to 16 bytes. Products without matrix units read shared memory element by element and
+    need their own layout of it, so they use pointers."""
+    described = hardware.bulk_copy and alignment == ALIGNMENT_BYTES and multiply != "float32"
     return "descriptors" if described else "pointers"
 
 
-def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply) -> int:
-    """Returns the shared memory of a block whose matrices are aligned."""
-    loads = loads_of(hardware, multiply, True)
-    slicing = hardware.tuning.slicing
-    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, slicing=slicing)
+def kernel_of(
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
+    alignment: int = ALIGNMENT_BYTES,
+) -> ProductKernel:  # fmt: skip
+    """Returns the uKernel of a tile without an epilogue, before warps are specialised."""
+    loads, slicing = loads_of(hardware, multiply, alignment), hardware.tuning.slicing
+    return ProductKernel((tile,), dtype, multiply, "k", "k", loads, alignment, slicing=slicing)
+
+
+def shared_bytes(
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
+    alignment: int = ALIGNMENT_BYTES,
+) -> int:  # fmt: skip
+    """Returns the shared memory of a block."""
+    kernel = kernel_of(hardware, tile, dtype, multiply, alignment)
     return kernel.shared_bytes(hardware.architecture)
+
+
+def specialises(hardware: GpuHardware, kernel: ProductKernel) -> bool:
+    """Whether the warps of a kernel are specialised: where Triton supports it, with descriptors for
+    loads and stores, if the tile fits shared memory in one slice and is not cut into parts
+    there."""
+    architecture = hardware.architecture
+    return (
+        architecture in SPECIALISING
+        and kernel.stores_by_descriptor
+        and kernel.main.bm >= LEAST_SPECIALISED
+        and not kernel.split
+        and kernel.multiply != "tf32x3"
+        and replace(kernel, specialised=True).shared_bytes(architecture)
+        <= hardware.shared_bytes_per_block
+    )
 
 
 def registers_per_thread(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
-    multiply: Multiply, aligned: bool = True,
+    multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
 ) -> int:  # fmt: skip
     """Returns the 32-bit registers that a thread needs: accumulators, fragments of A and B for two
-    instructions, addresses, and without asynchronous copies also a stage in flight. Unaligned
-    operands are loaded element by element, with an address each."""
+    instructions, an address for each load, and without asynchronous copies also a stage in
+    flight."""
     threads = tile.warps * hardware.warp_threads
     # Accumulators in tensor memory also pass through registers, at the end of the tile.
     found = float(tile.accumulators_per_thread(hardware.warp_threads))
     if is_vector(instruction):
-        (down, across), of_warp = warp_grid(tile, instruction), vector_threads(instruction)
-        fragment = tile.bm // down / of_warp[0] + tile.bn // across / of_warp[1]
-        found += fragment * tile.bk / hardware.tuning.preload_divisor
+        down, across = vector_grid(tile, hardware.warp_threads)
+        fragment = tile.bm / down + tile.bn / across
+        found += max(fragment * tile.bk / hardware.tuning.preload_divisor, LEAST_FRAGMENTS)
     elif multiply == "tf32x3" and instruction.asynchronous:
         # Both parts of a stage.
         found += 2 * (tile.bm + tile.bn) * tile.bk / threads
@@ -252,34 +302,47 @@ def registers_per_thread(
         parts = 3 * max(tile.bk * dtype.itemsize // LINE_BYTES, 1) if multiply == "tf32x3" else 1
         found += parts * 2 * fragment_bytes / (hardware.warp_threads * REGISTER_BYTES)
     loaded = stage_bytes(tile, dtype.itemsize) / threads
-    found += ADDRESS_REGISTERS * loaded / (COPY_BYTES if aligned else dtype.itemsize)
+    found += ADDRESS_REGISTERS * loaded / max(alignment, dtype.itemsize)
     if not hardware.asynchronous_copy:
         found += loaded / REGISTER_BYTES
     return hardware.tuning.base_registers + round(found)
 
 
-def fits_unaligned(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply, window: int = 0
-) -> bool:
-    """Whether the registers suffice for a tile whose elements are loaded one by one. Through a
-    window of `window` spatial axes, a thread also has the indices of each element of A."""
+def fits_loads(
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply, alignment: int,
+    window: int = 0,
+) -> bool:  # fmt: skip
+    """Whether the registers suffice, of a tile that fits when it is loaded by 16 bytes at a time.
+    Through a window of `window` spatial axes, a thread also has the indices of each load of A."""
     instruction = instruction_of(hardware, tile, multiply)
-    if instruction is None:
-        return False
-    needed = registers_per_thread(hardware, tile, instruction, dtype, multiply, aligned=False)
-    needed += window * tile.bm * tile.bk // (tile.warps * hardware.warp_threads)
-    return needed <= hardware.registers_per_thread
+    if instruction is None or alignment == ALIGNMENT_BYTES:
+        return instruction is not None
+    needed = registers_per_thread(hardware, tile, instruction, dtype, multiply, alignment)
+    loads = tile.bm * tile.bk * dtype.itemsize // max(alignment, dtype.itemsize)
+    needed += window * loads // (tile.warps * hardware.warp_threads)
+    # Without asynchronous copies, ptxas cuts the loads of a stage into parts.
+    at_once = max(alignment, dtype.itemsize) >= LEAST_COPY_BYTES
+    spare = hardware.tuning.spare_registers if at_once else 0
+    return needed <= hardware.registers_per_thread - spare
 
 
 def resident_blocks(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
-    multiply: Multiply,
+    multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
 ) -> int:  # fmt: skip
     """Returns the blocks resident on a multiprocessor at once; 0 if one does not fit."""
     registers = registers_per_thread(hardware, tile, instruction, dtype, multiply)
-    used = shared_bytes(hardware, tile, dtype, multiply)
+    used = shared_bytes(hardware, tile, dtype, multiply, alignment)
     if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
         return 0
+    if alignment < ALIGNMENT_BYTES:
+        # ptxas keeps the addresses of loads in all registers that there are.
+        threads = tile.warps * hardware.warp_threads
+        most = hardware.registers_per_multiprocessor // threads
+        registers = min(hardware.registers_per_thread, most)
+    elif specialises(hardware, kernel_of(hardware, tile, dtype, multiply)):
+        # Triton shares out all registers of a multiprocessor among specialised warps.
+        return 1
     accumulators = tile.bm * tile.bn * ACCUMULATOR_BYTES
     return occupancy(hardware, instruction, tile.warps, registers, used, accumulators)
 
@@ -312,20 +375,30 @@ def occupancy(
 
 @lru_cache(maxsize=4096)
 def tile_cost(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply
-) -> TileCost | None:
-    """Returns the cost of a tile whose matrices are aligned; None if no instruction fits it or no
-    multiprocessor holds it."""
+    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
+    alignment: int = ALIGNMENT_BYTES,
+) -> TileCost | None:  # fmt: skip
+    """Returns the cost of a tile whose matrices are aligned to so many bytes; None if no
+    instruction fits it or no multiprocessor holds it."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return None
     itemsize = dtype.itemsize
-    blocks = resident_blocks(hardware, tile, instruction, dtype, multiply)
+    blocks = resident_blocks(hardware, tile, instruction, dtype, multiply, alignment)
     if not blocks:
         return None
     tuning = hardware.tuning
     waits = multiply == "tf32x3" or not instruction.asynchronous
-    step_cycles = tuning.synchronous_step_cycles if waits else tuning.step_cycles
+    step_cycles: float = tuning.step_cycles
+    if waits:
+        # Several warps of a scheduler hide each other's waits for fragments.
+        sharing = max(tile.warps // hardware.subpartitions_per_multiprocessor, 1)
+        lines = tile.bk * itemsize / LINE_BYTES
+        if is_vector(instruction):
+            # Of any depth: `preload_divisor` parts of a step's fragments are waited for.
+            lines = tuning.preload_divisor / 2
+        fragments = tuning.fragment_wait_cycles * lines
+        step_cycles = tuning.synchronous_step_cycles + fragments / sharing
     rate = sustained_flops_per_s(hardware, multiply)
     issue_s = 2.0 * tile.bm * tile.bn * tile.bk / (rate * instruction.rate)
     if multiply == "tf32x3":
@@ -337,19 +410,38 @@ def tile_cost(
     shared_rate = hardware.shared_bytes_per_clock * hardware.clock_hz
     port_rate = hardware.l2_bytes_per_clock * hardware.clock_hz
     stage = stage_bytes(tile, itemsize)
-    reads_a, reads_b = operand_reads(tile, instruction)
+    reads_a, reads_b = operand_reads(hardware, tile, instruction)
     passing = stage + (reads_a * tile.bm + reads_b * tile.bn) * tile.bk * itemsize
     shared_s = max(passing / shared_rate, stage / port_rate)
+    step_s = step_cycles / hardware.clock_hz
+    busy_s = overlapped_seconds(tuning.overlap_exponent, issue_s, shared_s)
+    if alignment < ALIGNMENT_BYTES:
+        loads = stage / max(alignment, itemsize)
+        whole = max(alignment, itemsize) >= LEAST_COPY_BYTES
+        each = tuning.copy_instructions if whole else tuning.element_instructions
+        lanes = hardware.subpartitions_per_multiprocessor * hardware.warp_threads
+        issued_s = loads * each / (lanes * hardware.clock_hz)
+        # A warp's loads of less than a line take as long as a line.
+        moved_s = loads / hardware.warp_threads * (1 if whole else 2) / hardware.clock_hz
+        loads_s = overlapped_seconds(tuning.overlap_exponent, issued_s, moved_s)
+        shared_s = max(shared_s, loads_s)
+        # The warps that multiply issue the loads, too.
+        busy_s += loads_s
+        step_s += loads_s
+        if not whole:
+            turns = loads / (tile.warps * hardware.warp_threads * tuning.elements_in_flight)
+            step_s += max(turns, 1.0) * tuning.element_latency_cycles / hardware.clock_hz
     stored = tile.bm * tile.bn * itemsize
     return TileCost(
         tile=tile,
         blocks=blocks,
-        busy_s=overlapped_seconds(tuning.overlap_exponent, issue_s, shared_s),
+        busy_s=busy_s,
         issue_s=issue_s,
         shared_s=shared_s,
-        step_s=step_cycles * (1.0 / hardware.clock_hz),
+        step_s=step_s,
         wait_s=tuning.loaded_latency_ratio * hardware.dram_latency_s / max(tile.stages - 1, 1),
         fill_s=hardware.dram_latency_s + stage / port_rate,
         store_s=stored / port_rate + 2 * stored / shared_rate,
         partial_s=tile.bm * tile.bn * ACCUMULATOR_BYTES / (port_rate * tuning.part_rate_share),
+        overlap_exponent=tuning.overlap_exponent,
     )

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import inf, isqrt
+from math import isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.gpu.tile import MOST_COUNTED, BlockTile, Order, ProductKernel
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Order, ProductKernel
 from ftuner.cost.gpu.product import chip_of
 from ftuner.ukernels.gpu.library import GpuLibrary
 
@@ -29,14 +29,12 @@ _Numbers = npt.NDArray[np.float64]
 
 
 class GroupedProblem(NamedTuple):
-    """The extents of all groups, and the orders and alignment of their operands."""
+    """The extents of all groups, and the orders of their operands."""
 
     sizes: tuple[tuple[int, int, int], ...]
     """m, n and k of each group, all positive; one group at least."""
     a_order: Order = "k"
     b_order: Order = "k"
-    aligned: bool = True
-    """As in `ProductKernel`, for all groups."""
 
 
 class GroupedPlan(NamedTuple):
@@ -60,16 +58,17 @@ class GroupedPlan(NamedTuple):
 
 
 class GroupedPlanner:
-    """Plans for one library. Keeps a bounded number of plans; safe to use from several threads."""
+    """Plans for one library and alignment of operands. Keeps a bounded number of plans; safe to use
+    from several threads."""
 
-    def __init__(self, library: GpuLibrary) -> None:
+    def __init__(self, library: GpuLibrary, alignment: int) -> None:
+        """`alignment`: as in `ProductKernel`, of all groups."""
         self.library = library
+        self.alignment = alignment
+        self._tiles = library.fitting(alignment)
         self._chip = chip_of(library.hardware, library.dtype)
         self._plans: RecentlyUsed[GroupedProblem, GroupedPlan] = RecentlyUsed(MAX_PLANS)
-        fitting = library.fitting(aligned=False)
-        self._tiles = tuple(dict.fromkeys((*library.tiles, *fitting)))
-        """Those of aligned operands, and of others."""
-        self._costs = [library.cost(tile) for tile in self._tiles]
+        self._costs = [library.cost(tile, alignment) for tile in self._tiles]
 
         def column(values: list[Any], kind: type) -> npt.NDArray[Any]:
             return np.array(values, kind)[:, np.newaxis]
@@ -80,11 +79,6 @@ class GroupedPlanner:
         self._blocks = np.array([cost.blocks for cost in self._costs])
         self._fill_s = np.array([cost.fill_s for cost in self._costs])
         self._store_s = np.array([cost.store_s for cost in self._costs])
-        self._unfit = {
-            True: np.array([tile not in library.tiles for tile in self._tiles]),
-            False: np.array([tile not in fitting for tile in self._tiles]),
-        }
-        """Whether a tile is not for aligned operands, or not for others."""
         most = int(self._blocks.max())
         self._step_s = np.array(
             [[cost.seconds_of_step(max(r, 1)) for r in range(most + 1)] for cost in self._costs]
@@ -99,18 +93,14 @@ class GroupedPlanner:
             self._plans.add(problem, found)
         return found
 
-    def kernel(
-        self, tile: BlockTile, a_order: Order, b_order: Order, aligned: bool
-    ) -> ProductKernel:
+    def kernel(self, tile: BlockTile, a_order: Order, b_order: Order) -> ProductKernel:
         """Returns the uKernel of a tile for grouped products."""
-        found = self.library.kernel((tile,), a_order, b_order, aligned)
+        found = self.library.kernel((tile,), a_order, b_order, self.alignment)
         return replace(found, loads="pointers", specialised=False, grouped=True)
 
-    def kernels(self, a_order: Order, b_order: Order, aligned: bool) -> tuple[ProductKernel, ...]:
+    def kernels(self, a_order: Order, b_order: Order) -> tuple[ProductKernel, ...]:
         """Returns every uKernel that a plan may launch for such operands."""
-        return tuple(
-            self.kernel(t, a_order, b_order, aligned) for t in self.library.fitting(aligned)
-        )
+        return tuple(self.kernel(tile, a_order, b_order) for tile in self._tiles)
 
     def _make(self, problem: GroupedProblem) -> GroupedPlan:
         sizes = np.array(problem.sizes)
@@ -120,7 +110,6 @@ class GroupedPlanner:
         tiles = rows * columns
         ends = tiles.cumsum(axis=1)
         seconds = self._seconds(m, n, k, rows, columns, tiles, ends)
-        seconds[self._unfit[problem.aligned]] = inf
         best = int(seconds.argmin())
         tile, cost = self._tiles[best], self._costs[best]
         programs = min(int(ends[best, -1]), cost.blocks * self._chip.multiprocessors)
@@ -129,7 +118,7 @@ class GroupedPlanner:
         counted = max(MOST_COUNTED // int(columns[best].max()), 1)
         return GroupedPlan(
             problem,
-            self.kernel(tile, problem.a_order, problem.b_order, problem.aligned),
+            self.kernel(tile, problem.a_order, problem.b_order),
             tuple(order.tolist()),
             tuple(ends[best].tolist()),
             min(square, counted),
@@ -178,6 +167,6 @@ class GroupedPlanner:
 
 
 @lru_cache(maxsize=64)
-def grouped_planner_for(library: GpuLibrary) -> GroupedPlanner:
-    """Returns the one planner of a library, with its plans."""
-    return GroupedPlanner(library)
+def grouped_planner_for(library: GpuLibrary, alignment: int = ALIGNMENT_BYTES) -> GroupedPlanner:
+    """Returns the one planner of a library and alignment, with its plans."""
+    return GroupedPlanner(library, alignment)

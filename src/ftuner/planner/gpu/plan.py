@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ftuner.core.gpu.attention import AttentionKernel
-from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Order, ProductKernel
 from ftuner.core.product import ReadWindow, extents_text
 from ftuner.core.shown import Shown
 from ftuner.core.units import count
@@ -20,7 +20,7 @@ class ProductProblem(NamedTuple):
     batch: int = 1
     a_order: Order = "k"
     b_order: Order = "k"
-    aligned: bool = True
+    alignment: int = ALIGNMENT_BYTES
     """As in `ProductKernel`."""
     c_aligned: bool = True
     """As in `ProductKernel`."""

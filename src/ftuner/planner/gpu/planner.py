@@ -40,7 +40,7 @@ def estimate_plan(hardware: GpuHardware, plan: ProductPlan) -> ProductEstimate:
     problem, kernel = plan.problem, plan.kernel
     costs = []
     for tile in kernel.tiles:
-        cost = tile_cost(hardware, tile, kernel.dtype, kernel.multiply)
+        cost = tile_cost(hardware, tile, kernel.dtype, kernel.multiply, kernel.alignment)
         assert cost is not None
         costs.append(cost)
     tiling = tiling_of(
@@ -131,15 +131,15 @@ class ProductPlanner:
     def _make_candidates(self, problem: ProductProblem) -> tuple[Candidate, ...]:
         library, tuning = self.library, self.library.hardware.tuning
         axes = 0 if problem.window is None else problem.window.axes
-        covers = library.covers(problem.aligned, axes)
+        covers = library.covers(problem.alignment, axes)
         narrowest = min(tiles[0].bn for tiles in covers)
-        chained = library.loads(problem.aligned, axes) == "descriptors"
+        chained = library.loads(problem.alignment, axes) == "descriptors"
         found = []
         for tiles in covers:
             # At most twice as wide as needed, unless there is no narrower one.
             if tiles[0].bn >= 2 * problem.n and tiles[0].bn > narrowest:
                 continue
-            costs = tuple(library.cost(tile) for tile in tiles)
+            costs = tuple(library.cost(tile, problem.alignment) for tile in tiles)
             tiling = tiling_of(costs, problem.n, problem.k, problem.batch, chained, problem.window)
             found.append(Candidate(self._chip, tiles, tiling, tuning))
         return tuple(found)
@@ -148,7 +148,7 @@ class ProductPlanner:
         self, problem: ProductProblem, tiles: tuple[BlockTile, ...], split: bool, epilogue: Expr
     ) -> ProductKernel:
         key = (
-            tiles, problem.a_order, problem.b_order, problem.aligned, split, epilogue,
+            tiles, problem.a_order, problem.b_order, problem.alignment, split, epilogue,
             problem.c_aligned, 0 if problem.window is None else problem.window.axes,
         )  # fmt: skip
         found = self._kernels.get(key)

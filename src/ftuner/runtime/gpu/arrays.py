@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ftuner.core.dtype import ADDRESSABLE_BYTES, GPU_DTYPES, DType
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Multiply
+from ftuner.core.gpu.tile import Multiply, common_alignment
 from ftuner.errors import AllocationError, DTypeError, OperandError
 
 Tensor = torch.Tensor
@@ -135,18 +135,17 @@ def same_dtype(first: Tensor, other: Tensor, name: str) -> None:
         )
 
 
-def aligned(matrices: Sequence[Tensor]) -> bool:
-    """Whether addresses and strides of matrices, except that of the contiguous axis, are multiples
-    of `ALIGNMENT_BYTES`."""
+def alignment(matrices: Sequence[Tensor]) -> int:
+    """Returns the common alignment of addresses and strides of matrices, except that of the
+    contiguous axis."""
+    found = []
     for x in matrices:
-        size = x.element_size()
-        if x.data_ptr() % ALIGNMENT_BYTES:
-            return False
+        found.append(x.data_ptr())
         for axis, (extent, stride) in enumerate(zip(x.shape, x.stride(), strict=True), -x.dim()):
             contiguous = axis >= -2 and stride == 1
-            if extent > 1 and not contiguous and stride * size % ALIGNMENT_BYTES:
-                return False
-    return True
+            if extent > 1 and not contiguous:
+                found.append(stride * x.element_size())
+    return common_alignment(*found)
 
 
 def overlap(x: Tensor, y: Tensor) -> bool:

@@ -12,7 +12,14 @@ import torch
 
 from ftuner.codegen.triton.product import BEYOND_ALL, COLUMNS, LOOKED_AT, grouped_source
 from ftuner.core.dtype import DType
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, BlockTile, Multiply, Order
+from ftuner.core.gpu.tile import (
+    ALIGNMENT_BYTES,
+    MOST_COUNTED,
+    BlockTile,
+    Multiply,
+    Order,
+    common_alignment,
+)
 from ftuner.errors import DTypeError, ShapeError, UnsupportedKernelError
 from ftuner.planner.gpu.grouped import (
     GroupedPlan,
@@ -42,7 +49,7 @@ class _Alike(NamedTuple):
 
     a_order: Order
     b_order: Order
-    aligned: bool
+    alignment: int
 
 
 class _Like(NamedTuple):
@@ -118,7 +125,8 @@ class GroupedProducts:
 
     def _launch(self, like: _Like, groups: Sequence[_Group]) -> None:
         planner, kernels = self._prepared.get(like) or self._prepare(like)
-        plan = planner.plan(GroupedProblem(tuple(group.size for group in groups), *like.alike))
+        orders = like.alike.a_order, like.alike.b_order
+        plan = planner.plan(GroupedProblem(tuple(group.size for group in groups), *orders))
         if plan.tiles > MOST_COUNTED:
             raise ShapeError(f"{plan.tiles} tiles in one call: at most {MOST_COUNTED} are possible")
         ends, table = self._uploaded(*_numbers(plan, groups))
@@ -126,8 +134,9 @@ class GroupedProducts:
 
     def _prepare(self, like: _Like) -> _Prepared:
         """Returns the planner and compiles all kernels that a plan may launch."""
-        planner = grouped_planner_for(self._library(like.dtype, like.multiply))
-        wanted = planner.kernels(*like.alike)
+        a_order, b_order, alignment = like.alike
+        planner = grouped_planner_for(self._library(like.dtype, like.multiply), alignment)
+        wanted = planner.kernels(a_order, b_order)
         sources = [grouped_source(replace(kernel, c_aligned=like.c_aligned)) for kernel in wanted]
         self._kernels.prepare(sources)
         made = map(self._kernels.kernel, sources)
@@ -169,15 +178,15 @@ def _described(a: Tensor, b: Tensor, c: Tensor) -> tuple[_Alike, _Group]:
     assert c_lies is not None
     (a_order, a_stride), (b_order, b_stride), (_, c_row) = a_lies, b_lies, c_lies
     a_place, b_place, c_place = a.data_ptr(), b.data_ptr(), c.data_ptr()
-    # Addresses and strides are multiples of 16 bytes, and k where pointers advance along it.
-    whole = ALIGNMENT_BYTES // a.element_size()
-    aligned = not (
-        a_place % ALIGNMENT_BYTES or b_place % ALIGNMENT_BYTES or a_stride % whole
-        or b_stride % whole or (k % whole and "k" in (a_order, b_order))
-    )  # fmt: skip
-    c_aligned = not (c_place % ALIGNMENT_BYTES or c_row % whole)
+    # Of addresses and strides, and of k where pointers advance along it.
+    size = a.element_size()
+    along = k if "k" in (a_order, b_order) else 0
+    alignment = common_alignment(
+        a_place, b_place, *(size * elements for elements in (a_stride, b_stride, along))
+    )
+    c_aligned = common_alignment(c_place, size * c_row) == ALIGNMENT_BYTES
     row = a_place, b_place, c_place, m, n, k, a_stride, b_stride, c_row
-    return _Alike(a_order, b_order, aligned), _Group((m, n, k), row, c_aligned, (a, b))
+    return _Alike(a_order, b_order, alignment), _Group((m, n, k), row, c_aligned, (a, b))
 
 
 def _numbers(

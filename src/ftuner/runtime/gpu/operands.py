@@ -9,10 +9,22 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, Multiply, Order
+from ftuner.core.gpu.tile import (
+    ALIGNMENT_BYTES,
+    MOST_COUNTED,
+    Multiply,
+    Order,
+    common_alignment,
+)
 from ftuner.core.product import ReadWindow
 from ftuner.errors import ShapeError
-from ftuner.runtime.gpu.arrays import Tensor, aligned, allows_tf32, matrix_dtype, multiply_of
+from ftuner.runtime.gpu.arrays import (
+    Tensor,
+    alignment,
+    allows_tf32,
+    matrix_dtype,
+    multiply_of,
+)
 
 
 class BoundWindow(NamedTuple):
@@ -21,8 +33,8 @@ class BoundWindow(NamedTuple):
     read: ReadWindow
     arguments: tuple[tuple[str, int], ...]
     """The values of `window_arguments` by name."""
-    aligned: bool
-    """Whether addresses of runs are multiples of 16 bytes, and their lengths."""
+    alignment: int
+    """The common alignment of addresses and lengths of runs."""
 
 
 def matrix_of(x: Tensor, groups: int, run: int) -> Tensor:
@@ -68,8 +80,8 @@ def bound_window(
             (f"begin{i}", begin[i]), (f"axis{i}", x.stride(1 + i)),
         ]  # fmt: skip
     numbers.append(("image", x.stride(0)))
-    whole = read.run * x.element_size() % ALIGNMENT_BYTES == 0
-    return BoundWindow(read, tuple(numbers), whole and aligned([x]))
+    common = common_alignment(read.run * x.element_size(), alignment([x]))
+    return BoundWindow(read, tuple(numbers), common)
 
 
 @dataclass(frozen=True)
@@ -96,11 +108,11 @@ def between(matrix: Tensor, order: Order, k_axis: int) -> int:
     return _between(matrix.shape[outer], matrix.shape[-3 - outer], matrix.stride(outer))
 
 
-def _steps_aligned(matrix: Tensor, order: Order | None, k_axis: int) -> bool:
-    """Whether `between` is a multiple of `ALIGNMENT_BYTES`. With one element of k, both strides of
-    a matrix may be 1, and `aligned` then takes either axis for the contiguous one."""
+def _step_bytes(matrix: Tensor, order: Order | None, k_axis: int) -> int:
+    """Returns the bytes of `between`. With one element of k, both strides of a matrix may be 1, and
+    `alignment` then takes either axis for the contiguous one."""
     assert order is not None
-    return between(matrix, order, k_axis) * matrix.element_size() % ALIGNMENT_BYTES == 0
+    return between(matrix, order, k_axis) * matrix.element_size()
 
 
 def lying(spatial: int, k: int, spatial_stride: int, k_stride: int) -> tuple[Order, int] | None:
@@ -173,10 +185,10 @@ class ProductOperands(NamedTuple):
     c: Tensor
     given: Mapping[str, Tensor]
     """The operands of the epilogue, by name."""
-    both: bool
-    """Whether both A and B are aligned."""
+    both: int
+    """The common alignment of A and B."""
     rest: bool
-    """Whether C and the epilogue's matrices are aligned."""
+    """Whether C and the epilogue's matrices are aligned to 16 bytes."""
     multiply: Multiply
     vectors: DType | None
     """The dtype of the epilogue's rows and columns, if not that of the matrices."""
@@ -209,15 +221,32 @@ def arranged(
     if order_of(b, -2) is None:
         b = b.contiguous()
     results = [c, *(x for x in given.values() if x.dim() > 1)]
-    rest = aligned(results) and all(_steps_aligned(x, "k", -1) for x in results)
+    steps = [_step_bytes(x, "k", -1) for x in results]
+    rest = common_alignment(alignment(results), *steps) == ALIGNMENT_BYTES
     dtype = matrix_dtype(a, "a")
     vector = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
     vectors = None if vector == dtype else vector
-    both = aligned([a, b]) and (window is None or window.aligned)
-    both = both and all(
-        _steps_aligned(x, order_of(x, axis), axis) for x, axis in ((a, -1), (b, -2))
-    )
+    steps = [_step_bytes(x, order_of(x, axis), axis) for x, axis in ((a, -1), (b, -2))]
+    of_window = ALIGNMENT_BYTES if window is None else window.alignment
+    both = common_alignment(alignment([a, b]), of_window, *steps)
     return ProductOperands(a, b, c, given, both, rest, multiply_of(dtype, tf32), vectors, window)
+
+
+def packed(x: Tensor, k_axis: int, whole_k: bool) -> Tensor:
+    """Returns a copy of a matrix in its order, whose pitch is a multiple of `ALIGNMENT_BYTES`;
+    `whole_k`: with zeros behind k, up to such a multiple."""
+    along_k = order_of(x, k_axis) == "k"
+    turned = along_k == (k_axis == -2)
+    stored = x.mT if turned else x
+    granule = ALIGNMENT_BYTES // x.element_size()
+    outer, inner = stored.shape[-2:]
+    pitch = -(-inner // granule) * granule
+    rows = -(-outer // granule) * granule if whole_k and not along_k else outer
+    make = x.new_zeros if whole_k else x.new_empty
+    room = make((*stored.shape[:-2], rows, pitch))
+    room[..., :outer, :inner].copy_(stored)
+    found = room if whole_k and along_k else room[..., :inner]
+    return found.mT if turned else found
 
 
 def _zeros(x: Tensor, k_axis: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,14 +23,23 @@ from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import operands as operands_of
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, MOST_COUNTED, Multiply, Order, ProductKernel
+from ftuner.core.gpu.tile import (
+    ALIGNMENT_BYTES,
+    ALIGNMENTS,
+    MOST_COUNTED,
+    Multiply,
+    Order,
+    ProductKernel,
+    common_alignment,
+)
+from ftuner.cost.gpu.product import chip_of
 from ftuner.errors import ShapeError
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.gpu.arrays import (
     Tensor,
-    aligned,
+    alignment,
     allows_tf32,
     copied_bytes,
     matrix_dtype,
@@ -46,6 +56,7 @@ from ftuner.runtime.gpu.operands import (
     launches,
     moved,
     order_of,
+    packed,
 )
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.shown_progress import Progress
@@ -59,7 +70,7 @@ class _Like(NamedTuple):
     multiply: Multiply
     a_order: Order
     b_order: Order
-    aligned: bool
+    alignment: int
     c_aligned: bool
     epilogue: Expr
     vectors: DType | None = None
@@ -105,6 +116,8 @@ class Products:
         self._library = library
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
         """By the layout of operands."""
+        self._copied: RecentlyUsed[tuple[object, ...], tuple[bool, bool]] = RecentlyUsed(MAX_CALLS)
+        """Whether A, and B, are copied to an aligned pitch, by layout."""
         self._cache = CallCache()
         self._scratch = scratch
         self._written: dict[_Like, dict[ProductKernel, Source]] = {}
@@ -121,7 +134,7 @@ class Products:
         found: dict[Source, None] = {}
         multiply = multiply_of(dtype, allows_tf32())
         for b_order in get_args(Order):
-            for both, rest in product((True, False), repeat=2):
+            for both, rest in product(_classes(dtype), (True, False)):
                 like = _Like(dtype, multiply, "k", b_order, both, rest, epilogue)
                 found.update(dict.fromkeys(self._sources(like).values()))
         return self._kernels.prepare(list(found), progress)
@@ -133,17 +146,26 @@ class Products:
         order = order_of(b, -2)
         assert order is not None
         c_aligned = b.shape[-1] * b.element_size() % ALIGNMENT_BYTES == 0
-        a_aligned = b.shape[-2] * b.element_size() % ALIGNMENT_BYTES == 0 and aligned([b])
+        # Rows of A are as long as k.
+        both = common_alignment(alignment([b]), b.shape[-2] * b.element_size())
         multiply = multiply_of(dtype, allows_tf32())
-        self._prepare(_Like(dtype, multiply, "k", order, a_aligned, c_aligned, epilogue))
+        for found in {both, ALIGNMENT_BYTES}:
+            self._prepare(_Like(dtype, multiply, "k", order, found, c_aligned, epilogue))
 
     def wanted(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
         tf32: bool, window: BoundWindow | None = None,
     ) -> list[Source]:  # fmt: skip
-        """Returns what `run` may launch for operands of these layouts, which may have no data."""
-        found = arranged(a, b, c, operands, tf32, window)
-        return list(self._sources(_like(found, epilogue)).values())
+        """Returns what `run` may launch for operands of these layouts, which may have no data, and
+        for others of any alignment unless these are aligned."""
+        like = self._like(arranged(a, b, c, operands, tf32, window), epilogue)
+        classes = [like.alignment]
+        if like.alignment < ALIGNMENT_BYTES:
+            classes = _classes(like.dtype)
+        found: dict[Source, None] = {}
+        for bytes_ in classes:
+            found.update(dict.fromkeys(self._sources(like._replace(alignment=bytes_)).values()))
+        return list(found)
 
     def run(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
@@ -181,7 +203,7 @@ class Products:
             ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, matrices of a
                 batch, tiles, or parts of these.
         """
-        found = arranged(a, b, c, operands or {}, tf32, window)
+        found = self._packed(arranged(a, b, c, operands or {}, tf32, window))
         call = self._call(found, epilogue)
         launches = [self._bound(call, found, offsets) for offsets in call.offsets]
         for bound in launches:
@@ -209,7 +231,7 @@ class Products:
     ) -> int:  # fmt: skip
         """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
         sums."""
-        found = arranged(a, b, c, operands, tf32, window)
+        found = self._packed(arranged(a, b, c, operands, tf32, window))
         copies = copied_bytes([found.a, found.b], [a, b])
         return copies + FLOAT32.itemsize * _workspace_elements(self._call(found, epilogue).plan)
 
@@ -225,13 +247,87 @@ class Products:
             self._calls.add(key, call)
         return call
 
+    def _packed(self, operands: ProductOperands) -> ProductOperands:
+        """Returns the operands, with copies of aligned pitch where copying and multiplying these
+        takes less time by the estimate."""
+        like = self._like(operands, ACCUMULATOR)
+        if like.alignment == ALIGNMENT_BYTES or operands.window is not None:
+            return operands
+        a, b = operands.a, operands.b
+        key = ("packed", a.shape, a.stride(), b.shape, b.stride(), operands.both, operands.rest,
+               a.dtype, operands.multiply)  # fmt: skip
+        copied = self._copied.get(key)
+        if copied is None:
+            copied = self._worth_copying(operands)
+            self._copied.add(key, copied)
+        if not any(copied):
+            return operands
+        whole_k = not self._described(operands)
+        if copied[0]:
+            a = packed(a, -1, whole_k)
+        if copied[1]:
+            b = packed(b, -2, whole_k)
+        return operands._replace(a=a, b=b, both=ALIGNMENT_BYTES)
+
+    def _worth_copying(self, operands: ProductOperands) -> tuple[bool, bool]:
+        """Returns whether A, and B, are copied: both or those that are not aligned, or none."""
+        a, b, c = operands.a, operands.b, operands.c
+        like = self._like(operands, ACCUMULATOR)
+        library = self._library(like.dtype, like.multiply)
+        copied = True, True
+        if self._described(operands):
+            copied = alignment([a]) < ALIGNMENT_BYTES, alignment([b]) < ALIGNMENT_BYTES
+        chip, planner = chip_of(library.hardware, like.dtype), product_planner_for(library)
+        (m, n), k = c.shape[-2:], b.shape[-2]
+        problem = ProductProblem(
+            m, n, k, math.prod(c.shape[:-2]), like.a_order, like.b_order, like.alignment,
+            like.c_aligned,
+        )  # fmt: skip
+
+        def seconds(alignment: int) -> float:
+            plan = planner.plan(problem._replace(alignment=alignment))
+            return planner.estimate(plan).seconds
+
+        elements = sum(x.numel() for x, is_copied in zip((a, b), copied, strict=True) if is_copied)
+        # Read and written.
+        copies_s = (
+            2 * elements * chip.itemsize / chip.dram_bytes_per_s + sum(copied) * chip.launch_s
+        )
+        gains = seconds(ALIGNMENT_BYTES) + copies_s < seconds(like.alignment)
+        return copied if gains else (False, False)
+
+    def _described(self, operands: ProductOperands) -> bool:
+        """Whether aligned operands are loaded by descriptors, which need no whole granules of k."""
+        library = self._library(matrix_dtype(operands.a, "a"), operands.multiply)
+        return library.loads(ALIGNMENT_BYTES) == "descriptors"
+
+    def _like(self, operands: ProductOperands, epilogue: Expr) -> _Like:
+        a = operands.a
+        a_order, b_order = order_of(a, -1), order_of(operands.b, -2)
+        assert a_order is not None
+        assert b_order is not None
+        window, both = operands.window, operands.both
+        by_descriptors = both == ALIGNMENT_BYTES and self._described(operands)
+        if window is None and "k" in (a_order, b_order) and not by_descriptors:
+            # Pointers advance along a contiguous k in whole granules.
+            both = common_alignment(both, a.shape[-1] * a.element_size())
+        return _Like(
+            matrix_dtype(a, "a"), operands.multiply, a_order, b_order, both, operands.rest,
+            epilogue, operands.vectors, 0 if window is None else window.read.axes,
+        )  # fmt: skip
+
     def _sources(self, like: _Like) -> dict[ProductKernel, Source]:
         """Returns the sources of all kernels that a plan may launch."""
         found = self._written.get(like)
         if found is None:
             library = self._library(like.dtype, like.multiply)
             kernels = library.kernels(
-                like.a_order, like.b_order, like.aligned, like.epilogue, like.c_aligned, like.window
+                like.a_order,
+                like.b_order,
+                like.alignment,
+                like.epilogue,
+                like.c_aligned,
+                like.window,
             )
             kernels = tuple(replace(kernel, vectors=like.vectors) for kernel in kernels)
             found = self._written[like] = {kernel: gemm_source(kernel) for kernel in kernels}
@@ -260,7 +356,7 @@ class Products:
             raise ShapeError(
                 f"{axis.extent} products of {m} x {n} x {k}: each extent is at most {MOST_COUNTED}"
             )
-        like = _like(operands, epilogue)
+        like = self._like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
         problem = ProductProblem(
             m,
@@ -269,7 +365,7 @@ class Products:
             axis.extent,
             a_order,
             b_order,
-            like.aligned,
+            like.alignment,
             like.c_aligned,
             None if window is None else window.read,
         )
@@ -345,18 +441,9 @@ def _workspace_elements(plan: ProductPlan) -> int:
     return workspace_elements(kernel, p.m, p.n, p.batch, plan.rows, plan.split_k)
 
 
-def _like(operands: ProductOperands, epilogue: Expr) -> _Like:
-    a = operands.a
-    a_order, b_order = order_of(a, -1), order_of(operands.b, -2)
-    assert a_order is not None
-    assert b_order is not None
-    # Pointers advance along a contiguous k in whole granules.
-    window = operands.window
-    whole_k = window is not None or a.shape[-1] * a.element_size() % ALIGNMENT_BYTES == 0
-    return _Like(
-        matrix_dtype(a, "a"), operands.multiply, a_order, b_order, operands.both and whole_k,
-        operands.rest, epilogue, operands.vectors, 0 if window is None else window.read.axes,
-    )  # fmt: skip
+def _classes(dtype: DType) -> list[int]:
+    """Returns the classes of alignment that elements have."""
+    return [bytes_ for bytes_ in ALIGNMENTS if bytes_ >= dtype.itemsize]
 
 
 def _geometries(

@@ -5,15 +5,18 @@ longest of
 
     matrix   4 bq bk operations for each element of a query and of a value, at the rate of the
              matrix instruction that fits the tile
-    power    an exponential for each score, and the other instructions on scores and sums
+    power    the largest score of each row, then an exponential for each score, and the other
+             instructions on scores and sums
     shared   keys and values written to shared memory once and read by each row of warps, or
              loaded from L2
 
-These overlap among warpgroups that do not wait for each other (`overlapped_seconds`); one warpgroup
-alone does its products and its powers one after the other.
+These overlap among resident tiles (`overlapped_seconds`). The warps of one tile go through a block
+of keys together: barriers stand between its products and its powers, so that these add up, and so
+do the waits of both for their operands (`turn_cycles`). Fragments that a scheduler's only warp
+loads add up with its products, too. `tests/codegen/triton/static_bound.py` follows the machine code
+and holds the seconds against it.
 
-Sources: products and powers of a warpgroup alternate, as in FlashAttention-3 (arXiv 2407.08608),
-section 3.2. Registers and shared memory are fitted (`hardware.gpu_tuning`).
+Registers and shared memory are fitted (`hardware.gpu_tuning`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ftuner.core.gpu.attention import MIN_BLOCK, AttentionForm, AttentionTile
+from ftuner.core.gpu.schedule import LINE_BYTES
 from ftuner.cost.gpu.tile import (
     ACCUMULATOR_BYTES,
     COPY_BYTES,
@@ -39,8 +43,7 @@ from ftuner.hardware.gpu_tuning import GpuTuning
 ROWS_A_WARP = 16
 """Height of the smallest matrix instruction."""
 _GROUP_WARPS = 4
-"""Warps of a warpgroup, one for each subpartition. They alternate between products and powers
-together."""
+"""Warps of a warpgroup."""
 
 
 class _Registers(NamedTuple):
@@ -85,8 +88,10 @@ def instruction_of(
         issuers, odd = divmod(tile.warps, instruction.warps)
         if odd or tile.bq % instruction.rows:
             continue
-        # Warps beyond the rows of the tile are along keys, which warpgroups cannot be.
-        if not instruction.asynchronous or tile.bq // instruction.rows >= issuers:
+        # Warps beyond the rows of the tile are along keys, which warpgroups cannot be. Where
+        # accumulators are in tensor memory, one thread issues for all.
+        placed = instruction.accumulator_bytes or tile.bq // instruction.rows >= issuers
+        if not instruction.asynchronous or placed:
             return instruction
     return None
 
@@ -210,6 +215,16 @@ def _spills(
     return registers > tuning.vector_spill_registers
 
 
+def exchanges_more(hardware: GpuHardware, form: AttentionForm, tile: AttentionTile) -> bool:
+    """Whether warps exchange more than is modelled: where values have more columns than a tile has
+    rows, and a block has fewer keys, Triton places warps along keys even if each has rows of its
+    own. The machine code for sm_80 then takes 1.4 times the estimate."""
+    instruction = instruction_of(hardware, form, tile)
+    fragments = instruction is not None and not instruction.asynchronous
+    rows_suffice = tile.bq >= ROWS_A_WARP * tile.warps
+    return fragments and rows_suffice and tile.bk < tile.bq < form.columns
+
+
 @lru_cache(maxsize=4096)
 def attention_tile_cost(
     hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, spilling: bool = False
@@ -229,7 +244,8 @@ def attention_tile_cost(
     rate = sustained_flops_per_s(hardware, form.multiply)
     matrix_s = 2.0 * tile.bq * tile.bk * across / (rate * instruction.rate)
 
-    # Powers, and other instructions on scores and sums.
+    # Powers, and other instructions on scores and sums. No power begins before the largest score is
+    # known.
     scores = tile.bq * tile.bk
     each = tuning.score_instructions + (0 if form.mask is None else tuning.mask_instructions)
     lanes = hardware.subpartitions_per_multiprocessor * hardware.warp_threads
@@ -237,10 +253,15 @@ def attention_tile_cost(
     exponent = tuning.overlap_exponent
     power_cycles = scores / tuning.exponentials_per_cycle
     power_s = overlapped_seconds(exponent, power_cycles, operations / lanes) * period
+    power_s += scores * tuning.largest_instructions / lanes * period
+    if instruction.accumulator_bytes:
+        # Accumulators come to registers to be scaled, and go back, before they are added to.
+        power_s += 4 * tile.bq * form.columns / lanes * period
 
     # Shared memory.
     down = max(min(tile.warps, tile.bq // ROWS_A_WARP), 1)
-    query = 0
+    along_keys = tile.warps // down
+    query = along_keys * tile.bq * form.depth * size
     if is_vector(instruction):
         threads = vector_threads(instruction)
         down *= threads[0]
@@ -248,14 +269,25 @@ def attention_tile_cost(
     elif instruction.asynchronous:
         down = -(-tile.bq // instruction.rows)
         query = tile.bq * form.depth * size
-    passing = (1 + down) * block_bytes + query
+    elif along_keys > 1:
+        # Each warp reads the powers of all.
+        query += (1 + along_keys) * scores * size
+    # Four lanes reduce a row, by two shuffles for its maximum and two for its sum, and those of
+    # all warps again after an exchange.
+    shuffles = tile.bq * along_keys / 2 * (4 if along_keys > 1 else 1)
+    passing = (1 + down) * block_bytes + query + shuffles * LINE_BYTES
     shared_rate = hardware.shared_bytes_per_clock * hardware.clock_hz
     port_rate = hardware.l2_bytes_per_clock * hardware.clock_hz
     shared_s = max(passing / shared_rate, block_bytes / port_rate)
 
-    # A warpgroup alone does products and powers in turns, and not before its loads arrive.
+    # A tile alone does products and powers in turns, and not before its loads arrive.
     busy_s = overlapped_seconds(exponent, matrix_s, power_s, shared_s)
-    turns_s = (matrix_s + power_s) * _GROUP_WARPS / tile.warps + tuning.step_cycles * period
+    turns_s = matrix_s + power_s + tuning.turn_cycles * period
+    if not instruction.asynchronous:
+        turns_s += tuning.exchange_cycles * period if along_keys > 1 else 0.0
+        alone = tile.warps <= hardware.subpartitions_per_multiprocessor
+        fragments_s = overlapped_seconds(exponent, matrix_s, shared_s) - matrix_s
+        turns_s += shared_s if alone else fragments_s
     wait_s = tuning.loaded_latency_ratio * hardware.dram_latency_s / max(tile.stages - 1, 1)
     alone_s = max(turns_s, wait_s)
     return AttentionTileCost(
@@ -264,7 +296,11 @@ def attention_tile_cost(
         matrix_s=matrix_s,
         power_s=power_s,
         shared_s=shared_s,
-        step_s=(0.0, *(max(busy_s, alone_s / r) for r in range(1, blocks + 1))),
+        step_s=(
+            0.0,
+            alone_s,
+            *(overlapped_seconds(exponent, busy_s, alone_s / r) for r in range(2, blocks + 1)),
+        ),
         fill_s=2 * hardware.dram_latency_s + block_bytes / port_rate,
         store_s=tile.bq * form.columns * size / port_rate,
         partial_s=tile.bq * (form.columns + 2) * ACCUMULATOR_BYTES / port_rate,

@@ -24,6 +24,7 @@ from ftuner.schedules.attention.gpu_cost_tile import (
     ROWS_A_WARP,
     AttentionTileCost,
     attention_tile_cost,
+    exchanges_more,
 )
 from ftuner.schedules.attention.gpu_plan_candidates import Candidate, Summary, summary_of
 
@@ -55,8 +56,9 @@ def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTil
             if bq < warps * least_rows and warps > min(WARPS):
                 # More warps than rows: some would compute the same rows.
                 continue
-            cost = attention_tile_cost(hardware, form, AttentionTile(bq, bk, warps, count))
-            if cost is not None:
+            tile = AttentionTile(bq, bk, warps, count)
+            cost = attention_tile_cost(hardware, form, tile)
+            if cost is not None and not exchanges_more(hardware, form, tile):
                 found.append(cost)
         if found:
             # Of equal ones the first, which takes the fewest resources.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ftuner.core.dtype import DType
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.core.product import ReadWindow
 from ftuner.cost.gpu.product import (
     Chip,
@@ -46,13 +47,13 @@ COVERED = 1.03
 """Largest ratio of the estimate of a reference product by a cover to that by all tiles."""
 
 
-def references(aligned: bool, axes: int) -> list[ReferenceProduct]:
+def references(alignment: int, axes: int) -> list[ReferenceProduct]:
     """Returns the reference products; `axes` are those of the window, 0 for matrices."""
     if not axes:
         return [ReferenceProduct(m, *layer) for m in ROWS for layer in LAYERS]
     return [
         ReferenceProduct(m, n, run * elements, 1, ReadWindow(axes, run, float(elements)))
-        for m, n, run, elements in (WINDOWS if aligned else UNALIGNED_WINDOWS)
+        for m, n, run, elements in (WINDOWS if alignment == ALIGNMENT_BYTES else UNALIGNED_WINDOWS)
     ]
 
 

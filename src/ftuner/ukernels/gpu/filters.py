@@ -1,27 +1,29 @@
 """Enumeration: every block tile that Triton could compile, before any filter.
 
-The first filters remove tiles that cannot run. Then at most two schedules (`bk`, warps, stages) are
-kept for each height and width: the fastest on a full chip, and the fastest alone on a
+The first filters remove tiles that cannot run. Then at most two schedules (warps, stages) are kept
+for each height, width and depth: the fastest on a full chip, and the fastest alone on a
 multiprocessor, whose latency no other block hides. The last filter keeps a small set that is nearly
 as fast as all of them (`cover`).
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from itertools import product
 
 from ftuner.core.dtype import DType
 from ftuner.core.gpu.schedule import LINE_BYTES
-from ftuner.core.gpu.tile import BlockTile, Multiply, ProductKernel
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Multiply
 from ftuner.cost.gpu.tile import (
     TileCost,
-    fits_unaligned,
+    fits_loads,
     instruction_of,
+    kernel_of,
     loads_of,
     overlapped_seconds,
     registers_per_thread,
     shared_bytes,
+    specialises,
     stage_bytes,
     tile_cost,
     vector_instruction,
@@ -37,11 +39,6 @@ ROW_BYTES = (64, 128, 256)
 """Bytes of `bk` elements: half a memory line, one line, or two. Swizzled rows of shared memory have
 the same lengths."""
 WARPS = (4, 8)
-SPECIALISING = ("sm_100",)
-"""Chips for which Triton 3.6 and 3.9 specialise the warps of persistent loops; sm_90 is not one."""
-LEAST_SPECIALISED = 64
-"""Fewest rows of a tile with specialised warps: those of the matrix instruction with accumulators
-in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
 STAGES = (2, 3, 4, 5, 6)
 
 
@@ -75,32 +72,17 @@ def _rate(
     return 2.0 * tile.bm * tile.bn * k / seconds
 
 
-def specialises(hardware: GpuHardware, kernel: ProductKernel) -> bool:
-    """Whether the warps of a kernel are specialised: where Triton supports it, with descriptors for
-    loads and stores, if the tile fits shared memory in one slice and is not cut into parts
-    there."""
-    architecture = hardware.architecture
-    return (
-        architecture in SPECIALISING
-        and kernel.stores_by_descriptor
-        and kernel.main.bm >= LEAST_SPECIALISED
-        and not kernel.split
-        and kernel.multiply != "tf32x3"
-        and replace(kernel, specialised=True).shared_bytes(architecture)
-        <= hardware.shared_bytes_per_block
-    )
-
-
 def run_filters(
-    hardware: GpuHardware, dtype: DType, multiply: Multiply, aligned: bool = True, window: int = 0
-) -> Funnel[BlockTile]:
+    hardware: GpuHardware, dtype: DType, multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
+    window: int = 0,
+) -> Funnel[BlockTile]:  # fmt: skip
     """Enumerates block tiles and applies all filters in order; the hardware supports `multiply`.
-    The kept tiles are sorted by height and width. `aligned` and `window` are as in
+    The kept tiles are sorted by height and width. `alignment` and `window` are as in
     `ProductKernel`."""
     size = dtype.itemsize
     sieve = Sieve(block_tiles(size))
     instructions = {t: instruction_of(hardware, t, multiply) for t in sieve.left}
-    costs = {t: tile_cost(hardware, t, dtype, multiply) for t in sieve.left}
+    costs = {t: tile_cost(hardware, t, dtype, multiply, alignment) for t in sieve.left}
     vector = vector_instruction(hardware.warp_threads)
     sieve.keep(
         "instruction",
@@ -123,13 +105,15 @@ def run_filters(
         lambda t: (
             registers_per_thread(hardware, t, instructions[t] or vector, dtype, multiply)
             <= hardware.registers_per_thread
-            and (aligned or fits_unaligned(hardware, t, dtype, multiply, window))
+            and fits_loads(hardware, t, dtype, multiply, alignment, window)
         ),
     )
     sieve.keep(
         "shared memory",
         "its stages do not fit the shared memory of a block",
-        lambda t: shared_bytes(hardware, t, dtype, multiply) <= hardware.shared_bytes_per_block,
+        lambda t: (
+            shared_bytes(hardware, t, dtype, multiply, alignment) <= hardware.shared_bytes_per_block
+        ),
     )
     sieve.keep(
         "residence", "no multiprocessor has room for a block", lambda t: costs[t] is not None
@@ -137,19 +121,19 @@ def run_filters(
     fitting = {t: cost for t, cost in costs.items() if cost is not None}
     ordered = sorted(
         (fitting[t] for t in sieve.left),
-        key=lambda c: _robustness(hardware, c, dtype, multiply), reverse=True,
+        key=lambda c: _robustness(hardware, c, dtype, multiply, alignment), reverse=True,
     )  # fmt: skip
     chosen = set(_schedules(hardware, ordered, size).values())
     sieve.keep(
         "schedule",
-        "another depth or number of warps or stages is as fast for the same extents",
+        "another number of warps or stages is as fast for the same extents",
         lambda t: t in chosen,
     )
-    chained = not window and loads_of(hardware, multiply, aligned) == "descriptors"
+    chained = not window and loads_of(hardware, multiply, alignment) == "descriptors"
     ordered = [cost for cost in ordered if cost.tile in chosen]
     cover = {
         cost.tile
-        for cost in covering(hardware, dtype, ordered, references(aligned, window), chained)
+        for cost in covering(hardware, dtype, ordered, references(alignment, window), chained)
     }
     sieve.keep(
         "cover", f"others take at most {COVERED} of its time for every reference product",
@@ -160,23 +144,25 @@ def run_filters(
 
 def _schedules(
     hardware: GpuHardware, costs: list[TileCost], itemsize: int
-) -> dict[tuple[int, int, object], BlockTile]:
-    """Returns the fastest schedules for each height and width: on a full chip, and alone. `costs`
-    are sorted by robustness, which decides among schedules of almost the same rate."""
-    found: dict[tuple[int, int, object], BlockTile] = {}
+) -> dict[tuple[int, int, int, object], BlockTile]:
+    """Returns the fastest schedules for each height, width and depth: on a full chip, and alone.
+    `costs` are sorted by robustness, which decides among schedules of almost the same rate."""
+    found: dict[tuple[int, int, int, object], BlockTile] = {}
     for measure in (tile_rate, _rate_alone):
         rates = {c.tile: measure(hardware, c, itemsize) for c in costs}
-        fastest: dict[tuple[int, int], float] = {}
+        fastest: dict[tuple[int, int, int], float] = {}
         for tile, rate in rates.items():
-            fastest[tile.bm, tile.bn] = max(fastest.get((tile.bm, tile.bn), 0.0), rate)
+            extents = tile.bm, tile.bn, tile.bk
+            fastest[extents] = max(fastest.get(extents, 0.0), rate)
         for tile, rate in rates.items():
-            if rate >= hardware.tuning.same_rate_ratio * fastest[tile.bm, tile.bn]:
-                found.setdefault((tile.bm, tile.bn, measure), tile)
+            extents = tile.bm, tile.bn, tile.bk
+            if rate >= hardware.tuning.same_rate_ratio * fastest[extents]:
+                found.setdefault((*extents, measure), tile)
     return found
 
 
 def _robustness(
-    hardware: GpuHardware, cost: TileCost, dtype: DType, multiply: Multiply
+    hardware: GpuHardware, cost: TileCost, dtype: DType, multiply: Multiply, alignment: int
 ) -> tuple[bool, bool, float, int, int, int]:
     """Returns what speaks for a schedule besides its estimate, as a sort key: specialised warps,
     whole lines of memory, bytes in flight, resident blocks, and little shared memory."""
@@ -184,9 +170,9 @@ def _robustness(
     share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
     enough = tuning.ample_latencies * tuning.loaded_latency_ratio * hardware.dram_latency_s * share
     stage = stage_bytes(tile, dtype.itemsize)
-    in_flight = min(cost.blocks * (tile.stages - 1) * stage, enough)
-    loads = loads_of(hardware, multiply, True)
-    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, slicing=tuning.slicing)
+    kernel = kernel_of(hardware, tile, dtype, multiply, alignment)
+    ahead = tile.stages - 1 if kernel.buffers(hardware.architecture) > 1 else 1
+    in_flight = min(cost.blocks * ahead * stage, enough)
     whole_lines = tile.bk * dtype.itemsize % LINE_BYTES == 0
     return (
         specialises(hardware, kernel), whole_lines, in_flight, cost.blocks, -tile.stages * stage,

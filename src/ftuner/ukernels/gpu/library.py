@@ -12,12 +12,27 @@ from functools import lru_cache
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.gpu.tile import BlockTile, Loads, Multiply, Order, ProductKernel
-from ftuner.cost.gpu.tile import MULTIPLIES, TileCost, fits_unaligned, loads_of, supports, tile_cost
+from ftuner.core.gpu.tile import (
+    ALIGNMENT_BYTES,
+    BlockTile,
+    Loads,
+    Multiply,
+    Order,
+    ProductKernel,
+)
+from ftuner.cost.gpu.tile import (
+    MULTIPLIES,
+    TileCost,
+    fits_loads,
+    loads_of,
+    specialises,
+    supports,
+    tile_cost,
+)
 from ftuner.errors import DTypeError, HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.ukernels.funnel import Funnel
-from ftuner.ukernels.gpu.filters import EXTENTS, run_filters, specialises, tile_rate
+from ftuner.ukernels.gpu.filters import EXTENTS, run_filters, tile_rate
 
 
 @dataclass(frozen=True)
@@ -33,54 +48,56 @@ class GpuLibrary:
     funnel: Funnel[BlockTile]
 
     def kernel(
-        self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, aligned: bool,
+        self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, alignment: int,
         split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True, window: int = 0,
     ) -> ProductKernel:  # fmt: skip
         """Returns the uKernel of a tile or pair for operands of these orders and alignments.
         `window`: as in `ProductKernel`."""
         found = ProductKernel(
-            tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(aligned, window),
-            aligned=aligned, c_aligned=c_aligned, split=split, epilogue=epilogue, window=window,
+            tiles, self.dtype, self.multiply, a_order, b_order, loads=self.loads(alignment, window),
+            alignment=alignment, c_aligned=c_aligned, split=split, epilogue=epilogue, window=window,
             slicing=self.hardware.tuning.slicing,
         )  # fmt: skip
         return replace(found, specialised=specialises(self.hardware, found))
 
-    def loads(self, aligned: bool, window: int = 0) -> Loads:
+    def loads(self, alignment: int, window: int = 0) -> Loads:
         """Returns how tiles of A and B reach shared memory; those of a window have an address for
         each row."""
-        return "pointers" if window else loads_of(self.hardware, self.multiply, aligned)
+        return "pointers" if window else loads_of(self.hardware, self.multiply, alignment)
 
     def kernels(
-        self, a_order: Order, b_order: Order, aligned: bool = True, epilogue: Expr = ACCUMULATOR,
-        c_aligned: bool = True, window: int = 0,
+        self, a_order: Order, b_order: Order, alignment: int = ALIGNMENT_BYTES,
+        epilogue: Expr = ACCUMULATOR, c_aligned: bool = True, window: int = 0,
     ) -> tuple[ProductKernel, ...]:  # fmt: skip
         """Returns every uKernel that a plan may launch for such operands: each tile with and
         without split-k, and each pair."""
         found = []
-        for tiles in self.covers(aligned, window):
+        for tiles in self.covers(alignment, window):
             for split in (False, True) if len(tiles) == 1 else (False,):
                 found.append(
                     self.kernel(
-                        tiles, a_order, b_order, aligned, split, epilogue, c_aligned, window
+                        tiles, a_order, b_order, alignment, split, epilogue, c_aligned, window
                     )
                 )
         return tuple(found)
 
-    def covers(self, aligned: bool, window: int = 0) -> tuple[tuple[BlockTile, ...], ...]:
+    def covers(self, alignment: int, window: int = 0) -> tuple[tuple[BlockTile, ...], ...]:
         """Returns the tiles, alone and in pairs, for such operands."""
-        tiles = self.fitting(aligned, window)
-        return (*((tile,) for tile in tiles), *_pairs(self, tiles, aligned, window))
+        tiles = self.fitting(alignment, window)
+        return (*((tile,) for tile in tiles), *_pairs(self, tiles, alignment, window))
 
-    def fitting(self, aligned: bool, window: int = 0) -> tuple[BlockTile, ...]:
-        """Returns the tiles for such operands: unaligned ones need registers for the address of
-        each element."""
-        found = _funnel(self.hardware, self.dtype, self.multiply, aligned, window).kept
+    def fitting(self, alignment: int, window: int = 0) -> tuple[BlockTile, ...]:
+        """Returns the tiles for such operands: those of less than 16 bytes need registers for the
+        address of each load."""
+        if alignment == ALIGNMENT_BYTES and not window:
+            return self.tiles
+        found = _funnel(self.hardware, self.dtype, self.multiply, alignment, window).kept
         # If none fits, the first one runs with spilled registers.
         return found or self.tiles[:1]
 
-    def cost(self, tile: BlockTile) -> TileCost:
+    def cost(self, tile: BlockTile, alignment: int = ALIGNMENT_BYTES) -> TileCost:
         """Returns the cost of a tile of the library on one multiprocessor."""
-        found = tile_cost(self.hardware, tile, self.dtype, self.multiply)
+        found = tile_cost(self.hardware, tile, self.dtype, self.multiply, alignment)
         assert found is not None
         return found
 
@@ -111,36 +128,37 @@ def build_gpu_library(
             f"{hardware.name} ({hardware.architecture}) has no matrix units for {multiply}; "
             f"they take {', '.join(rates) or 'nothing'}"
         )
-    funnel = _funnel(hardware, dtype, multiply, True, 0)
+    funnel = _funnel(hardware, dtype, multiply, ALIGNMENT_BYTES, 0)
     if not funnel.kept:
         raise HardwareError(f"no block tile fits {hardware.name} ({hardware.architecture})")
     found = GpuLibrary(hardware, dtype, multiply, funnel.kept, (), funnel)
-    return replace(found, pairs=_pairs(found, found.tiles, True, 0))
+    return replace(found, pairs=_pairs(found, found.tiles, ALIGNMENT_BYTES, 0))
 
 
 @lru_cache(maxsize=256)
 def _funnel(
-    hardware: GpuHardware, dtype: DType, multiply: Multiply, aligned: bool, window: int
+    hardware: GpuHardware, dtype: DType, multiply: Multiply, alignment: int, window: int
 ) -> Funnel[BlockTile]:
-    return run_filters(hardware, dtype, multiply, aligned, window)
+    return run_filters(hardware, dtype, multiply, alignment, window)
 
 
 def _pairs(
-    library: GpuLibrary, tiles: tuple[BlockTile, ...], aligned: bool, window: int
+    library: GpuLibrary, tiles: tuple[BlockTile, ...], alignment: int, window: int
 ) -> tuple[tuple[BlockTile, BlockTile], ...]:
     hardware, dtype, multiply = library.hardware, library.dtype, library.multiply
     tuning = hardware.tuning
     divisors = (tuning.last_wave_divisor, tuning.last_rows_divisor)
-    rates = {t: tile_rate(hardware, library.cost(t), dtype.itemsize) for t in tiles}
+    rates = {t: tile_rate(hardware, library.cost(t, alignment), dtype.itemsize) for t in tiles}
     found = []
     for tile in tiles:
         if rates[tile] < tuning.paired_rate_ratio * max(rates.values()):
             continue
         for height in sorted({max(tile.bm // d, min(EXTENTS)) for d in divisors}, reverse=True):
             lower = replace(tile, bm=height)
-            fits = tile_cost(hardware, lower, dtype, multiply) is not None and (
-                aligned or fits_unaligned(hardware, lower, dtype, multiply, window)
-            )
-            if height < tile.bm and fits:
+            if (
+                height < tile.bm
+                and tile_cost(hardware, lower, dtype, multiply, alignment) is not None
+                and fits_loads(hardware, lower, dtype, multiply, alignment, window)
+            ):
                 found.append((tile, lower))
     return tuple(found)

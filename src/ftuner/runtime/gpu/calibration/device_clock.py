@@ -55,7 +55,7 @@ class PlannedProducts(Products):
     def _planned(self, like: Any, problem: ProductProblem) -> tuple[ProductPlan, Kernel]:
         given = self._plan.kernel
         kernel = self._library(given.dtype, given.multiply).kernel(
-            given.tiles, given.a_order, given.b_order, given.aligned, given.split, like.epilogue,
+            given.tiles, given.a_order, given.b_order, given.alignment, given.split, like.epilogue,
             like.c_aligned,
         )  # fmt: skip
         return self._plan._replace(kernel=kernel), self._kernels.kernel(gemm_source(kernel))
