@@ -19,6 +19,7 @@ from tests.graph.lowering_cases import (
     x_of,
 )
 
+from ftuner.core.cpu.common_epilogue import COMMON, shared
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, FLOAT32
@@ -101,6 +102,19 @@ def test_scales_are_operands_of_epilogues(number: float, text: str, widest: CpuB
     unknown = titles(graph_of(lambda g: scaled(g, g.given("w", 5, S))))
     literal = "column" not in text
     assert unknown == (["matmul + divide", "rint"] if literal else ["matmul", "divide + rint"])
+
+
+def test_an_intercept_is_an_operand_of_one_column(widest: CpuBackend) -> None:
+    """So that it is added in registers, by uKernels that others share."""
+
+    def body(g: Maker) -> Value:
+        return g.add("add", g.add("matmul", g.given("x", B, 5), g.weight(5, 1)), g.number(0.0213))
+
+    graph = graph_of(body)
+    (step,) = lower(graph).steps
+    assert isinstance(step, ProductStep)
+    assert shared(step.epilogue).epilogue == COMMON
+    assert_runs(graph, widest, {"B": 37})
 
 
 def test_long_expressions_are_cut() -> None:

@@ -174,7 +174,7 @@ def extended(
         if np.isnan(number):
             return None
         width = node.output.shape[-1] if node.output.rank else 1
-        literal = _is_structural(number) or width == 1 or len(read) == MAX_OPERANDS
+        literal = _is_structural(number) or len(read) == MAX_OPERANDS
         if node.op in ("divide", "multiply") and not literal and not isinstance(width, int):
             # A scale of quantised scores: the nest that rounds them scales, too.
             return None

@@ -10,8 +10,15 @@ import pytest
 from llvmlite import ir
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, const
-from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, const, reserve
+from ftuner.codegen.llvm.ir.lanes import (
+    LEAST_ALIGNED,
+    by_vectors,
+    by_whole_vectors,
+    load_lanes,
+    mask_of,
+    store_lanes,
+)
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 
@@ -51,3 +58,36 @@ def test_narrowed_integers_end_where_they_end(isa: str, bits: int) -> None:
             run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
             run(code.addresses["f"])(source.ctypes.data, target.ctypes.data, count)
             assert target.tolist() == [*range(1, count + 1), *[-1] * 16], (count, constant, twice)
+
+
+def test_vectors_begin_where_stores_are_aligned() -> None:
+    """All but the first and the last one of many; fewer overlap at the first alone."""
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64]), "f")
+    bases, count, ahead = function.args
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    vectors = reserve(builder, I64)
+    builder.store(const(0), vectors)
+
+    def vector(base: ir.Value) -> None:
+        number = builder.load(vectors, typ=I64)
+        builder.store(base, builder.gep(bases, [number], source_etype=I64))
+        builder.store(builder.add(number, const(1)), vectors)
+
+    by_whole_vectors(builder, const(0), count, LANES, vector, ahead)
+    builder.ret(builder.load(vectors, typ=I64))
+    code = LoadedObject([compile_object(module, host_target(HOST_ISAS[0]))], ["f"])
+    run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    found = np.empty(100, np.int64)
+    for count, ahead in itertools.product(range(LANES, 20 * LANES), range(1, LANES + 1)):
+        number = run(code.addresses["f"])(found.ctypes.data, count, ahead)
+        begins = found[:number].tolist()
+        steps = np.diff(begins)
+        assert (begins[0], begins[-1]) == (0, count - LANES)
+        assert ((steps >= 0) & (steps <= LANES)).all()
+        assert number <= -(-count // LANES) + 1
+        inner = begins[1:-1]
+        if count >= LEAST_ALIGNED * LANES:
+            assert {begin % LANES for begin in inner} == {ahead % LANES}
+        else:
+            assert {(count - begin) % LANES for begin in inner} <= {0}

@@ -117,9 +117,9 @@ def test_fixed_extents(isa: str) -> None:
 @pytest.mark.each_value
 @pytest.mark.parametrize("isa", HOST_ISAS)
 def test_borders_of_rows_of_all_lengths(isa: str) -> None:
-    """Shorter than a vector, than a vector between the borders, and longer; borders of a few
-    elements and of vectors."""
-    rows = tuple({"A": 2, "B": 3, "C": n} for n in (*range(1, 42), 67))
+    """Shorter than a vector, than a vector between the borders, and longer, also than the fewest
+    vectors whose stores are aligned; borders of a few elements and of vectors."""
+    rows = tuple({"A": 2, "B": 3, "C": n} for n in (*range(1, 42), 67, 131, 144, 157, 290))
     cases = []
     for mode in ("constant", "edge", "reflect", "wrap"):
         fill = (("int32", ()),) if mode == "constant" else ()

@@ -131,8 +131,10 @@ class _Lookups:
                     for place in places:
                         self._store(_joined(place, task))
                     inside = replace(task, holds=frozenset(frame.slopes))
+                    here = replace(task, index={**task.index, self._vector: low})
                     by_whole_vectors(builder, low, high, lanes, lambda base: self._store(
-                        replace(inside, lanes=Lanes(base, None, None))))  # fmt: skip
+                        replace(inside, lanes=Lanes(base, None, None))),
+                        ahead=Values(frame, here).ahead())  # fmt: skip
 
             self._blocks(of_block)
 

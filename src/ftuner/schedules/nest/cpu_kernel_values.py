@@ -383,6 +383,18 @@ class Values:
             one = builder.load(place, typ=element)
             builder.store(one, self._address(buffer, moved, dtype), align=dtype.itemsize)
 
+    def ahead(self) -> ir.Value | None:
+        """The elements from this one, along the vector axis, to where vectors of the first result
+        are aligned in memory: `lanes` if they are here. None if they are not side by side."""
+        builder, schedule, vector = self._builder, self._frame.schedule, self._frame.schedule.vector
+        target, dtype = self._kernel.targets[0], self._kernel.steps[self._kernel.values[0]].dtype
+        if vector is None or target.coefficients[vector] != 1:
+            return None
+        address = self._address(self._frame.results[0], self._offset(target, base=True)[0], dtype)
+        number = builder.udiv(builder.ptrtoint(address, I64), const(dtype.itemsize))
+        after = builder.and_(number, const(schedule.lanes - 1))
+        return builder.sub(const(schedule.lanes), after)
+
     def _mask_of_part(self, lanes: ir.Value, vectors: int, part: int) -> ir.Value:
         """The mask of one of several vectors, whose elements were interleaved of `lanes` each."""
         builder, count = self._builder, self._frame.schedule.lanes

@@ -14,11 +14,16 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     const,
     intrinsic,
+    minimum,
     shuffle,
     splat,
     type_suffix,
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
+
+LEAST_ALIGNED = 8
+"""Vectors of a row from which stores are aligned. Derived: that may take one vector more, an
+eighth, and an unaligned store writes parts of two lines."""
 
 
 def by_vectors(
@@ -62,22 +67,32 @@ def by_vectors(
 
 def by_whole_vectors(
     builder: ir.IRBuilder, first: ir.Value, last: ir.Value, lanes: int,
-    body: Callable[[ir.Value], None],
+    body: Callable[[ir.Value], None], ahead: ir.Value | None = None,
 ) -> None:  # fmt: skip
     """Emit `body(base)` for vectors of the elements `first .. last - 1`, of which there are `lanes`
     or more. The second vector may begin within the first, so that the last one ends with the last
-    element."""
+    element.
+
+    `ahead`: 1 to `lanes` elements from the first one to one at which stores are aligned. If there
+    are many vectors, the second begins there, and the last one may begin within the one before."""
     count = builder.sub(last, first)
     left = builder.and_(count, const(lanes - 1))
-    whole = builder.icmp_signed("==", left, const(0))
-    vectors = builder.udiv(builder.add(count, const(lanes - 1)), const(lanes))
+    step = builder.select(builder.icmp_signed("==", left, const(0)), const(lanes), left)
+    if ahead is not None:
+        many = builder.icmp_signed(">=", count, const(LEAST_ALIGNED * lanes))
+        step = builder.select(many, ahead, step)
+    rest = builder.add(builder.sub(count, step), const(lanes - 1))
+    vectors = builder.add(builder.udiv(rest, const(lanes)), const(1))
+    latest = builder.sub(last, const(lanes))
 
     def vector(values: list[ir.Value]) -> list[ir.Value]:
         base, step = values
         body(base)
-        return [builder.add(base, step), const(lanes)]
+        following = builder.add(base, step)
+        if ahead is not None:
+            following = minimum(builder, following, latest)
+        return [following, const(lanes)]
 
-    step = builder.select(whole, const(lanes), left)
     carried_loop(builder, vectors, [first, step], vector, some=True)
 
 
