@@ -29,7 +29,14 @@ from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.core.gpu.schedule import LINE_BYTES
-from ftuner.core.gpu.tile import SPLIT_PRODUCTS, BlockTile, Loads, Multiply, ProductKernel
+from ftuner.core.gpu.tile import (
+    SPLIT_PRODUCTS,
+    BlockTile,
+    Loads,
+    Multiply,
+    ProductKernel,
+    Slicing,
+)
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 
 ADDRESS_REGISTERS = 2
@@ -222,10 +229,18 @@ def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
 
 def shared_bytes(hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply) -> int:
     """Returns the shared memory of a block whose matrices are aligned."""
-    loads = loads_of(hardware, multiply, True)
-    slicing = hardware.tuning.slicing
+    loads, slicing = loads_of(hardware, multiply, True), hardware.tuning.slicing
+    return _shared_bytes(tile, dtype, multiply, loads, slicing, hardware.architecture)
+
+
+@lru_cache(maxsize=4096)
+def _shared_bytes(
+    tile: BlockTile, dtype: DType, multiply: Multiply, loads: Loads, slicing: Slicing,
+    architecture: str,
+) -> int:  # fmt: skip
+    """Calibration asks for few tiles, beside thousands of values of the constants of rates."""
     kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, slicing=slicing)
-    return kernel.shared_bytes(hardware.architecture)
+    return kernel.shared_bytes(architecture)
 
 
 def registers_per_thread(
