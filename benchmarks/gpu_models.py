@@ -25,15 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_bench import (
-    LAUNCHES,
-    SUBJECT,
-    Attempt,
-    Bench,
-    finite,
-    multiplying,
-    shuffled,
-)
+from benchmarks.gpu_bench import LAUNCHES, SUBJECT, Attempt, Bench, finite, multiplying, shuffled
 from benchmarks.gpu_padding import PADDED, padded, padded_lengths, trimmed
 from benchmarks.gpu_subjects import COMPILED, EAGER, Feeds, Run, Shape, Subject, Wanted, wanted
 from benchmarks.gpu_timing import Call, Settings

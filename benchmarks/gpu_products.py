@@ -162,8 +162,4 @@ def _compiled_layer(bench: Bench, like: Product) -> dict[str, Any]:
             break
         results.append({"label": case.label, **run_case(bench, case, {COMPILED: function})})
     after = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    return {
-        "compile_s": compile_s,
-        "recompilations": after - graphs,
-        "shapes": results,
-    }
+    return {"compile_s": compile_s, "recompilations": after - graphs, "shapes": results}

@@ -242,9 +242,7 @@ def _missing(documents: Sequence[Document]) -> Iterator[str]:
         yield ""
 
 
-def main(
-    folder: Annotated[Path, typer.Argument(help="Folder of one machine's results.")],
-) -> None:
+def main(folder: Annotated[Path, typer.Argument(help="Folder of one machine's results.")]) -> None:
     """Print the chapter of one machine."""
     documents = [load(path) for path in sorted(folder.glob(f"{KIND}-*.json"))]
     if not documents:

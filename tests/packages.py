@@ -1,5 +1,6 @@
-"""`python -m tests.packages PYTHON...`: builds the wheel and the source distribution, checks their
-contents, and uses each in a fresh virtual environment of each Python (extra `package`)."""
+"""`python -m tests.packages FOLDER PYTHON...`: checks the contents of the wheel and the source
+distribution that `scripts/release` left in FOLDER, and uses each in a fresh virtual environment of
+each Python."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.snippets import write_encoder
 
 from ftuner.core.version import VERSION
 
-ROOT = Path(__file__).parent.parent
 MOST_BYTES = {".whl": 3 << 20, ".gz": 6 << 20}
 UNWANTED = re.compile(r"__pycache__|\.pyc$|_cache/|\.hypothesis|\.so$|\.jsonl|\.venv")
 IN_BOTH = ("py.typed", "hardware/machines/h200.toml")
@@ -33,15 +34,6 @@ for length in (1, 77):
     ids = np.ones((2, length), np.int64)
     assert model.run({"input_ids": ids, "attention_mask": ids})[-1].shape == (2, 384)
 """
-
-
-def built(tree: Path, folder: Path) -> list[Path]:
-    """The wheel and the source distribution of a tree."""
-    subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(folder), str(tree)],
-        check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    return sorted(folder.iterdir())
 
 
 def check(package: Path) -> None:
@@ -116,17 +108,25 @@ def use(package: Path, index: str, python: str, folder: Path) -> None:
     assert left == set(), "files beside the cache"
 
 
-def main(pythons: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        packages = built(ROOT, folder / "dist")
-        index = write_index(folder / "index", [*packages, *built(ROOT / "tools", folder / "tools")])
+def main(folder: str, *pythons: str) -> None:
+    files = sorted((Path(folder) / "dist").iterdir())
+    packages = [file for file in files if file.name.startswith("ftuner-")]
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as pool:
+        fresh = Path(name)
+        index = write_index(fresh / "index", files)
         for package in packages:
             check(package)
-            for number, python in enumerate(pythons):
-                use(package, index, python, folder / f"{number}{package.suffix}")
-                print(f"{package.name} with {python}: installed and used", flush=True)
+        uses = {
+            f"{package.name} with {python}": pool.submit(
+                use, package, index, python, fresh / f"{number}{package.suffix}"
+            )
+            for package in packages
+            for number, python in enumerate(pythons)
+        }
+        for what, used in uses.items():
+            used.result()
+            print(f"{what}: installed and used", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

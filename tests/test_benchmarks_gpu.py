@@ -24,7 +24,7 @@ FAULTS = {
     "attention": "0:peer-hang", "compiled": "0:raise",
 }  # fmt: skip
 """One of each kind, in sections that take seconds: the number of a case, and what happens in it."""
-HUNG_S = 30
+HUNG_S = 15
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

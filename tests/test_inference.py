@@ -8,9 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from tests.graph.graphs import (
-    assert_close,
-)
+from tests.graph.graphs import assert_close
 
 import ftuner
 from ftuner.core.dim import symbol

@@ -15,12 +15,7 @@ from typing import Any, Literal, SupportsIndex
 from ftuner.compiler import compile_file, compile_graph, compile_program
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.given import BatchAxis, ElementType
-from ftuner.errors import (
-    ConfigurationError,
-    ExportError,
-    FTunerError,
-    ParseError,
-)
+from ftuner.errors import ConfigurationError, ExportError, FTunerError, ParseError
 from ftuner.frontends.onnx.batch_axis import with_batch_axis
 from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.reading import Source

@@ -90,8 +90,7 @@ def trees(ops: tuple[str, ...] = tuple(DIMS), leaves: int = 6) -> st.SearchStrat
     def larger(smaller: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
         return st.sampled_from(ops).flatmap(
             lambda op: st.builds(
-                lambda *children: Tree(op, children),
-                *[smaller] * (1 if op == "negative" else 2),
+                lambda *children: Tree(op, children), *[smaller] * (1 if op == "negative" else 2)
             )
         )
 

@@ -91,8 +91,7 @@ def test_streams_are_independent() -> None:
     """Of keys and of counters that differ in one bit."""
     for bit in (0, 31, 32, 63):
         assert_independent(
-            normal(words(0), words(0), FLOAT32),
-            normal(words(1 << bit), words(1 << bit), FLOAT32),
+            normal(words(0), words(0), FLOAT32), normal(words(1 << bit), words(1 << bit), FLOAT32)
         )
     whole = normal(words(3), words(3), FLOAT32)
     for distance in (1, 2, 64, 4096):

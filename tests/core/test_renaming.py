@@ -5,15 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ftuner.core.dim import (
-    Dim,
-    broadcast,
-    maximum,
-    minimum,
-    quotient,
-    remainder,
-    symbol,
-)
+from ftuner.core.dim import Dim, broadcast, maximum, minimum, quotient, remainder, symbol
 from ftuner.core.evaluation import Renaming, evaluate
 
 A, B, C = symbol("A"), symbol("B"), symbol("C")

@@ -19,13 +19,7 @@ from tests.coverage.cells import (
     REVERSED,
     STEPPED,
 )
-from tests.coverage.claims import (
-    SIDES,
-    epilogue_functions,
-    layouts,
-    may_be_constant,
-    signatures,
-)
+from tests.coverage.claims import SIDES, epilogue_functions, layouts, may_be_constant, signatures
 from tests.coverage.templates import TEMPLATES, Template
 from tests.graph.graphs import Maker, assert_close, inputs_of, reference
 from tests.guarded import Array

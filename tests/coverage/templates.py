@@ -10,17 +10,7 @@ from typing import Any
 
 import numpy as np
 from tests.codegen.llvm.nest_cases import CASES
-from tests.codegen.llvm.nest_running import (
-    A,
-    Array,
-    B,
-    Bindings,
-    C,
-    Case,
-    Make,
-    below,
-    values_of,
-)
+from tests.codegen.llvm.nest_running import A, Array, B, Bindings, C, Case, Make, below, values_of
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape, minimum

@@ -31,9 +31,18 @@ from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
+OF_PRODUCTS = {"family", "operands", "way", "epilogue"}
+"""Kinds of cells that are filled on narrower ISAs, too. Their nests are compiled and compared by
+`tests/schedules/nest/test_cpu_kernel.py`."""
+
 
 @pytest.mark.parametrize("isa", CORE_ISAS)
 def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
+    def kept(cells: set[Cell]) -> set[Cell]:
+        return cells if whole else {cell for cell in cells if cell[0] in OF_PRODUCTS}
+
+    whole = isa == HOST_ISAS[-1]
+
     def fill(note: Note) -> None:
         with guarding(), recording() as recorder:
             backend = CpuBackend(cache=Cache(cache_folder), isa=isa)
@@ -41,10 +50,11 @@ def test_every_claimed_cell_runs(isa: str, cache_folder: Path) -> None:
             run_all(backend)
             note("convolutions")
             run_convolutions(backend)
-            _run_directed(backend, note)
+            if whole:
+                _run_directed(backend, note)
             _run_others(backend, note)
-        claims = claimed(backend.hardware, isa)
-        empty, unclaimed = claims - recorder.cells, recorder.cells - claims
+        claims, ran = kept(claimed(backend.hardware, isa)), kept(recorder.cells)
+        empty, unclaimed = claims - ran, ran - claims
         assert not empty, _listed("claimed, but not executed", empty)
         assert not unclaimed, _listed("executed, but not claimed", unclaimed)
 

@@ -13,14 +13,12 @@ from tests.define.random_definitions import (
     scanned_arrays,
 )
 
-CORE, SCANS = 12, 4
+
+def seeds(core: int, count: int) -> list[Any]:
+    return [*range(core), *(pytest.param(s, marks=pytest.mark.full) for s in range(core, count))]
 
 
-def seeds(core: int) -> list[Any]:
-    return [*range(core), *(pytest.param(s, marks=pytest.mark.full) for s in range(core, 200))]
-
-
-@pytest.mark.parametrize("seed", seeds(CORE))
+@pytest.mark.parametrize("seed", seeds(12, 120))
 def test_random_definitions_agree_with_numpy_at_several_shapes(seed: int) -> None:
     operator = random_operator(seed)
     for number in range(3):
@@ -31,7 +29,7 @@ def test_random_definitions_agree_with_numpy_at_several_shapes(seed: int) -> Non
             np.testing.assert_allclose(got / scale, want / scale, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("seed", seeds(SCANS))
+@pytest.mark.parametrize("seed", seeds(4, 80))
 def test_random_recurrences_agree_with_numpy_at_several_shapes(seed: int) -> None:
     operator = random_recurrence(seed)
     for number in range(2):

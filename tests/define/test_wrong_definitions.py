@@ -10,19 +10,7 @@ import numpy as np
 import pytest
 
 import ftuner
-from ftuner.define import (
-    all,
-    any,
-    argmax,
-    axis,
-    cast,
-    exp,
-    mean,
-    prod,
-    recurrence,
-    sum,
-    where,
-)
+from ftuner.define import all, any, argmax, axis, cast, exp, mean, prod, recurrence, sum, where
 from ftuner.errors import DefinitionError, DTypeError, IndexRangeError, OperandError, ShapeError
 
 MM = "(m, k), (k, n) -> (m, n)"

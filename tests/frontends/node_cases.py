@@ -104,15 +104,17 @@ def cases() -> tuple[Case, ...]:
     )
 
 
-def parameters(every: int = 1) -> list[Any]:
+def parameters(every: int = 1, expanded: int = 1) -> list[Any]:
     """Returns cases as parameters of a test: the first one of each operator, and every `every`th
-    after it. The core has every `CORE_SHARE`th of these; the others are `full`."""
+    after it; of operators written out by others, every `expanded`th. The core has every
+    `CORE_SHARE`th of these; the others are `full`."""
     earlier: Counter[str] = Counter()
     found = []
     for case in cases():
         # Expanded cases are of the operator that their name begins with.
-        subject = case.operator if len(case.model.graph.node) == 1 else case.name.split("_")[1]
-        chosen, skipped = divmod(earlier[subject], every)
+        single = len(case.model.graph.node) == 1
+        subject = case.operator if single else case.name.split("_")[1]
+        chosen, skipped = divmod(earlier[subject], every if single else expanded)
         earlier[subject] += 1
         if not skipped:
             marks = [pytest.mark.full] if chosen % CORE_SHARE else []

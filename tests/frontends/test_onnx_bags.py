@@ -175,10 +175,7 @@ def test_each_stacked_result_has_a_nest(widest: CpuBackend) -> None:
 
 
 def test_the_number_of_an_iteration_is_read(widest: CpuBackend) -> None:
-    nodes = [
-        NODE("CastLike", ["i", "sum"], ["number"]),
-        NODE("Mul", ["number", "sum"], ["scaled"]),
-    ]
+    nodes = [NODE("CastLike", ["i", "sum"], ["number"]), NODE("Mul", ["number", "sum"], ["scaled"])]
     model = embedding_bag(nodes=nodes, results=("scaled",))
     assert is_one_nest(model)
     expect_agreement(model, *(given(n, at) for n, at in LENGTHS))

@@ -21,12 +21,7 @@ from tests.frontends.control_models import (
     value,
 )
 
-from ftuner.errors import (
-    GraphError,
-    IndexRangeError,
-    IterationLimitError,
-    ShapeError,
-)
+from ftuner.errors import GraphError, IndexRangeError, IterationLimitError, ShapeError
 from ftuner.frontends.onnx import import_model
 from ftuner.inference import Model, load
 from ftuner.runtime.chain import MAX_TRIPS_VARIABLE

@@ -21,11 +21,7 @@ from tests.frontends.control_models import (
     value,
 )
 
-from ftuner.errors import (
-    AllocationError,
-    FTunerError,
-    ShapeError,
-)
+from ftuner.errors import AllocationError, FTunerError, ShapeError
 from ftuner.inference import Model, load
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.specialization import SpecializedModel

@@ -21,9 +21,7 @@ from tests.frontends.control_models import (
     value,
 )
 
-from ftuner.errors import (
-    ShapeError,
-)
+from ftuner.errors import ShapeError
 from ftuner.inference import Model, load
 from ftuner.runtime.cpu.backend import CpuBackend
 
@@ -157,10 +155,7 @@ def test_slices_by_data_within_two_loops(widest: CpuBackend) -> None:
         [value("o_go_next", [], BOOL), value("total", [])],
     )  # fmt: skip
     model = model_of(
-        [
-            NODE("Size", ["stops"], ["trips"]),
-            NODE("Loop", ["trips", ""], ["totals"], body=outer),
-        ],
+        [NODE("Size", ["stops"], ["trips"]), NODE("Loop", ["trips", ""], ["totals"], body=outer)],
         [value("x", ["m"]), value("stops", ["n"], INT64)],
         [value("totals", ["n"])],
         [stored("first", np.array([0])), stored("start", np.array([1]))],

@@ -9,12 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
-from tests.distributions import (
-    assert_independent,
-    assert_normal,
-    assert_other,
-    assert_uniform,
-)
+from tests.distributions import assert_independent, assert_normal, assert_other, assert_uniform
 
 from ftuner.errors import FTunerError
 from ftuner.inference import Model, load

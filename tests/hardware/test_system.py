@@ -66,11 +66,7 @@ def test_whole_tree(tmp_path: Path) -> None:
     assert facts.memory_bytes == 16 << 20
     assert [
         (c.name, c.capacity_bytes, c.associativity, c.shared_by_cores) for c in facts.caches
-    ] == [
-        ("L1", 32 << 10, 8, 1),
-        ("L2", 1 << 20, 16, 1),
-        ("L3", 32 << 20, 11, 4),
-    ]
+    ] == [("L1", 32 << 10, 8, 1), ("L2", 1 << 20, 16, 1), ("L3", 32 << 20, 11, 4)]
     assert {c.line_bytes for c in facts.caches} == {64}
     assert {c.provenance for c in facts.caches} == {"system"}
     assert isas_of(facts) == ("sse2", "avx2", "avx512")

@@ -293,9 +293,7 @@ def _own() -> Iterator[tuple[Key, Node]]:
         (
             LEARNING,
             "Imputer",
-            [
-                column,
-            ],
+            [column],
             {"imputed_value_floats": [0.5], "replaced_value_float": math.nan},
         ),
         (

@@ -126,7 +126,7 @@ EXPLAINED = {
 WITHOUT_VNNI = {
     "onnxruntime's kernels add two products of 8-bit integers in 16 bits, where they saturate": (
         r"(QAttention|DynamicQuantizeMatMul|MatMulIntegerToFloat|QLinearConv|QGemm) ",
-    ),
+    )
 }
 """What is explained on CPUs without instructions for sums of 8-bit products."""
 MOST_TRIPS = 1000

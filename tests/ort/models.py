@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import (
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    helper,
-    load_from_string,
-    numpy_helper,
-)
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, load_from_string, numpy_helper
 
 Dims = Sequence["int | str | None"]
 

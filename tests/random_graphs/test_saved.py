@@ -25,14 +25,14 @@ SEEDS = [
 @pytest.fixture(scope="module")
 def replaying(cache_folder: Path) -> Iterator[Workers]:
     name = f"{check.__module__}:{check.__name__}"
-    with Workers(name, 2, LIMITS, environment=variables(cache_folder)) as workers:
+    with Workers(name, 1, LIMITS, environment=variables(cache_folder)) as workers:
         yield workers
 
 
 @pytest.fixture(scope="module")
 def attempting(cache_folder: Path) -> Iterator[Workers]:
     name = f"{attempt.__module__}:{attempt.__name__}"
-    with Workers(name, 2, LIMITS, environment=variables(cache_folder)) as workers:
+    with Workers(name, 1, LIMITS, environment=variables(cache_folder)) as workers:
         yield workers
 
 
@@ -44,7 +44,6 @@ def test_saved_case(path: Path, place: str, replaying: Workers) -> None:
     assert not result.value.findings
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("first", SEEDS)
 def test_graphs_of_fixed_seeds(first: int, attempting: Workers) -> None:
     seeds = [(seed, CPU, True, "") for seed in range(first, first + GRAPHS)]

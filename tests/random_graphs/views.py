@@ -6,14 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from tests.random_graphs.drawing import DeclinedError
-from tests.random_graphs.extents import (
-    ONE,
-    Extent,
-    derived,
-    number,
-    static,
-    times,
-)
+from tests.random_graphs.extents import ONE, Extent, derived, number, static, times
 from tests.random_graphs.making import Maker
 from tests.random_graphs.tensors import FLOATS, MAX_RANK, Tensor
 

@@ -14,14 +14,7 @@ from ftuner.core.product import product_types
 from ftuner.hardware.recorded import load_recorded
 from ftuner.planner.cpu.plan import Problem
 from ftuner.planner.cpu.planner import planner_for
-from ftuner.report.charts import (
-    LEFT,
-    MOST_TILES,
-    Bar,
-    arena_chart,
-    plan_chart,
-    timeline,
-)
+from ftuner.report.charts import LEFT, MOST_TILES, Bar, arena_chart, plan_chart, timeline
 from ftuner.report.explain import BlockExplanation, explain
 from ftuner.report.model import ArenaMap, Place
 from ftuner.report.svg import WIDTH

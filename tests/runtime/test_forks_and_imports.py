@@ -13,9 +13,7 @@ import pytest
 
 from ftuner.runtime.cache import CACHE_VARIABLE
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
-]
+pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")]
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
 ENDING_S = 20

@@ -88,11 +88,7 @@ def test_each_kind_of_module() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"norm_first": True}, marks=pytest.mark.full),
-        {"activation": "gelu"},
-    ],
+    "options", [pytest.param({"norm_first": True}, marks=pytest.mark.full), {"activation": "gelu"}]
 )
 def test_encoder_layers_of_torch(options: dict[str, Any]) -> None:
     """Their fast path is one operator, which is taken apart."""

@@ -31,10 +31,7 @@ BatchedArgument = Annotated[
 PeersOption = Annotated[
     str | None, option("A,B", "Names of peers, separated by commas; default: all.")
 ]
-app = typer.Typer(
-    cls=ModelFiles,
-    help="Time ftuner and the installed peers.",
-)
+app = typer.Typer(cls=ModelFiles, help="Time ftuner and the installed peers.")
 app.command("model")(bench_model.model)
 
 PEERS = ("numpy", "torch", "onnxruntime", "openvino")

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
     from ftuner.report.explain import BlockExplanation, Explanation
 
-app = typer.Typer(
-    cls=ModelFiles,
-    help="Explain the plan of one shape, or the steps of a model.",
-)
+app = typer.Typer(cls=ModelFiles, help="Explain the plan of one shape, or the steps of a model.")
 app.command("model")(explain_model.model)
 
 

@@ -209,12 +209,7 @@ def _show_nodes(path: Path, record: ModelRecord, as_json: bool) -> None:
     values, nodes = [*map(str, specs_of(record))], [*map(str, graph.nodes)]
     if as_json:
         print_json(
-            {
-                "model": str(path),
-                "inputs": values,
-                "nodes": nodes,
-                "outputs": [*graph.outputs],
-            }
+            {"model": str(path), "inputs": values, "nodes": nodes, "outputs": [*graph.outputs]}
         )
         return
     typer.echo("\n".join(f"input {value}" for value in values))

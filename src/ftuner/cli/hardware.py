@@ -37,12 +37,7 @@ def hardware(
     from ftuner.hardware.model import CpuHardware
     from ftuner.hardware.priors import nearest, recorded_cpus
     from ftuner.hardware.recorded import load_recorded, recorded_names
-    from ftuner.report.hardware import (
-        hardware_document,
-        hardware_table,
-        meaning,
-        summary_table,
-    )
+    from ftuner.report.hardware import hardware_document, hardware_table, meaning, summary_table
 
     if sum((name is not None, list_names, probe)) > 1:
         raise typer.BadParameter("--name, --list and --probe exclude each other")

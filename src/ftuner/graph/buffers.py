@@ -9,15 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import (
-    Dim,
-    Shape,
-    minimum,
-    product,
-    quotient,
-    remainder,
-    row_major_strides,
-)
+from ftuner.core.dim import Dim, Shape, minimum, product, quotient, remainder, row_major_strides
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Operand
 from ftuner.graph.ir import Array, TensorType

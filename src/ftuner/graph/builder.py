@@ -18,13 +18,7 @@ import numpy as np
 
 from ftuner.core import dim as dims_of
 from ftuner.core.dim import Dim, Shape, least_value, product
-from ftuner.core.dtype import (
-    ADDRESSABLE_BYTES,
-    ELEMENT_DTYPES,
-    INT32,
-    INT64,
-    DType,
-)
+from ftuner.core.dtype import ADDRESSABLE_BYTES, ELEMENT_DTYPES, INT32, INT64, DType
 from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.arrays import converted
 from ftuner.graph.folding import Folding

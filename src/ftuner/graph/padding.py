@@ -20,13 +20,7 @@ from typing import Any
 from ftuner.core.dim import Dim, Symbolic, symbols_of
 from ftuner.core.symbolic import Symbol
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.padding_rules import (
-    POINTWISE,
-    RULES,
-    Following,
-    NoProofError,
-    moved_axes,
-)
+from ftuner.graph.padding_rules import POINTWISE, RULES, Following, NoProofError, moved_axes
 
 NOT_ASKED = 'unpad="auto" was not given when the model was compiled'
 

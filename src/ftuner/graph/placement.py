@@ -15,12 +15,7 @@ from ftuner.core.index_expr import Body, Nest, Operand, Store
 from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View, contiguous_rows, row_major, same_elements
 from ftuner.graph.concat_placement import parts
-from ftuner.graph.fused_nest import (
-    MAX_INLINED_STEPS,
-    FusedNest,
-    Joiner,
-    identity,
-)
+from ftuner.graph.fused_nest import MAX_INLINED_STEPS, FusedNest, Joiner, identity
 from ftuner.graph.ir import Graph, Node, TensorType, Value, consumers
 from ftuner.graph.steps import Step
 

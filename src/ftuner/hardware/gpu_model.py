@@ -85,14 +85,18 @@ class GpuHardware(Shown):
     """Whether a copy engine walks whole tiles by a descriptor (TMA)."""
     matrix_instructions: tuple[MatrixInstruction, ...]
     """Fastest first: a tile is computed by the first one that fits it."""
-    matrix_flops_per_s: Mapping[str, float] = field(hash=False)
+    matrix_flops_per_s: Mapping[str, float]
     """Dense rate of the matrix units by input dtype (`float16`, `bfloat16`, `tf32`, `float64`)."""
-    vector_flops_per_s: Mapping[str, float] = field(hash=False)
+    vector_flops_per_s: Mapping[str, float]
     """Rate without matrix units by dtype."""
     launch_s: float
     tuning: GpuTuning = field(default_factory=GpuTuning)
     """Constants that were fitted, measured or assumed."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
+
+    def __hash__(self) -> int:
+        """Of few fields, because tiles are looked up by their machine and machines are few."""
+        return hash((self.name, self.clock_hz, self.tuning))
 
     def summary(self) -> str:
         rates = ", ".join(

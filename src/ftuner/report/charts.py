@@ -11,13 +11,7 @@ from ftuner.planner.cpu.plan import Plan, Range
 from ftuner.planner.gpu.plan import ProductPlan
 from ftuner.report.html import Html, colour_key, element, html, linked
 from ftuner.report.model import ArenaMap
-from ftuner.report.picture import (
-    COLOURS,
-    Region,
-    regions_of,
-    ukernels_by_area,
-    workers_label,
-)
+from ftuner.report.picture import COLOURS, Region, regions_of, ukernels_by_area, workers_label
 from ftuner.report.roofline import Roofline
 from ftuner.report.svg import (
     INK,

@@ -20,11 +20,7 @@ from ftuner.hardware.recorded import to_document
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.report.tables import table
 
-_RATES = {
-    "_bytes_per_s": "B/s",
-    "_flops_per_s": "flop/s",
-    "_hz": "Hz",
-}
+_RATES = {"_bytes_per_s": "B/s", "_flops_per_s": "flop/s", "_hz": "Hz"}
 _SCALES: Mapping[str, Callable[[Any], str]] = {"s": duration, "bytes": capacity}
 """The text of a value, by its unit."""
 

@@ -10,14 +10,7 @@ from ftuner.core.product import extents_text
 from ftuner.core.units import capacity, count, duration, rate
 from ftuner.planner.cpu.plan import Plan
 from ftuner.report import html as pages
-from ftuner.report.charts import (
-    Bar,
-    Work,
-    arena_chart,
-    plan_chart,
-    roofline_chart,
-    timeline,
-)
+from ftuner.report.charts import Bar, Work, arena_chart, plan_chart, roofline_chart, timeline
 from ftuner.report.html import Html, colour_key, element, html, linked, scrolled
 from ftuner.report.model import FusedGroup, ModelExplanation, batch_facts, growth_facts
 from ftuner.report.picture import COLOURS

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ftuner.core.cpu.schedule import REDUCTION_CHAINS
-from ftuner.core.dim import (
-    Dim,
-    ceil_quotient,
-    maximum,
-    minimum,
-    product,
-    quotient,
-    symbols_of,
-)
+from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product, quotient, symbols_of
 from ftuner.core.evaluation import compiled
 from ftuner.cost.functions import operation_cycles
 from ftuner.cost.step import Estimate, Machine, Stream, estimate_of

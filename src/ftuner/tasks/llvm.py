@@ -19,16 +19,7 @@ from itertools import product as all_of
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    PTR,
-    at,
-    const,
-    maximum,
-    minimum,
-    pointer_slot,
-    slot,
-)
+from ftuner.codegen.llvm.ir.builder import I1, PTR, at, const, maximum, minimum, pointer_slot, slot
 from ftuner.codegen.llvm.ir.lanes import lanes_below
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
@@ -150,8 +141,7 @@ class Emitter(Locals):
         return [
             loops.enter_context(
                 counted_loop(
-                    builder,
-                    *partition_bounds(builder, self.dim(extent), self.dim(parts), digit),
+                    builder, *partition_bounds(builder, self.dim(extent), self.dim(parts), digit)
                 )
             )
             for extent, parts, digit in zip(factor.extents, factor.parts, digits, strict=True)

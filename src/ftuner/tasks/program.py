@@ -11,14 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ftuner.core.dim import (
-    Dim,
-    ceil_quotient,
-    product,
-    row_major_strides,
-    symbol,
-    symbols_of,
-)
+from ftuner.core.dim import Dim, ceil_quotient, product, row_major_strides, symbol, symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
 

@@ -440,9 +440,7 @@ def schedule(function: Callable[..., Any]) -> Schedule: ...
 @overload
 def schedule(*, definition: Definition | Operator) -> Callable[[Callable[..., Any]], Schedule]: ...
 def schedule(
-    function: Callable[..., Any] | None = None,
-    *,
-    definition: Definition | Operator | None = None,
+    function: Callable[..., Any] | None = None, *, definition: Definition | Operator | None = None
 ) -> Schedule | Callable[[Callable[..., Any]], Schedule]:
     """Make an operator of a function over workers, tasks, tiles and lanes; see docs/schedules.md.
 

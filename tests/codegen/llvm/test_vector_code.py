@@ -5,20 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.codegen.llvm.vector_running import (
-    ELEMENT,
-    FUNCTIONS,
-    PERIODIC,
-    Case,
-    module_of,
-)
+from tests.codegen.llvm.vector_running import ELEMENT, FUNCTIONS, PERIODIC, Case, module_of
 
 from ftuner.codegen.llvm.ir import vector_math as vecmath
 from ftuner.codegen.llvm.ir.functions import emit
-from ftuner.codegen.llvm.objects.jit import (
-    Target,
-    compile_assembly,
-)
+from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
 from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, relu
 from ftuner.errors import ExpressionError
 from ftuner.hardware.isa import instruction_set

@@ -10,10 +10,7 @@ import pytest
 from llvmlite import ir
 
 from ftuner.codegen.llvm.ir.functions import emit
-from ftuner.codegen.llvm.objects.jit import (
-    compile_object,
-    host_target,
-)
+from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 
 FUNCTIONS = (

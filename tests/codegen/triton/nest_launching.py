@@ -13,12 +13,7 @@ from tests.gpu_kernels import BLOCK_SIZES
 from ftuner.codegen.triton.source import load
 from ftuner.core.access import Kernel
 from ftuner.core.evaluation import evaluate
-from ftuner.core.gpu.schedule import (
-    Schedule,
-    best_schedule,
-    reduced_elements,
-    schedules_of,
-)
+from ftuner.core.gpu.schedule import Schedule, best_schedule, reduced_elements, schedules_of
 from ftuner.schedules.nest.gpu_kernel import NestKernel
 
 PROGRAMS = 3

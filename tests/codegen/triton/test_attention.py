@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, GPU_DTYPES, DType
-from ftuner.core.gpu.attention import (
-    AttentionMask,
-    AttentionTile,
-)
+from ftuner.core.gpu.attention import AttentionMask, AttentionTile
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.codegen.llvm.nest_running import (
-    A,
-    B,
-    C,
-    Case,
-    below,
-    values_of,
-)
+from tests.codegen.llvm.nest_running import A, B, C, Case, below, values_of
 from tests.guarded import Guard
 
 from ftuner.core.access import kernel_of

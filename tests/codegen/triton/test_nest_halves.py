@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.codegen.llvm.nest_cases import CASES
-from tests.codegen.llvm.nest_running import (
-    A,
-    Array,
-    B,
-    Bindings,
-    Case,
-    extreme,
-    values,
-)
+from tests.codegen.llvm.nest_running import A, Array, B, Bindings, Case, extreme, values
 
 from ftuner.core.access import kernel_of
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, GPU_DTYPES, INT64, TENSOR_DTYPES, DType

@@ -15,11 +15,7 @@ from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64, GPU_DTYPES, INT64, DType
 from ftuner.core.evaluation import evaluate
-from ftuner.core.gpu.schedule import (
-    best_schedule,
-    reduced_elements,
-    schedules_of,
-)
+from ftuner.core.gpu.schedule import best_schedule, reduced_elements, schedules_of
 from ftuner.core.index_expr import Nest
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
@@ -123,9 +119,7 @@ def test_elements_that_may_meet_follow_each_other(
 
 @settings(max_examples=200)
 @given(applications())
-def test_every_axis_is_somewhere_once(
-    application: tuple[Nest, tuple[TensorType, ...]],
-) -> None:
+def test_every_axis_is_somewhere_once(application: tuple[Nest, tuple[TensorType, ...]]) -> None:
     nest, results = application
     made = kernel_of(nest, contiguous(results))
     for schedule in schedules_of(made, BLOCK_SIZES):

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from tests.graph.graphs import (
-    Maker,
-    assert_close,
-    inputs_of,
-    reference,
-)
+from tests.graph.graphs import Maker, assert_close, inputs_of, reference
 
 from ftuner.core.dim import symbol
 from ftuner.graph.ir import Graph, Node, Value

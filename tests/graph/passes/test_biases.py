@@ -9,15 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, T, assert_close, graph_of, inputs_of, reference
-from tests.graph.passes.recognised_attention import (
-    LOWEST,
-    Body,
-    D,
-    H,
-    applied,
-    attention_of,
-    ops,
-)
+from tests.graph.passes.recognised_attention import LOWEST, Body, D, H, applied, attention_of, ops
 from tests.graph.passes.test_recognise_attention import scores, triangle, values
 from tests.graph.passes.test_recognise_biases import MORE, hiding, padding
 

@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import (
-    B,
-    Maker,
-    S,
-    T,
-    assert_close,
-    graph_of,
-    inputs_of,
-    reference,
-)
+from tests.graph.graphs import B, Maker, S, T, assert_close, graph_of, inputs_of, reference
 from tests.graph.passes.recognised_attention import (
     BINDINGS,
     LOWEST,

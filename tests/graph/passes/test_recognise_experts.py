@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.graph.graphs import (
-    B,
-    Maker,
-    S,
-    applied,
-    assert_left_alone,
-    graph_of,
-    ops,
-    reference,
-)
+from tests.graph.graphs import B, Maker, S, applied, assert_left_alone, graph_of, ops, reference
 from tests.graph.passes.expert_graphs import (
     SPELLINGS,
     assert_experts_run,

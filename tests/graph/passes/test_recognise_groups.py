@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.graph.graphs import (
-    B,
-    Maker,
-    S,
-    T,
-    assert_close,
-    graph_of,
-    inputs_of,
-    reference,
-)
+from tests.graph.graphs import B, Maker, S, T, assert_close, graph_of, inputs_of, reference
 from tests.graph.passes.recognised_attention import (
     BINDINGS,
     Body,

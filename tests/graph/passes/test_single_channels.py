@@ -22,11 +22,7 @@ from tests.graph.graphs import (
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.channels_last import (
-    LEAST_CHANNELS,
-    LEAST_ROW,
-    write_single_channels,
-)
+from ftuner.graph.passes.channels_last import LEAST_CHANNELS, LEAST_ROW, write_single_channels
 from ftuner.runtime.cpu.backend import CpuBackend
 
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)

@@ -6,16 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.graph.graphs import (
-    B,
-    Maker,
-    S,
-    applied,
-    assert_left_alone,
-    assert_runs,
-    graph_of,
-    ops,
-)
+from tests.graph.graphs import B, Maker, S, applied, assert_left_alone, assert_runs, graph_of, ops
 
 from ftuner.core.dim import Dim
 from ftuner.graph.ir import Value

@@ -27,11 +27,7 @@ def planner(name: str) -> Planner:
 
 @pytest.mark.parametrize(
     ("machine", "n", "k", "columns"),
-    [
-        ("epyc-milan-2", 768, 768, 16),
-        ("epyc-milan-2", 16, 768, 16),
-        ("xeon-8375c", 768, 768, 64),
-    ],
+    [("epyc-milan-2", 768, 768, 16), ("epyc-milan-2", 16, 768, 16), ("xeon-8375c", 768, 768, 64)],
 )
 def test_known_widths(machine: str, n: int, k: int, columns: int) -> None:
     found = planner(machine)

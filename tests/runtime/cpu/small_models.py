@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from tests.graph.graphs import (
-    B,
-    Maker,
-    S,
-    assert_close,
-    graph_of,
-    inputs_of,
-    layer,
-    reference,
-)
+from tests.graph.graphs import B, Maker, S, assert_close, graph_of, inputs_of, layer, reference
 
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised

@@ -10,14 +10,7 @@ import onnxruntime
 import pytest
 from tests.at_once import at_once
 from tests.graph.graphs import Maker, S, T, graph_of
-from tests.runtime.cpu.appending import (
-    PLAIN,
-    Feeds,
-    assert_same,
-    compiled,
-    in_place,
-    tokens,
-)
+from tests.runtime.cpu.appending import PLAIN, Feeds, assert_same, compiled, in_place, tokens
 from tests.runtime.cpu.decoders import Decoder
 
 from ftuner.core.dim import symbol

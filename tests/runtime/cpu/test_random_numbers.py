@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import HOST_ISAS
-from tests.distributions import (
-    assert_independent,
-    assert_normal,
-    assert_other,
-    assert_uniform,
-)
+from tests.distributions import assert_independent, assert_normal, assert_other, assert_uniform
 from tests.graph.graphs import B, S, T
 from tests.runtime.cpu.small_models import compiled
 
@@ -84,9 +79,7 @@ def test_all_readers_see_the_same_numbers(widest: CpuBackend) -> None:
     assert_independent(found["first"], found["second"])
 
 
-def test_the_same_bits_with_any_threads_and_isa(
-    backend_of: Callable[[str], CpuBackend],
-) -> None:
+def test_the_same_bits_with_any_threads_and_isa(backend_of: Callable[[str], CpuBackend]) -> None:
     x, wanted = zeros(3, 5000), None
     for isa in HOST_ISAS:
         for threads in (1, 2, 3):

@@ -21,13 +21,7 @@ from ftuner.hardware.recorded import from_document, to_document
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import estimate_plan, product_planner_for
 from ftuner.runtime.gpu.calibration.calibrate import DeviceCalibration, calibrate
-from ftuner.runtime.gpu.calibration.table import (
-    HOST_FIELDS,
-    KEPT,
-    TABLE,
-    designed,
-    with_values,
-)
+from ftuner.runtime.gpu.calibration.table import HOST_FIELDS, KEPT, TABLE, designed, with_values
 from ftuner.runtime.gpu.calibration.trials import Trial, near_square
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.gpu.library import build_gpu_library

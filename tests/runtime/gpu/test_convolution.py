@@ -27,10 +27,7 @@ WINDOWS = [
     Convolution((7,), 1, 2, strides=3, pads=(3, 0)),
     Convolution((3, 3), 150, 40, pads=(1, 1)),
 ]
-GROUPED = [
-    *convolutions.GROUPED,
-    Convolution((3,), 64, 32, groups=2, pads=(1, 1), residual=True),
-]
+GROUPED = [*convolutions.GROUPED, Convolution((3,), 64, 32, groups=2, pads=(1, 1), residual=True)]
 DEPTHWISE = [
     *convolutions.DEPTHWISE,
     Convolution((5,), 80, 80, groups=80, pads=(2, 2)),

@@ -15,11 +15,7 @@ from ftuner.core.gpu.attention import AttentionForm, AttentionMask
 from ftuner.cost.gpu.tile import loads_of
 from ftuner.errors import HardwareError
 from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
-from ftuner.schedules.attention.gpu_plan import (
-    AttentionPlanner,
-    attention_planner,
-    kept_tiles,
-)
+from ftuner.schedules.attention.gpu_plan import AttentionPlanner, attention_planner, kept_tiles
 
 CASES = (
     # Requests, heads of keys, heads that share one, rows, keys, elements, causal.

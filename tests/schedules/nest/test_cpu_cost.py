@@ -18,11 +18,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.cost.step import Machine, StepCost
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.schedules.nest.cpu_cost import (
-    SCALED_PRODUCT_INSTRUCTIONS,
-    NestCost,
-    Operand,
-)
+from ftuner.schedules.nest.cpu_cost import SCALED_PRODUCT_INSTRUCTIONS, NestCost, Operand
 
 TUNING = CpuTuning()
 CLOCK = 3.22e9

@@ -36,10 +36,7 @@ ICE_LAKE = Kind("bb" * 16, "Intel(R) Xeon(R)", "avx512", 32)
 def tuned(**tuning: float) -> dict[str, Any]:
     """What a node returns: the machine of the samples with a tuning, and no samples."""
     known = CpuTuning(**tuning, provenance=dict.fromkeys(tuning, "probed"))  # type: ignore[arg-type]
-    return {
-        "machine": exported_document(replace(HEADER.hardware, tuning=known)),
-        "samples": "",
-    }
+    return {"machine": exported_document(replace(HEADER.hardware, tuning=known)), "samples": ""}
 
 
 def work(node: Node, kind: Kind) -> dict[str, Any]:
@@ -116,10 +113,7 @@ def test_what_fails_everywhere_is_named(tmp_path: Path) -> None:
         {**tuned(), "samples": "no dataset\n"},
         {**tuned(), "samples": "{}\n"},
         {**tuned(), "more": 1},
-        {
-            "machine": exported_document(machine("epyc-milan-2")),
-            "samples": "of another machine",
-        },
+        {"machine": exported_document(machine("epyc-milan-2")), "samples": "of another machine"},
     ],
 )
 def test_what_a_node_returns_is_checked(tmp_path: Path, returned: Any) -> None:

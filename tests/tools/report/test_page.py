@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.report.test_page import Parsed
-from tests.tools.report.files import (
-    findings,
-    library_of,
-    machine,
-    samples_of,
-    write,
-    write_all,
-)
+from tests.tools.report.files import findings, library_of, machine, samples_of, write, write_all
 
 from ftuner.core.dtype import FLOAT16
 from ftuner.hardware.constants import constants

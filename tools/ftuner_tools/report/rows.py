@@ -12,12 +12,7 @@ from ftuner.report.html import Html, html, name_text
 from ftuner.report.svg import INK, Curve, Marks, Point
 from ftuner.ukernels.cpu.library import Library
 from ftuner_tools.report.measured import Measured
-from ftuner_tools.report.plans import (
-    level_colour,
-    levels_of_weight,
-    on_cpu,
-    seconds_over_rows,
-)
+from ftuner_tools.report.plans import level_colour, levels_of_weight, on_cpu, seconds_over_rows
 from ftuner_tools.report.plot import linear_axis, plot, whole_axis
 from ftuner_tools.report.section import MEASURE, Section, Subject, missing, panels, paragraphs
 

@@ -42,6 +42,7 @@ from ftuner.core.gpu.tile import (
     Loads,
     Multiply,
     ProductKernel,
+    Slicing,
 )
 from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 
@@ -258,8 +259,19 @@ def shared_bytes(
     alignment: int = ALIGNMENT_BYTES,
 ) -> int:  # fmt: skip
     """Returns the shared memory of a block."""
-    kernel = kernel_of(hardware, tile, dtype, multiply, alignment)
-    return kernel.shared_bytes(hardware.architecture)
+    loads, slicing = loads_of(hardware, multiply, alignment), hardware.tuning.slicing
+    architecture = hardware.architecture
+    return _shared_bytes(tile, dtype, multiply, alignment, loads, slicing, architecture)
+
+
+@lru_cache(maxsize=4096)
+def _shared_bytes(
+    tile: BlockTile, dtype: DType, multiply: Multiply, alignment: int, loads: Loads,
+    slicing: Slicing, architecture: str,
+) -> int:  # fmt: skip
+    """Calibration asks for few tiles, beside thousands of values of the constants of rates."""
+    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, alignment, slicing=slicing)
+    return kernel.shared_bytes(architecture)
 
 
 def specialises(hardware: GpuHardware, kernel: ProductKernel) -> bool:

@@ -26,15 +26,7 @@ from ftuner.frontends.onnx.context import (
     Operand,
     node_count,
 )
-from ftuner.frontends.onnx.inner import (
-    Body,
-    Step,
-    appended,
-    chosen,
-    looped,
-    starting,
-    unrolled,
-)
+from ftuner.frontends.onnx.inner import Body, Step, appended, chosen, looped, starting, unrolled
 from ftuner.frontends.onnx.records import GraphRecord
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import concat, constant, gather, scalar, where

@@ -54,13 +54,7 @@ from ftuner.frontends.onnx import (  # noqa: F401
     windows,
 )
 from ftuner.frontends.onnx.blocked import channels_of_blocks
-from ftuner.frontends.onnx.context import (
-    Context,
-    NodeView,
-    Nothing,
-    Operand,
-    Table,
-)
+from ftuner.frontends.onnx.context import Context, NodeView, Nothing, Operand, Table
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.files import NO_FILES
 from ftuner.frontends.onnx.functions import inlined
@@ -90,12 +84,7 @@ from ftuner.frontends.onnx.text import TEXT
 from ftuner.frontends.onnx.trees import TREES
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, TensorType, Value
-from ftuner.graph.specialization import (
-    Answer,
-    RunTimeNumberError,
-    dims_of_pattern,
-    input_name,
-)
+from ftuner.graph.specialization import Answer, RunTimeNumberError, dims_of_pattern, input_name
 
 if TYPE_CHECKING:
     import onnx

@@ -15,12 +15,7 @@ from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, concat, equal, iota, scalar, where, zero_padded
 from ftuner.graph.checks import expect_shape, malformed, require, unsupported
-from ftuner.graph.compositions.attention import (
-    after_past,
-    default_scale,
-    merged_heads,
-    split_heads,
-)
+from ftuner.graph.compositions.attention import after_past, default_scale, merged_heads, split_heads
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import expect_within
 

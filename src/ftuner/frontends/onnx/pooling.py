@@ -11,13 +11,7 @@ from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import pads_of, positive_integers, window_of
 from ftuner.graph.algebra import apply, scalar, sqrt
 from ftuner.graph.checks import expect_shape, malformed, origin, require
-from ftuner.graph.compositions.pooling import (
-    apart,
-    averaged,
-    numbers,
-    reduced,
-    together,
-)
+from ftuner.graph.compositions.pooling import apart, averaged, numbers, reduced, together
 from ftuner.graph.compositions.windows import Window, channels_first
 from ftuner.graph.ir import Value
 

@@ -9,17 +9,7 @@ from ftuner.core.dim import Dim, minimum, product
 from ftuner.core.dtype import HALF_DTYPES, INT64
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import (
-    apply,
-    ceil,
-    counted,
-    equal,
-    floor,
-    gather,
-    iota,
-    sign,
-    where,
-)
+from ftuner.graph.algebra import apply, ceil, counted, equal, floor, gather, iota, sign, where
 from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.compositions.interpolation import linear_weight
 from ftuner.graph.compositions.sampling import Taps, rows_of, sampled, wide, within

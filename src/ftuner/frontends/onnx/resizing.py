@@ -12,17 +12,8 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.checks import malformed, require
-from ftuner.graph.compositions.interpolation import (
-    COORDINATES,
-    CROPS,
-    Axis,
-)
-from ftuner.graph.compositions.resizing import (
-    OLD_NEAREST,
-    SUPPORT,
-    Mode,
-    resampled,
-)
+from ftuner.graph.compositions.interpolation import COORDINATES, CROPS, Axis
+from ftuner.graph.compositions.resizing import OLD_NEAREST, SUPPORT, Mode, resampled
 from ftuner.graph.ir import Value
 from ftuner.graph.known_values import sign_of
 

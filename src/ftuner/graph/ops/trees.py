@@ -10,15 +10,7 @@ from ftuner.core.dtype import BOOL, DTYPES, INT32, INT64
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import (
-    Attributes,
-    Operator,
-    Require,
-    Types,
-    elements_of,
-    injective,
-    load,
-)
+from ftuner.graph.operator import Attributes, Operator, Require, Types, elements_of, injective, load
 from ftuner.graph.ops.indexing import checked
 
 COLUMN, MISSING, NEXT, LEAF = range(4)

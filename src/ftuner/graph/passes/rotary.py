@@ -108,10 +108,7 @@ def _of_pairs(around: Surroundings, value: Value) -> _Rotation | None:
         for second, sine in _factors(around, subtract.inputs[1]):
             pair = (second, first) if back else (first, second)
             x = _parted(around, _Joined(*pair, joined.interleaved))
-            if x is not None and factors == {
-                frozenset((second, cosine)),
-                frozenset((first, sine)),
-            }:
+            if x is not None and factors == {frozenset((second, cosine)), frozenset((first, sine))}:
                 return _Rotation(x, cosine, sine, first.shape[-1], joined.interleaved, back)
     return None
 

@@ -153,9 +153,7 @@ class Rule:
 _REGISTERED: list[Rule] = []
 
 
-def rule(
-    *patterns: Callable[..., Value] | str,
-) -> Callable[[Callable[..., Value | None]], Rule]:
+def rule(*patterns: Callable[..., Value] | str) -> Callable[[Callable[..., Value | None]], Rule]:
     """Declare a rule. A text is an operator, each node of which is asked of the function."""
     return lambda write: Rule(write, patterns)
 

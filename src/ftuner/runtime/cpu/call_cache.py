@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
-from ftuner.codegen.llvm.native.symbols import (
-    KNOWN_PROGRAM_SYMBOL,
-    call_symbol,
-    known_call_symbol,
-)
+from ftuner.codegen.llvm.native.symbols import KNOWN_PROGRAM_SYMBOL, call_symbol, known_call_symbol
 from ftuner.core.dtype import FLOAT16, TENSOR_DTYPES
 from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array, span_of

@@ -13,12 +13,7 @@ from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.errors import CompileError, ObjectFileError
 from ftuner.runtime.cache import OBJECTS, Cache
-from ftuner.runtime.compile_processes import (
-    Request,
-    Started,
-    answers,
-    worthwhile_processes,
-)
+from ftuner.runtime.compile_processes import Request, Started, answers, worthwhile_processes
 from ftuner.runtime.shown_progress import Progress, shown
 
 

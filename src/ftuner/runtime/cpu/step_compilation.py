@@ -14,13 +14,7 @@ from ftuner.runtime.cpu.packed_weights import know_covers
 from ftuner.runtime.cpu.plan_records import kept_covers
 from ftuner.runtime.cpu.products import CoverKey
 from ftuner.runtime.cpu.session import CpuSession
-from ftuner.runtime.cpu.step_kind import (
-    CompiledStep,
-    Loaded,
-    RequiredFamilies,
-    by_library,
-    kind_of,
-)
+from ftuner.runtime.cpu.step_kind import CompiledStep, Loaded, RequiredFamilies, by_library, kind_of
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 

@@ -19,15 +19,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import Parts, accumulator_of, reduced_lanes
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I64,
-    const,
-    minimum,
-    reserve,
-    scalar_type,
-    splat,
-)
+from ftuner.codegen.llvm.ir.builder import I1, I64, const, minimum, reserve, scalar_type, splat
 from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, mask_of
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE

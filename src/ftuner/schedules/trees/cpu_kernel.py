@@ -15,15 +15,7 @@ from functools import reduce
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I32,
-    I64,
-    const,
-    minimum,
-    pointer_slot,
-    scalar_type,
-    slot,
-)
+from ftuner.codegen.llvm.ir.builder import I32, I64, const, minimum, pointer_slot, scalar_type, slot
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType

@@ -254,12 +254,7 @@ class KLoop:
             ends = self.fetched(streams, given[: len(streams)], count)
             a, b, *_ = given = given[len(streams) :]
             _, _, *sums = carried_loop(builder, turns, given, turn, some=True)
-            return [
-                *ends,
-                self._next(a, self._a_steps[1]),
-                self._next(b, self._b_steps[1]),
-                *sums,
-            ]
+            return [*ends, self._next(a, self._a_steps[1]), self._next(b, self._b_steps[1]), *sums]
 
         firsts = [stream.first for stream in streams]
         _, _, *sums = carried_loop(builder, apart, [*firsts, *values], step)[len(streams) :]

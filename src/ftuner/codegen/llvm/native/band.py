@@ -29,13 +29,7 @@ from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.step import emit_cover
 from ftuner.codegen.llvm.kernels.widen import WIDEN_TYPE
-from ftuner.codegen.llvm.native.records import (
-    SLOT_BYTES,
-    Band,
-    Context,
-    Plan,
-    Segment,
-)
+from ftuner.codegen.llvm.native.records import SLOT_BYTES, Band, Context, Plan, Segment
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.core.dtype import DType
 
