@@ -79,7 +79,7 @@ class Reader:
             return arguments[1] if arguments[0] else arguments[2]
         if step.op == "cast":
             return arguments[0]
-        return SCALAR_FUNCTIONS[step.op].reference(*arguments)
+        return SCALAR_FUNCTIONS[step.op].meaning(*arguments)
 
 
 class NestReader(Reader):

@@ -39,7 +39,7 @@ def test_references_are_accurate(name: str, dtype: str) -> None:
     if name == "expm1" and dtype == "float32":
         pytest.skip("NumPy's own")
     x = arguments(name, dtype)
-    got = SCALAR_FUNCTIONS[name].reference(x)
+    got = SCALAR_FUNCTIONS[name].meaning(x)
     assert got.dtype == x.dtype
     with mpmath.workprec(160):
         for value, at in zip(got.tolist(), x.tolist(), strict=True):
@@ -64,7 +64,7 @@ def test_swish_is_accurate(dtype: str) -> None:
 def test_limits(name: str, dtype: str) -> None:
     x = np.array([NAN, INF, -INF, 0.0, -0.0, 1e30, -1e30], dtype)
     expected = np.array([NAN, INF, -0.0, 0.0, -0.0, 1e30, -0.0], dtype)
-    got = SCALAR_FUNCTIONS[name].reference(x)
+    got = SCALAR_FUNCTIONS[name].meaning(x)
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(np.signbit(got[1:]), np.signbit(expected[1:]))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.wild_products import assert_product, wild_matrix
 
-from ftuner.core.scaled_product import MANTISSAS, product_of_floats
+from ftuner.core.references import MANTISSAS, product_of_floats
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 
@@ -17,6 +18,9 @@ def answer(request: tuple[str, str]) -> bytes:
     what, text = request
     if what == "number":
         return str(os.getpid()).encode()
+    if what == "imports":
+        import_module(text)
+        return " ".join(sys.modules).encode()
     if what == "prints":
         print("a word on standard output")
         os.write(1, b"and more")

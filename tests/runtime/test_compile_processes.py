@@ -61,6 +61,15 @@ def test_all_are_answered(environment: dict[str, str]) -> None:
     assert list(answers(ANSWERING, [], 3)) == []
 
 
+def test_compiling_needs_no_numpy(environment: dict[str, str]) -> None:
+    """To import it would be half of the time that a process takes to start."""
+    emitters = {bundle.emitter for bundle in small_bundles()}
+    wanted = requests(*[("imports", name) for name in (COMPILER_MODULE, *emitters)])
+    *_, (_, modules) = answers(ANSWERING, wanted, 1, environment)
+    assert {COMPILER_MODULE, *emitters} <= set(modules.decode().split())
+    assert "numpy" not in modules.decode().split()
+
+
 @pytest.mark.parametrize("folder", ["plain", 'it\'s a "folder"'])
 def test_processes_compile_the_same(
     tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch

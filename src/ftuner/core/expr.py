@@ -1,8 +1,8 @@
 """Index-free scalar expressions: what an epilogue does to one element of a result.
 
 An expression is a value: it names its operands and says nothing of layouts, vectors or loops. It
-has three readings: a canonical text (`key`), a NumPy reference (`evaluate`), and machine code, made
-by a code generator from `flatten`. Sub-expressions that are equal are one step in all three.
+has three readings: a canonical text (`key`), a NumPy reference (`expr_values`), and machine code,
+made by a code generator from `flatten`. Sub-expressions that are equal are one step in all three.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
+from numbers import Real
 from typing import Any, Literal, get_args
-
-import numpy as np
-import numpy.typing as npt
 
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions, ScalarFunction
 from ftuner.errors import ExpressionError
-
-Array = npt.NDArray[Any]
 
 OperandKind = Literal["tile", "column", "row", "matrix"]
 """How an operand spreads over a result of (m, n): the accumulator's own element, one value per
@@ -250,7 +246,7 @@ def as_expr(value: Expr | float) -> Expr:
     """`value` itself, or a number as a Constant; ExpressionError on anything else."""
     if isinstance(value, Expr):
         return value
-    if isinstance(value, (int, float, np.integer, np.floating)):
+    if isinstance(value, (int, float, Real)):
         return Constant(float(value))
     raise ExpressionError(f"{type(value).__name__} in an expression; expected Expr or a number")
 
@@ -358,41 +354,3 @@ def key(expr: Expr) -> str:
         for step in flatten(expr)
     )
     return "|".join(entries)
-
-
-def evaluate(expr: Expr, env: Mapping[str, Array]) -> Array:
-    """The NumPy reference: `expr` on the arrays of `env`, by operand name.
-
-    Takes tile and matrix operands of shape (..., m, n), column operands of (n,) and row operands of
-    (m,); a row operand of another rank is broadcast as it is. Every operation is rounded to the
-    common floating dtype of the operands (float64 if there is none), which the result has too.
-    Raises ExpressionError if an operand is missing or is used with two kinds.
-    """
-    operands(expr)
-    steps = flatten(expr)
-    given = {s.node.name: _operand_value(s.node, env) for s in steps if isinstance(s.node, Operand)}
-    dtype = np.result_type(*given.values()) if given else np.dtype(np.float64)
-    values: list[Any] = []
-    with np.errstate(all="ignore"):
-        for step in steps:
-            node = step.node
-            arguments = [values[i] for i in step.arguments]
-            if isinstance(node, Operand):
-                values.append(given[node.name])
-            elif isinstance(node, Constant):
-                values.append(np.asarray(node.value, dtype))
-            else:
-                assert isinstance(node, Apply)
-                where = node.function == "where"
-                function = np.where if where else SCALAR_FUNCTIONS[node.function].reference
-                values.append(function(*arguments))
-    return np.asarray(values[-1])
-
-
-def _operand_value(operand: Operand, env: Mapping[str, Array]) -> Array:
-    if operand.name not in env:
-        raise ExpressionError(
-            f"operand {operand.name!r} ({operand.kind}) was not given; got {sorted(env)}"
-        )
-    value = np.asarray(env[operand.name])
-    return value[:, None] if operand.kind == "row" and value.ndim == 1 else value

@@ -11,11 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from importlib import import_module
+from typing import Any, Literal, NamedTuple, cast
 
-import numpy as np
-
-from ftuner.core import references
 from ftuner.core.dtype import HALF_DTYPES, DType
 from ftuner.errors import ConfigurationError
 
@@ -40,8 +38,9 @@ class ScalarFunction:
     arity: int
     kinds: frozenset[str]
     """The kinds of dtype that it takes: float, int, uint, bool."""
-    reference: Callable[..., Any] = field(repr=False)
-    """NumPy arrays to a NumPy array: the meaning of the function."""
+    reference: Callable[..., Any] | str = field(repr=False)
+    """NumPy arrays to a NumPy array: the meaning of the function. A name is that of a function of
+    `core.references`, or of NumPy."""
     result: Literal["same", "bool"] = "same"
     """The dtype of the result: that of the arguments, or bool."""
     composition: str | None = None
@@ -63,6 +62,15 @@ class ScalarFunction:
     """The module outside ftuner that has the emitter for Triton, `name(functions, dtype)`: the text
     of a body that returns the function of `x` (and `y`), where `functions.apply` applies others."""
 
+    @property
+    def meaning(self) -> Callable[..., Any]:
+        """The function of `reference`. A process that only compiles never asks for it: to import
+        NumPy would be half of the time that it takes to start."""
+        if isinstance(self.reference, str):
+            module = import_module("ftuner.core.references")
+            return cast(Callable[..., Any], module.named(self.reference))
+        return self.reference
+
 
 NUMBERS = frozenset({"float", "int", "uint"})
 FLOATS = frozenset({"float"})
@@ -72,68 +80,21 @@ COMPARED = ALL | {"string"}
 BOOLS = frozenset({"bool"})
 
 
-def _truncated_quotient(x: Any, y: Any) -> Any:
-    """Integers: rounded towards zero, as ONNX and C have it; zero where y is."""
-    x, y = np.asarray(x), np.asarray(y)
-    if x.dtype.kind == "f":
-        return np.divide(x, y)
-    safe = np.where(y == 0, 1, y).astype(y.dtype)
-    quotient = np.floor_divide(x, safe)
-    if x.dtype.kind == "i":
-        # NumPy rounds down.
-        inexact = quotient * safe != x
-        quotient = quotient + (inexact & ((x < 0) != (safe < 0)))
-    return np.where(y == 0, 0, quotient).astype(x.dtype)
-
-
-def _remainder(x: Any, y: Any) -> Any:
-    """With the sign of y; zero where an integer y is."""
-    y = np.asarray(y)
-    if y.dtype.kind == "f":
-        return np.mod(x, y)
-    safe = np.where(y == 0, 1, y).astype(y.dtype)
-    return np.where(y == 0, 0, np.mod(x, safe)).astype(y.dtype)
-
-
-def _fmod(x: Any, y: Any) -> Any:
-    """With the sign of x; zero where an integer y is."""
-    y = np.asarray(y)
-    if y.dtype.kind == "f":
-        return np.fmod(x, y)
-    safe = np.where(y == 0, 1, y).astype(y.dtype)
-    return np.where(y == 0, 0, np.fmod(x, safe)).astype(y.dtype)
-
-
-def _sign(x: Any) -> Any:
-    """Zeros keep their sign, which NumPy's lose."""
-    return np.where(np.equal(x, 0), x, np.sign(x))
-
-
-def _power(x: Any, y: Any) -> Any:
-    """Of integers with a negative exponent: rounded towards zero; zero where x is."""
-    x, y = np.asarray(x), np.asarray(y)
-    if y.dtype.kind != "i":
-        return np.power(x, y)
-    negative = y < 0
-    power = np.power(x, np.where(negative, y & 1, y))
-    return np.where(negative & (x != 1) & (x != -1), 0, power).astype(x.dtype)
-
-
-def _unary(reference: Callable[..., Any], **columns: Any) -> ScalarFunction:
+def _unary(reference: str, **columns: Any) -> ScalarFunction:
     """A function of one float."""
     return ScalarFunction(1, FLOATS, reference, **columns)
 
 
-def _arithmetic(reference: Callable[..., Any], **columns: Any) -> ScalarFunction:
+def _arithmetic(reference: str, **columns: Any) -> ScalarFunction:
     """A function of two numbers."""
     return ScalarFunction(2, NUMBERS, reference, **columns)
 
 
-def _comparison(kinds: frozenset[str], reference: Callable[..., Any], onnx: str) -> ScalarFunction:
+def _comparison(kinds: frozenset[str], reference: str, onnx: str) -> ScalarFunction:
     return ScalarFunction(2, kinds, reference, "bool", onnx=onnx)
 
 
-def _of_bools(arity: int, reference: Callable[..., Any], onnx: str) -> ScalarFunction:
+def _of_bools(arity: int, reference: str, onnx: str) -> ScalarFunction:
     return ScalarFunction(arity, BOOLS, reference, onnx=onnx)
 
 
@@ -157,40 +118,38 @@ _LOG1P = (
 
 
 _TABLE: dict[str, ScalarFunction] = {
-    "add": _arithmetic(np.add, epilogue=True, onnx="Add"),
-    "subtract": _arithmetic(np.subtract, epilogue=True, onnx="Sub"),
-    "multiply": _arithmetic(np.multiply, epilogue=True, onnx="Mul"),
-    "divide": _arithmetic(_truncated_quotient, cost="division", epilogue=True, onnx="Div"),
-    "remainder": _arithmetic(_remainder, cost="library"),
-    "fmod": _arithmetic(_fmod, cost="library"),
-    "power": _arithmetic(_power, cost="library"),
-    "maximum": _arithmetic(np.maximum, cost=3, epilogue=True),
-    "minimum": _arithmetic(np.minimum, cost=3, epilogue=True),
-    "negative": ScalarFunction(1, NUMBERS, np.negative, epilogue=True, onnx="Neg"),
-    "absolute": ScalarFunction(1, NUMBERS, np.absolute, epilogue=True, onnx="Abs"),
-    "sign": ScalarFunction(1, NUMBERS, _sign, cost=4, onnx="Sign"),
-    "exp": _unary(np.exp, onnx="Exp", **_body((9, 14), 16)),
-    "expm1": _unary(np.expm1, **_body((10, 15), 14)),
-    "log": _unary(np.log, onnx="Log", **_body((4, 8), 27, 1)),
-    "sqrt": _unary(np.sqrt, cost="division", epilogue=True, onnx="Sqrt"),
-    "sin": _unary(np.sin, cost=Instructions((12, 17), (20, 22)), onnx="Sin"),
-    "cos": _unary(np.cos, cost=Instructions((12, 17), (19, 21)), onnx="Cos"),
-    "tan": _unary(references.tan, composition="sin(x) / cos(x)", onnx="Tan"),
-    "atan": _unary(references.atan, cost=Instructions((5, 11), (15, 15), 1), onnx="Atan"),
-    "asin": _unary(
-        references.asin, composition="2 * atan(x / (1 + sqrt((1 - x) * (1 + x))))", onnx="Asin"
-    ),
-    "acos": _unary(references.acos, composition="2 * atan(sqrt((1 - x) / (1 + x)))", onnx="Acos"),
+    "add": _arithmetic("add", epilogue=True, onnx="Add"),
+    "subtract": _arithmetic("subtract", epilogue=True, onnx="Sub"),
+    "multiply": _arithmetic("multiply", epilogue=True, onnx="Mul"),
+    "divide": _arithmetic("truncated_quotient", cost="division", epilogue=True, onnx="Div"),
+    "remainder": _arithmetic("remainder", cost="library"),
+    "fmod": _arithmetic("fmod", cost="library"),
+    "power": _arithmetic("power", cost="library"),
+    "maximum": _arithmetic("maximum", cost=3, epilogue=True),
+    "minimum": _arithmetic("minimum", cost=3, epilogue=True),
+    "negative": ScalarFunction(1, NUMBERS, "negative", epilogue=True, onnx="Neg"),
+    "absolute": ScalarFunction(1, NUMBERS, "absolute", epilogue=True, onnx="Abs"),
+    "sign": ScalarFunction(1, NUMBERS, "sign", cost=4, onnx="Sign"),
+    "exp": _unary("exp", onnx="Exp", **_body((9, 14), 16)),
+    "expm1": _unary("expm1", **_body((10, 15), 14)),
+    "log": _unary("log", onnx="Log", **_body((4, 8), 27, 1)),
+    "sqrt": _unary("sqrt", cost="division", epilogue=True, onnx="Sqrt"),
+    "sin": _unary("sin", cost=Instructions((12, 17), (20, 22)), onnx="Sin"),
+    "cos": _unary("cos", cost=Instructions((12, 17), (19, 21)), onnx="Cos"),
+    "tan": _unary("tan", composition="sin(x) / cos(x)", onnx="Tan"),
+    "atan": _unary("atan", cost=Instructions((5, 11), (15, 15), 1), onnx="Atan"),
+    "asin": _unary("asin", composition="2 * atan(x / (1 + sqrt((1 - x) * (1 + x))))", onnx="Asin"),
+    "acos": _unary("acos", composition="2 * atan(sqrt((1 - x) / (1 + x)))", onnx="Acos"),
     "sinh": _unary(
-        references.sinh,
+        "sinh",
         composition=_HALF_EXP
         + "t = expm1(a); sign(x) * where(a < 20, 0.5 * (t + t / (t + 1)), half)",
         onnx="Sinh",
     ),
-    "cosh": _unary(references.cosh, composition=_HALF_EXP + "half + 0.25 / half", onnx="Cosh"),
+    "cosh": _unary("cosh", composition=_HALF_EXP + "half + 0.25 / half", onnx="Cosh"),
     # Above 2^60 the roots are |x| and x, and the sum would overflow.
     "asinh": _unary(
-        references.asinh,
+        "asinh",
         composition="a = absolute(x); r = 1 / a; far = 2**60 < a;"
         "w = where(far, a, a + a / (r + sqrt(r * r + 1)));"
         + _LOG1P
@@ -198,7 +157,7 @@ _TABLE: dict[str, ScalarFunction] = {
         onnx="Asinh",
     ),
     "acosh": _unary(
-        references.acosh,
+        "acosh",
         composition="t = x - 1; far = 2**60 < x;"
         "w = where(far, x, t + sqrt(t * maximum(t + 2, 1)));"
         + _LOG1P
@@ -206,49 +165,49 @@ _TABLE: dict[str, ScalarFunction] = {
         onnx="Acosh",
     ),
     "atanh": _unary(
-        references.atanh,
+        "atanh",
         composition="a = absolute(x); w = 2 * a / (1 - a);" + _LOG1P + "sign(x) * (0.5 * y)",
         onnx="Atanh",
     ),
-    "tanh": _unary(np.tanh, onnx="Tanh", **_body((10, 15), 12, 1)),
-    "erf": _unary(references.erf, onnx="Erf", **_body((30, 53), 21, 1, 4)),
-    "erfc": _unary(references.erfc, **_body((23, 41), 19, 1, 4)),
-    "sigmoid": _unary(references.sigmoid, onnx="Sigmoid", **_body((9, 14), 15, 1)),
-    "gelu": _unary(references.gelu, **_body((25, 43), 18, 1, 5)),
-    "gelu_tanh": _unary(references.gelu_tanh, **_body((18, 23), 23, 1, 30)),
-    "silu": _unary(references.silu, **_body((12, 17), 14, 1)),
-    "softplus": _unary(references.softplus, onnx="Softplus", **_body((16, 27), 15, 1)),
-    "mish": _unary(references.mish, onnx="Mish", **_body((14, 19), 20, 1)),
-    "swish": ScalarFunction(2, FLOATS, references.swish, **_body((12, 17), 24, 1, 9)),
+    "tanh": _unary("tanh", onnx="Tanh", **_body((10, 15), 12, 1)),
+    "erf": _unary("erf", onnx="Erf", **_body((30, 53), 21, 1, 4)),
+    "erfc": _unary("erfc", **_body((23, 41), 19, 1, 4)),
+    "sigmoid": _unary("sigmoid", onnx="Sigmoid", **_body((9, 14), 15, 1)),
+    "gelu": _unary("gelu", **_body((25, 43), 18, 1, 5)),
+    "gelu_tanh": _unary("gelu_tanh", **_body((18, 23), 23, 1, 30)),
+    "silu": _unary("silu", **_body((12, 17), 14, 1)),
+    "softplus": _unary("softplus", onnx="Softplus", **_body((16, 27), 15, 1)),
+    "mish": _unary("mish", onnx="Mish", **_body((14, 19), 20, 1)),
+    "swish": ScalarFunction(2, FLOATS, "swish", **_body((12, 17), 24, 1, 9)),
     # The clipped sum is what is divided, so that the product does not overflow. x itself is limited
     # to where the sum is not negative, so that minus infinity gives a zero.
     "hard_swish": _unary(
-        references.hard_swish,
+        "hard_swish",
         composition="above = maximum(x, -3); above * (minimum(above + 3, 6) * (1 / 6))",
         epilogue=True,
         onnx="HardSwish",
     ),
-    "round_float16": _unary(references.round_float16, cost=4, epilogue=True),
-    "round_bfloat16": _unary(references.round_bfloat16, cost=11, epilogue=True),
-    "floor": _unary(np.floor),
-    "ceil": _unary(np.ceil),
-    "rint": _unary(np.rint, epilogue=True),
-    "isnan": _unary(np.isnan, result="bool", onnx="IsNaN"),
-    "isinf": _unary(np.isinf, result="bool", cost=2),
-    "equal": _comparison(COMPARED, np.equal, "Equal"),
-    "less": _comparison(NUMBERS, np.less, "Less"),
-    "less_equal": _comparison(NUMBERS, np.less_equal, "LessOrEqual"),
-    "logical_and": _of_bools(2, np.logical_and, "And"),
-    "logical_or": _of_bools(2, np.logical_or, "Or"),
-    "logical_xor": _of_bools(2, np.logical_xor, "Xor"),
-    "logical_not": _of_bools(1, np.logical_not, "Not"),
-    "bitwise_and": ScalarFunction(2, INTEGERS, np.bitwise_and, onnx="BitwiseAnd"),
-    "bitwise_or": ScalarFunction(2, INTEGERS, np.bitwise_or, onnx="BitwiseOr"),
-    "bitwise_xor": ScalarFunction(2, INTEGERS, np.bitwise_xor, onnx="BitwiseXor"),
-    "bitwise_not": ScalarFunction(1, INTEGERS, np.bitwise_not, onnx="BitwiseNot"),
+    "round_float16": _unary("round_float16", cost=4, epilogue=True),
+    "round_bfloat16": _unary("round_bfloat16", cost=11, epilogue=True),
+    "floor": _unary("floor"),
+    "ceil": _unary("ceil"),
+    "rint": _unary("rint", epilogue=True),
+    "isnan": _unary("isnan", result="bool", onnx="IsNaN"),
+    "isinf": _unary("isinf", result="bool", cost=2),
+    "equal": _comparison(COMPARED, "equal", "Equal"),
+    "less": _comparison(NUMBERS, "less", "Less"),
+    "less_equal": _comparison(NUMBERS, "less_equal", "LessOrEqual"),
+    "logical_and": _of_bools(2, "logical_and", "And"),
+    "logical_or": _of_bools(2, "logical_or", "Or"),
+    "logical_xor": _of_bools(2, "logical_xor", "Xor"),
+    "logical_not": _of_bools(1, "logical_not", "Not"),
+    "bitwise_and": ScalarFunction(2, INTEGERS, "bitwise_and", onnx="BitwiseAnd"),
+    "bitwise_or": ScalarFunction(2, INTEGERS, "bitwise_or", onnx="BitwiseOr"),
+    "bitwise_xor": ScalarFunction(2, INTEGERS, "bitwise_xor", onnx="BitwiseXor"),
+    "bitwise_not": ScalarFunction(1, INTEGERS, "bitwise_not", onnx="BitwiseNot"),
     # By the number of bits or more, or by less than none, all bits are shifted out.
-    "shift_left": ScalarFunction(2, INTEGERS, np.left_shift, cost=3),
-    "shift_right": ScalarFunction(2, INTEGERS, np.right_shift, cost=3),
+    "shift_left": ScalarFunction(2, INTEGERS, "left_shift", cost=3),
+    "shift_right": ScalarFunction(2, INTEGERS, "right_shift", cost=3),
 }
 ROUNDINGS = {f"round_{name}": dtype for name, dtype in HALF_DTYPES.items()}
 """The functions that round to half precision."""

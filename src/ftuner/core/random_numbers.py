@@ -1,8 +1,8 @@
 """Random numbers from counters: pure functions of a key and of the position of an element.
 
 The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
-2011). It has no state, so any worker can compute any element, in any order and again. This module
-has the constants and the NumPy references; code generators must give the same words.
+2011). It has no state, so any worker can compute any element, in any order and again. These
+are the NumPy references; code generators must give the same words.
 """
 
 from __future__ import annotations
@@ -14,19 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.random_constants import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
 
 Array = npt.NDArray[Any]
 Words = tuple[Any, Any, Any, Any]
-
-ROUNDS = 10
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-INCREMENTS = 0x9E3779B9, 0xBB67AE85
-"""What each round adds to the words of the key: parts of the golden ratio and of sqrt(3)."""
-RADIUS_BITS = {"float32": 31, "float64": 52}
-"""Upper bits of a 64-bit word that give the radius of a normal number, by dtype. 1/2 is added to
-them, so that the logarithm is never of 0."""
-ANGLE_BITS = {"float32": 32, "float64": 64}
-"""Bits that give its angle: the lower ones of the same word, or all of another word."""
 
 
 def philox4x32(counter: Words, key: tuple[Any, Any]) -> Words:

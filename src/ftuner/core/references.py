@@ -1,15 +1,15 @@
-"""NumPy references of elementary functions that NumPy lacks: what code generators are held to.
+"""NumPy references of scalar functions: what code generators are held to.
 
-Each takes floating arrays of any shape and dtype, computes in float64, and gives the dtype of its
-arguments: float32 correctly rounded but for rare ties, float64 within 4 ulp. A function of an
-infinity is the limit there. The error of an argument of `exp` is a relative error of the result,
-so arguments are carried as sums of two numbers where they are large.
+Each elementary function that NumPy lacks takes floating arrays of any shape and dtype, computes in
+float64, and gives the dtype of its arguments: float32 correctly rounded but for rare ties, float64
+within 4 ulp. A function of an infinity is the limit there. The error of an argument of `exp` is a
+relative error of the result, so arguments are carried as sums of two numbers where they are large.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,11 @@ _CUBE = 0.07135481627260025, -6.175149918155315e-19
 """2 sqrt(2 / pi) and 0.044715 times that: the sigmoid form of gelu with tanh, as Hendrycks and
 Gimpel (arXiv 1606.08415) approximate it: 1 + tanh u is 2 sigmoid(2u)."""
 _SPLITTER = 2.0**27 + 1.0
+MANTISSAS = 512
+"""Mantissas that NumPy multiplies at once in float64: the product of 1,000 is a normal number."""
+MAX_EXPONENT = 1 << 14
+"""Exponents of results are clamped to it before `ldexp`, whose argument is a C int. Derived: all
+results of float64 and narrower types overflow or underflow by far."""
 
 
 def round_float16(x: Array) -> Array:
@@ -189,3 +194,79 @@ def _halves(x: Array) -> tuple[Array, Array]:
     scaled = x * _SPLITTER
     head = scaled - (scaled - x)
     return head, x - head
+
+
+def truncated_quotient(x: Any, y: Any) -> Any:
+    """Integers: rounded towards zero, as ONNX and C have it; zero where y is."""
+    x, y = np.asarray(x), np.asarray(y)
+    if x.dtype.kind == "f":
+        return np.divide(x, y)
+    safe = np.where(y == 0, 1, y).astype(y.dtype)
+    quotient = np.floor_divide(x, safe)
+    if x.dtype.kind == "i":
+        # NumPy rounds down.
+        inexact = quotient * safe != x
+        quotient = quotient + (inexact & ((x < 0) != (safe < 0)))
+    return np.where(y == 0, 0, quotient).astype(x.dtype)
+
+
+def remainder(x: Any, y: Any) -> Any:
+    """With the sign of y; zero where an integer y is."""
+    y = np.asarray(y)
+    if y.dtype.kind == "f":
+        return np.mod(x, y)
+    safe = np.where(y == 0, 1, y).astype(y.dtype)
+    return np.where(y == 0, 0, np.mod(x, safe)).astype(y.dtype)
+
+
+def fmod(x: Any, y: Any) -> Any:
+    """With the sign of x; zero where an integer y is."""
+    y = np.asarray(y)
+    if y.dtype.kind == "f":
+        return np.fmod(x, y)
+    safe = np.where(y == 0, 1, y).astype(y.dtype)
+    return np.where(y == 0, 0, np.fmod(x, safe)).astype(y.dtype)
+
+
+def sign(x: Any) -> Any:
+    """Zeros keep their sign, which NumPy's lose."""
+    return np.where(np.equal(x, 0), x, np.sign(x))
+
+
+def power(x: Any, y: Any) -> Any:
+    """Of integers with a negative exponent: rounded towards zero; zero where x is."""
+    x, y = np.asarray(x), np.asarray(y)
+    if y.dtype.kind != "i":
+        return np.power(x, y)
+    negative = y < 0
+    power = np.power(x, np.where(negative, y & 1, y))
+    return np.where(negative & (x != 1) & (x != -1), 0, power).astype(x.dtype)
+
+
+def product_of_floats(x: Any, axes: Sequence[int]) -> Any:
+    """The product over some axes of a NumPy array of floats, in its dtype: what `np.prod` gives
+    where nothing on the way overflows or underflows, rounded less often."""
+    x = np.asarray(x)
+    dtype = x.dtype
+    kept = tuple(n for i, n in enumerate(x.shape) if i not in axes)
+    count = math.prod(x.shape[a] for a in axes)
+    if not count:
+        return np.ones(kept, dtype)
+    x = np.moveaxis(x.astype(np.float64), axes, range(-len(axes), 0)).reshape((*kept, count))
+    mantissas, exponents = np.frexp(x)
+    # The exponent of what is not finite is unspecified.
+    total = np.where(np.isfinite(mantissas), exponents, 0).sum(-1, dtype=np.int64)
+    while mantissas.shape[-1] > 1:
+        parts = -(-mantissas.shape[-1] // MANTISSAS)
+        starts = np.arange(parts) * MANTISSAS
+        mantissas, exponents = np.frexp(np.multiply.reduceat(mantissas, starts, -1))
+        total += np.where(np.isfinite(mantissas), exponents, 0).sum(-1, dtype=np.int64)
+    total = np.clip(total, -MAX_EXPONENT, MAX_EXPONENT).astype(np.int32)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(mantissas[..., 0], total).astype(dtype)
+
+
+def named(name: str) -> Function:
+    """The function of this name, of this module or else of NumPy."""
+    found: Function = globals().get(name) or getattr(np, name)
+    return found

@@ -15,22 +15,12 @@ that the mantissa could make subnormal are multiplied by `lift` first, which is 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 
 UNIT_MANTISSA, UNIT_EXPONENT = 0.5, 1
 """The product of nothing."""
-MANTISSAS = 512
-"""Mantissas that NumPy multiplies at once in float64: the product of 1,000 is a normal number."""
-MAX_EXPONENT = 1 << 14
-"""Exponents of results are clamped to it before `ldexp`, whose argument is a C int. Derived: all
-results of float64 and narrower types overflow or underflow by far."""
 
 
 @dataclass(frozen=True)
@@ -88,26 +78,3 @@ SCALED_FORMATS = {FLOAT32: ScaledFormat(32, 23), FLOAT64: ScaledFormat(64, 52)}
 def is_scaled(kind: str, dtype: DType) -> bool:
     """Whether a reduction of elements of a dtype keeps mantissas and exponents apart."""
     return kind == "product" and dtype.kind == "float"
-
-
-def product_of_floats(x: Any, axes: Sequence[int]) -> Any:
-    """The product over some axes of a NumPy array of floats, in its dtype: what `np.prod` gives
-    where nothing on the way overflows or underflows, rounded less often."""
-    x = np.asarray(x)
-    dtype = x.dtype
-    kept = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-    count = math.prod(x.shape[a] for a in axes)
-    if not count:
-        return np.ones(kept, dtype)
-    x = np.moveaxis(x.astype(np.float64), axes, range(-len(axes), 0)).reshape((*kept, count))
-    mantissas, exponents = np.frexp(x)
-    # The exponent of what is not finite is unspecified.
-    total = np.where(np.isfinite(mantissas), exponents, 0).sum(-1, dtype=np.int64)
-    while mantissas.shape[-1] > 1:
-        parts = -(-mantissas.shape[-1] // MANTISSAS)
-        starts = np.arange(parts) * MANTISSAS
-        mantissas, exponents = np.frexp(np.multiply.reduceat(mantissas, starts, -1))
-        total += np.where(np.isfinite(mantissas), exponents, 0).sum(-1, dtype=np.int64)
-    total = np.clip(total, -MAX_EXPONENT, MAX_EXPONENT).astype(np.int32)
-    with np.errstate(over="ignore", under="ignore"):
-        return np.ldexp(mantissas[..., 0], total).astype(dtype)

@@ -178,7 +178,7 @@ class _Meaning:
         if function == "quotient":
             x, y = given
             return np.where(y == 0, 0, x // np.where(y == 0, 1, y)).astype(self._held(type_))
-        found: Array = np.asarray(SCALAR_FUNCTIONS[function].reference(*given))
+        found: Array = np.asarray(SCALAR_FUNCTIONS[function].meaning(*given))
         return found if type_ == BOOL else found.astype(self._held(type_))
 
     def _read(self, one: Read, order: tuple[Index, ...], excluded: bool) -> Array:

@@ -245,7 +245,7 @@ class _Interpreter:
             case Apply("where", (condition, x, y)):
                 return np.where(self._of(condition), self._of(x), self._of(y))
             case Apply(function, arguments):
-                return SCALAR_FUNCTIONS[function].reference(*map(self._of, arguments))
+                return SCALAR_FUNCTIONS[function].meaning(*map(self._of, arguments))
         raise AssertionError(expr)
 
 

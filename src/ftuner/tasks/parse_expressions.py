@@ -296,7 +296,7 @@ class Expressions:
             raise self.unsupported(node, f"`{ast.unparse(node)}`: only indices have it")
         if all(isinstance(e, Number) for e in elements) and not isinstance(sign, ast.Div):
             row = SCALAR_FUNCTIONS[OPERATORS[type(sign)]]
-            return Number(float(row.reference(*(e.value for e in elements))))  # type: ignore[attr-defined]
+            return Number(float(row.meaning(*(e.value for e in elements))))  # type: ignore[attr-defined]
         return Apply(OPERATORS[type(sign)], elements)
 
     def _comparison(self, node: ast.Compare, x: Value, sign: ast.cmpop, y: Value) -> Expr:

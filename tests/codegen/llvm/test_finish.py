@@ -18,7 +18,8 @@ from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
-from ftuner.core.expr import ACCUMULATOR, Operand, applied, evaluate, operands
+from ftuner.core.expr import ACCUMULATOR, Operand, applied, operands
+from ftuner.core.expr_values import evaluate
 from ftuner.core.product import product_types
 from ftuner.hardware.isa import instruction_set
 

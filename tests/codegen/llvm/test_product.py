@@ -107,7 +107,7 @@ MOVE = {
 
 def k_loops(assembly: str, multiply_add: str, multiply_adds: int) -> list[list[str]]:
     """The instructions of the innermost loops with so many multiply-adds, each from a label to the
-    last jump that goes back to it."""
+    first jump that goes back to it: code that is rarely run comes last, and may enter a loop."""
     ends: dict[int, int] = {}
     labels: dict[str, int] = {}
     lines = assembly.splitlines()
@@ -116,7 +116,7 @@ def k_loops(assembly: str, multiply_add: str, multiply_adds: int) -> list[list[s
             labels[found.group(1)] = number
         jump = re.search(r"\t(?:j\w+|b\.\w+|cbn?z\s.*)\s.*?(\.LBB\d+_\d+)$", line)
         if jump and jump.group(1) in labels:
-            ends[labels[jump.group(1)]] = number
+            ends.setdefault(labels[jump.group(1)], number)
     counts = [bool(re.search(multiply_add, line)) for line in lines]
     found: dict[tuple[int, ...], list[str]] = {}
     for i, j in ends.items():

@@ -21,7 +21,8 @@ from tests.codegen.llvm.vector_running import (
 )
 
 from ftuner.codegen.llvm.ir import vector_math as vecmath
-from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, clip, evaluate
+from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, clip
+from ftuner.core.expr_values import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
 
 MAX_ULP = 4.0

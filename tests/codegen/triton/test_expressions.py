@@ -13,11 +13,11 @@ from ftuner.core.expr import (
     Constant,
     Expr,
     Operand,
-    evaluate,
 )
 from ftuner.core.expr import (
     applied as function,
 )
+from ftuner.core.expr_values import evaluate
 from ftuner.errors import ExpressionError
 
 torch = pytest.importorskip("torch")

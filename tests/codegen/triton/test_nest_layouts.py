@@ -58,7 +58,7 @@ class Reader:
             return arguments[1] if arguments[0] else arguments[2]
         if step.op == "cast":
             return np.dtype(step.dtype.name).type(arguments[0])
-        return SCALAR_FUNCTIONS[step.op].reference(*arguments)
+        return SCALAR_FUNCTIONS[step.op].meaning(*arguments)
 
     def run(self, targets: Sequence[Operand], results: Memory) -> None:
         nest = self.nest

@@ -11,7 +11,8 @@ from tests.reference import Array, uniform
 
 from ftuner.core.cpu.common_epilogue import COMMON, LIMITS, has_shared_code, shared
 from ftuner.core.dtype import DTYPES, DType
-from ftuner.core.expr import ACCUMULATOR, Expr, Operand, applied, clip, evaluate, operands, relu
+from ftuner.core.expr import ACCUMULATOR, Expr, Operand, applied, clip, operands, relu
+from ftuner.core.expr_values import evaluate
 from ftuner.core.product import product_types
 from ftuner.planner.cpu.plan import Choice, Grid
 from ftuner.runtime.cpu.backend import CpuBackend

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
 
-from ftuner.core.expr import ACTIVATIONS, Operand, clip, evaluate
+from ftuner.core.expr import ACTIVATIONS, Operand, clip
+from ftuner.core.expr_values import evaluate
 from ftuner.errors import (
     ConfigurationError,
     DTypeError,

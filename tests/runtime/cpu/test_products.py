@@ -14,7 +14,8 @@ from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import DTYPES, FLOAT32, DType
-from ftuner.core.expr import Expr, evaluate
+from ftuner.core.expr import Expr
+from ftuner.core.expr_values import evaluate
 from ftuner.core.product import ProductTypes, product_types
 from ftuner.planner.cpu.plan import Choice, Grid, Problem
 from ftuner.runtime.cpu.arrays import Array

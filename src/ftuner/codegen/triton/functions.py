@@ -28,7 +28,7 @@ from ftuner.core.dtype import (
 from ftuner.core.expr import Apply, Constant, composed_steps
 from ftuner.core.expr import Operand as ExprOperand
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
-from ftuner.core.random_numbers import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
+from ftuner.core.random_constants import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
 from ftuner.core.scaled_product import SCALED_FORMATS
 
 PHILOX = f"""\

@@ -185,7 +185,7 @@ def pointwise(name: str) -> Operator:
         return _define(types, attributes, results, name)
 
     numerics = _NUMERICS.get(name, Numerics.PLAIN)
-    return Operator(name, infer, function.reference, define, numerics=numerics)
+    return Operator(name, infer, function.meaning, define, numerics=numerics)
 
 
 def _infer_where(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:

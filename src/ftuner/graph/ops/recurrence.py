@@ -11,7 +11,7 @@ import numpy as np
 
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import INT8, INT32
-from ftuner.core.expr import evaluate
+from ftuner.core.expr_values import evaluate
 from ftuner.core.recurrence import ROUNDED, SCALE, ZERO, Cell
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType

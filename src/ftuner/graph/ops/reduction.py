@@ -11,7 +11,7 @@ import numpy as np
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import FLOAT32, INT64, UINT8, UINT32
 from ftuner.core.index_expr import Index, Nest, Stage, Store, Writer
-from ftuner.core.scaled_product import product_of_floats
+from ftuner.core.references import product_of_floats
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (

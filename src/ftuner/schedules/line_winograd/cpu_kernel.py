@@ -130,7 +130,7 @@ class _Emission(WinogradEmission):
 
     def _panel(
         self, image: ir.Value, first: ir.Value, count: ir.Value, position: ir.Value,
-        column: ir.Value, width: ir.Value, full: bool, cover: ir.Value,
+        column: ir.Value, width: ir.Value, cover: ir.Value,
     ) -> None:  # fmt: skip
         """A panel, for a line of a block of `count` rows."""
         builder, size, dim = self._builder, const(self._size), self._dim

@@ -46,8 +46,8 @@ from ftuner.core.expr import ACCUMULATOR, Expr, operands
 from ftuner.core.winograd import WINDOW
 from ftuner.schedules.winograd.cpu_record import Winograd, WinogradCommon
 
-Panel = Callable[[ir.Value, ir.Value, bool, ir.Value], None]
-"""Does the panel from a column on: its columns, whether they are all of a panel, and its cover."""
+Panel = Callable[[ir.Value, ir.Value, ir.Value], None]
+"""Does the panel from a column on: its columns, and its cover."""
 
 
 class WinogradEmission:
@@ -125,14 +125,14 @@ class WinogradEmission:
                 self._by_vectors(channels, cleared)
 
     def _panels(self, panel: Panel, covers: ir.Value) -> None:
-        """All panels of the result's channels: the full ones, and the last one."""
+        """All panels of the result's channels, of which the last one may be narrower."""
         builder = self._builder
         nr, columns = self._dim(WinogradCommon.PANEL), self._dim(WinogradCommon.OUT_CHANNELS)
-        full, left = builder.udiv(columns, nr), builder.urem(columns, nr)
-        with counted_loop(builder, 0, full) as number:
-            panel(builder.mul(number, nr), nr, True, covers)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
-            panel(builder.mul(full, nr), left, False, at(builder, covers, const(COVER_BYTES)))
+        with counted_loop(builder, 0, columns, nr) as column:
+            left = builder.sub(columns, column)
+            full = builder.icmp_signed(">=", left, nr)
+            cover = builder.select(full, covers, at(builder, covers, const(COVER_BYTES)))
+            panel(column, builder.select(full, nr, left), cover)
 
     def _added(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
         """`x * y + z`."""
@@ -292,15 +292,12 @@ class _Emission(WinogradEmission):
     # Products.
 
     def _panel(
-        self, first: ir.Value, count: ir.Value, column: ir.Value, width: ir.Value, full: bool,
-        cover: ir.Value,
-    ) -> None:  # fmt: skip
+        self, first: ir.Value, count: ir.Value, column: ir.Value, width: ir.Value, cover: ir.Value
+    ) -> None:
         """A panel, for a block of `count` tiles."""
         builder, size, dim = self._builder, const(self._size), self._dim
-        padded = width
-        if not full:
-            padded = builder.add(width, const(self._lanes - 1))
-            padded = builder.and_(padded, const(-self._lanes))
+        padded = builder.add(width, const(self._lanes - 1))
+        padded = builder.and_(padded, const(-self._lanes))
         channels, block = dim(Winograd.CHANNELS), dim(Winograd.BLOCK)
         a_row = builder.mul(channels, size)
         c_row = builder.mul(dim(Winograd.PANEL), size)

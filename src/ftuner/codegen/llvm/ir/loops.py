@@ -62,32 +62,28 @@ def carried_loop(
     before = builder.block
     inside = builder.append_basic_block("carried.body")
     after = builder.append_basic_block("carried.done")
-    if some:
-        builder.branch(inside)
-    else:
-        builder.cbranch(builder.icmp_signed(">", count, _i64(0)), inside, after)
-    builder.position_at_end(inside)
+    # Where the count may be zero, it is compared first: values then have one place before the loop.
+    head = inside if some else builder.append_basic_block("carried.head")
+    builder.branch(head)
+    builder.position_at_end(head)
     index = builder.phi(I64)
     carried = [builder.phi(value.type) for value in values]
+    if not some:
+        builder.cbranch(builder.icmp_signed("<", index, count), inside, after)
+        builder.position_at_end(inside)
     result = body(list(carried))
     following = builder.add(index, _i64(1))
-    builder.cbranch(builder.icmp_signed("<", following, count), inside, after)
-    end = builder.block
+    if some:
+        builder.cbranch(builder.icmp_signed("<", following, count), inside, after)
+    else:
+        builder.branch(head)
     for phi, initial, update in zip(
         (index, *carried), (_i64(0), *values), (following, *result), strict=True
     ):
         phi.add_incoming(initial, before)
-        phi.add_incoming(update, end)
+        phi.add_incoming(update, builder.block)
     builder.position_at_end(after)
-    if some:
-        return result
-    last = []
-    for initial, update in zip(values, result, strict=True):
-        phi = builder.phi(initial.type)
-        phi.add_incoming(initial, before)
-        phi.add_incoming(update, end)
-        last.append(phi)
-    return last
+    return result if some else carried
 
 
 def partition_bounds(

@@ -16,7 +16,7 @@ from ftuner.codegen.llvm.ir import vector_math
 from ftuner.codegen.llvm.ir.builder import I32, scalar_type, type_suffix
 from ftuner.codegen.llvm.ir.vector_arithmetic import Body, intrinsic, splat
 from ftuner.core.dtype import DType
-from ftuner.core.random_numbers import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
+from ftuner.core.random_constants import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
 
 _FORMATS: dict[str, Format] = {"float32": FLOAT32, "float64": FLOAT64}
 _LOW = 0xFFFFFFFF

@@ -13,8 +13,9 @@ import llvmlite.ir as ir
 from llvmlite.ir import instructions
 
 
-class _Types(dict[int, str]):
-    """The text of types by their identity: comparing them takes longer than writing them."""
+class _Texts(dict[int, str]):
+    """The texts of types and constants by their identity: comparing them takes longer than writing
+    them."""
 
     def of(self, value: Any) -> str:
         """The type of a value."""
@@ -24,19 +25,31 @@ class _Types(dict[int, str]):
             text = self[id(kind)] = str(kind)
         return text
 
+    def name(self, value: Any) -> str:
+        """How an operand is referred to. Names of instructions need no escapes."""
+        if isinstance(value, instructions.Instruction):
+            return f'%"{value._name}"'
+        text = self.get(id(value))
+        if text is None:
+            text = self[id(value)] = _reference(value)
+        return text
+
     def typed(self, value: Any) -> str:
         """An operand with its type."""
-        return f"{self.of(value)} {_name(value)}"
+        return f"{self.of(value)} {self.name(value)}"
 
 
-def _name(value: Any) -> str:
-    """How an operand is referred to. Names of instructions need no escapes."""
-    if isinstance(value, instructions.Instruction):
-        return f'%"{value._name}"'
-    return str(value.get_reference())
+def _reference(value: Any) -> str:
+    text = str(value.get_reference())
+    if isinstance(value.type, ir.VectorType) and text.startswith("<"):
+        # LLVM reads one element in less time than one for each lane.
+        first, *others = text[1:-1].split(", ")
+        if all(other == first for other in others):
+            return "undef" if first.endswith(" undef") else f"splat ({first})"
+    return text
 
 
-_Write = Callable[[Any, _Types], str]
+_Write = Callable[[Any, _Texts], str]
 
 
 def module_text(module: ir.Module) -> str:
@@ -55,60 +68,60 @@ def _write_function(function: ir.Function, lines: list[str]) -> None:
     head: list[str] = []
     function.descr_prototype(head)
     lines += [*head, "{"]
-    types = _Types()
+    texts = _Texts()
     for block in function.blocks:
         lines.append(f'"{block.name}":')
         for instruction in block.instructions:
             write = None if instruction.metadata else _WRITERS.get(type(instruction))
-            lines.append(str(instruction) if write is None else write(instruction, types))
+            lines.append(str(instruction) if write is None else write(instruction, texts))
     lines.append("}")
 
 
-def _operation(value: Any, types: _Types) -> str:
+def _operation(value: Any, texts: _Texts) -> str:
     first, *others = value.operands
     name = " ".join([value.opname, *value.flags])
-    text = f"{_name(value)} = {name} {types.typed(first)}"
-    return ", ".join([text, *(_name(other) for other in others)])
+    text = f"{texts.name(value)} = {name} {texts.typed(first)}"
+    return ", ".join([text, *(texts.name(other) for other in others)])
 
 
-def _comparison(value: Any, types: _Types) -> str:
+def _comparison(value: Any, texts: _Texts) -> str:
     x, y = value.operands
     name = " ".join([value.opname, *value.flags])
-    result = _name(value)
-    return f"{result} = {name} {value.op} {types.typed(x)}, {_name(y)}"
+    result = texts.name(value)
+    return f"{result} = {name} {value.op} {texts.typed(x)}, {texts.name(y)}"
 
 
-def _of_operands(value: Any, types: _Types) -> str:
-    operands = ", ".join([types.typed(operand) for operand in value.operands])
-    return f"{_name(value)} = {' '.join([value.opname, *value.flags])} {operands}"
+def _of_operands(value: Any, texts: _Texts) -> str:
+    operands = ", ".join([texts.typed(operand) for operand in value.operands])
+    return f"{texts.name(value)} = {' '.join([value.opname, *value.flags])} {operands}"
 
 
-def _load(value: Any, types: _Types) -> str:
+def _load(value: Any, texts: _Texts) -> str:
     align = "" if value.align is None else f", align {value.align}"
     (address,) = value.operands
-    return f"{_name(value)} = load {types.of(value)}, {types.typed(address)}{align}"
+    return f"{texts.name(value)} = load {texts.of(value)}, {texts.typed(address)}{align}"
 
 
-def _address(value: Any, types: _Types) -> str:
+def _address(value: Any, texts: _Texts) -> str:
     name = "getelementptr inbounds" if value.inbounds else "getelementptr"
-    operands = ", ".join([types.typed(operand) for operand in value.operands])
-    return f"{_name(value)} = {name} {value.source_etype}, {operands}"
+    operands = ", ".join([texts.typed(operand) for operand in value.operands])
+    return f"{texts.name(value)} = {name} {value.source_etype}, {operands}"
 
 
-def _phi(value: Any, types: _Types) -> str:
-    pairs = [f'[{_name(x)}, %"{block.name}"]' for x, block in value.incomings]
+def _phi(value: Any, texts: _Texts) -> str:
+    pairs = [f'[{texts.name(x)}, %"{block.name}"]' for x, block in value.incomings]
     name = " ".join(["phi", *value.flags])
-    return f"{_name(value)} = {name} {types.of(value)} {', '.join(pairs)}"
+    return f"{texts.name(value)} = {name} {texts.of(value)} {', '.join(pairs)}"
 
 
-def _call(value: Any, types: _Types) -> str:
+def _call(value: Any, texts: _Texts) -> str:
     callee, *arguments = value.operands
     kind = callee.function_type
     options = value.tail, value.fastmath, value.cconv, value.attributes, value.arg_attributes
     if any(options) or kind.var_arg:
         return str(value)
-    given = ", ".join([types.typed(argument) for argument in arguments])
-    result = "" if isinstance(kind.return_type, ir.VoidType) else f"{_name(value)} = "
+    given = ", ".join([texts.typed(argument) for argument in arguments])
+    result = "" if isinstance(kind.return_type, ir.VoidType) else f"{texts.name(value)} = "
     return f"{result}call {kind.return_type} {callee.get_reference()}({given})"
 
 

@@ -177,7 +177,13 @@ class KLoop:
                 for both in zip(*([first, *rest] for first, rest, _ in ends), strict=True)
             )
         end = 2 + self._size_of_set
-        values[:end] = self._rounds(left, values[:end], 1, asked=False)
+        before = builder.block
+        # In a loop that may run no round, LLVM keeps a sum of NEON on the stack.
+        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+            rest = self._rounds(left, values[:end], 1, asked=False, some=True)
+            inside = builder.block
+        both = zip(values[:end], rest, strict=True)
+        values[:end] = [self._either(pair, [before, inside]) for pair in both]
         return self._added(values[2:])
 
     def _added(self, sums: Sequence[ir.Value]) -> list[list[ir.Value]]:
