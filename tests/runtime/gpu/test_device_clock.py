@@ -41,7 +41,7 @@ def product(backend: GpuBackend, split_k: int) -> ProductTrial:
 def attention(backend: GpuBackend, causal: bool) -> AttentionTrial:
     form = AttentionForm.over(
         BFLOAT16, "bfloat16", 16, 16, causal="first" if causal else "none",
-        loads=loads_of(backend.hardware, "bfloat16", 16),
+        loads=loads_of(backend.hardware, "bfloat16", True),
     )  # fmt: skip
     planner = attention_planner(backend.hardware, form, False)
     return AttentionTrial(planner.plan(AttentionProblem(1, 2, 1, 32, 32, 16, 16)))

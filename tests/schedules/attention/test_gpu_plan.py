@@ -44,7 +44,7 @@ def planner_of(
     limit = ("last" if ragged else "first") if causal else "none"
     form = AttentionForm.over(
         dtype, multiply, depth, depth, causal=limit, mask=mask,
-        ragged=INT32 if ragged else None, loads=loads_of(hardware, multiply, 16),  # type: ignore[arg-type]
+        ragged=INT32 if ragged else None, loads=loads_of(hardware, multiply, True),  # type: ignore[arg-type]
     )  # fmt: skip
     return attention_planner(hardware, form, shared)
 

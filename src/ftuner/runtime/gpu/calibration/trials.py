@@ -180,7 +180,7 @@ def attended(
     hardware, multiply = library.hardware, library.multiply
     form = AttentionForm.over(
         library.dtype, multiply, depth, depth, causal="first" if causal else "none",
-        loads=loads_of(hardware, multiply, ALIGNMENT_BYTES),
+        loads=loads_of(hardware, multiply, True),
     )  # fmt: skip
     planner = attention_planner(hardware, form, False)
     heads = 1
