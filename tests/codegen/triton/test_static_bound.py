@@ -92,7 +92,7 @@ def library_cases(
 
 def attention_cases(chip: str, depth: int, heights: int = 0) -> list[Case]:
     hardware = gpu(chip)
-    loads = loads_of(hardware, "bfloat16", ALIGNMENT_BYTES)
+    loads = loads_of(hardware, "bfloat16", True)
     form = AttentionForm.over(BFLOAT16, "bfloat16", depth, depth, loads=loads)
     kernels = attention_planner(hardware, form, False).kernels
     return [attention_case(hardware, k) for k in kernels][: heights or None]

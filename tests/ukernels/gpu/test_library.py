@@ -31,7 +31,7 @@ def test_libraries(name, dtype, multiply) -> None:  # type: ignore[no-untyped-de
     for tile in (*library.tiles, *(low for _, low in library.pairs)):
         cost = library.cost(tile)
         assert cost.blocks >= 1
-        kernel = library.kernel((tile,), "k", "k", True)
+        kernel = library.kernel((tile,), "k", "k", 16)
         assert kernel.shared_bytes(hardware.architecture) <= hardware.shared_bytes_per_block
         assert tile.warps * hardware.warp_threads * cost.blocks <= (
             hardware.threads_per_multiprocessor

@@ -129,6 +129,9 @@ class ProductKernel:
     """The dtype of the epilogue's rows and columns, if not `dtype`."""
     slicing: Slicing = field(kw_only=True)
 
+    def __post_init__(self) -> None:
+        assert self.alignment in ALIGNMENTS
+
     @property
     def main(self) -> BlockTile:
         return self.tiles[0]

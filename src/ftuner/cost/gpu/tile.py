@@ -237,11 +237,11 @@ def stage_bytes(tile: BlockTile, itemsize: int) -> int:
     return (tile.bm + tile.bn) * tile.bk * itemsize
 
 
-def loads_of(hardware: GpuHardware, multiply: Multiply, alignment: int) -> Loads:
+def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
     """Returns how tiles are loaded: by descriptors where the chip has a copy engine and matrices
     are aligned to 16 bytes. Products without matrix units read shared memory element by element and
     need their own layout of it, so they use pointers."""
-    described = hardware.bulk_copy and alignment == ALIGNMENT_BYTES and multiply != "float32"
+    described = hardware.bulk_copy and aligned and multiply != "float32"
     return "descriptors" if described else "pointers"
 
 
@@ -250,7 +250,8 @@ def kernel_of(
     alignment: int = ALIGNMENT_BYTES,
 ) -> ProductKernel:  # fmt: skip
     """Returns the uKernel of a tile without an epilogue, before warps are specialised."""
-    loads, slicing = loads_of(hardware, multiply, alignment), hardware.tuning.slicing
+    loads = loads_of(hardware, multiply, alignment == ALIGNMENT_BYTES)
+    slicing = hardware.tuning.slicing
     return ProductKernel((tile,), dtype, multiply, "k", "k", loads, alignment, slicing=slicing)
 
 

@@ -13,13 +13,15 @@ from collections.abc import Iterator
 from math import inf, isqrt
 from typing import NamedTuple
 
-from ftuner.core.gpu.tile import BlockTile
+from ftuner.core.gpu.tile import MOST_COUNTED, BlockTile
 from ftuner.cost.gpu.product import Chip, Tiling, absent_s_per_row, split_k_choices
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds
 from ftuner.hardware.gpu_tuning import GpuTuning
 
 MAX_ENTRIES = 4096
 """Numbers of row tiles whose estimates a candidate keeps."""
+UNCOUNTED_S = 1e9
+"""More seconds than any product takes, for more tiles than a launch can count: chosen last."""
 
 
 class CandidateEstimate(NamedTuple):
@@ -200,6 +202,8 @@ class Candidate:
         stores_s = rounds_tall * tall.store_s + rounds_low * low.store_s
         last_s = low.store_s if rounds_low else tall.store_s
         around_s = chip.launch_s + stores_s / resident + hidden * last_s
+        if units > MOST_COUNTED:
+            around_s += UNCOUNTED_S
         if self.tiling.chained and split_k == 1:
             around_s += tall.fill_s
         else:

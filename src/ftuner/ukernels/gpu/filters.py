@@ -129,7 +129,8 @@ def run_filters(
         "another number of warps or stages is as fast for the same extents",
         lambda t: t in chosen,
     )
-    chained = not window and loads_of(hardware, multiply, alignment) == "descriptors"
+    aligned = alignment == ALIGNMENT_BYTES and not window
+    chained = loads_of(hardware, multiply, aligned) == "descriptors"
     ordered = [cost for cost in ordered if cost.tile in chosen]
     cover = {
         cost.tile

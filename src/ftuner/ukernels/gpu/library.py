@@ -63,7 +63,8 @@ class GpuLibrary:
     def loads(self, alignment: int, window: int = 0) -> Loads:
         """Returns how tiles of A and B reach shared memory; those of a window have an address for
         each row."""
-        return "pointers" if window else loads_of(self.hardware, self.multiply, alignment)
+        aligned = alignment == ALIGNMENT_BYTES and not window
+        return loads_of(self.hardware, self.multiply, aligned)
 
     def kernels(
         self, a_order: Order, b_order: Order, alignment: int = ALIGNMENT_BYTES,

@@ -157,6 +157,11 @@ KEPT = {
     "ample_latencies": "the same",
     "absent_line_cycles": "trials have whole tiles",
     "split_instructions": "changes with `split_matrix_share`",
+    "fragment_wait_cycles": "changes with `synchronous_step_cycles`",
+    "copy_instructions": "counted in the machine code, and trials are aligned",
+    "element_instructions": "the same",
+    "element_latency_cycles": "trials are aligned",
+    "elements_in_flight": "the same",
 }
 """Rates that calibration leaves as they are, and why."""
 

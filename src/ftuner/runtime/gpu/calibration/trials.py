@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32
 from ftuner.core.gpu.attention import AttentionForm
-from ftuner.core.gpu.tile import BlockTile
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile
 from ftuner.cost.gpu.product import ProductEstimate
 from ftuner.cost.gpu.tile import MULTIPLIES, loads_of, multiplied_on, supports
 from ftuner.hardware.gpu_model import GpuHardware
@@ -114,7 +114,7 @@ def planned(
     L2 holds the operands."""
     sms = library.hardware.multiprocessors
     problem = ProductProblem(rows * tile.bm, columns * tile.bn, k)
-    kernel = library.kernel((tile,), "k", "k", True, split_k > 1)
+    kernel = library.kernel((tile,), "k", "k", ALIGNMENT_BYTES, split_k > 1)
     programs = min(rows * columns * split_k, library.cost(tile).blocks * sms)
     if swizzle is None:
         at_once = max(programs // split_k, 1)
