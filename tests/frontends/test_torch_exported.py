@@ -185,6 +185,46 @@ def test_extents_of_ranges_and_of_steps() -> None:
             assert close(model(x), module(x))
 
 
+class Padded(nn.Module):  # type: ignore[name-defined, misc]
+    """Computes paddings from buffers, as codecs of sounds do, and counts its calls in a buffer of
+    one integer where it is told so."""
+
+    def __init__(self, counts: bool = False) -> None:
+        super().__init__()
+        for name, value in {"stride": 2, "total": 3, "calls": 0}.items():
+            self.register_buffer(name, torch.tensor(value))
+        self.counts = counts
+
+    def forward(self, x: Any) -> Any:
+        length = x.shape[-1]
+        frames = torch.ceil((length - self.total + 1) / self.stride + 1).to(torch.int64) - 1
+        extra = frames * self.stride + self.stride - length
+        most = max(self.total, extra)
+        if length <= most:
+            x = nn.functional.pad(x, (0, most - length + 1))
+        if self.counts:
+            self.calls.add_(1)
+            x = x + self.calls
+        return nn.functional.pad(x, (self.total, extra), "reflect")
+
+
+def test_paddings_of_buffers_are_extents() -> None:
+    """Also where a branch depends on them: shorter sounds have a program of their own."""
+    module = Padded().eval()
+    model = ftuner.compile(module, (torch.ones(2, 4, 21),))
+    for shape in ((1, 4, 40), (3, 4, 7), (2, 4, 3), (1, 4, 1)):
+        x = torch.randn(shape)
+        assert close(model(x), module(x))
+
+
+def test_an_integer_that_a_module_counts_is_no_constant() -> None:
+    module, other = Padded(counts=True).eval(), Padded(counts=True).eval()
+    model = ftuner.compile(module, (torch.ones(2, 4, 21),))
+    for length in (21, 8, 9):
+        x = torch.randn(2, 4, length)
+        assert close(model(x), other(x))
+
+
 class OfTwoSides(nn.Module):  # type: ignore[name-defined, misc]
     """Another computation where the length is a multiple of four, or long."""
 

@@ -37,8 +37,8 @@ def _leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
 
 @aten("prelu", "_prelu_kernel")
 def _prelu(x: Value, weight: Value) -> Value:
-    if weight.rank == 1 and x.rank > 1:
-        weight = weight.reshape((*weight.shape, *[1] * (x.rank - 2)))
+    if weight.rank == 1 and x.rank != 1:
+        weight = weight.reshape((*weight.shape, *[1] * (x.rank - 2)) if x.rank else ())
     return where(x < 0, x * weight, x)
 
 

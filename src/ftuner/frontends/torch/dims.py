@@ -121,10 +121,13 @@ class Extents:
         raise UnsupportedOperatorError(f"extent {e}: dims have no {type(e).__name__}")
 
     def _after_fraction(self, e: sympy.Expr) -> Dim:
-        """An extent plus a number, rounded up: how many numbers `arange(0.5, extent)` has."""
+        """An extent, or a quotient of extents, plus a number, rounded up: how many numbers
+        `arange(0.5, extent)` has."""
         if isinstance(e, functions.FloatTrueDiv) and e.args[1] == 1.0:
             e = e.args[0]
         number, rest = e.as_coeff_Add()
+        if isinstance(rest, functions.IntTrueDiv) and float(number).is_integer():
+            return ceil_quotient(*map(self.translated, rest.args)) + int(number)
         if not isinstance(rest, functions.ToFloat):
             raise UnsupportedOperatorError(f"extent {e}, rounded: expected an extent plus a number")
         offset: int = math.ceil(number)
@@ -230,6 +233,8 @@ def expression_of(extent: int | Symbolic) -> sympy.Expr:
 
 _LIBRARIES = tuple(str(Path(file).parent) for file in (torch.__file__, __file__))
 """Where torch and ftuner compare extents."""
+TRUTHS = "decided"
+"""The function of ours that compares for the module."""
 MOST_TEXT = 100
 """Characters of a line of code in a message."""
 
@@ -257,7 +262,8 @@ def branches_of(program: ExportedProgram) -> list[Branch]:
 def _of_module(environment: Any) -> Iterator[Any]:
     for guard in environment.guards:
         place = guard.sloc.framework_loc
-        if hasattr(place, "filename") and not place.filename.startswith(_LIBRARIES):
+        own = hasattr(place, "filename") and place.filename.startswith(_LIBRARIES)
+        if hasattr(place, "filename") and (not own or place.name == TRUTHS):
             yield guard
 
 

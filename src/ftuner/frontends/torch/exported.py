@@ -27,7 +27,7 @@ from ftuner.frontends.torch.dims import branches_of
 from ftuner.frontends.torch.importer import Imported, Output, import_fx
 from ftuner.frontends.torch.nodes import called, unsupported
 from ftuner.frontends.torch.registry import ATEN, name_of
-from ftuner.frontends.torch.tracing import extents_kept
+from ftuner.frontends.torch.tracing import extents_kept, whole_numbers
 from ftuner.graph.ir import Graph
 
 _LOG = logging.getLogger(__name__)
@@ -233,6 +233,9 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
 def decomposed(exported: ExportedProgram) -> ExportedProgram:
     """A program whose operators have importers, as far as torch can decompose the others. It is
     functional: nothing is updated in place."""
-    with extents_kept():
+    written = exported.graph_signature.buffers_to_mutate.values()
+    stored = {**exported.state_dict, **exported.constants}
+    numbers = whole_numbers({k: x for k, x in stored.items() if k not in written})
+    with extents_kept([*numbers.values()]):
         found: ExportedProgram = exported.run_decompositions(decompositions())
     return found

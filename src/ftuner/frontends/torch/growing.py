@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from ftuner.errors import ExportError, FTunerError
 from ftuner.frontends.torch.dims import Branch, branches_of, expression_of
-from ftuner.frontends.torch.tracing import extents_kept
+from ftuner.frontends.torch.tracing import extents_kept, whole_numbers
 
 _LOG = logging.getLogger(__name__)
 
@@ -164,16 +164,22 @@ def _grown(
 
 
 def _traced(
-    module: nn.Module, name: str, tensors: Sequence[torch.Tensor], shapes: Sequence[Shape]
-) -> ExportedProgram:
-    """What `torch.export` makes. Raises as `traced`."""
+    module: nn.Module, name: str, tensors: Sequence[torch.Tensor], shapes: Sequence[Shape],
+    changing: Collection[str] = (),
+) -> ExportedProgram:  # fmt: skip
+    """What `torch.export` makes. Buffers of one integer are constants, but those that are
+    `changing`. Raises as `traced`."""
+    buffers = {k: x for k, x in module.named_buffers() if k not in changing}
+    numbers = whole_numbers(buffers)
     try:
-        with torch.no_grad(), extents_kept(), warnings.catch_warnings():
+        with torch.no_grad(), extents_kept([*numbers.values()]), warnings.catch_warnings():
             # A recurrent layer has its weights in an attribute, too.
             warnings.filterwarnings("ignore", "The tensor attribute", UserWarning)
-            return torch.export.export(
+            found = torch.export.export(
                 module, tuple(tensors), dynamic_shapes=(tuple(shapes),), strict=False
             )
+        written = numbers.keys() & found.graph_signature.buffers_to_mutate.values()
+        return _traced(module, name, tensors, shapes, written) if written else found
     except FTunerError:
         raise
     except Exception as error:  # The module, and torch, raise anything.

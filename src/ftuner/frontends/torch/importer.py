@@ -254,6 +254,8 @@ class _Importer:
             whole, index = node.args
             return self._argument(whole)[index]
         if called(node) in NUMBERS:
+            if not node.users:
+                return None  # What it gives was known while tracing.
             if not isinstance(given, torch.SymInt) or not self.extents.knows(given):
                 self._number(node, self._argument(node.args[0]))
                 return self.values[node]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ftuner.core.dtype import BOOL, INT64, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
@@ -66,6 +66,35 @@ def _log1p(x: Value) -> Value:
     exact = u - 1
     factor = where(isinf(u), 1, x / where(equal(exact, 0), 1, exact))
     return where(equal(exact, 0), x, log(u) * factor)
+
+
+@aten("erfinv")
+def _inverse_erf(y: Value) -> Value:
+    """Quotients of polynomials near 0 and near 1, with four digits, and two steps of Newton's
+    method, as PyTorch has it."""
+    y = floating(y)
+    square, tail = y * y, sqrt(-log((1 - abs(y)) * 0.5))
+    near = y * _polynomial(_NEAR_0, square) / _polynomial(_BELOW_0, square)
+    far = _polynomial(_NEAR_1, tail) / _polynomial(_BELOW_1, tail)
+    x = where(abs(y) <= 0.7, near, where(y < 0, -far, far))
+    for _ in range(2):
+        x = x - (apply("erf", x) - y) / (apply("exp", -x * x) * (2 / math.sqrt(math.pi)))
+    return where(equal(abs(y), 1), y * math.inf, x)
+
+
+def _polynomial(coefficients: Sequence[float], x: Value) -> Value:
+    """Of the highest power first."""
+    first, *rest = coefficients
+    found = x * first + rest[0]
+    for c in rest[1:]:
+        found = found * x + c
+    return found
+
+
+_NEAR_0 = -0.140543331, 0.914624893, -1.645349621, 0.886226899
+_BELOW_0 = 0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0
+_NEAR_1 = 1.641345311, 3.429567803, -1.624906493, -1.970840454
+_BELOW_1 = 1.637067800, 3.543889200, 1.0
 
 
 @aten("isfinite")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from torch._prims_common import infer_size, is_contiguous_or_false, make_contigu
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils.weak import WeakIdKeyDictionary
 
 Tensors = tuple[torch.Tensor, ...]
 _check: Any = torch._check
@@ -30,9 +32,18 @@ def _outputs(
     return x.new_empty((*x.shape[:2], hidden)), *(torch.empty_like(s) for s in states)
 
 
+def whole_numbers(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Those of a module's tensors that hold one integer, as strides and paddings."""
+    return {
+        name: x for name, x in tensors.items()
+        if isinstance(x, torch.Tensor) and not x.dim() and x.dtype == torch.int64 and not x.is_meta
+    }  # fmt: skip
+
+
 @contextmanager
-def extents_kept() -> Iterator[None]:
-    """Have `torch.export` keep extents of any number where it loses them, meanwhile.
+def extents_kept(constants: Sequence[torch.Tensor] = ()) -> Iterator[None]:
+    """Have `torch.export` keep extents of any number where it loses them, meanwhile. `constants`:
+    tensors of one integer, which it takes for unknown, too.
 
     - It finds the shapes of what a composite operator gives by running its parts on fake tensors.
       Those of recurrent layers are as many as there are steps, which makes their number a constant.
@@ -45,18 +56,21 @@ def extents_kept() -> Iterator[None]:
     layers: dict[Any, Callable[..., Tensors]] = dict.fromkeys(recurrent, _outputs)
     before = {op: dict(op.py_kernels) for op in layers}
     decomposed = {op: decomposition_table[op] for op in layers if op in decomposition_table}
-    dispatch = FakeTensorMode.dispatch
+    dispatch, faked = FakeTensorMode.dispatch, FakeTensorMode.from_tensor
+    noting = _Noting(constants)
     shapes_of = fake_impls.op_implementations_dict
     views = {op: shapes_of[op] for op in (aten.view.default, aten._unsafe_view.default)}
     try:
         decomposition_table.update(layers)
         for op, shapes in layers.items():
             _replace(op, dict.fromkeys([*before[op], _COMPOSITE], shapes))
-        FakeTensorMode.dispatch = _dispatched(dispatch)  # type: ignore[method-assign]
+        FakeTensorMode.dispatch = noting.dispatched(dispatch)  # type: ignore[method-assign]
+        FakeTensorMode.from_tensor = noting.faked(faked)  # type: ignore[method-assign]
         shapes_of.update({op: _view(whole) for op, whole in views.items()})
         yield
     finally:
         FakeTensorMode.dispatch = dispatch  # type: ignore[method-assign]
+        FakeTensorMode.from_tensor = faked  # type: ignore[method-assign]
         shapes_of.update(views)
         for op, kernels in before.items():
             del decomposition_table[op]
@@ -93,42 +107,104 @@ def _quotient(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     return x // y if exact else None
 
 
+_ATEN = torch.ops.aten
 _NUMBERS: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.scalar_tensor.default: lambda x: x,
-    torch.ops.aten._to_copy.default: lambda x: x,
-    torch.ops.aten.add.Tensor: lambda x, y, alpha=1: x + y * alpha,
-    torch.ops.aten.sub.Tensor: lambda x, y, alpha=1: x - y * alpha,
-    torch.ops.aten.rsub.Scalar: lambda x, y, alpha=1: y - x * alpha,
-    torch.ops.aten.mul.Tensor: lambda x, y: x * y,
-    torch.ops.aten.div.Tensor_mode: _quotient,
-    torch.ops.aten.floor_divide.default: lambda x, y: _quotient(x, y, rounding_mode="floor"),
-    torch.ops.aten.minimum.default: torch.sym_min,
-    torch.ops.aten.maximum.default: torch.sym_max,
+    **dict.fromkeys((_ATEN.scalar_tensor.default, _ATEN._to_copy.default), lambda x: x),
+    _ATEN.add.Tensor: lambda x, y, alpha=1: x + y * alpha,
+    _ATEN.sub.Tensor: lambda x, y, alpha=1: x - y * alpha,
+    _ATEN.rsub.Scalar: lambda x, y, alpha=1: y - x * alpha,
+    _ATEN.mul.Tensor: lambda x, y: x * y,
+    _ATEN.div.Tensor: lambda x, y: x / y if statically_known_true(y > 0) else None,
+    _ATEN.div.Tensor_mode: _quotient,
+    _ATEN.floor_divide.default: lambda x, y: _quotient(x, y, rounding_mode="floor"),
+    _ATEN.ceil.default: math.ceil,
+    _ATEN.minimum.default: torch.sym_min,
+    _ATEN.maximum.default: torch.sym_max,
 }
-"""What operators on tensors without axes make of the integers in them."""
+"""What operators on tensors without axes make of the numbers in them."""
+_NUMBERS |= {
+    getattr(getattr(_ATEN, name), overload): getattr(operator, name)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne")
+    for overload in ("Scalar", "Tensor")
+}
+_TRUTH = _ATEN.ne.Scalar
+"""The operator by which torch asks whether a tensor is true."""
+_NUMBERS[_TRUTH] = lambda x, y: x if isinstance(x, torch.SymBool) and y == 0 else x != y
 _STORAGE = ("dtype", "device", "layout", "pin_memory", "non_blocking", "memory_format")
+_NUMERIC = (int, torch.SymInt, torch.SymFloat)
+_KINDS: Mapping[torch.dtype, tuple[type, ...]] = {
+    torch.int64: (int, torch.SymInt), torch.bool: (bool, torch.SymBool),
+    **dict.fromkeys((torch.float32, torch.float64), _NUMERIC),
+}  # fmt: skip
+"""The kinds of numbers that are noted of tensors, by their dtype. Constants of other floats are
+rounded."""
 
 
-def _dispatched(dispatch: Callable[..., Any]) -> Callable[..., Any]:
-    """`FakeTensorMode.dispatch`, which notes of results without axes the integer that is in
-    them."""
+class _Noting:
+    """What fake tensors without axes hold, as far as it is known."""
 
-    def noting(
-        mode: FakeTensorMode, op: Any, types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        found = dispatch(mode, op, types, args, kwargs)
-        number = _NUMBERS.get(op)
-        if (
-            number is not None
-            and isinstance(found, FakeTensor)
-            and not found.dim()
-            and found.dtype == torch.int64
-        ):
-            numbers = [x.item_memo if isinstance(x, FakeTensor) else x for x in args]
-            named = {k: x for k, x in (kwargs or {}).items() if k not in _STORAGE}
-            if all(isinstance(x, (int, torch.SymInt)) for x in numbers):
-                found.item_memo = number(*numbers, **named)
-        return found
+    def __init__(self, constants: Sequence[torch.Tensor]) -> None:
+        self.constants = {id(x): int(x) for x in constants}
+        self.numbers: Any = WeakIdKeyDictionary()
+        """The number of a tensor, and the tensor's version then."""
 
-    return noting
+    def faked(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """`FakeTensorMode.from_tensor`, which notes constants."""
+
+        def from_tensor(mode: FakeTensorMode, tensor: torch.Tensor, **named: Any) -> Any:
+            found = otherwise(mode, tensor, **named)
+            if id(tensor) in self.constants:
+                self._note(found, self.constants[id(tensor)])
+            return found
+
+        return from_tensor
+
+    def dispatched(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        """`FakeTensorMode.dispatch`, which notes of results without axes the number that is in
+        them."""
+
+        def dispatch(
+            mode: FakeTensorMode, op: Any, types: Sequence[type], args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:  # fmt: skip
+            if op is _ATEN._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+                self._remind(args[0])
+            found = otherwise(mode, op, types, args, kwargs)
+            number = _NUMBERS.get(op)
+            if number is not None and isinstance(found, FakeTensor) and not found.dim():
+                numbers = [self._known(x) for x in args]
+                named = {k: x for k, x in (kwargs or {}).items() if k not in _STORAGE}
+                if all(isinstance(x, _NUMERIC) for x in numbers) or (
+                    op is _TRUTH and isinstance(numbers[0], torch.SymBool) and numbers[1] == 0
+                ):
+                    self._note(found, number(*numbers, **named))
+            return found
+
+        return dispatch
+
+    def _note(self, x: FakeTensor, number: Any) -> None:
+        if isinstance(number, _KINDS.get(x.dtype, ())):
+            self.numbers[x] = number, _version(x)
+
+    def _known(self, x: Any) -> Any:
+        if not isinstance(x, FakeTensor):
+            return x
+        number, version = self.numbers.get(x, (x.item_memo, None))
+        return number if version in (None, _version(x)) else None
+
+    def _remind(self, x: FakeTensor) -> None:
+        """Have torch read the number of a tensor."""
+        known = self._known(x)
+        if isinstance(known, torch.SymBool):
+            known = decided(known)
+        if isinstance(known, (int, torch.SymInt)) and not x.dtype.is_floating_point:
+            x.item_memo = known
+
+
+def _version(x: torch.Tensor) -> int | None:
+    return None if x.is_inference() else x._version
+
+
+def decided(condition: torch.SymBool) -> bool:
+    """The side of a branch that a module takes on a tensor made of extents."""
+    return bool(condition)
