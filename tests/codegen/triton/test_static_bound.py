@@ -150,6 +150,7 @@ def test_attention(chip: str, depth: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.each_value
 @pytest.mark.parametrize("alignment", [16, 8, 4, 2])
 @pytest.mark.parametrize("multiply", ["bfloat16", "float16", "tf32", "float32"])
 @pytest.mark.parametrize("chip", ["a100-sxm-80gb", "h200", "b200"])

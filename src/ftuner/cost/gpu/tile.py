@@ -260,8 +260,8 @@ def shared_bytes(
     alignment: int = ALIGNMENT_BYTES,
 ) -> int:  # fmt: skip
     """Returns the shared memory of a block."""
-    loads, slicing = loads_of(hardware, multiply, alignment), hardware.tuning.slicing
-    architecture = hardware.architecture
+    loads = loads_of(hardware, multiply, alignment == ALIGNMENT_BYTES)
+    slicing, architecture = hardware.tuning.slicing, hardware.architecture
     return _shared_bytes(tile, dtype, multiply, alignment, loads, slicing, architecture)
 
 
