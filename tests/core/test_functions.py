@@ -56,6 +56,7 @@ def test_names_are_not_taken_again(name: str) -> None:
         ("cbrt", {"composition": None}, "expected a composition, or emitters"),
         ("cbrt", {"composition": None, "llvm": "mine"}, "expected a composition, or emitters"),
         ("cbrt", {"llvm": "mine", "triton": "mine"}, "expected a composition, or emitters"),
+        ("cbrt", {"reference": "cbrt"}, "expected a function as its reference"),
     ],
 )
 def test_rows_that_cannot_be_compiled(name: str, changes: dict[str, Any], message: str) -> None:

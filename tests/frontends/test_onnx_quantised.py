@@ -95,6 +95,24 @@ def test_conv_integer(shape: Any, attributes: Any, fixed: Sequence[int]) -> None
     agrees("ConvInteger", [X, levels(*shape)], [i for i in fixed if i < 2], **attributes)
 
 
+@pytest.mark.parametrize(
+    ("channels", "shape", "attributes"),
+    [
+        (1, (8, 1, 3, 3), {"pads": [1, 1, 1, 1]}),
+        (64, (1, 64, 3, 3), {}),
+        (512, (16, 512, 3, 3), {}),
+        (64, (16, 64, 4, 4), {"strides": [2, 2]}),
+        (64, (64, 16, 3, 3), {"group": 4}),
+    ],
+    ids=str,
+)
+def test_sums_of_integers_are_exact(channels: int, shape: Any, attributes: Any) -> None:
+    """By Winograd's products, whose fractions are not, they would be cut to a smaller integer."""
+    x = levels(1, channels, 32, 34)
+    agrees("ConvInteger", [x, levels(*shape)], [1], **attributes)
+    agrees("ConvInteger", [x, levels(*shape, dtype="int8")], [1], **attributes)
+
+
 @pytest.mark.each_value
 @pytest.mark.parametrize("w_dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("per_channel", [False, True])

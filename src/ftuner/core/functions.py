@@ -238,6 +238,8 @@ def register(name: str, row: ScalarFunction) -> None:
         raise ConfigurationError(f"scalar function {name!r}: expected an identifier as its name")
     if row.arity not in (1, 2) or row.kinds != FLOATS or row.result != "same":
         raise ConfigurationError(f"scalar function {name!r}: expected one of one or two floats")
+    if not callable(row.reference):
+        raise ConfigurationError(f"scalar function {name!r}: expected a function as its reference")
     made = (row.composition is not None, row.llvm is not None, row.triton is not None)
     if made not in ((True, False, False), (False, True, True)):
         raise ConfigurationError(

@@ -32,7 +32,7 @@ def groups(
             yield [number]
             continue
         group = begun.setdefault(key, [])
-        if taken(group) + size > room:
+        if group and taken(group) + size > room:
             yield from agreeing(group, key)
             group = begun[key] = []
         group.append(number)

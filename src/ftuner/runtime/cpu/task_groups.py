@@ -204,7 +204,7 @@ def _keys(
         parts += [f"v.fine[{dim}]" for dim in alike.fine]
         key = f"({', '.join(parts)})"
         if condition is not None:
-            key = f"({form}, workers) if held[{condition}] else {key}"
+            key = f"({form}, workers, None) if held[{condition}] else {key}"
         keys.append(f"{key}, ")
     return _made("made(v, workers, held)", f"({''.join(keys)})")
 

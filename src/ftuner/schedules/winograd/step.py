@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.expr import Expr
 from ftuner.core.winograd import WINDOW
 from ftuner.graph.buffers import View, row_major
-from ftuner.graph.ir import TensorType
+from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.placement import Runs
 from ftuner.graph.steps import DimText, Step, ViewStep, shape_text
 from ftuner.schedules.convolution.step import ConvolutionStep
@@ -41,6 +43,10 @@ class CommonWinogradStep(ViewStep):
         shapes = (self.x.shape, self.weight.shape[:2], self.out.shape)
         x, window, out = (shape_text(shape, text) for shape in shapes)
         return f"{x} by {window} -> {out}"
+
+
+FEW = 64
+"""Elements of a weight that are looked at first: hardly any other has as many integers."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,15 @@ def rewritten(steps: Sequence[Step], outputs: Sequence[View], runs: Runs) -> Seq
 
 def _may_run(step: ConvolutionStep, kind: str, runs: Runs) -> bool:
     dtype = step.a.layout.dtype
-    return dtype.kind == "float" and runs(kind, dtype)
+    return dtype.kind == "float" and runs(kind, dtype) and not _whole(step.b.buffer.array)
+
+
+def _whole(weight: Array | None) -> bool:
+    """Whether all elements of a weight are integers: sums of integers are exact, as quantised
+    models count on, and Winograd's fractions of them are not."""
+    if weight is None:
+        return False
+    return all(bool((part == np.rint(part)).all()) for part in (weight.flat[:FEW], weight))
 
 
 def preceded(
