@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import inputs_of
+from tests.graph.graphs import B, Maker, S, graph_of, inputs_of
 from tests.runtime.batch_graphs import assert_equal, encoder_of, requests, translator
+from tests.runtime.gpu.test_recurrent import feeds as sequences
+from tests.runtime.gpu.test_recurrent import layer
 
-from ftuner.errors import IndexRangeError, ShapeError
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES
+from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeError
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.ragged import RaggedGraph
+from ftuner.runtime.gpu.step_kind import TiledLaunch
 from ftuner.runtime.model import Model
 
 LENGTHS = [5, 9, 30, 5, 4]
@@ -84,6 +88,65 @@ def test_texts_of_two_lengths(backend: GpuBackend) -> None:
     for own, wanted in zip(model.run_batch(batch, exact=False), alone, strict=True):
         for x, y in zip(own, wanted, strict=True):
             np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)
+
+
+def test_requests_read_aligned_rows_of_outputs(
+    h200: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are compiled for addresses that are multiples of 16 bytes."""
+
+    def made(g: Maker) -> Any:
+        x = g.linear(g.given("x", B, S, 64), 5)
+        return x, g.linear(g.add("softmax", x, axis=1, log=False), 64)
+
+    model = Model(optimised(graph_of(made), halves=False), h200)
+    batch = requests(graph_of(made), [5, 9, 7])
+    alone = [model.run(feeds) for feeds in batch]
+    launched = TiledLaunch.launched
+
+    def checked(self: TiledLaunch, arrays: Any) -> Any:
+        given = [arrays[x] if isinstance(x, int) else x for x in self._buffers]
+        assert not any(x.data_ptr() % ALIGNMENT_BYTES for x in given)
+        return launched(self, arrays)
+
+    monkeypatch.setattr(TiledLaunch, "launched", checked)
+    assert_equal(model.run_batch(batch), alone)
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU"])
+def test_recurrent_layers(op: str, h200: GpuBackend) -> None:
+    model = Model(optimised(layer(op, 17)), h200)
+    batch = [sequences(steps, rows) for steps, rows in ((3, 2), (4, 2), (5, 1))]
+    alone = [model.run(own) for own in batch]
+    assert model.rows_together
+    assert_equal(model.run_batch(batch), alone)
+
+
+def test_an_error_after_a_bad_index(encoder: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches before it have noted the index, of which later runs do not hear."""
+    good, bad, *_ = requests(encoder_of(1, 64), [5, 7])
+    bad = {**bad, "at": bad["at"] + 100}
+    run = RaggedGraph._together
+
+    def failing(self: RaggedGraph, *arguments: Any) -> Any:
+        run(self, *arguments)
+        raise InputError("made up")
+
+    monkeypatch.setattr(RaggedGraph, "_together", failing)
+    with pytest.raises(IndexRangeError, match="request 1: "):
+        encoder.run_batch([good, bad, good], exact=False)
+
+
+def test_a_batch_without_memory_for_all_runs_one_by_one(
+    encoder: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> Any:
+        raise AllocationError("made up")
+
+    monkeypatch.setattr(RaggedGraph, "_together", failing)
+    batch = requests(encoder_of(1, 64), [5, 7])
+    alone = [encoder.run(feeds) for feeds in batch]
+    assert_equal(encoder.run_batch(batch, exact=False), alone)
 
 
 def test_empty_requests_run_alone(encoder: Model) -> None:

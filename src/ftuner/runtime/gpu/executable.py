@@ -7,11 +7,11 @@ may launch. Binding extents evaluates dims, plans, and makes a list of launches.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import combinations, islice, product
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -64,6 +64,7 @@ MAX_REHEARSALS = 162
 """Sets of extents that are tried: all for up to four symbols, and for five those in which at most
 two differ from the others."""
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class CompiledGraph(Executable):
@@ -203,10 +204,19 @@ class CompiledGraph(Executable):
             if is_capturing(self._session.device):
                 return self._bind(_shapes(arrays)).run(arrays)
             self._follow()
-            outputs = self._launched(arrays)
-            if self._checks:
-                _raise_status(self._status, self._checks)
-        return outputs
+            return self._checked(partial(self._launched, arrays))
+
+    def _checked(self, launch: Callable[[], T]) -> T:
+        """Returns what `launch` does, which is all that writes to status words meanwhile."""
+        try:
+            found = launch()
+        except BaseException:
+            # Launches before the error may have found an index, of which no later run is to hear.
+            self._status.zero_()
+            raise
+        if self._checks:
+            _raise_status(self._status, self._checks)
+        return found
 
     def _launched(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         program = self._program(_shapes(arrays))
@@ -251,10 +261,7 @@ class CompiledGraph(Executable):
             return super().run_batch(batch, exact)
         with self._lock:
             self._follow()
-            outputs = found.run(batch, exact, self._launched)
-            if self._checks:
-                _raise_status(self._status, self._checks)
-        return outputs
+            return self._checked(partial(found.run, batch, exact, self._launched))
 
     def _follow(self) -> None:
         """Makes the current stream wait for that of the previous run, which used the arena."""

@@ -19,7 +19,7 @@ from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dim import symbols_of
 from ftuner.core.evaluation import compiled
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
-from ftuner.errors import ShapeError
+from ftuner.errors import AllocationError, ShapeError
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.ragged import RaggedSteps, Rows, Turn, divide
 from ftuner.graph.steps import Lowered
@@ -93,6 +93,12 @@ class _Program:
             MAX_LAUNCHES, size=lambda bound: max(len(bound.launches), 1)
         )
 
+    def place(self, buffer: Buffer) -> int:
+        """The number of a buffer among what launches are given."""
+        if buffer.kind == "input":
+            return buffer.number
+        return self.inputs + buffer.number if buffer.kind == "output" else self.places[buffer]
+
     def bound(self, symbols: Sequence[int]) -> _Bound:
         key = tuple(symbols)
         found = self._known.get(key)
@@ -114,11 +120,7 @@ class _Program:
         offsets, arena_bytes = first_fit(self._lifetimes, sizes)
 
         def memory(buffer: Buffer) -> Tensor | int:
-            if buffer.is_constant:
-                return setting.constants[buffer]
-            if buffer.kind == "input":
-                return buffer.number
-            return self.inputs + buffer.number if buffer.kind == "output" else self.places[buffer]
+            return setting.constants[buffer] if buffer.is_constant else self.place(buffer)
 
         launches = [step.bind(values, memory, word) for step, word in self._steps]
         return _Bound(launches, offsets, arena_bytes, [*elements.values()])
@@ -182,9 +184,11 @@ class RaggedGraph:
             )
             for kind, (part, rows) in enumerate(zip(division.parts, found.rows, strict=True))
         ]  # fmt: skip
+        accessed = {b for step in others for b in (*step.reads, *step.writes)}
         self._loose = {
-            b for program in self._programs for b, width in program.shared.items()
-            if width * b.dtype.itemsize % ALIGNMENT_BYTES
+            b for program in self._programs
+            for b, width in (*program.shared.items(), *program.outputs.items())
+            if b in accessed and width * b.dtype.itemsize % ALIGNMENT_BYTES
         }  # fmt: skip
         """Buffers whose rows are not aligned, as kernels ask of what they access: a request has a
         copy of its rows."""
@@ -226,9 +230,9 @@ class RaggedGraph:
             own = [[*map(aligned_copy, batch[number])] for number in group]
             try:
                 found = self._together(own, [symbols[n] for n in group], [rows[n] for n in group])
-            except (ShapeError, ZeroDivisionError):
-                # The number of all rows is no extent that the graph can have, or one request's is
-                # none.
+            except (AllocationError, ShapeError, ZeroDivisionError, torch.OutOfMemoryError):
+                # There is no memory for all at once, the number of all rows is no extent that the
+                # graph can have, or one request's is none.
                 found = [alone(batch[number]) for number in group]
             for number, outputs in zip(group, found, strict=True):
                 results[number] = outputs
@@ -270,9 +274,9 @@ class RaggedGraph:
             for b, width in program.outputs.items():
                 whole = allocated((ends[-1] * width,), TORCH_DTYPES[b.dtype.name], device)
                 arrays[inputs + b.number] = whole
-                for own, begin, end in zip(outputs, ends, ends[1:], strict=False):
+                for own, found, begin, end in zip(outputs, pieces, ends, ends[1:], strict=False):
                     piece = whole[begin * width : end * width]
-                    own[b.number] = piece.view(own[b.number].shape)
+                    found[b] = own[b.number] = piece.view(own[b.number].shape)
             placed = program.program.placed(both, memory, arrays)
             wise.append((both, placed))
             for b, width in program.shared.items():
@@ -286,8 +290,7 @@ class RaggedGraph:
             for b in self._kept:
                 found[b] = allocated((elements[b],), TORCH_DTYPES[b.dtype.name], device)
             for b, piece in found.items():
-                at = self._own.places[b]
-                placed[at] = torch.empty_like(piece) if b in self._loose else piece
+                placed[self._own.place(b)] = torch.empty_like(piece) if b in self._loose else piece
             each.append((template, placed, found))
         for turn, copied, written in self._turns:
             if turn.kind is not None:
@@ -295,10 +298,10 @@ class RaggedGraph:
                 continue
             for template, placed, found in each:
                 for b in copied:
-                    placed[self._own.places[b]].copy_(found[b])
+                    placed[self._own.place(b)].copy_(found[b])
                 _launch(template, placed, turn)
                 for b in written:
-                    found[b].copy_(placed[self._own.places[b]])
+                    found[b].copy_(placed[self._own.place(b)])
         return outputs
 
     def _outputs(self, symbols: Sequence[int]) -> list[Tensor]:

@@ -6,6 +6,7 @@ recorded, so that the host's time for launches is paid once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -41,19 +42,19 @@ class BoundRecurrence(Launch):
 
     def __init__(
         self, cell: Cell, hidden: int, kernels: Sequence[Kernel], block: Block,
-        operands: Sequence[BoundOperand], planes: Tensor, status: Tensor | None,
+        operands: Sequence[BoundOperand], planes: Tensor | int, status: Tensor | None,
     ) -> None:  # fmt: skip
         """`kernels`: one for each stage. `operands`: in the order of `_views`. `planes`: at least
-        as many elements as the planes of the cell, and one more of them."""
+        as many elements as the planes of the cell, and one more of them, or the number of an array
+        of the run."""
         self._cell = cell
         self._kernels = kernels
         self._operands = operands
         self._status = status
         self._steps, self._rows, _ = operands[0].shape
-        size = self._rows * hidden
-        count = len(cell.planes) + 1
-        self._planes = planes[: count * size]
-        self._each = self._planes.view(count, self._rows, hidden)
+        self._planes = planes
+        self._each = len(cell.planes) + 1, self._rows, hidden
+        """The number of planes, and their extents."""
         self._programs = -(-self._rows // block.sequences) * -(-hidden // block.hidden)
         self.count = self._steps * len(kernels) + 2 * len(cell.states)
 
@@ -70,7 +71,10 @@ class BoundRecurrence(Launch):
             bad = ((lengths < 0) | (lengths > self._steps)).any().to(status.dtype)
             status.copy_(torch.maximum(status, bad.reshape(status.shape)))
         y, last = next(tensors), list(tensors)
-        states = self._each[: len(cell.states)]
+        planes = arrays[self._planes] if isinstance(self._planes, int) else self._planes
+        planes = planes[: math.prod(self._each)]
+        each = planes.view(self._each)
+        states = each[: len(cell.states)]
         if initial:
             for plane, first in zip(states, initial, strict=True):
                 plane.copy_(first)
@@ -82,10 +86,10 @@ class BoundRecurrence(Launch):
         for step in self._order():
             numbers = step, parity, self._rows, x.stride(1), y.stride(2)
             for kernel in self._kernels:
-                given = x[step], y[step], weight, self._planes, *rest
+                given = x[step], y[step], weight, planes, *rest
                 kernel(self._programs, *given, *numbers)
             parity = 1 - parity if flips else 0
-        found = [self._each[-1] if parity else self._each[0], *states[1:]]
+        found = [each[-1] if parity else each[0], *states[1:]]
         for target, state in zip(last, found, strict=True):
             target.copy_(state.reshape(target.shape))
 
@@ -121,7 +125,6 @@ class CompiledRecurrence(CompiledStep):
         block = block_of(rows)
         kernels = [self.kernels.kernel(source) for source in self.made[block]]
         planes = memory(step.planes)
-        assert isinstance(planes, Tensor)
         return BoundRecurrence(step.cell, step.hidden, kernels, block, operands, planes, status)
 
 
