@@ -22,6 +22,8 @@ from benchmarks.run import RESULTS
 ROOT = Path(__file__).parent.parent
 BEGIN = "<!-- benchmarks:begin (written by python -m benchmarks.report) -->"
 END = "<!-- benchmarks:end -->"
+PAGES = ("docs/performance.md", "docs/batches.md", "README.md")
+"""Those with markers."""
 WRITTEN = "<!-- Written by python -m benchmarks.report. -->"
 
 
@@ -78,12 +80,13 @@ def write_pictures(machines: Sequence[Recorded], folder: Path) -> list[tuple[str
 def write_summaries(
     machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]], root: Path
 ) -> None:
-    """Rewrite what stands between the markers of README.md and of two pages of docs."""
-    for path, lines in (
-        (root / "docs" / "performance.md", report_summary.performance(machines, pictures)),
-        (root / "docs" / "batches.md", report_batches.speed(machines)),
-        (root / "README.md", report_summary.front(machines)),
-    ):
+    """Rewrite what stands between the markers of `PAGES`."""
+    written = (
+        report_summary.performance(machines, pictures), report_batches.speed(machines),
+        report_summary.front(machines),
+    )  # fmt: skip
+    for page, lines in zip(PAGES, written, strict=True):
+        path = root / page
         path.write_text(replace_between_markers(path.read_text(), lines))
 
 

@@ -170,8 +170,8 @@ def test_a_layer_is_compiled_once_for_all_rows(dry):
 def test_dry_results_are_on_no_page(dry, tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
-    for page in (docs / "performance.md", tmp_path / "README.md"):
-        page.write_text(f"{report.BEGIN}\n{report.END}\n")
+    for page in report.PAGES:
+        (tmp_path / page).write_text(f"{report.BEGIN}\n{report.END}\n")
     report.main(dry.parent, tmp_path)
     assert list((docs / "performance").iterdir()) == []
 

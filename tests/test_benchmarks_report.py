@@ -92,17 +92,13 @@ def test_a_foreign_schema_is_refused(tmp_path):
         results.load(path)
 
 
-PAGES = ("README.md", "docs/performance.md", "docs/batches.md")
-"""Those with markers."""
-
-
 @pytest.fixture
 def root(tmp_path):
     """A repository whose pages have markers, and a page of a machine that is gone."""
     folder = tmp_path / "root"
     (folder / "docs" / "performance").mkdir(parents=True)
     (folder / "docs" / "performance" / "gone.md").write_text("gone")
-    for page in PAGES:
+    for page in report.PAGES:
         text = f"before\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n"
         (folder / page).write_text(text)
     return folder
@@ -124,9 +120,9 @@ def test_report_is_idempotent_and_lists_losses(tmp_path, root):
     report.main(folder, root)
     assert pages(root) == once
     assert set(once) == {
-        *PAGES, "docs/performance/a-b.md", "docs/performance/old-cpu.md", "docs/zoo.md",
+        *report.PAGES, "docs/performance/a-b.md", "docs/performance/old-cpu.md", "docs/zoo.md",
     }  # fmt: skip
-    for page in PAGES:
+    for page in report.PAGES:
         assert once[page].startswith("before\n")
         assert once[page].endswith("\n\nafter\n")
         assert "\nold\n" not in once[page]
