@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.runtime.gpu.backends import interpreted
 from tests.runtime.gpu.test_matmul import DTYPES, random
 
 from ftuner.errors import DTypeError, ExpressionError, OperandError, ShapeError
@@ -50,6 +51,28 @@ def test_a_weight_that_changes_later(h200: GpuBackend) -> None:
     expected = x.double() @ w.double().mT
     w.zero_()
     close(layer(x), expected)
+
+
+@pytest.mark.parametrize("chip", ["h200", "rtx3090"])
+@pytest.mark.parametrize(("out_features", "in_features"), [(24, 36), (25, 40)])
+def test_calls_do_not_compile(chip: str, out_features: int, in_features: int) -> None:
+    """For one row and several, of other strides and at other addresses than contiguous ones."""
+
+    def arrays(rows: int, columns: int) -> list[torch.Tensor]:
+        x = random(rows, columns + 1, dtype=torch.float16)
+        shifted = x.view(-1)[1 : 1 + rows * columns].view(rows, columns)
+        return [x[:, :-1].clone(), shifted, x[:, 1:], x[:, 1:].T.contiguous().T]
+
+    session = interpreted(chip)
+    w = random(out_features, in_features, dtype=torch.float16)
+    layer = Dense(w, residual=True, session=session)
+    kernels = len(session.kernels)
+    for rows in (1, 3):
+        results = arrays(rows, out_features)
+        for x, r, out in zip(arrays(rows, in_features), results, results[::-1], strict=True):
+            expected = x.double() @ w.double().mT + r.double()
+            close(layer(x, r, out=out), expected)
+    assert len(session.kernels) == kernels
 
 
 def test_no_inputs_and_no_outputs(h200: GpuBackend) -> None:

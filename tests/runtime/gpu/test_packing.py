@@ -8,7 +8,7 @@ from tests.runtime.gpu.test_matmul import random
 
 from ftuner.runtime.gpu.arrays import alignment
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.operands import arranged, order_of, packed
+from ftuner.runtime.gpu.operands import alignment_of, arranged, order_of, packed
 
 
 @pytest.mark.parametrize("whole_k", [False, True])
@@ -54,3 +54,24 @@ def test_only_large_products_are_worth_copies(backend: GpuBackend) -> None:
         operands = arranged(a, b, c, {}, None, None)
         found.append(backend.products._worth_copying(operands))
     assert found == [(False, False)] * 2 + [(True, True)] * 2
+
+
+def test_each_operand_is_copied_by_its_own_address(h200: GpuBackend) -> None:
+    def at(rows: int, columns: int, offset: int) -> torch.Tensor:
+        return torch.empty(rows * columns + 8).half()[offset:][: rows * columns].view(rows, columns)
+
+    c = torch.empty(512, 512).half()
+    for offsets in ((1, 0), (0, 1), (1, 1)):
+        a, b = at(512, 2048, offsets[0]), at(2048, 512, offsets[1])
+        found = h200.products._packed(arranged(a, b, c, {}, None, None))
+        assert (found.a is not a, found.b is not b) == tuple(map(bool, offsets))
+        assert (alignment_of(found.a, -1), alignment_of(found.b, -2), found.both) == (16, 16, 16)
+
+
+def test_columns_times_rows_are_copied_by_the_stride_that_kernels_read(h200: GpuBackend) -> None:
+    """With one element of k, rows of B are 2 bytes apart as kernels read it."""
+    m = 16384
+    a, b = (torch.empty(shape, device="meta").half() for shape in ((m, 33), (1, m)))
+    c = torch.empty(m, m, device="meta").half()
+    found = h200.products._packed(arranged(a[:, :1], b, c, {}, None, None))
+    assert (alignment_of(found.a, -1), alignment_of(found.b, -2), found.both) == (16, 16, 16)

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, common_alignment
 from ftuner.errors import ShapeError
 from ftuner.runtime.gpu.arrays import (
     Tensor,
@@ -18,6 +18,7 @@ from ftuner.runtime.gpu.arrays import (
     writable,
 )
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
+from ftuner.runtime.gpu.operands import alignment_of, order_of
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.ops.layer import BIAS, RESIDUAL, Activation, Layer
 
@@ -27,7 +28,9 @@ MAX_CALLS = 256
 
 class Dense(Layer):
     """A layer of tensors on one GPU. The weight is copied once, with rows at multiples of 16 bytes,
-    and tiles read it in place."""
+    and tiles read it in place. Calls do not compile while torch's setting of tf32 stays the same:
+    arrays with other strides or at less aligned addresses than the constructor compiles kernels for
+    are copied."""
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class Dense(Layer):
         device = self._weight.device
         given = as_tensor(x, "x", device)
         shape = self._result_shape(given, residual is not None)
+        count = math.prod(shape[:-1])
         extra = dict(self._operands)
         originals = [given, *extra.values()]
         if residual is not None:
@@ -75,7 +79,7 @@ class Dense(Layer):
             same_dtype(given, added, "residual")
             if tuple(added.shape) != shape:
                 raise ShapeError(f"residual is {tuple(added.shape)}; expected {shape}")
-            extra[RESIDUAL.name] = added.reshape(-1, self.out_features)
+            extra[RESIDUAL.name] = _readable(added.reshape(count, self.out_features))
             originals.append(added)
         if out is None:
             result = torch.empty(shape, dtype=given.dtype, device=device)
@@ -83,12 +87,13 @@ class Dense(Layer):
             result = writable(out, "out", device)
             self._check_out(result, shape)
         if result.numel():
-            rows = given.reshape(math.prod(shape[:-1]), self.in_features)
+            rows = _readable(given.reshape(count, self.in_features))
             others = [rows, *extra.values()]
             target = result
-            if not result.is_contiguous() or any(overlap(result, y) for y in others):
+            in_place = result.is_contiguous() and _has_kernels(result.view(count, -1))
+            if not in_place or any(overlap(result, y) for y in others):
                 target = torch.empty(shape, dtype=given.dtype, device=device)
-            matrix = target.view(-1, self.out_features)
+            matrix = target.view(count, self.out_features)
             weight = self._weight.mT
             launches = self._products.launch(rows, weight, matrix, self.epilogue, extra)
             if target is not result:
@@ -96,6 +101,20 @@ class Dense(Layer):
             elif not copied_bytes(others, originals):
                 self._cache.keep(key, tensors, result, launches)
         return result
+
+
+def _has_kernels(rows: Tensor) -> bool:
+    """Whether `Products.ready` compiles kernels for rows of this alignment."""
+    contiguous = common_alignment(rows.shape[-1] * rows.element_size())
+    by_rows = order_of(rows, -1) == "k"
+    return by_rows and alignment_of(rows, -1) in (contiguous, ALIGNMENT_BYTES)
+
+
+def _readable(rows: Tensor) -> Tensor:
+    """Returns rows that there are kernels for: the given ones, or a copy."""
+    if _has_kernels(rows):
+        return rows
+    return rows.clone(memory_format=torch.contiguous_format)
 
 
 def _with_aligned_rows(weight: Tensor) -> Tensor:

@@ -115,6 +115,14 @@ def _step_bytes(matrix: Tensor, order: Order | None, k_axis: int) -> int:
     return between(matrix, order, k_axis) * matrix.element_size()
 
 
+def alignment_of(matrix: Tensor, k_axis: int) -> int:
+    """Returns the class of alignment that kernels may take a matrix to have, in the order that they
+    read it in."""
+    return common_alignment(
+        alignment([matrix]), _step_bytes(matrix, order_of(matrix, k_axis), k_axis)
+    )
+
+
 def lying(spatial: int, k: int, spatial_stride: int, k_stride: int) -> tuple[Order, int] | None:
     """Returns `order_of` and `between` of a matrix with these extents and strides."""
     if k_stride == 1 or k == 1:
@@ -185,8 +193,8 @@ class ProductOperands(NamedTuple):
     c: Tensor
     given: Mapping[str, Tensor]
     """The operands of the epilogue, by name."""
-    both: int
-    """The common alignment of A and B."""
+    alignments: tuple[int, int]
+    """The alignment of A, with that of its window, and of B."""
     rest: bool
     """Whether C and the epilogue's matrices are aligned to 16 bytes."""
     multiply: Multiply
@@ -194,6 +202,11 @@ class ProductOperands(NamedTuple):
     """The dtype of the epilogue's rows and columns, if not that of the matrices."""
     window: BoundWindow | None
     """The window that A is read through, if it is."""
+
+    @property
+    def both(self) -> int:
+        """The common alignment of A and B."""
+        return common_alignment(*self.alignments)
 
     @property
     def matrices(self) -> list[Tensor]:
@@ -226,10 +239,9 @@ def arranged(
     dtype = matrix_dtype(a, "a")
     vector = next((matrix_dtype(x, name) for name, x in given.items() if x.dim() == 1), dtype)
     vectors = None if vector == dtype else vector
-    steps = [_step_bytes(x, order_of(x, axis), axis) for x, axis in ((a, -1), (b, -2))]
     of_window = ALIGNMENT_BYTES if window is None else window.alignment
-    both = common_alignment(alignment([a, b]), of_window, *steps)
-    return ProductOperands(a, b, c, given, both, rest, multiply_of(dtype, tf32), vectors, window)
+    own = common_alignment(alignment_of(a, -1), of_window), alignment_of(b, -2)
+    return ProductOperands(a, b, c, given, own, rest, multiply_of(dtype, tf32), vectors, window)
 
 
 def packed(x: Tensor, k_axis: int, whole_k: bool) -> Tensor:

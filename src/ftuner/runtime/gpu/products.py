@@ -33,13 +33,13 @@ from ftuner.core.gpu.tile import (
     common_alignment,
 )
 from ftuner.cost.gpu.product import chip_of
+from ftuner.cost.gpu.tile import instruction_of
 from ftuner.errors import ShapeError
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.gpu.arrays import (
     Tensor,
-    alignment,
     allows_tf32,
     copied_bytes,
     matrix_dtype,
@@ -50,6 +50,7 @@ from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kern
 from ftuner.runtime.gpu.operands import (
     BoundWindow,
     ProductOperands,
+    alignment_of,
     arranged,
     batch_axes,
     between,
@@ -117,7 +118,7 @@ class Products:
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
         """By the layout of operands."""
         self._copied: RecentlyUsed[tuple[object, ...], tuple[bool, bool]] = RecentlyUsed(MAX_CALLS)
-        """Whether A, and B, are copied to an aligned pitch, by layout."""
+        """Whether A, and B, are copied to an aligned pitch, by layout and alignment."""
         self._cache = CallCache()
         self._scratch = scratch
         self._written: dict[_Like, dict[ProductKernel, Source]] = {}
@@ -140,16 +141,18 @@ class Products:
         return self._kernels.prepare(list(found), progress)
 
     def ready(self, b: Tensor, epilogue: Expr = ACCUMULATOR) -> None:
-        """Compiles all kernels for products of any number of contiguous rows by a matrix of the
-        layout of `b`."""
+        """Compiles all kernels for products of any number of rows by a matrix of the layout of `b`,
+        where rows of A, and of C and the epilogue's matrices, are aligned as contiguous ones are,
+        or to 16 bytes."""
         dtype = matrix_dtype(b, "b")
         order = order_of(b, -2)
         assert order is not None
-        c_aligned = b.shape[-1] * b.element_size() % ALIGNMENT_BYTES == 0
+        # The pitch of one row is aligned whatever its length is.
+        rest = {True, b.shape[-1] * b.element_size() % ALIGNMENT_BYTES == 0}
         # Rows of A are as long as k.
-        both = common_alignment(alignment([b]), b.shape[-2] * b.element_size())
+        both = common_alignment(alignment_of(b, -2), b.shape[-2] * b.element_size())
         multiply = multiply_of(dtype, allows_tf32())
-        for found in {both, ALIGNMENT_BYTES}:
+        for found, c_aligned in product({both, ALIGNMENT_BYTES}, rest):
             self._prepare(_Like(dtype, multiply, "k", order, found, c_aligned, epilogue))
 
     def wanted(
@@ -214,11 +217,15 @@ class Products:
     def order_of_sums(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
         tf32: bool, window: BoundWindow | None = None,
-    ) -> tuple[ProductKernel, int]:  # fmt: skip
+    ) -> tuple[ProductKernel, int, int] | None:  # fmt: skip
         """Returns what decides the order of the sums of `run` for operands of these layouts, which
-        may have no data: the kernel, and the parts of k."""
-        plan = self._call(arranged(a, b, c, operands, tf32, window), epilogue).plan
-        return plan.kernel, plan.split_k
+        may have no data: the kernel, the parts of k, and k with the zeros that copies have. None if
+        rows of the two bands have different instructions."""
+        found = self._packed(arranged(a, b, c, operands, tf32, window))
+        plan = self._call(found, epilogue).plan
+        kernel, hardware = plan.kernel, self._library(matrix_dtype(a, "a"), found.multiply).hardware
+        used = {instruction_of(hardware, tile, kernel.multiply) for tile in kernel.tiles}
+        return (kernel, plan.split_k, plan.problem.k) if len(used) == 1 else None
 
     @property
     def calls(self) -> Iterator[_Call]:
@@ -254,20 +261,22 @@ class Products:
         if like.alignment == ALIGNMENT_BYTES or operands.window is not None:
             return operands
         a, b = operands.a, operands.b
-        key = ("packed", a.shape, a.stride(), b.shape, b.stride(), operands.both, operands.rest,
-               a.dtype, operands.multiply)  # fmt: skip
+        key = (a.shape, a.stride(), b.shape, b.stride(), operands.c.shape, operands.alignments,
+               operands.rest, a.dtype, operands.multiply)  # fmt: skip
         copied = self._copied.get(key)
         if copied is None:
             copied = self._worth_copying(operands)
             self._copied.add(key, copied)
         if not any(copied):
             return operands
+        kept = zip(operands.alignments, copied, strict=True)
+        assert all(is_copied or own == ALIGNMENT_BYTES for own, is_copied in kept)
         whole_k = not self._described(operands)
         if copied[0]:
             a = packed(a, -1, whole_k)
         if copied[1]:
             b = packed(b, -2, whole_k)
-        return operands._replace(a=a, b=b, both=ALIGNMENT_BYTES)
+        return operands._replace(a=a, b=b, alignments=(ALIGNMENT_BYTES, ALIGNMENT_BYTES))
 
     def _worth_copying(self, operands: ProductOperands) -> tuple[bool, bool]:
         """Returns whether A, and B, are copied: both or those that are not aligned, or none."""
@@ -276,7 +285,8 @@ class Products:
         library = self._library(like.dtype, like.multiply)
         copied = True, True
         if self._described(operands):
-            copied = alignment([a]) < ALIGNMENT_BYTES, alignment([b]) < ALIGNMENT_BYTES
+            of_a, of_b = operands.alignments
+            copied = of_a < ALIGNMENT_BYTES, of_b < ALIGNMENT_BYTES
         chip, planner = chip_of(library.hardware, like.dtype), product_planner_for(library)
         (m, n), k = c.shape[-2:], b.shape[-2]
         problem = ProductProblem(
