@@ -107,7 +107,7 @@ def test_its_table(measured: Path, tmp_path: Path) -> None:
     two = document | {"threads": 2, "cases": document["cases"][1:]}
     results.save(two, folder / "machine" / "speech-silero-vad-t2.json")
     (tmp_path / "docs").mkdir()
-    for page in ("docs/performance.md", "README.md"):
+    for page in report.PAGES:
         (tmp_path / page).write_text(f"{report.BEGIN}\n{report.END}\n")
     report.main(folder, tmp_path)
     text = (tmp_path / "docs" / "performance" / "machine.md").read_text()
