@@ -250,6 +250,12 @@ class ProductTuning(IntakeTuning):
         "more rows take 5 to 10% longer for each, because intermediate results leave the caches, "
         "and fewer 4%",
     )  # fmt: skip
+    rows_joined: int = constant(
+        64, "rows", "Rows from which a request runs alone",
+        f"{_RAPIDS} (MiniLM's three layers): requests of 32 rows take 1/1.0 to 1/1.1 of the time "
+        "together, those of 64 and more 2 to 10% more, because ordering their steps takes longer "
+        "than reading weights once saves",
+    )  # fmt: skip
     results_together: float = constant(
         4.0, "L2", "The largest results of requests that share weights alone, such as pictures, "
         "all together at most",

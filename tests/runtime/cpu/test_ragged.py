@@ -188,13 +188,14 @@ def test_what_lives_at_one_time_has_memory_of_its_own(graph: Graph, widest: CpuB
             assert end <= start or stop <= begin
 
 
-def test_long_requests_run_together(
+def test_long_requests_run_alone(
     model: Model, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = requests(graph, [30, 40, 50, 30])
     alone = Alone(monkeypatch)
-    model.run_batch(batch)
+    model.run_batch(requests(graph, [30, 40, 63, 30]))
     assert alone.count == 0
+    model.run_batch(requests(graph, [30, 64, 40, 200]))
+    assert alone.count == 2
     assert [why for _, why in model.ragged].count("") > 8
 
 

@@ -213,9 +213,10 @@ class RaggedGraph(Keeper):
     ) -> Iterator[list[_Request]]:
         """The requests that run together: if `exact`, with the bits that each has alone. Any other
         request is a group of its own."""
-        hardware, most = self._graph.session.hardware, float(self.room)
+        hardware = self._graph.session.hardware
+        most = float(hardware.tuning.rows_joined)
         if not self._programs:
-            most = min(most, hardware.tuning.result_share_of_l2 * hardware.l2_bytes)
+            most = min(self.room, hardware.tuning.result_share_of_l2 * hardware.l2_bytes)
         requests = []
         for number, arrays in enumerate(batch):
             shapes = tuple([x.shape for x in arrays])
