@@ -21,4 +21,5 @@ def test_texts_that_read_alike_are_counted_not_tried() -> None:
     began = time.process_time()
     symbols = {str(names.named(chr(0x4E00 + i))) for i in range(20_000)}
     assert len(symbols) == 20_000
-    assert time.process_time() - began < 3
+    # Tried one after the other, they would take minutes.
+    assert time.process_time() - began < 30
