@@ -72,6 +72,7 @@ ONLY_ON_CPU = {
 ONLY_ON_GPU = {
     "core.attention": "attention is one kernel; a CPU composes it of product uKernels",
     "planner.grouped": "grouped products are one launch; a CPU plans each product by itself",
+    "runtime.packing": "operands are copied for a call; a CPU packs panels within its kernels",
     "ukernels.cover": "each tile of a GPU is a kernel to compile; a CPU's heights are one family",
 }
 """Modules of a `cpu` or `gpu` folder, by room and file, that the other device has no need of, and

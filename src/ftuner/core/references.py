@@ -197,7 +197,7 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 def truncated_quotient(x: Any, y: Any) -> Any:
-    """Integers: rounded towards zero, as ONNX and C have it; zero where y is."""
+    """Returns quotients; those of integers are rounded towards zero, and zero where y is."""
     x, y = np.asarray(x), np.asarray(y)
     if x.dtype.kind == "f":
         return np.divide(x, y)
@@ -211,30 +211,30 @@ def truncated_quotient(x: Any, y: Any) -> Any:
 
 
 def remainder(x: Any, y: Any) -> Any:
-    """With the sign of y; zero where an integer y is."""
-    y = np.asarray(y)
-    if y.dtype.kind == "f":
-        return np.mod(x, y)
-    safe = np.where(y == 0, 1, y).astype(y.dtype)
-    return np.where(y == 0, 0, np.mod(x, safe)).astype(y.dtype)
+    """Returns the remainder with the sign of y; zero where an integer y is."""
+    return _remainder(np.mod, x, y)
 
 
 def fmod(x: Any, y: Any) -> Any:
-    """With the sign of x; zero where an integer y is."""
+    """Returns the remainder with the sign of x; zero where an integer y is."""
+    return _remainder(np.fmod, x, y)
+
+
+def _remainder(function: Callable[..., Any], x: Any, y: Any) -> Any:
     y = np.asarray(y)
     if y.dtype.kind == "f":
-        return np.fmod(x, y)
+        return function(x, y)
     safe = np.where(y == 0, 1, y).astype(y.dtype)
-    return np.where(y == 0, 0, np.fmod(x, safe)).astype(y.dtype)
+    return np.where(y == 0, 0, function(x, safe)).astype(y.dtype)
 
 
 def sign(x: Any) -> Any:
-    """Zeros keep their sign, which NumPy's lose."""
+    """Returns signs; zeros keep theirs, which NumPy's lose."""
     return np.where(np.equal(x, 0), x, np.sign(x))
 
 
 def power(x: Any, y: Any) -> Any:
-    """Of integers with a negative exponent: rounded towards zero; zero where x is."""
+    """Returns powers; those of integers are rounded towards zero, and zero where x is."""
     x, y = np.asarray(x), np.asarray(y)
     if y.dtype.kind != "i":
         return np.power(x, y)

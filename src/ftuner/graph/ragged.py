@@ -44,6 +44,15 @@ class Rows:
         """The elements of a row of a ragged buffer; None if the buffer is not ragged."""
         return None if buffer.is_constant else self.each(buffer.elements)
 
+    def widths(self, buffers: Iterable[Buffer]) -> dict[Buffer, int]:
+        """Return the elements of a row of each of some ragged buffers."""
+        found = {}
+        for buffer in buffers:
+            width = self.width(buffer)
+            assert width is not None
+            found[buffer] = width
+        return found
+
     def stays(self, buffer: Buffer, offset: Dim, stride: Dim, each: int, others: Loops) -> bool:
         """Whether row r of an access is in row r of a buffer. `stride`: from one index to the next
         along the axis of rows, of which each row has `each`."""

@@ -299,6 +299,10 @@ class ProductTuning:
         32, "registers", "Registers that the model leaves free where threads hold an address for "
         "each load of less than 16 bytes", "fitted on ptxas's reports for sm_80, sm_90 and sm_100",
     )  # fmt: skip
+    fragment_registers: int = constant(
+        24, "registers", "Without matrix units, the fewest that the compiler takes for fragments",
+        _PTXAS,
+    )  # fmt: skip
     preload_divisor: int = constant(
         4, "", "Without matrix units, the compiler loads the fragments of bk over this many steps "
         "before it multiplies", _PTXAS,

@@ -101,8 +101,8 @@ class Batches(ABC):
     @property
     def rows_together(self) -> int:
         """Rows of several requests that `run_batch` runs together at most: tokens, for an encoder.
-        A batch of more rows is no faster. Of requests that share nothing but large weights, as
-        pictures do, the bytes of their largest results. 0 if each request runs alone."""
+        A larger batch is no faster. For requests that share only large weights, such as pictures,
+        it counts the bytes of their largest results. 0 if each request runs alone."""
         return 0 if self._joining is None else self._joining.rows_together
 
     def rows(self, feeds: Mapping[str, object]) -> int:

@@ -8,7 +8,8 @@ from tests.runtime.gpu.test_matmul import random
 
 from ftuner.runtime.gpu.arrays import alignment
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.operands import alignment_of, arranged, order_of, packed
+from ftuner.runtime.gpu.operands import alignment_of, arranged, order_of
+from ftuner.runtime.gpu.packing import packed
 
 
 @pytest.mark.parametrize("whole_k", [False, True])
@@ -34,16 +35,16 @@ def test_products_of_copies(
 ) -> None:
     """Of chips with descriptors, whose rows may be of any length, and without."""
     products = backend.products
-    monkeypatch.setattr(products, "_worth_copying", lambda operands: (True, True))
+    monkeypatch.setattr(products._packing, "worth_copying", lambda *_: (True, True))
     a, b = random(2, 19, 21), random(21, 18, seed=1)
     a, b = (x.mT.contiguous().mT if t else x for x, t in zip((a, b), turned, strict=True))
     c = torch.zeros(2, 19, 18)
     assert products.launch(a, b, c) is None
     torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
-    products._copied.clear()
+    products._packing._copied.clear()
     monkeypatch.undo()
     assert products.launch(a, b, c) is not None
-    products._copied.clear()
+    products._packing._copied.clear()
 
 
 def test_only_large_products_are_worth_copies(backend: GpuBackend) -> None:
@@ -52,7 +53,8 @@ def test_only_large_products_are_worth_copies(backend: GpuBackend) -> None:
         a, b = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((m, k), (k, n)))
         c = torch.empty(m, n, dtype=torch.bfloat16)
         operands = arranged(a, b, c, {}, None, None)
-        found.append(backend.products._worth_copying(operands))
+        copied = backend.products._packed(operands)
+        found.append((copied.a is not a, copied.b is not b))
     assert found == [(False, False)] * 2 + [(True, True)] * 2
 
 

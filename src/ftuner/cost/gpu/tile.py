@@ -17,8 +17,8 @@ Without matrix units each thread multiplies a small tile of its own. Its reads f
 count for each thread, even where threads read the same elements.
 
 What is aligned to less than 16 bytes takes an instruction and an address for each load of its
-alignment (`copies`). Elements of two bytes pass through registers: there is no asynchronous copy of
-them, so that a block loads a stage, waits for it, and multiplies, one after the other.
+alignment (`copies`). Elements of two bytes pass through registers, because asynchronous copies move
+four bytes or more: a block loads a stage, waits for it, and multiplies, one after the other.
 
 Sources: footprints and intensities of tiles from FTuner (arXiv 2407.21418) and Roller (OSDI 2022).
 `wgmma` reads both operands from shared memory at 128 bytes per clock: derived from its latencies by
@@ -48,8 +48,6 @@ from ftuner.hardware.gpu_model import GpuHardware, MatrixInstruction
 
 ADDRESS_REGISTERS = 2
 """Registers for the 64-bit address of each 16 bytes that a thread loads for a stage."""
-LEAST_FRAGMENTS = 24
-"""Registers that ptxas takes for fragments without matrix units, also of small tiles."""
 COPY_BYTES = 16
 """The widest load of one thread."""
 SPECIALISING = ("sm_100",)
@@ -304,7 +302,8 @@ def registers_per_thread(
     if is_vector(instruction):
         down, across = vector_grid(tile, hardware.warp_threads)
         fragment = tile.bm / down + tile.bn / across
-        found += max(fragment * tile.bk / hardware.tuning.preload_divisor, LEAST_FRAGMENTS)
+        tuning = hardware.tuning
+        found += max(fragment * tile.bk / tuning.preload_divisor, tuning.fragment_registers)
     elif multiply == "tf32x3" and instruction.asynchronous:
         # Both parts of a stage.
         found += 2 * (tile.bm + tile.bn) * tile.bk / threads
@@ -391,8 +390,8 @@ def tile_cost(
     hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
     alignment: int = ALIGNMENT_BYTES,
 ) -> TileCost | None:  # fmt: skip
-    """Returns the cost of a tile whose matrices are aligned to so many bytes; None if no
-    instruction fits it or no multiprocessor holds it."""
+    """Returns the cost of a tile whose matrices have an alignment; None if no instruction fits it
+    or no multiprocessor holds it."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return None

@@ -37,7 +37,7 @@ def _waves(
     turn = context.builder.dims([length], ())
     part = (iota(rows, 0, 2) * iota(columns, 1, 2) % turn).cast(FLOAT64)
     angle = part / turn.cast(FLOAT64) * (2 * math.pi)
-    return (cos(angle).cast(dtype), sin(angle).cast(dtype))
+    return cos(angle).cast(dtype), sin(angle).cast(dtype)
 
 
 def _parts(context: Context, x: Value) -> tuple[Value, Value | None]:

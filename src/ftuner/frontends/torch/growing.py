@@ -167,7 +167,7 @@ def _traced(
     module: nn.Module, name: str, tensors: Sequence[torch.Tensor], shapes: Sequence[Shape],
     changing: Collection[str] = (),
 ) -> ExportedProgram:  # fmt: skip
-    """What `torch.export` makes. Buffers of one integer are constants, but those that are
+    """Returns what `torch.export` makes. Buffers of one integer are constants, but those that are
     `changing`. Raises as `traced`."""
     buffers = {k: x for k, x in module.named_buffers() if k not in changing}
     numbers = whole_numbers(buffers)

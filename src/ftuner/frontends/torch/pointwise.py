@@ -83,7 +83,7 @@ def _inverse_erf(y: Value) -> Value:
 
 
 def _polynomial(coefficients: Sequence[float], x: Value) -> Value:
-    """Of the highest power first."""
+    """Returns a polynomial of x, whose coefficients begin with that of the highest power."""
     first, *rest = coefficients
     found = x * first + rest[0]
     for c in rest[1:]:

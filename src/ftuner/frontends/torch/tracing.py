@@ -33,7 +33,7 @@ def _outputs(
 
 
 def whole_numbers(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Those of a module's tensors that hold one integer, as strides and paddings."""
+    """Returns those of a module's tensors that hold one integer, as strides and paddings."""
     return {
         name: x for name, x in tensors.items()
         if isinstance(x, torch.Tensor) and not x.dim() and x.dtype == torch.int64 and not x.is_meta
@@ -141,7 +141,7 @@ rounded."""
 
 
 class _Noting:
-    """What fake tensors without axes hold, as far as it is known."""
+    """Notes the numbers that fake tensors without axes hold, as far as they are known."""
 
     def __init__(self, constants: Sequence[torch.Tensor]) -> None:
         self.constants = {id(x): int(x) for x in constants}

@@ -81,7 +81,7 @@ class Functions(NamedTuple):
     widen: int = 0
     """Widens panels; 0 if none is narrower than A."""
     finish: int = 1
-    """What the last block of k applies: its own epilogue, or a function; see `Context`."""
+    """Says what the last block of k applies: its own epilogue, or a function (`Context`)."""
 
 
 class PlanWriter:

@@ -22,7 +22,6 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.dim import symbols_of
 from ftuner.core.evaluation import compiled
 from ftuner.errors import UnsupportedKernelError
 from ftuner.graph.buffers import Buffer, View
@@ -85,20 +84,14 @@ class _RowProgram:
         binding: Binding,
     ) -> None:  # fmt: skip
         self.part, self.steps, self.writer = part, steps, writer
-        counted, *_ = symbols_of((rows.count,))
-        equal = {name: binding.equal.get(name, name) for name in binding.names}
-        self._total = [equal[name] == equal[counted] for name in binding.names]
-        """For each symbol, whether it counts all rows where the others are one."""
+        self.symbols = binding.counting(rows.count)
+        """Gives values of the symbols for a number of rows."""
         self.shared = np.array([writer.places[buffer] for buffer in part.shared], np.int64)
-        sizes = [_width(rows, b) * b.dtype.itemsize for b in part.shared]
+        sizes = [width * b.dtype.itemsize for b, width in rows.widths(part.shared).items()]
         self.shared_bytes = np.array(sizes, np.int64)
         """Bytes of a row."""
-        self.widths = {b: _width(rows, b) for b in part.outputs}
+        self.widths = rows.widths(part.outputs)
         """Elements of a row."""
-
-    def symbols(self, total: int) -> list[int]:
-        """Values of the symbols for a number of rows."""
-        return [total if counts else 1 for counts in self._total]
 
 
 class RaggedGraph(Keeper):
@@ -366,12 +359,6 @@ class RaggedGraph(Keeper):
         items = np.array([b.dtype.itemsize for b in kept], np.int64)
         sizes = np.array(elements, np.int64).reshape(len(group), len(kept)) * items
         return aligned(sizes + SLACK_BYTES)
-
-
-def _width(rows: Rows, buffer: Buffer) -> int:
-    width = rows.width(buffer)
-    assert width is not None
-    return width
 
 
 def _accessing(compiled: CompiledStep, moved: Mapping[Buffer, Buffer]) -> CompiledStep:

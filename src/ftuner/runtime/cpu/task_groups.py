@@ -16,7 +16,7 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.ranges import EXACT, FINE_BITS, coarse_middle
+from ftuner.core.ranges import coarse_middle, fine_start
 from ftuner.errors import ShapeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
@@ -89,7 +89,7 @@ class TaskGroups:
         self._condition_keys = _keys([(n, x, None) for n, x in enumerate(of_conditions)])
         self._held: RecentlyUsed[Key, bool] = RecentlyUsed(MAX_GROUPS)
         alike = [group.plan_key for group in self._groups] + of_conditions
-        self._fine = _fine_starts({number for x in alike for number in x.fine})
+        self._fine = list({number for x in alike for number in x.fine})
         self._coarse = any(x.coarse for x in alike)
         self._middles: RecentlyUsed[tuple[int, ...], list[int]] = RecentlyUsed(MAX_MIDDLES)
         self._known: RecentlyUsed[Key, BoundGroup] = RecentlyUsed(MAX_GROUPS)
@@ -109,7 +109,7 @@ class TaskGroups:
 
     def rounded(self, symbols: Sequence[int], values: Sequence[int]) -> DimValues:
         """The values of the dims with what decisions for ranges are made for."""
-        fine = self._fine(values)
+        fine = {number: fine_start(values[number]) for number in self._fine}
         if not self._coarse:
             return DimValues(values, fine, (), ())
         middles = tuple(map(coarse_middle, symbols))
@@ -173,22 +173,6 @@ def _bytes(words: Iterable[Iterable[int]]) -> bytes:
     return array("q", chain.from_iterable(words)).tobytes()
 
 
-def _fine_starts(numbers: Iterable[int]) -> Callable[[Sequence[int]], dict[int, int]]:
-    """A function that gives `fine_start` of some of the values of dims, by their numbers. In source
-    code one takes a tenth of a microsecond."""
-    start = f"x >> (n := x.bit_length() - {1 + FINE_BITS}) << n"
-    parts = [f"{n}: x if (x := v[{n}]) < {EXACT} else {start}" for n in numbers]
-    return _made("made(v)", f"{{{', '.join(parts)}}}")
-
-
-def _made(signature: str, value: str) -> Callable[..., Any]:
-    """A function with one expression. The source is made of integers and words of this file."""
-    scope: dict[str, Any] = {}
-    exec(f"def {signature}: return {value}", scope)
-    made: Callable[..., Any] = scope["made"]
-    return made
-
-
 def _keys(
     rows: Sequence[tuple[int, PlanKey, int | None]],
 ) -> Callable[[DimValues, int, Sequence[bool]], tuple[Key, ...]]:
@@ -199,14 +183,20 @@ def _keys(
     keys = []
     for number, (form, alike, condition) in enumerate(rows):
         # The symbols stand for all coarse values of one group, and not of another one.
-        parts = [f"{~number}, v.symbols" if alike.coarse else str(form), "workers"]
+        parts = [f"{~number}, symbols" if alike.coarse else str(form), "workers"]
         parts += [f"v[{dim}]" for dim in alike.exact]
-        parts += [f"v.fine[{dim}]" for dim in alike.fine]
+        parts += [f"f[{dim}]" for dim in alike.fine]
         key = f"({', '.join(parts)})"
         if condition is not None:
             key = f"({form}, workers, None) if held[{condition}] else {key}"
         keys.append(f"{key}, ")
-    return _made("made(v, workers, held)", f"({''.join(keys)})")
+    # The source is made of integers and the fixed words above.
+    scope: dict[str, Any] = {}
+    lines = ["def made(v, workers, held):", " f, symbols = v.fine, v.symbols",
+             f" return ({''.join(keys)})"]  # fmt: skip
+    exec("\n".join(lines), scope)
+    made: Callable[[DimValues, int, Sequence[bool]], tuple[Key, ...]] = scope["made"]
+    return made
 
 
 def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], list[tuple[int, int]]]:

@@ -244,23 +244,6 @@ def arranged(
     return ProductOperands(a, b, c, given, own, rest, multiply_of(dtype, tf32), vectors, window)
 
 
-def packed(x: Tensor, k_axis: int, whole_k: bool) -> Tensor:
-    """Returns a copy of a matrix in its order, whose pitch is a multiple of `ALIGNMENT_BYTES`;
-    `whole_k`: with zeros behind k, up to such a multiple."""
-    along_k = order_of(x, k_axis) == "k"
-    turned = along_k == (k_axis == -2)
-    stored = x.mT if turned else x
-    granule = ALIGNMENT_BYTES // x.element_size()
-    outer, inner = stored.shape[-2:]
-    pitch = -(-inner // granule) * granule
-    rows = -(-outer // granule) * granule if whole_k and not along_k else outer
-    make = x.new_zeros if whole_k else x.new_empty
-    room = make((*stored.shape[:-2], rows, pitch))
-    room[..., :outer, :inner].copy_(stored)
-    found = room if whole_k and along_k else room[..., :inner]
-    return found.mT if turned else found
-
-
 def _zeros(x: Tensor, k_axis: int) -> Tensor:
     """Returns zeros in place of a matrix without k steps, in its order: a sum of zeros needs no
     other kernel."""

@@ -32,7 +32,6 @@ from ftuner.core.gpu.tile import (
     ProductKernel,
     common_alignment,
 )
-from ftuner.cost.gpu.product import chip_of
 from ftuner.cost.gpu.tile import instruction_of
 from ftuner.errors import ShapeError
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
@@ -57,8 +56,8 @@ from ftuner.runtime.gpu.operands import (
     launches,
     moved,
     order_of,
-    packed,
 )
+from ftuner.runtime.gpu.packing import Packing
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.gpu.library import GpuLibrary
@@ -117,8 +116,7 @@ class Products:
         self._library = library
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
         """By the layout of operands."""
-        self._copied: RecentlyUsed[tuple[object, ...], tuple[bool, bool]] = RecentlyUsed(MAX_CALLS)
-        """Whether A, and B, are copied to an aligned pitch, by layout and alignment."""
+        self._packing = Packing(library)
         self._cache = CallCache()
         self._scratch = scratch
         self._written: dict[_Like, dict[ProductKernel, Source]] = {}
@@ -255,61 +253,16 @@ class Products:
         return call
 
     def _packed(self, operands: ProductOperands) -> ProductOperands:
-        """Returns the operands, with copies of aligned pitch where copying and multiplying these
-        takes less time by the estimate."""
+        """Returns the operands, with copies of aligned pitch where these take less time."""
         like = self._like(operands, ACCUMULATOR)
         if like.alignment == ALIGNMENT_BYTES or operands.window is not None:
             return operands
-        a, b = operands.a, operands.b
-        key = (a.shape, a.stride(), b.shape, b.stride(), operands.c.shape, operands.alignments,
-               operands.rest, a.dtype, operands.multiply)  # fmt: skip
-        copied = self._copied.get(key)
-        if copied is None:
-            copied = self._worth_copying(operands)
-            self._copied.add(key, copied)
-        if not any(copied):
-            return operands
-        kept = zip(operands.alignments, copied, strict=True)
-        assert all(is_copied or own == ALIGNMENT_BYTES for own, is_copied in kept)
-        whole_k = not self._described(operands)
-        if copied[0]:
-            a = packed(a, -1, whole_k)
-        if copied[1]:
-            b = packed(b, -2, whole_k)
-        return operands._replace(a=a, b=b, alignments=(ALIGNMENT_BYTES, ALIGNMENT_BYTES))
-
-    def _worth_copying(self, operands: ProductOperands) -> tuple[bool, bool]:
-        """Returns whether A, and B, are copied: both or those that are not aligned, or none."""
-        a, b, c = operands.a, operands.b, operands.c
-        like = self._like(operands, ACCUMULATOR)
-        library = self._library(like.dtype, like.multiply)
-        copied = True, True
-        if self._described(operands):
-            of_a, of_b = operands.alignments
-            copied = of_a < ALIGNMENT_BYTES, of_b < ALIGNMENT_BYTES
-        chip, planner = chip_of(library.hardware, like.dtype), product_planner_for(library)
-        (m, n), k = c.shape[-2:], b.shape[-2]
+        c = operands.c
+        (m, n), k, batch = c.shape[-2:], operands.b.shape[-2], math.prod(c.shape[:-2])
         problem = ProductProblem(
-            m, n, k, math.prod(c.shape[:-2]), like.a_order, like.b_order, like.alignment,
-            like.c_aligned,
-        )  # fmt: skip
-
-        def seconds(alignment: int) -> float:
-            plan = planner.plan(problem._replace(alignment=alignment))
-            return planner.estimate(plan).seconds
-
-        elements = sum(x.numel() for x, is_copied in zip((a, b), copied, strict=True) if is_copied)
-        # Read and written.
-        copies_s = (
-            2 * elements * chip.itemsize / chip.dram_bytes_per_s + sum(copied) * chip.launch_s
+            m, n, k, batch, like.a_order, like.b_order, like.alignment, like.c_aligned
         )
-        gains = seconds(ALIGNMENT_BYTES) + copies_s < seconds(like.alignment)
-        return copied if gains else (False, False)
-
-    def _described(self, operands: ProductOperands) -> bool:
-        """Whether aligned operands are loaded by descriptors, which need no whole granules of k."""
-        library = self._library(matrix_dtype(operands.a, "a"), operands.multiply)
-        return library.loads(ALIGNMENT_BYTES) == "descriptors"
+        return self._packing(operands, problem)
 
     def _like(self, operands: ProductOperands, epilogue: Expr) -> _Like:
         a = operands.a
@@ -317,7 +270,8 @@ class Products:
         assert a_order is not None
         assert b_order is not None
         window, both = operands.window, operands.both
-        by_descriptors = both == ALIGNMENT_BYTES and self._described(operands)
+        library = self._library(matrix_dtype(a, "a"), operands.multiply)
+        by_descriptors = library.loads(both) == "descriptors"
         if window is None and "k" in (a_order, b_order) and not by_descriptors:
             # Pointers advance along a contiguous k in whole granules.
             both = common_alignment(both, a.shape[-1] * a.element_size())

@@ -16,12 +16,11 @@ from typing import NamedTuple
 import torch
 
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.dim import symbols_of
 from ftuner.core.evaluation import compiled
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.errors import AllocationError, ShapeError
 from ftuner.graph.buffers import Buffer
-from ftuner.graph.ragged import RaggedSteps, Rows, Turn, divide
+from ftuner.graph.ragged import RaggedSteps, Turn, divide
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated
 from ftuner.runtime.gpu.program import Launch, aligned_copy
@@ -145,12 +144,8 @@ class _RowProgram(NamedTuple):
     """Buffers that steps of requests access, with the elements of a row."""
     outputs: Mapping[Buffer, int]
     """The same of outputs that row-wise steps access."""
-    counts: Sequence[bool]
-    """For each symbol, whether it counts all rows where the others are one."""
-
-    def symbols(self, total: int) -> list[int]:
-        """Values of the symbols for a number of rows."""
-        return [total if counts else 1 for counts in self.counts]
+    symbols: Callable[[int], list[int]]
+    """Gives values of the symbols for a number of rows."""
 
 
 class RaggedGraph:
@@ -179,8 +174,8 @@ class RaggedGraph:
         self._programs = [
             _RowProgram(
                 _Program(setting, part.steps, of_kind(kind), setting.evaluate), part.inputs,
-                _widths(rows, part.shared), _widths(rows, part.outputs),
-                _counting(rows, setting.binding),
+                rows.widths(part.shared), rows.widths(part.outputs),
+                setting.binding.counting(rows.count),
             )
             for kind, (part, rows) in enumerate(zip(division.parts, found.rows, strict=True))
         ]  # fmt: skip
@@ -231,8 +226,8 @@ class RaggedGraph:
             try:
                 found = self._together(own, [symbols[n] for n in group], [rows[n] for n in group])
             except (AllocationError, ShapeError, ZeroDivisionError, torch.OutOfMemoryError):
-                # There is no memory for all at once, the number of all rows is no extent that the
-                # graph can have, or one request's is none.
+                # Together they may need too much memory, or more rows than the graph can have.
+                # Where one request is wrong, its own run says so.
                 found = [alone(batch[number]) for number in group]
             for number, outputs in zip(group, found, strict=True):
                 results[number] = outputs
@@ -334,20 +329,3 @@ def _launch(bound: _Bound, arrays: Sequence[Tensor], turn: Turn) -> None:
     for launch in bound.launches[turn.first : turn.first + turn.steps]:
         if launch is not None:
             launch(arrays)
-
-
-def _widths(rows: Rows, buffers: Sequence[Buffer]) -> dict[Buffer, int]:
-    """The elements of a row of each buffer."""
-    found = {}
-    for buffer in buffers:
-        width = rows.width(buffer)
-        assert width is not None
-        found[buffer] = width
-    return found
-
-
-def _counting(rows: Rows, binding: Binding) -> list[bool]:
-    """For each symbol, whether it counts all rows where the others are one."""
-    counted, *_ = symbols_of((rows.count,))
-    equal = {name: binding.equal.get(name, name) for name in binding.names}
-    return [equal[name] == equal[counted] for name in binding.names]

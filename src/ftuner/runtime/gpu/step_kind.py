@@ -24,15 +24,15 @@ from ftuner.runtime.step_kinds import StepKinds
 
 MAX_LAUNCHED = 1 << 20
 """Programs of a launch: those beyond take several tiles each."""
+_NOWHERE = torch.empty(1 << 62, dtype=torch.uint8, device="meta")[1 << 61 :]
+"""Extents that contradict a graph may lead to lower addresses, and still have valid layouts."""
 Places = Callable[[Buffer], Tensor | int]
 """The elements of a buffer, or the number of an array of the run."""
 
 
 def nowhere(buffer: Buffer) -> Tensor:
     """A tensor without data, with addresses relative to an aligned one."""
-    # Extents that contradict the graph may lead to lower addresses, and still have valid layouts.
-    words = torch.empty(1 << 62, dtype=torch.uint8, device="meta")[1 << 61 :]
-    return words.view(TORCH_DTYPES[buffer.dtype.name])
+    return _NOWHERE.view(TORCH_DTYPES[buffer.dtype.name])
 
 
 class BoundOperand(NamedTuple):

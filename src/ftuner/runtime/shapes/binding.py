@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ftuner.core.dim import Dim, Symbolic
+from ftuner.core.dim import Dim, Symbolic, symbols_of
 from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
 from ftuner.core.symbolic import Symbol
 from ftuner.errors import ShapeError
@@ -55,6 +55,14 @@ class Binding:
                     named = dict(zip(self.names, values, strict=True))
                     raise ShapeError(_contradiction(constraint, x, y, named))
         return values
+
+    def counting(self, count: Symbolic) -> Callable[[int], list[int]]:
+        """Returns a function from a value of a dim, which is a product of symbols, to values of all
+        symbols: one of the dim, and those that always equal it, have the value; others are one."""
+        counted, *_ = symbols_of((count,))
+        equal = [self.equal.get(name, name) for name in self.names]
+        chosen = [name == self.equal.get(counted, counted) for name in equal]
+        return lambda value: [value if counts else 1 for counts in chosen]
 
     def _contradicted(self, shapes: Sequence[Sequence[int]]) -> ShapeError:
         """The error for shapes that contradict the inputs' or each other."""

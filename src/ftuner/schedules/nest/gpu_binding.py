@@ -100,7 +100,7 @@ class CompiledNest(CompiledStep):
 
     def order_of_sums(self, values: Sequence[int]) -> Hashable:
         if values[self._reduced] == 1:
-            return "no sums"
+            return ()
         made, is_even = self._best(values)
         parts = self._parts(made, max(values[made.tiles], 1), values[self._reduced])
         return made.schedule, is_even, parts
