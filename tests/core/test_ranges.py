@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.core.ranges import EXACT, FINE_BITS, after_fine, bounds, coarse_middle, fine_start
+from ftuner.core.ranges import (
+    COARSE_BITS,
+    EXACT,
+    FINE_BITS,
+    MANY,
+    after_fine,
+    bounds,
+    coarse_middle,
+    fine_start,
+)
 from ftuner.errors import ShapeError
 
 EXTENTS = st.integers(0, 1 << 50)
@@ -19,7 +28,8 @@ def test_an_extent_is_in_its_fine_range(extent: int) -> None:
     start = fine_start(extent)
     assert start <= extent < after_fine(start)
     assert fine_start(after_fine(start)) == after_fine(start)
-    assert after_fine(start) - start <= max(1, start >> FINE_BITS)
+    bits = FINE_BITS if extent < MANY else COARSE_BITS
+    assert after_fine(start) - start <= max(1, start >> bits)
     assert extent >= EXACT or start == extent
 
 

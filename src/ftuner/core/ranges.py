@@ -16,19 +16,26 @@ FINE_BITS, COARSE_BITS = 3, 1
 """Binary logarithms of the ranges in an octave. Assumed: estimates differ less within a range of an
 eighth of an octave than they err. Coarse ranges are for decisions by several extents at once, which
 halves of an octave keep few."""
+MANY = 1024
+"""From here on fine ranges are as long as coarse ones. Derived: a plan decides tiles, blocks and
+chunks, and this many rows are several of each."""
 
 
 def fine_start(extent: int) -> int:
     """The first extent of a fine range."""
     if extent < EXACT:
         return extent
-    shift = extent.bit_length() - 1 - FINE_BITS
+    shift = _fine_shift(extent)
     return extent >> shift << shift
 
 
 def after_fine(start: int) -> int:
     """The first extent of the next fine range."""
-    return start + 1 if start < EXACT else start + (1 << start.bit_length() - 1 - FINE_BITS)
+    return start + 1 if start < EXACT else start + (1 << _fine_shift(start))
+
+
+def _fine_shift(extent: int) -> int:
+    return extent.bit_length() - 1 - (FINE_BITS if extent < MANY else COARSE_BITS)
 
 
 def coarse_middle(extent: int) -> int:
