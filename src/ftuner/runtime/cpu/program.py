@@ -58,6 +58,8 @@ OBJECTS_BYTES = 600
 MAX_FILLS = 8
 """Combinations of fields that a graph keeps. Derived: it has two, one for single positions, if its
 attentions are alike. One is some 6 KiB for each layer."""
+MANY_ROWS = 1 << 16
+"""Of a product that is not planned ahead. Derived: its run takes a thousand times its plan."""
 
 
 @dataclass
@@ -269,6 +271,8 @@ class ProgramWriter:
         plans = [plan for task in self._tasks if (plan := task.plan_rows) is not None]
         rows = 1
         for _ in range(self._hardware.tuning.plans_ahead // max(len(plans), 1)):
+            if rows > MANY_ROWS:
+                break
             for plan in plans:
                 plan(rows, workers)
             rows = after_fine(rows)
