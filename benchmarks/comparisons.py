@@ -50,7 +50,7 @@ def _of_precisions(document: Document) -> Iterator[Document]:
 
 
 def _of_modules(document: Document) -> Iterator[Document]:
-    """All shapes of all modules that could be measured."""
+    """All shapes of all modules or models that could be measured."""
     cases = [
         _case(f"{found['label']} {case['label']}", case["engines"])
         for found in document["results"]
@@ -61,6 +61,7 @@ def _of_modules(document: Document) -> Iterator[Document]:
 
 FORMS: Mapping[str, Callable[[Document], Iterator[Document]]] = {
     "ragged": _of_batches, "precisions": _of_precisions, "torch-modules": _of_modules,
+    "quantised": _of_modules,
 }  # fmt: skip
 """By kind of document."""
 

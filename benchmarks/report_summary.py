@@ -28,6 +28,8 @@ WORKLOADS = (
     ("batches of sentences of unequal length", "ragged", ()),
     ("dense layers in 8 bits, by rows", "precisions", ("int8-dynamic",)),
     ("dense layers in bfloat16, by rows", "precisions", ("bfloat16",)),
+    ("models in 8 bits, by form and size", "quantised", ("dynamic", "qdq", "qoperator")),
+    ("models in float16, by size", "quantised", ("float16",)),
     ("modules of PyTorch", "torch-modules", ("cold",)),
 )
 """What a row is called, its kind of document, and its sets: all of the kind if none is named."""
