@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from heapq import heapify, heappop, heappush
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -32,6 +32,9 @@ CORE_ISAS = tuple(
     pytest.param(isa, marks=[] if isa == HOST_ISAS[-1] else [pytest.mark.full]) for isa in HOST_ISAS
 )
 """The same as parameters of a test. The core has the widest."""
+THOROUGH = "FTUNER_TESTS_EVERY_COMBINATION"
+"""Variable that child processes see where `--every-combination` is given."""
+T = TypeVar("T")
 GOLDEN = Path(__file__).parent / "golden"
 _TOOLS = Path(__file__).parent.parent / "tools"
 # Child processes find the tools of this tree as this one does (`pythonpath` of pyproject.toml).
@@ -50,7 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--every-combination", action="store_true",
-        help="also run what `each_value` leaves out: combinations without a new pair of values",
+        help="also run what `each_value`, `covering` and `share` leave out: combinations without a "
+        "new pair of values, and what is alike",
     )  # fmt: skip
 
 
@@ -58,6 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Tell of each failure when it happens: a run that is stopped has no summary. Where tests have
     a process for each core, they compile in these: starting others takes a second each."""
+    if config.getoption("every_combination"):
+        os.environ[THOROUGH] = "1"
     if hasattr(config, "workerinput"):
         compilation.worthwhile_processes = lambda *_: 1
     reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -169,6 +175,21 @@ def pairs_of_values(cases: Sequence[frozenset[object]]) -> set[int]:
             chosen.add(number)
             found |= left[number]
     return chosen
+
+
+def covering(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Returns few combinations of a value of each axis that together have every pair of values; all
+    of them where `--every-combination` is given."""
+    cases = [*product(*axes)]
+    places = product(*(range(len(axis)) for axis in axes))
+    kept = pairs_of_values([frozenset(enumerate(place)) for place in places])
+    return [case for number, case in enumerate(cases) if THOROUGH in os.environ or number in kept]
+
+
+def share(items: Sequence[T], one_of: int, first: int = 0) -> Sequence[T]:
+    """Returns every `one_of`th item, from `first` on; all of them where `--every-combination` is
+    given. Tests that take different shares have all items together."""
+    return items if THOROUGH in os.environ else items[first % one_of :: one_of]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

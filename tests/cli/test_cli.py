@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import typer
 from tests.cli.invoking import document, exit_code_of, run
 from typer.testing import CliRunner
 
-import ftuner
 from ftuner.cli.cache import cache
 from ftuner.cli.main import EXIT_USAGE, OneLineErrors
 from ftuner.cli.routing import COMMANDS, add_commands, tool
@@ -23,37 +20,6 @@ from ftuner_tools.measuring import Case, is_right, prepared
 
 MACHINE = "epyc-milan-2"
 SHAPE = ("--m", "77", "--n", "770", "--k", "768", "--hardware", MACHINE)
-
-
-def test_version_and_help() -> None:
-    assert run("--version").stdout.strip() == f"ftuner {ftuner.__version__}"
-    for command in (
-        (),
-        ("hardware",),
-        ("tune", "--no-calibration"),
-        ("explain", "gemm"),
-        ("explain", "model"),
-        ("bench", "bmm"),
-        ("bench", "model"),
-        ("run",),
-        ("save",),
-        ("quantize",),
-        ("compare",),
-        ("demo",),
-        ("report",),
-        ("cache",),
-        ("doctor",),
-    ):
-        result = run(*command, "--help")
-        assert result.exit_code == 0
-        assert "Usage" in result.stdout
-
-
-def test_help_needs_neither_compiler_nor_plots() -> None:
-    code = "import sys, ftuner.cli.main; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert not loaded & {"llvmlite", "matplotlib", "torch", "onnx", "onnxruntime", "openvino"}
 
 
 def test_hardware_recorded() -> None:

@@ -19,9 +19,10 @@ from ftuner.cli.main import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE
 FTUNER = (sys.executable, "-m", "ftuner")
 HEAVY = {"numpy", "llvmlite", "matplotlib", "torch", "triton", "onnx", "onnxruntime", "openvino"}
 COMMANDS = (
-    (), ("tune",), ("doctor",), ("hardware",), ("cache",), ("report",), ("explain",),
-    ("explain", "gemm"), ("explain", "model"), ("bench",), ("bench", "gemm"), ("bench", "bmm"),
-    ("bench", "model"), ("run",), ("quantize",), ("compare",), ("demo",),
+    (), ("tune",), ("tune", "--no-calibration"), ("doctor",), ("hardware",), ("cache",),
+    ("report",), ("explain",), ("explain", "gemm"), ("explain", "model"), ("bench",),
+    ("bench", "gemm"), ("bench", "bmm"), ("bench", "model"), ("run",), ("save",), ("quantize",),
+    ("compare",), ("demo",),
 )  # fmt: skip
 PLAN = ("explain", "gemm", "77", "768", "768", "--hardware", "epyc-milan-2")
 

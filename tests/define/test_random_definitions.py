@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import share
 from tests.define.random_definitions import (
     random_arrays,
     random_operator,
@@ -13,9 +14,12 @@ from tests.define.random_definitions import (
     scanned_arrays,
 )
 
+ONE_OF = 3
+
 
 def seeds(core: int, count: int) -> list[Any]:
-    return [*range(core), *(pytest.param(s, marks=pytest.mark.full) for s in range(core, count))]
+    more = share(range(core, count), ONE_OF)
+    return [*range(core), *(pytest.param(seed, marks=pytest.mark.full) for seed in more)]
 
 
 @pytest.mark.parametrize("seed", seeds(12, 120))

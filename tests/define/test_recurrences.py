@@ -94,7 +94,7 @@ def chosen(x: Any, last: Any) -> Any:
         before = where(i > 0, h[i - 1, j], 0.0)
         same = (before > 0) == (x[i, j] < 0)
         other = where(same, cast(before, "bool"), before > 0.5)
-        for number in range(9):
+        for number in range(3):
             other = where(other, x[i, j] > number / 4, ~other)
         sign = where(other, 1.0, -1.0)
         return where(same, before - 1, before + 2) / 2 + sign * x[i, j] + last[i, j]

@@ -8,6 +8,7 @@ values decide shapes become constants where the importer says so, or stay inputs
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections import Counter
@@ -20,6 +21,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from tests.conftest import THOROUGH
 
 from ftuner.core.dtype import HALF_DTYPES
 from ftuner.errors import GraphError, UnsupportedOperatorError
@@ -106,8 +108,11 @@ def cases() -> tuple[Case, ...]:
 
 def parameters(every: int = 1, expanded: int = 1) -> list[Any]:
     """Returns cases as parameters of a test: the first one of each operator, and every `every`th
-    after it; of operators written out by others, every `expanded`th. The core has every
-    `CORE_SHARE`th of these; the others are `full`."""
+    after it; of operators written out by others, every `expanded`th; all of them where
+    `--every-combination` is given. The core has every `CORE_SHARE`th of these; the others are
+    `full`."""
+    if THOROUGH in os.environ:
+        every = expanded = 1
     earlier: Counter[str] = Counter()
     found = []
     for case in cases():

@@ -25,7 +25,7 @@ from ftuner.frontends.onnx.importer import SUPPORTED
 from ftuner.frontends.onnx.reading import domain_of, nodes_of
 from ftuner.runtime.reference import run_reference
 
-CASES = parameters()
+CASES = parameters(expanded=3)
 DRAWN = {op for _, op in operators_of("random_numbers")} - {"Dropout"}
 """Operators whose results are random numbers, of which no case can be."""
 OPEN_HEADS = "Attention whose number of heads is a symbol, written out: it repeats heads by a shape"
@@ -96,7 +96,7 @@ def test_by_references(case: Case) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", parameters(every=4, expanded=8))
+@pytest.mark.parametrize("case", parameters(every=8, expanded=24))
 def test_compiled(case: Case) -> None:
     """Compiled code gives what the references give, where these are right. Known extents are
     symbols that are numbers: few cases show that."""
@@ -105,7 +105,7 @@ def test_compiled(case: Case) -> None:
         assert outcome.kind == PASSED, outcome.why
 
 
-@pytest.mark.parametrize("case", parameters(expanded=3))
+@pytest.mark.parametrize("case", parameters(every=2, expanded=6))
 def test_compiled_with_symbols(case: Case) -> None:
     """As it comes, a case is the same graph if none of its inputs has to be a constant."""
     changed = symbolic(case)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from tests.conftest import CORE_ISAS
+from tests.conftest import CORE_ISAS, HOST_ISAS, covering
 from tests.frontends.onnx_models import model_of
 from tests.frontends.recurrent_layers import FUNCTIONS, GATES, OUTPUTS, Layer
 
@@ -66,15 +66,13 @@ def assert_right(layer: Layer, backend: CpuBackend) -> None:
 @pytest.mark.parametrize("isa", CORE_ISAS)
 @pytest.mark.parametrize("op", GATES)
 def test_extents_and_directions(op: str, isa: str, backend_of: Any) -> None:
-    backend = backend_of(isa)
-    for number, (length, batch, width, hidden) in enumerate(EXTENTS):
-        for direction in ("forward", "reverse", "bidirectional"):
-            for given in (("B",), OPTIONAL[op]):
-                layer = Layer(op, length, batch, width, hidden, direction, given)
-                assert_right(layer, backend)
-        # Weights that are known only at run time are packed at each run.
-        apart = replace(layer, constant=False, dtype=("float32", "float64")[number % 2])
-        assert_right(apart, backend)
+    """Weights that are known only at run time are packed at each run."""
+    directions, weights = ("forward", "reverse", "bidirectional"), (True, False)
+    axes = (EXTENTS, directions, (("B",), OPTIONAL[op]), weights, ("float32", "float64"))
+    for on, extents, direction, given, constant, dtype in covering(HOST_ISAS, *axes):
+        if on == isa:
+            layer = Layer(op, *extents, direction, given, constant=constant, dtype=dtype)
+            assert_right(layer, backend_of(isa))
 
 
 @pytest.mark.parametrize("op", GATES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -60,7 +59,7 @@ def judge(payload: tuple[str, Sequence[int]]) -> Verdict:
     name, seeds = payload
     base = BASES[name]() if name in BASES else exported(Path(name))
     verdict = Verdict()
-    folder = Path(tempfile.mkdtemp(prefix="holes-", dir=os.environ.get("FTUNER_CACHE_DIR")))
+    folder = Path(tempfile.mkdtemp(prefix="holes-"))
     path = folder / "model.onnx"
     path.write_bytes(base.model)
     whole = _onnxruntime(path)

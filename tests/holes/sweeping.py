@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.holes.judging import Verdict, judge
 from tests.isolation import Done, Limits, Workers
@@ -12,12 +13,16 @@ LIMITS = Limits(seconds=500, grown_bytes=3 << 30)
 """Of all holes of a base."""
 
 
-def sweep(names: Sequence[str], seeds: Sequence[int], jobs: int) -> Verdict:
-    """What became of the holes of bases."""
+def sweep(
+    names: Sequence[str], seeds: Sequence[int], jobs: int, cache: Path | None = None
+) -> Verdict:
+    """What became of the holes of bases. `cache`: folder of compiled objects; None for one of its
+    own."""
     total = Verdict()
     function = f"{judge.__module__}:{judge.__name__}"
-    with temporary_cache() as variables, Workers(function, jobs, LIMITS, 2, variables) as workers:
-        for number, result in workers.run([(name, list(seeds)) for name in names]):
+    payloads = [(name, list(seeds)) for name in names]
+    with temporary_cache(cache) as found, Workers(function, jobs, LIMITS, 8, found) as workers:
+        for number, result in workers.run(payloads):
             if not isinstance(result, Done):
                 total.findings.append(f"{names[number]}: {result}")
                 continue

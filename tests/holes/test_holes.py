@@ -3,13 +3,15 @@ says, or refused with a named error. `python -m tests.holes` makes more."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.holes.bases import BASES
 from tests.holes.judging import BESIDES, MODEL_HOLES, REFUSED
 from tests.holes.sweeping import sweep
 
 
-def test_no_hole_makes_an_answer_wrong() -> None:
-    found = sweep([*BASES], range(1), jobs=1)
+def test_no_hole_makes_an_answer_wrong(cache_folder: Path) -> None:
+    found = sweep([*BASES], range(1), 1, cache_folder)
     assert not found.findings, "\n".join(found.findings[:20])
     assert {*MODEL_HOLES, *BESIDES} - found.loaded == REFUSED
     assert found.answers > 500

@@ -89,7 +89,7 @@ class Summary:
 
 def run(
     count: int, seed: int, jobs: int = 1, run_share: float = 0.03, folder: Path | None = None,
-    show: Callable[[str], object] = print,
+    show: Callable[[str], object] = print, cache: Path | None = None,
 ) -> Summary:  # fmt: skip
     """Make and check mutants.
 
@@ -97,6 +97,7 @@ def run(
         run_share: of the mutants, those that are compiled and run.
         folder: where mutants with findings are saved; None to save none.
         show: is given lines of text.
+        cache: folder of compiled objects; None for one of its own.
     """
     summary = Summary()
     began = time.monotonic()
@@ -106,7 +107,7 @@ def run(
     def is_run(number: int) -> bool:
         return period > 0 and number % period == 0
 
-    with temporary_cache() as environment:
+    with temporary_cache(cache) as environment:
         for runs, limits in ((False, LOAD_LIMITS), (True, RUN_LIMITS)):
             numbers = [n for n in range(count) if is_run(n) is runs]
             payloads: Iterator[tuple[int, bool]] = ((seed + n, runs) for n in numbers)

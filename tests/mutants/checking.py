@@ -4,7 +4,6 @@ loaded runs as references and onnxruntime do."""
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -77,9 +76,8 @@ def check(payload: tuple[bytes | int, bool]) -> Outcome:
 
 @cache
 def _folder() -> Path:
-    """Of this process, for a model and the file beside it. It goes with the cache folder of the
-    bench."""
-    folder = Path(tempfile.mkdtemp(prefix="mutants-", dir=os.environ.get("FTUNER_CACHE_DIR")))
+    """Of this process, for a model and the file beside it. The bench removes it."""
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     (folder / BESIDE).write_bytes(np.arange(32, dtype=np.float32).tobytes())
     return folder
 

@@ -16,8 +16,8 @@ from ftuner.graph.passes.pipeline import optimised
 COUNT, SEED, RUN_SHARE = 2500, 0, 0.02
 
 
-def test_mutants() -> None:
-    summary = run(COUNT, SEED, jobs=1, run_share=RUN_SHARE)
+def test_mutants(cache_folder: Path) -> None:
+    summary = run(COUNT, SEED, jobs=1, run_share=RUN_SHARE, cache=cache_folder)
     assert not summary.findings, summary.text()
     assert summary.mutants == COUNT
     assert summary.loaded > COUNT / 20, summary.text()

@@ -163,15 +163,12 @@ def variables(cache: Path) -> dict[str, str]:
 
 @contextmanager
 def temporary_cache(kept: Path | None = None) -> Iterator[dict[str, str]]:
-    """Variables of child processes with a cache of their own, in memory where there is such a
-    folder; or with one that is kept."""
-    if kept is not None:
-        yield variables(kept)
-        return
+    """Variables of child processes with a folder for temporary files, in memory where there is such
+    a folder; and with a cache there, or one that is kept."""
     shared = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
     folder = tempfile.mkdtemp(prefix="ftuner-graphs-", dir=shared)
     try:
-        yield variables(Path(folder))
+        yield {**variables(kept or Path(folder)), "TMPDIR": folder}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.conftest import HOST_ISAS
+from tests.conftest import HOST_ISAS, share
 from tests.tasks.random_schedules import made
 
 import ftuner
 
-FEW, MANY = range(4), range(4, 104)
+FEW, MANY = range(4), share(range(4, 104), 2, 1)
 
 
 @pytest.mark.parametrize(

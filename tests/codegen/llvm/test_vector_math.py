@@ -274,8 +274,8 @@ def test_powers_of_a_softmax(case):
 
 @cache
 def slopes_and_arguments(dtype):
-    """Of swish: slopes that models have and others of its range, arguments down to where the result
-    vanishes."""
+    """Of swish: arguments down to where the result vanishes, slopes that models have and others,
+    and exact results."""
     rng = np.random.default_rng(1)
     count = 20_000 if dtype == "float32" else 2_000
     slopes = np.exp2(rng.uniform(-10.0, 10.0, count)) * rng.choice([-1.0, 1.0], count)
@@ -283,20 +283,22 @@ def slopes_and_arguments(dtype):
     products = rng.uniform(-116.0 if dtype == "float32" else -760.0, 40.0, count)
     products[::3] = rng.uniform(-4.0, 4.0, products[::3].size)
     slopes = slopes.astype(dtype)
-    return (products / slopes).astype(dtype), slopes
+    x = (products / slopes).astype(dtype)
+    with mpmath.workprec(160):
+        pairs = zip(map(mpmath.mpf, x.tolist()), slopes.tolist(), strict=True)
+        exact_ = [gated(a, a * slope) for a, slope in pairs]
+    return x, slopes, exact_
 
 
 @all_cases
 def test_swish_is_within_four_ulp_for_the_slopes_of_models(case):
-    x, slope = slopes_and_arguments(case.dtype)
+    x, slope, wanted = slopes_and_arguments(case.dtype)
     operands = {"acc": x, "y": slope}
     got = run_expression(applied("swish", ACCUMULATOR, Operand("y", "matrix")), case, **operands)
+    ulp = np.spacing(np.abs(np.array(wanted, float).astype(case.dtype))).tolist()
     with mpmath.workprec(160):
-        for result, *at in zip(got.tolist(), x.tolist(), slope.tolist(), strict=True):
-            x_, slope_ = map(mpmath.mpf, at)
-            exact_ = gated(x_, slope_ * x_)
-            ulp = float(np.spacing(np.abs(np.dtype(case.dtype).type(float(exact_)))))
-            assert abs(result - exact_) <= MAX_ULP * ulp, at
+        for result, exact_, unit, *at in zip(got.tolist(), wanted, ulp, x, slope, strict=True):
+            assert abs(result - exact_) <= MAX_ULP * unit, at
 
 
 @all_cases

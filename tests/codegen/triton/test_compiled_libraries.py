@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.codegen.triton.resource_model import disagreements
+from tests.conftest import share
 
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.targets import TARGETS
@@ -17,27 +18,28 @@ pytest.importorskip("triton")
 
 from tests.codegen.triton.compiling import compile_all
 
+LIBRARIES: list[tuple[str, Multiply, int]] = [
+    ("h200", "bfloat16", 0), ("a100-sxm-80gb", "bfloat16", 0), ("h200", "tf32", 0),
+    ("h200", "tf32x3", 0), ("a100-sxm-80gb", "tf32x3", 0), ("b200", "tf32x3", 0),
+    ("b200", "bfloat16", 0), ("mi300x", "bfloat16", 0), ("h200", "bfloat16", 2),
+    ("a100-sxm-80gb", "bfloat16", 3),
+]  # fmt: skip
+"""A chip, how it multiplies, and the axes of a window."""
+ONE_OF = 3
+"""Of a library's kernels, which have and have not split-k in turns."""
 
+
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("chip", "multiply", "window"),
-    [
-        ("h200", "bfloat16", 0),
-        pytest.param("a100-sxm-80gb", "bfloat16", 0, marks=pytest.mark.full),
-        pytest.param("h200", "tf32", 0, marks=pytest.mark.full),
-        pytest.param("h200", "tf32x3", 0, marks=pytest.mark.full),
-        pytest.param("a100-sxm-80gb", "tf32x3", 0, marks=pytest.mark.full),
-        pytest.param("b200", "tf32x3", 0, marks=pytest.mark.full),
-        pytest.param("b200", "bfloat16", 0, marks=pytest.mark.full),
-        pytest.param("mi300x", "bfloat16", 0, marks=pytest.mark.full),
-        pytest.param("h200", "bfloat16", 2, marks=pytest.mark.full),
-        pytest.param("a100-sxm-80gb", "bfloat16", 3, marks=pytest.mark.full),
-    ],
+    "number", range(len(LIBRARIES)), ids=lambda n: "-".join(map(str, LIBRARIES[n]))
 )
-def test_a_library_is_what_its_model_says(chip: str, multiply: Multiply, window: int) -> None:
+def test_a_library_is_what_its_model_says(number: int) -> None:
+    chip, multiply, window = LIBRARIES[number]
     hardware = load_recorded(chip)
     assert isinstance(hardware, GpuHardware)
     dtype = FLOAT32 if multiply.startswith("tf32") else BFLOAT16
     kernels = build_gpu_library(hardware, dtype, multiply).kernels("k", "k", window=window)
+    kernels = share(kernels, ONE_OF, number)
     target = TARGETS[hardware.architecture]
     found = {}
     for kernel, compiled in zip(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.conftest import covering
 
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dim import symbol
@@ -31,16 +32,11 @@ def kernel(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-def test_loads_are_vectors_and_none_wait_for_sums(target: str) -> None:
-    kernels = [
-        kernel(dtype, window, reduction, True)
-        for dtype in (BFLOAT16, FLOAT32)
-        for window in ((3, 3), (7, 7))
-        for reduction in (None, "maximum")
-    ]
-    pairs = [(depthwise_source(k), TARGETS[target]) for k in kernels]
-    for k, compiled in zip(kernels, compile_all(pairs), strict=True):
+def test_loads_are_vectors_and_none_wait_for_sums() -> None:
+    windows, reductions = ((3, 3), (7, 7)), (None, "maximum")
+    cases = covering(("sm_80", "sm_90"), (BFLOAT16, FLOAT32), windows, reductions)
+    pairs = [(depthwise_source(kernel(*case, True)), TARGETS[target]) for target, *case in cases]
+    for case, compiled in zip(cases, compile_all(pairs), strict=True):
         assert compiled.error == ""
         assert compiled.resources is not None
         assert compiled.resources.spilled_bytes == 0
@@ -48,7 +44,7 @@ def test_loads_are_vectors_and_none_wait_for_sums(target: str) -> None:
         assert compiled.resources.shared_bytes == 0
         loads = re.findall(r"ld\.global\S*", compiled.assembly)
         assert loads
-        assert all(".v4" in load for load in loads), k
+        assert all(".v4" in load for load in loads), case
 
 
 def test_blocks_leave_few_lanes_idle() -> None:

@@ -104,7 +104,7 @@ def _filled(operand: Operand, random: np.random.Generator) -> np.ndarray[Any, An
     return random.integers(-4, 5, _extent(operand)).astype(operand.dtype.name)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(applications(), st.data())
 def test_any_layout(application: tuple[Nest, tuple[TensorType, ...]], data: st.DataObject) -> None:
     nest, results = application

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import pytest
+from tests.conftest import covering
 
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
@@ -24,14 +25,17 @@ CELLS = (
 )
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
+STAGES = [(cell, stage) for cell in CELLS for stage in range(len(cell.stages()))]
+CHIPS = ("sm_80", "sm_90", "sm_100", "gfx942")
+CASES = covering(CHIPS, (BFLOAT16, FLOAT32), STAGES, BLOCKS)
+
+
+@pytest.mark.parametrize("target", CHIPS)
 def test_kernels_compile_and_spill_nothing(target: str) -> None:
     kernels = [
         RecurrenceKernel(dtype, cell, stage, 200, block, False, True)
-        for dtype in (BFLOAT16, FLOAT32)
-        for cell in CELLS
-        for stage in range(len(cell.stages()))
-        for block in BLOCKS
+        for chip, dtype, (cell, stage), block in CASES
+        if chip == target
     ]
     pairs = [(recurrence_source(kernel), TARGETS[target]) for kernel in kernels]
     for kernel, compiled in zip(kernels, compile_all(pairs), strict=True):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.conftest import share
 from tests.recorded_gpus import gpu
 
 from ftuner.codegen.triton.product import gemm_source
@@ -122,7 +124,7 @@ def faults(hardware: GpuHardware, case: Case, compiled: Compiled, folder: Path) 
     return [f"{case.name}: {text}" for text in wrong]
 
 
-def assert_bounded(chip: str, cases: list[Case], folder: Path) -> None:
+def assert_bounded(chip: str, cases: Sequence[Case], folder: Path) -> None:
     hardware = gpu(chip)
     target = TARGETS[hardware.architecture]
     results = compile_all([(case.source, target) for case in cases])
@@ -146,7 +148,7 @@ def test_the_main_kernels_of_a_chip(tmp_path: Path) -> None:
 @pytest.mark.parametrize("depth", [64, 128])
 @pytest.mark.parametrize("chip", ["a100-sxm-80gb", "h200", "b200"])
 def test_attention(chip: str, depth: int, tmp_path: Path) -> None:
-    assert_bounded(chip, attention_cases(chip, depth), tmp_path)
+    assert_bounded(chip, share(attention_cases(chip, depth), 2, depth // 64), tmp_path)
 
 
 @pytest.mark.full
@@ -157,7 +159,8 @@ def test_attention(chip: str, depth: int, tmp_path: Path) -> None:
 def test_libraries(chip: str, multiply: Multiply, alignment: int, tmp_path: Path) -> None:
     if alignment < DTYPES.get(multiply, FLOAT32).itemsize:
         pytest.skip("elements are larger")
-    assert_bounded(chip, library_cases(chip, multiply, alignment), tmp_path)
+    cases = library_cases(chip, multiply, alignment)
+    assert_bounded(chip, share(cases, 2, alignment.bit_length()), tmp_path)
 
 
 def _instruction(name: str, rest: str = "", stall: int = 1, **options: Any) -> Instruction:

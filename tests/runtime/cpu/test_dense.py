@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import share
 from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
 
 from ftuner.core.expr import ACTIVATIONS, Operand, clip
@@ -67,7 +68,8 @@ def test_rows_and_tails(backend: CpuBackend, dtype: str, n: int) -> None:
     k = 37
     weight, bias = uniform(1, (n, k), dtype), uniform(2, (n,), dtype)
     layer = Dense(weight, bias, "gelu", session=backend)
-    for rows in (*range(1, 41), 63, 100, 257):
+    # All up to 40, each with some of the columns.
+    for rows in (*share(range(1, 41), 3, COLUMNS.index(n)), 63, 100, 257):
         x = uniform(rows, (rows, k), dtype)
         found = []
         for threads in (1, 2):

@@ -50,7 +50,7 @@ def on_gpu(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize(
-    "case", [p for p in parameters(every=3, expanded=6) if not SLOW.search(p.id)]
+    "case", [p for p in parameters(every=6, expanded=12) if not SLOW.search(p.id)]
 )
 def test_with_symbols(case: Case) -> None:
     """What references give, where these are right; of half precision too."""
