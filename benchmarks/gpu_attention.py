@@ -11,8 +11,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import accumulate, pairwise
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ from benchmarks.gpu_bench import (
 from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
 from benchmarks.gpu_timing import Call
 from ftuner.runtime.gpu.attention import Attention as Operator
+from ftuner.schedules.attention.gpu_binding_launches import Attentions
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -50,11 +51,14 @@ BACKENDS = {
 DRY_BACKENDS = ("torch, FlashAttention",)
 """Those that PyTorch has on a CPU, too."""
 VARLEN = "torch, varlen_attn"
+SPECIALISED = "ftuner, specialised warps"
+"""As planned where the tuning has them, which it has not until a device has run them."""
 LLAMA, BERT = (32, 8, 128), (12, 12, 64)
 """Heads, heads of keys and values, and elements of a head: of Llama 3 8B and of BERT-base."""
 LENGTHS = (1, 7, 33, 77, 128, 197, 333, 512, 777, 1024, 1531, 2048, 3000, 4096, 6001, 8192)
 BATCHES = (1, 8)
 DECODE_LENGTHS = (17, 333, 1024, 3000, 8192)
+SPECIALISED_LENGTHS = (777, 2048, 8192)
 CHUNKS = ((64, 1111), (512, 4096), (300, 8192))
 """Rows that are new, and keys with those from a cache."""
 REQUESTS = (
@@ -63,6 +67,7 @@ REQUESTS = (
 )  # fmt: skip
 CHECKED_ROWS = 16
 CHECKED_LONG, CHECKED_THIN = (2, 4, 2, 333, 777, 64), (1, 8, 2, 3, 5000, 128)
+CHECKED_SPECIALISED = ((8, 32, 8, 777, 1500, 128), (8, 32, 32, 1500, 777, 64))
 CHECKED_ODD, CHECKED_DRY = (3, 2, 2, 70, 133, 37), (2, 4, 2, 5, 19, 8)
 """Batch, heads, heads of keys, rows, keys, elements: many tiles, keys in parts, nothing aligned."""
 
@@ -129,6 +134,9 @@ def attention_cases() -> Iterator[Attention]:
     for lengths in REQUESTS:
         for heads, causal in ((LLAMA, True), (BERT, False)):
             yield Attention("ragged", "bfloat16", *heads, lengths, lengths, causal)
+    for heads, causal in ((LLAMA, True), (LLAMA, False), (BERT, False)):
+        for n in SPECIALISED_LENGTHS:
+            yield Attention("specialised", "bfloat16", *heads, (n,), (n,), causal)
     for multiply in ("float16", "tf32", "float32"):
         for n in (77, 1024):
             yield Attention("lengths", multiply, *BERT, (n,), (n,), False)
@@ -143,6 +151,13 @@ def dry_cases() -> Iterator[Attention]:
     yield Attention("dry", "float16", 2, 1, 16, (5, 17, 1), (5, 17, 1), True)
 
 
+def specialised(bench: Bench) -> Attentions:
+    """Attention as planned with specialised warps."""
+    own, hardware = bench.backend, bench.backend.hardware
+    hardware = replace(hardware, tuning=replace(hardware.tuning, specialised_warpgroups=2))
+    return Attentions(bench.device, own.kernels, own.scratch, hardware)
+
+
 class Operands:
     """Copies of the operands of an attention, and calls of engines on them."""
 
@@ -150,7 +165,6 @@ class Operands:
         self.case, self.count, self._dry = case, 2, bench.dry
         if not bench.dry:
             self.count = case.copies(bench.backend.hardware.l2_bytes)
-        self._attend = Operator(bench.backend.attentions)
         ends = [(0, *accumulate(each)) for each in (case.rows, case.keys)]
         self.offsets = ends
         q_heads, kv_heads, depth, multiply = case.heads, case.kv_heads, case.depth, case.multiply
@@ -165,12 +179,13 @@ class Operands:
         self.q = made(q_heads, case.rows)
         self.k, self.v = made(kv_heads, case.keys), made(kv_heads, case.keys)
 
-    def ours(self) -> list[Call]:
+    def ours(self, attentions: Attentions) -> list[Call]:
+        attend = Operator(attentions)
         options: dict[str, Any] = {"causal": self.case.causal}
         if self.case.ragged:
             options |= {"q_offsets": self.offsets[0], "k_offsets": self.offsets[1]}
         operands = zip(self.q, self.k, self.v, strict=True)
-        return [lambda x=x: self._attend(*x, **options) for x in operands]
+        return [lambda x=x: attend(*x, **options) for x in operands]
 
     def vendor(self) -> dict[str, list[Call]]:
         """By engine. What an engine has no kernel for it refuses when it is called."""
@@ -328,13 +343,22 @@ def checks(bench: Bench, multiplies: Sequence[str]) -> Iterator[tuple[str, Calla
                 label = "x".join(map(str, extents))
                 yield (
                     f"attention, {multiply} {label}{' causal' * causal}, mask: {mask}",
-                    lambda e=extents, m=multiply, c=causal, k=mask: _checked(bench, e, m, c, k),
+                    lambda e=extents, m=multiply, c=causal, k=mask: _checked(
+                        bench, bench.backend.attentions, e, m, c, k
+                    ),
                 )
+    for extents, causal in product(CHECKED_SPECIALISED if not bench.dry else (), (False, True)):
+        label = "x".join(map(str, extents))
+        yield (
+            f"attention, specialised warps, {label}{' causal' * causal}",
+            lambda e=extents, c=causal: _checked(bench, specialised(bench), e, "bfloat16", c, None),
+        )
 
 
 def _checked(
-    bench: Bench, extents: tuple[int, ...], multiply: str, causal: bool, mask: str | None
-) -> float:
+    bench: Bench, attentions: Attentions, extents: tuple[int, ...], multiply: str, causal: bool,
+    mask: str | None,
+) -> float:  # fmt: skip
     batch, heads, kv_heads, rows, keys, depth = extents
     (q,) = bench.copies(1, (batch, heads, rows, depth), multiply)
     k, v = bench.copies(2, (batch, kv_heads, keys, depth), multiply)
@@ -344,7 +368,7 @@ def _checked(
         (given,) = bench.copies(1, shape, multiply)
         given = given > -1.0 if mask == "booleans" else given
     with multiplying(multiply), torch.inference_mode():
-        y = Operator(bench.backend.attentions)(q, k, v, given, causal)
+        y = Operator(attentions)(q, k, v, given, causal)
         spread = None if given is None else given.expand(batch, heads, rows, keys)
         return max(
             error_of(
@@ -358,7 +382,9 @@ def run_case(bench: Bench, case: Attention) -> dict[str, Any]:
     """Check and time one attention; the result as JSON."""
     with multiplying(case.multiply), torch.inference_mode():
         operands = Operands(bench, case)
-        calls = {SUBJECT: operands.ours(), **operands.vendor()}
+        calls = {SUBJECT: operands.ours(bench.backend.attentions), **operands.vendor()}
+        if case.set == "specialised":
+            calls[SPECIALISED] = operands.ours(specialised(bench))
         result = bench.checked(
             calls,
             lambda name, number: operands.error(calls[name][number](), number, name == VENDOR),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tests.codegen.triton.gluon_interpreting import Interpreted
 from tests.gpu_kernels import SUMS_IN_FLIGHT
 from tests.runtime.cpu.attention_cases import expected_of
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -93,7 +94,8 @@ class Launcher:
 
     def __init__(self, kernel: AttentionKernel, l2_heads: int = 2, split_keys: int = 1) -> None:
         self.kernel, self.l2_heads, self.split_keys = kernel, l2_heads, split_keys
-        self.function = load(attention_source(kernel))
+        source = attention_source(kernel)
+        self.function = Interpreted(source) if kernel.tile.specialised else load(source)
         self.arrivals = torch.zeros(0, dtype=torch.int32)
 
     def __call__(

@@ -104,8 +104,10 @@ def _decoded(match: re.Match[str], upper: int, labels: dict[str, int]) -> Instru
 
 
 def main_loops(code: list[Instruction], products: tuple[str, ...]) -> list[Loop]:
-    """Returns the innermost loops that multiply, in the order of the code."""
+    """Returns the innermost loops that multiply, in the order of the code. What follows an exit is
+    reached by jumps alone, such as the repeated wait for a barrier: it jumps back into no loop."""
     spans = [(i.target, at) for at, i in enumerate(code) if 0 <= i.target <= at]
+    spans = [s for s in spans if all(i.name != "EXIT" or i.predicate for i in code[slice(*s)])]
     spans = [s for s in spans if any(i.name in products for i in code[s[0] : s[1] + 1])]
     inner = [s for s in spans if not any(_within(other, s) for other in spans)]
     return [Loop(tuple(_shortest(code, *span, products))) for span in sorted(inner)]

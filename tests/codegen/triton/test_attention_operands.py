@@ -286,7 +286,7 @@ def test_symbols_tell_kernels_apart() -> None:
     kernels = [replace(KERNEL, form=replace(FORM, **change)) for change in changes]
     kernels += [replace(KERNEL, packed=True), replace(KERNEL, split=True), KERNEL]
     kernels += [replace(KERNEL, tile=AttentionTile(*numbers)) for numbers in (
-        (64, 64, 8, 3), (128, 32, 8, 3), (128, 64, 4, 3), (128, 64, 8, 2)
+        (64, 64, 8, 3), (128, 32, 8, 3), (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3, True)
     )]  # fmt: skip
     assert len({kernel.symbol for kernel in kernels}) == len(kernels)
     assert all(kernel.symbol.isidentifier() for kernel in kernels)

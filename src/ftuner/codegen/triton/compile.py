@@ -35,7 +35,7 @@ def compile_kernel(source: Source, target: Target) -> tuple[Any, bool]:
         for i, argument in enumerate(source.arguments)
         if argument.divisor > 1
     }
-    wanted = ASTSource(load(source), signature, constexprs={}, attrs=divisors)
+    wanted = _language(source)(load(source), signature, constexprs={}, attrs=divisors)
     knobs, found = triton.knobs.compilation, [False]
     before = knobs.listener
 
@@ -55,6 +55,15 @@ def compile_kernel(source: Source, target: Target) -> tuple[Any, bool]:
     finally:
         knobs.listener = before
     return kernel, found[-1]
+
+
+def _language(source: Source) -> Any:
+    if source.start_registers is None:
+        return ASTSource
+    # Experimental: other versions of Triton may not have it.
+    from triton.experimental.gluon import GluonASTSource
+
+    return GluonASTSource
 
 
 def compile_source(source: Source, target: Target) -> Compiled:

@@ -31,7 +31,16 @@ LANGUAGE_TYPES = {
 }  # fmt: skip
 """The name of a dtype in a kernel's text."""
 HEADER = "import triton\nimport triton.language as tl\n"
-"""The first lines of every text. Only `load` needs triton to be installed."""
+"""The first lines of a text in Triton. Only `load` needs triton to be installed."""
+GLUON_HEADER = """\
+import triton
+import triton.experimental.gluon.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait,
+)
+"""
+"""The same in Gluon, in which a text says how values are laid out and what each warp does."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +58,20 @@ class Source:
     """A kernel that can be compiled."""
 
     function: str
-    """The name of the function in `text` that is decorated with `triton.jit`."""
+    """The name of the function in `text` that is decorated with `triton.jit` or `gluon.jit`."""
     text: str
     arguments: tuple[Argument, ...]
     warps: int
     stages: int
+    start_registers: int | None = None
+    """Of a kernel in Gluon: registers of a thread before its warps redistribute them."""
 
     @property
     def options(self) -> dict[str, Any]:
         """Triton's options for compiling the source. Multiply-adds are fused only where the text
         says so."""
-        return {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": False}
+        found = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": False}
+        return found if self.start_registers is None else {**found, "maxnreg": self.start_registers}
 
     @cached_attribute
     def key(self) -> str:
@@ -69,13 +81,15 @@ class Source:
 
 def function_source(
     name: str, prelude: str, arguments: Sequence[Argument], body: Sequence[str], warps: int,
-    stages: int,
+    stages: int, start_registers: int | None = None,
 ) -> Source:  # fmt: skip
-    """Returns the source of a kernel. `prelude`: functions before it; `body`: its lines."""
+    """Returns the source of a kernel. `prelude`: functions before it; `body`: its lines;
+    `start_registers`: as in `Source`."""
+    language, header = ("triton", HEADER) if start_registers is None else ("gluon", GLUON_HEADER)
     head = f"def {name}({', '.join(argument.name for argument in arguments)}):"
     lines = indent("\n".join(body), "    ")
-    text = f"{HEADER}{prelude}\n\n@triton.jit\n{head}\n{lines}\n"
-    return Source(name, text, tuple(arguments), warps, stages)
+    text = f"{header}{prelude}\n\n@{language}.jit\n{head}\n{lines}\n"
+    return Source(name, text, tuple(arguments), warps, stages, start_registers)
 
 
 @lru_cache(maxsize=4096)

@@ -28,6 +28,8 @@ MaskLayout = Literal["aligned", "contiguous", "strided"]
 contiguous; or of any stride (0 is one number for all keys)."""
 MIN_BLOCK = 16
 """Elements of the smallest block: the k step of the matrix instructions."""
+SPECIALISED_REGISTERS = 168
+"""Of a thread of a specialised tile, before warps redistribute them."""
 MAX_EXTENT = 256
 """Most elements of a query, and of a value, in one kernel: with more, a tile of 16 rows on four
 warps does not fit the registers."""
@@ -64,9 +66,17 @@ class AttentionTile:
     bk: int
     warps: int
     stages: int
+    specialised: bool = False
+    """Whether one more warp loads while two warpgroups, with half of the rows each, multiply
+    (`attention.gpu_kernel_specialised`)."""
+
+    @property
+    def all_warps(self) -> int:
+        """Warps of a block. The one that loads takes a warpgroup, which registers are moved by."""
+        return self.warps + 4 * self.specialised
 
     def __str__(self) -> str:
-        return f"{self.bq}x{self.bk}/{self.warps}w{self.stages}s"
+        return f"{self.bq}x{self.bk}/{self.warps}w{self.stages}s{'+' * self.specialised}"
 
 
 @dataclass(frozen=True)
@@ -212,7 +222,7 @@ class AttentionKernel:
         """The name of the compiled function, unique among the kernels of one chip."""
         tile = self.tile
         shape = f"{tile.bq}x{tile.bk}_{tile.warps}w{tile.stages}s"
-        flags = "p" * self.packed + "s" * self.split
+        flags = "p" * self.packed + "s" * self.split + "w" * tile.specialised
         return f"attention_{shape}{flags and '_' + flags}_{self.form}"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+import triton
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
@@ -47,6 +49,8 @@ from ftuner.schedules.attention.gpu_binding_layout import (
 from ftuner.schedules.attention.gpu_kernel import attention_source
 from ftuner.schedules.attention.gpu_plan import AttentionPlanner, attention_planner
 
+SPECIALISED_TRITON = ("3.9.0",)
+"""Versions of Triton of which tests have read the machine code of specialised warps."""
 MAX_UPLOADS = 64
 """Offsets of requests that are kept on the device, because the layers of a model share them."""
 
@@ -77,6 +81,15 @@ class _Call(NamedTuple):
     offsets: tuple[tuple[int, ...], ...]
 
 
+def planned_for(hardware: GpuHardware, device: torch.device) -> GpuHardware:
+    """Returns a chip without specialised warps where no kernel has these: in Triton's interpreter,
+    and by another version of Triton than those of `SPECIALISED_TRITON`."""
+    if device.type == "cuda" and triton.__version__ in SPECIALISED_TRITON:
+        return hardware
+    tuning = replace(hardware.tuning, specialised_warpgroups=1)
+    return hardware if tuning == hardware.tuning else replace(hardware, tuning=tuning)
+
+
 class _Prepared(NamedTuple):
     """The planner of a form, and all kernels that a plan may choose."""
 
@@ -93,7 +106,7 @@ class Attentions:
         self.device = device
         self._kernels = kernels
         self._scratch = scratch
-        self._hardware = hardware
+        self._hardware = planned_for(hardware, device)
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
         """By the layout of operands."""
         self._written: dict[tuple[AttentionForm, bool], dict[AttentionKernel, Source]] = {}

@@ -12,9 +12,9 @@ longest of
 
 These overlap among resident tiles (`overlapped_seconds`). The warps of one tile go through a block
 of keys together: barriers stand between its products and its powers, so that these add up, and so
-do the waits of both for their operands (`turn_cycles`). Fragments that a scheduler's only warp
-loads add up with its products, too. `tests/codegen/triton/static_bound.py` follows the machine code
-and holds the seconds against it.
+do the waits of both for their operands (`turn_cycles`); with specialised warps they overlap.
+Fragments that a scheduler's only warp loads add up with its products, too.
+`tests/codegen/triton/static_bound.py` follows the machine code and holds the seconds against it.
 
 Registers and shared memory are fitted (`hardware.gpu_tuning`).
 """
@@ -24,7 +24,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ftuner.core.gpu.attention import MIN_BLOCK, AttentionForm, AttentionTile
+from ftuner.core.gpu.attention import (
+    MIN_BLOCK,
+    SPECIALISED_REGISTERS,
+    AttentionForm,
+    AttentionTile,
+)
 from ftuner.core.gpu.schedule import LINE_BYTES
 from ftuner.cost.gpu.tile import (
     ACCUMULATOR_BYTES,
@@ -100,6 +105,8 @@ def registers_per_thread(
     hardware: GpuHardware, form: AttentionForm, tile: AttentionTile, instruction: MatrixInstruction
 ) -> int:
     """Returns the 32-bit registers that a thread needs without spilling."""
+    if tile.specialised:
+        return SPECIALISED_REGISTERS
     size = form.dtype.itemsize
     threads = tile.warps * hardware.warp_threads
     described, tuning = form.loads == "descriptors", hardware.tuning
@@ -197,7 +204,7 @@ def resident_tiles(
         return 0
     accumulators = tile.bq * (tile.bk + form.columns) * ACCUMULATOR_BYTES
     given = min(registers, tuning.spill_registers)
-    return occupancy(hardware, instruction, tile.warps, given, used, accumulators)
+    return occupancy(hardware, instruction, tile.all_warps, given, used, accumulators)
 
 
 def _spills(
@@ -213,6 +220,19 @@ def _spills(
     if unrolled > tuning.vector_unrolled_elements and tile.bk > MIN_BLOCK:
         return True
     return registers > tuning.vector_spill_registers
+
+
+def takes_specialised(hardware: GpuHardware, form: AttentionForm) -> bool:
+    """Whether there is a kernel with specialised warps for a form."""
+    return (
+        hardware.architecture == "sm_90"
+        and form.loads == "descriptors"
+        and form.exact
+        and form.dtype.itemsize == 2
+        and form.depth_blocks == form.column_blocks
+        and form.depth_blocks in ((64,), (128,))
+        and not (form.mask or form.ragged or form.sinks or form.capped or form.negative)
+    )
 
 
 def exchanges_more(hardware: GpuHardware, form: AttentionForm, tile: AttentionTile) -> bool:
@@ -288,6 +308,11 @@ def attention_tile_cost(
         alone = tile.warps <= hardware.subpartitions_per_multiprocessor
         fragments_s = overlapped_seconds(exponent, matrix_s, shared_s) - matrix_s
         turns_s += shared_s if alone else fragments_s
+    if tile.specialised:
+        # Each warpgroup computes powers while its own product runs, and so does the other, which
+        # hides half of what the first one waits for.
+        waiting_s = power_s + tuning.turn_cycles / 2 * period
+        turns_s = overlapped_seconds(exponent, matrix_s, waiting_s, shared_s)
     wait_s = tuning.loaded_latency_ratio * hardware.dram_latency_s / max(tile.stages - 1, 1)
     alone_s = max(turns_s, wait_s)
     return AttentionTileCost(

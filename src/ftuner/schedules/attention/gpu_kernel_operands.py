@@ -14,6 +14,9 @@ from ftuner.core.dtype import FLOAT32, INT32
 from ftuner.core.gpu.attention import AttentionCall, AttentionForm, AttentionKernel
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 
+_SHARED_LAYOUT = ",NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)"
+"""Where the copy engine leaves a block in Gluon; Triton chooses it by itself."""
+
 
 def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
     """Returns the arguments of a kernel: `kernel.pointers`, then the numbers of `AttentionCall`."""
@@ -26,7 +29,8 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
         dtype = TRITON_TYPES[form.dtype.name]
         for array, blocks in (("k", form.depth_blocks), ("v", form.column_blocks)):
             for i, size in enumerate(blocks):
-                kind = f"tensordesc<{dtype}[1, 1, {kernel.tile.bk}, {size}]>"
+                layout = _SHARED_LAYOUT if kernel.tile.specialised else ""
+                kind = f"tensordesc<{dtype}[1, 1, {kernel.tile.bk}, {size}]{layout}>"
                 pointers[array_argument(array, i)] = Argument(array_argument(array, i), kind)
     # Divisors of numbers that are counted in elements.
     divisors = dict.fromkeys(("q", "k", "v", "out", "depth", "columns"),

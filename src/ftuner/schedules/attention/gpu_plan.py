@@ -25,20 +25,23 @@ from ftuner.schedules.attention.gpu_cost_tile import (
     AttentionTileCost,
     attention_tile_cost,
     exchanges_more,
+    takes_specialised,
 )
 from ftuner.schedules.attention.gpu_plan_candidates import Candidate, Summary, summary_of
 
 HEIGHTS = (16, 32, 64, 128)
 KEYS = (16, 32, 64, 128)
 WARPS = (4, 8)
+SPECIALISED = AttentionTile(128, 128, 8, 3, specialised=True)
+"""Two stages would be in use at once: buffers are given back a step later."""
 STAGES = (2, 3, 4)
 """Blocks of keys in flight or in use. Without asynchronous copies only the first is tried."""
 
 
 @lru_cache(maxsize=1024)
 def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTileCost, ...]:
-    """Returns the tiles of a form that do not spill, one for each height, lowest first; if there
-    are none, the smallest tile.
+    """Returns the tiles of a form that do not spill, one for each height, lowest first, and last
+    the one with specialised warps, if the tuning has it; if there are none, the smallest tile.
 
     Raises:
         HardwareError: the chip does not multiply so, or has no room for the smallest tile.
@@ -63,6 +66,10 @@ def kept_tiles(hardware: GpuHardware, form: AttentionForm) -> tuple[AttentionTil
         if found:
             # Of equal ones the first, which takes the fewest resources.
             kept.append(min(found, key=_seconds_of_key))
+    if hardware.tuning.specialised_warpgroups > 1 and takes_specialised(hardware, form):
+        specialised = attention_tile_cost(hardware, form, SPECIALISED)
+        assert specialised is not None
+        kept.append(specialised)
     if kept:
         return tuple(kept)
     least = AttentionTile(HEIGHTS[0], KEYS[0], WARPS[0], STAGES[0])
@@ -152,7 +159,9 @@ class AttentionPlanner:
             if not candidate.packed and packed_rows <= self._tallest_packed:
                 # One packed tile has room for all heads, and reads their keys once.
                 continue
-            if candidate.cost.tile.bq <= many:
+            tile = candidate.cost.tile
+            if tile.bq <= many and not tile.specialised:
+                # Nothing is left out for the sake of specialised tiles, whose blocks are large.
                 least_key_s = candidate.key_s
             seconds, split_keys = candidate.best_split(problem, summary)
             if seconds < least:
