@@ -24,6 +24,7 @@ from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu import ragged
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER
 from ftuner.runtime.cpu.run_states import RunState
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import Model
@@ -180,7 +181,7 @@ def test_what_lives_at_one_time_has_memory_of_its_own(graph: Graph, widest: CpuB
     assert lifetimes.keys() == rows.writer.places.keys()
     places = []
     for buffer, lifetime in lifetimes.items():
-        begin = program.buffers[rows.writer.places[buffer]]
+        begin = program.sources[FIRST_BUFFER + rows.writer.places[buffer]]
         size = evaluate(buffer.elements, {"B": 1, "S": ROWS, "T": ROWS}) * buffer.dtype.itemsize
         places.append((lifetime, begin, begin + size))
     for ((first, last), begin, end), (other, start, stop) in combinations(places, 2):

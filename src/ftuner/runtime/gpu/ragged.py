@@ -8,8 +8,9 @@ of the first ones, in which the rows of requests follow each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, islice
 from typing import NamedTuple
 
@@ -26,14 +27,12 @@ from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated
 from ftuner.runtime.gpu.program import Launch, aligned_copy
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.step_kind import CompiledStep
-from ftuner.runtime.grouping import Order, groups
+from ftuner.runtime.grouping import Orders, groups
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.layout import Lifetime, first_fit
 
 BUFFER_BYTES = 256
 """Alignment of buffers in an arena; that of torch's allocator."""
-KNOWN = 4096
-"""Numbers of rows of which the order of sums is kept. Derived: an entry is some KiB."""
 MAX_LAUNCHES = 1 << 16
 """Launches of all programs that a graph keeps for batches, at about 3 KiB of the host's memory."""
 ROWS_PER_MULTIPROCESSOR = 128
@@ -106,7 +105,7 @@ class _Program:
             self._known.add(key, found)
         return found
 
-    def order_of_sums(self, symbols: Sequence[int]) -> Order:
+    def order_of_sums(self, symbols: Sequence[int]) -> tuple[Hashable, ...]:
         values = self._evaluate(symbols)
         return tuple([step.order_of_sums(values) for step, _ in self._steps])
 
@@ -188,7 +187,7 @@ class RaggedGraph:
         """Buffers whose rows are not aligned, as kernels ask of what they access: a request has a
         copy of its rows."""
         self._turns = _loosely(lowered, found, self._loose)
-        self._orders: RecentlyUsed[int, Order] = RecentlyUsed(KNOWN)
+        self._orders = Orders()
 
     @property
     def room(self) -> int:
@@ -215,8 +214,8 @@ class RaggedGraph:
         results: list[list[Tensor]] = [[]] * len(batch)
         sizes = [int(own[0]) for own in rows]
 
-        def order(size: int) -> Order:
-            return self._order(size) if exact else ()
+        def order(size: int) -> int:
+            return self._orders(size, partial(self._order, size)) if exact else 0
 
         for group in groups(sizes, self.room, self.room, order):
             if len(group) == 1:
@@ -233,16 +232,12 @@ class RaggedGraph:
                 results[number] = outputs
         return results
 
-    def _order(self, rows: int) -> Order:
-        found = self._orders.get(rows)
-        if found is None:
-            first = self._programs[0]
-            try:
-                found = first.program.order_of_sums(first.symbols(rows))
-            except (ShapeError, ZeroDivisionError):
-                found = (None,)
-            self._orders.add(rows, found)
-        return found
+    def _order(self, rows: int) -> tuple[Hashable, ...]:
+        first = self._programs[0]
+        try:
+            return first.program.order_of_sums(first.symbols(rows))
+        except (ShapeError, ZeroDivisionError):
+            return (None,)
 
     def _together(
         self, group: Sequence[Sequence[Tensor]], symbols: Sequence[Sequence[int]],
