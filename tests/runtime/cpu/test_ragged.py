@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, graph_of, inputs_of, layer, reference
-from tests.runtime.batch_graphs import assert_equal, encoder_of, requests, translator
+from tests.runtime.batch_graphs import assert_equal, biased, encoder_of, requests, translator
 from tests.runtime.cpu.small_models import compiled as part_of
 from tests.runtime.cpu.small_models import small
 
@@ -34,22 +34,6 @@ from ftuner.schedules.product.step import ProductStep
 LENGTHS = ([5, 9, 30, 5, 4], [1, 2, 3, 33, 7, 1], [64] * 5, [17], list(range(4, 60, 3)))
 ENCODER = layer(64, 2, 96)
 ROWS = 64
-
-
-def biased() -> Graph:
-    """An attention whose scores depend on distances, which a program computes in its first run."""
-
-    def made(g: Maker) -> Any:
-        x = g.linear(g.given("x", B, S, 64), 64)
-        with g.writing():
-            at = g.add("iota", shape=(S,), axis=0).cast(x.dtype)
-            rows, keys = (g.add("reshape", at, shape=shape) for shape in ((S, 1), (S,)))
-            bias = g.add("reshape", g.add("tanh", rows - keys), shape=(1, 1, S, S))
-            q, v = g.heads(x, 2, (0, 2, 1, 3)), g.heads(x, 2, (0, 2, 1, 3))
-            seen = g.attention(q, g.heads(x, 2, (0, 2, 3, 1)), v, 0.2, bias)
-            return g.linear(g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=x.shape), 64)
-
-    return graph_of(made)
 
 
 class Alone:
