@@ -146,7 +146,7 @@ class RaggedGraph(Keeper):
             UnsupportedKernelError: a step that is not row-wise holds shared buffers within others.
         """
         self._graph, self.found = graph, found
-        self._division = division = divide(graph.lowered, found)
+        division = divide(graph.lowered, found)
         binding, session = graph.binding, graph.session
         self._rows_of = compiled([rows.count for rows in found.rows], binding.names)
         self._sizes = compiled([b.elements for b in division.kept], binding.names)
