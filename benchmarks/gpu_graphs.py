@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.gpu_bench import Bench, finite
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.graph.builder import Builder
@@ -20,8 +21,9 @@ from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
 Array = npt.NDArray[Any]
-ROWS, WIDTH, HIDDEN, VOCABULARY = symbol("S"), 24, 40, 50
-EXTENTS = (1, 7, 130)
+ROWS, WIDTH, HEADS, HIDDEN, VOCABULARY = symbol("S"), 24, 2, 40, 50
+EXTENTS = (1, 7, 9, 130, 150)
+"""Those of one kernel run together with the bits that they have alone."""
 DRY_EXTENTS = (3, 2)
 TOLERANCE = 1e-4
 """Of what sums of a few dozen float32 terms, divided by their spread, may err by."""
@@ -64,12 +66,34 @@ def _layers(b: _Maker, x: Value) -> Value:
     return b.add("add", b.add("matmul", hidden, b.weight(HIDDEN, WIDTH)), x)
 
 
+def _attending(causal: bool) -> Callable[[_Maker, Value], Value]:
+    def made(b: _Maker, x: Value) -> Value:
+        q, k, v = (
+            b.add("transpose", b.add("reshape", y, shape=(ROWS, HEADS, WIDTH // HEADS)), perm=perm)
+            for y, perm in zip(
+                [b.add("matmul", x, b.weight(WIDTH, WIDTH)) for _ in range(3)],
+                ((1, 0, 2), (1, 2, 0), (1, 0, 2)), strict=True,
+            )
+        )  # fmt: skip
+        softmax = AttentionSoftmax(0.3, 0 if causal else None)
+        of_keys = b.add(
+            "reshape", b.add("reduce", x, kind="maximum", axes=(1,)), shape=(1, 1, ROWS)
+        )
+        y = b.add("attention", q, k, v, *[of_keys] * (not causal), **vars(softmax))
+        y = b.add("reshape", b.add("transpose", y, perm=(1, 0, 2)), shape=(ROWS, WIDTH))
+        return b.add("matmul", y, b.weight(WIDTH, WIDTH))
+
+    return made
+
+
 GRAPHS: dict[str, Callable[[_Maker, Value], Value]] = {
     "pointwise": _pointwise,
     "softmax": _softmax,
     "norm": _norm,
     "transpose and softmax": _transposed,
     "two layers": _layers,
+    "attention with a mask": _attending(False),
+    "causal attention": _attending(True),
 }
 
 

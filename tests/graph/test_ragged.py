@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from tests.graph.graphs import B, Maker, S, T, graph_of, layer
+from tests.runtime.batch_graphs import biased, translator
 
 from ftuner.core.dtype import INT64
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.ragged import RaggedSteps, divide, ragged_steps
+from ftuner.schedules.attention.step import AttentionStep, Sequences
 
 Body = Callable[[Maker, Value], Value]
 WIDTH = 8
@@ -168,3 +170,25 @@ def test_what_passes_between_programs_is_shared_or_kept() -> None:
         for buffer in buffers & set(part.shared):
             first, last = lifetimes[buffer]
             assert first <= number <= last + 1
+
+
+def attentions_of(graph: Graph) -> list[Sequences | None]:
+    lowered = lower(optimised(graph, halves=False))
+    found = ragged_steps(lowered)
+    assert found is not None
+    steps = [step for step in lowered.steps if isinstance(step, AttentionStep)]
+    return [step.sequences(found.rows[0]) for step in steps]
+
+
+def test_attention_to_rows_that_follow_each_other() -> None:
+    assert attentions_of(layer(64, 2, 96)) == [Sequences(0)]
+    # The others read rows of another text, or have a number for each pair of positions.
+    assert attentions_of(translator()) == [Sequences(0), None] * 2
+    assert attentions_of(biased()) == [None]
+
+
+def test_steps_that_have_turns_of_their_own() -> None:
+    found = RaggedSteps((), (0, None, None, None, 0), ("",) * 5, frozenset({2}))
+    assert [*map(tuple, found.turns())] == [
+        (0, 0, 1), (None, 0, 1), (None, 1, 1), (None, 2, 1), (0, 1, 1)
+    ]  # fmt: skip

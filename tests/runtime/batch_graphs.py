@@ -53,6 +53,22 @@ def translator() -> Graph:
     return graph_of(made)
 
 
+def biased() -> Graph:
+    """An attention whose scores depend on distances, which a program computes in its first run."""
+
+    def made(g: Maker) -> Any:
+        x = g.linear(g.given("x", B, S, 64), 64)
+        with g.writing():
+            at = g.add("iota", shape=(S,), axis=0).cast(x.dtype)
+            rows, keys = (g.add("reshape", at, shape=shape) for shape in ((S, 1), (S,)))
+            bias = g.add("reshape", g.add("tanh", rows - keys), shape=(1, 1, S, S))
+            q, v = g.heads(x, 2, (0, 2, 1, 3)), g.heads(x, 2, (0, 2, 1, 3))
+            seen = g.attention(q, g.heads(x, 2, (0, 2, 3, 1)), v, 0.2, bias)
+            return g.linear(g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=x.shape), 64)
+
+    return graph_of(made)
+
+
 def requests(graph: Graph, lengths: Sequence[int], batch: int = 1) -> list[dict[str, Any]]:
     return [inputs_of(graph, {"B": batch, "S": n}, seed) for seed, n in enumerate(lengths)]
 

@@ -67,6 +67,21 @@ class Rows:
             low, high = low + min(reach, 0), high + max(reach, 0)
         return low >= 0 and high < width
 
+    def follow(self, view: View, axis: int, sequences: int | None) -> bool:
+        """Whether those of a view follow each other in memory: along `axis` those of a sequence,
+        and along the axis `sequences`, if there is one, the sequences."""
+        layout, count = view.layout, view.shape[axis]
+        width = self.width(view.buffer)
+        if width is None or layout.dtype != view.buffer.dtype or layout.strides[axis] != width:
+            return False
+        if sequences is not None:
+            if layout.strides[sequences] != count * width:
+                return False
+            count = count * view.shape[sequences]
+        loops = enumerate(zip(layout.strides, view.shape, strict=True))
+        others = [x for n, x in loops if n not in (axis, sequences) and x[1] != 1]
+        return count == self.count and self.stays(view.buffer, layout.offset, width, 1, others)
+
     def keeps(self, view: View, axis: int) -> bool:
         """The same of a view, of which `axis` has the rows."""
         each = self.each(view.shape[axis])
@@ -115,12 +130,15 @@ class RaggedSteps:
     other."""
     reasons: tuple[str, ...]
     """Of each step: why it runs for one request after the other; empty if it is row-wise."""
+    apart: frozenset[int] = frozenset()
+    """The numbers of steps that have a turn of their own."""
 
     def turns(self) -> list[Turn]:
         """The turns of the programs of a batch."""
         found: list[Turn] = []
         next_of = Counter[int | None]()
-        for kind, run in groupby(self.kinds):
+        ends = [(kind, n if n in self.apart else None) for n, kind in enumerate(self.kinds)]
+        for (kind, _), run in groupby(ends):
             found.append(Turn(kind, next_of[kind], len([*run])))
             next_of[kind] += found[-1].steps
         return found

@@ -69,6 +69,10 @@ MASKED = AttentionForm.over(
 RAGGED = AttentionForm.over(
     BFLOAT16, "bfloat16", 128, 128, causal="last", ragged=INT32, loads="descriptors"
 )
+OF_KEYS = AttentionForm.over(
+    BFLOAT16, "bfloat16", 64, 64, mask=AttentionMask(BFLOAT16, "keys", "contiguous"), ragged=INT32,
+    loads="descriptors",
+)  # fmt: skip
 POINTERS = AttentionForm.over(BFLOAT16, "bfloat16", 64, 64, causal="first")
 EXACT = AttentionForm.over(FLOAT32, "float32", 64, 64)
 CAPPED = AttentionForm.over(
@@ -83,6 +87,7 @@ CASES = [
     case_of("h200", LONG, 128, (COPY, WGMMA, POWER)),
     case_of("h200", MASKED, 128, (COPY, WGMMA)),
     case_of("h200", RAGGED, 16, (COPY, MMA), packed=True),
+    case_of("h200", OF_KEYS, 128, (COPY, WGMMA)),
     case_of("a100-sxm-80gb", POINTERS, 128, (ASYNC, MMA, POWER)),
     case_of("h200", EXACT, 32, (FMA, POWER)),
     case_of("h200", CAPPED, 64, (COPY, WGMMA, POWER)),

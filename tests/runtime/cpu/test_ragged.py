@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, graph_of, inputs_of, layer, reference
-from tests.runtime.batch_graphs import assert_equal, encoder_of, requests, translator
+from tests.runtime.batch_graphs import assert_equal, biased, encoder_of, requests, translator
 from tests.runtime.cpu.small_models import compiled as part_of
 from tests.runtime.cpu.small_models import small
 
@@ -24,6 +24,7 @@ from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu import ragged
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER
 from ftuner.runtime.cpu.run_states import RunState
 from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.model import Model
@@ -33,22 +34,6 @@ from ftuner.schedules.product.step import ProductStep
 LENGTHS = ([5, 9, 30, 5, 4], [1, 2, 3, 33, 7, 1], [64] * 5, [17], list(range(4, 60, 3)))
 ENCODER = layer(64, 2, 96)
 ROWS = 64
-
-
-def biased() -> Graph:
-    """An attention whose scores depend on distances, which a program computes in its first run."""
-
-    def made(g: Maker) -> Any:
-        x = g.linear(g.given("x", B, S, 64), 64)
-        with g.writing():
-            at = g.add("iota", shape=(S,), axis=0).cast(x.dtype)
-            rows, keys = (g.add("reshape", at, shape=shape) for shape in ((S, 1), (S,)))
-            bias = g.add("reshape", g.add("tanh", rows - keys), shape=(1, 1, S, S))
-            q, v = g.heads(x, 2, (0, 2, 1, 3)), g.heads(x, 2, (0, 2, 1, 3))
-            seen = g.attention(q, g.heads(x, 2, (0, 2, 3, 1)), v, 0.2, bias)
-            return g.linear(g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=x.shape), 64)
-
-    return graph_of(made)
 
 
 class Alone:
@@ -180,7 +165,7 @@ def test_what_lives_at_one_time_has_memory_of_its_own(graph: Graph, widest: CpuB
     assert lifetimes.keys() == rows.writer.places.keys()
     places = []
     for buffer, lifetime in lifetimes.items():
-        begin = program.buffers[rows.writer.places[buffer]]
+        begin = program.sources[FIRST_BUFFER + rows.writer.places[buffer]]
         size = evaluate(buffer.elements, {"B": 1, "S": ROWS, "T": ROWS}) * buffer.dtype.itemsize
         places.append((lifetime, begin, begin + size))
     for ((first, last), begin, end), (other, start, stop) in combinations(places, 2):

@@ -9,7 +9,7 @@ import pytest
 from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of
 from tests.runtime.cpu.test_ragged import assert_same_bits, encoder_of, requests
 
-from ftuner.codegen.llvm.native.records import Step
+from ftuner.codegen.llvm.native.records import Program, Step
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options
@@ -46,9 +46,10 @@ class Turns:
         self.counts: list[int] = []
         share = SharedPanels.share
 
-        def counted(panels: SharedPanels, steps: Any, *rest: Any) -> Any:
-            found = share(panels, steps, *rest)
-            self.counts += steps[(steps[:, Step.KIND] > 0), Step.CALL_COUNT].tolist()
+        def counted(panels: SharedPanels, records: Any, *rest: Any) -> Any:
+            found = share(panels, records, *rest)
+            slots = Program.SIZE + panels.numbers * Step.SIZE + Step.CALL_COUNT
+            self.counts += records[:, slots].ravel().tolist()
             return found
 
         monkeypatch.setattr(SharedPanels, "share", counted)

@@ -12,14 +12,17 @@ from tests.runtime.batch_graphs import assert_equal, encoder_of, requests, trans
 from tests.runtime.gpu.test_recurrent import feeds as sequences
 from tests.runtime.gpu.test_recurrent import layer
 
+from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.errors import AllocationError, IndexRangeError, InputError, ShapeError
+from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.ragged import RaggedGraph
 from ftuner.runtime.gpu.step_kind import TiledLaunch
 from ftuner.runtime.model import Model
+from ftuner.schedules.attention.gpu_binding_launches import Attentions
 
 LENGTHS = [5, 9, 30, 5, 4]
 
@@ -166,3 +169,57 @@ def test_the_request_that_fails_is_named(encoder: Model) -> None:
         encoder.run_batch([batch[0], batch[1], {**batch[2], "mask": batch[0]["mask"]}])
     alone = [encoder.run(feeds) for feeds in batch]
     assert_equal(encoder.run_batch(batch), alone)
+
+
+def attending(width: int, shared: int, causal: bool, masked: bool) -> Graph:
+    """Attention of two heads of keys, each of which `shared` heads of queries read."""
+
+    def made(g: Maker) -> Any:
+        x, mask = g.given("x", B, S, width), g.given("mask", B, S)
+        depth = width // (2 * shared)
+        q, k, v = (g.linear(x, 2 * n * depth) for n in (shared, 1, 1))
+        with g.writing():
+            q, k, v = (
+                g.add("reshape", y, shape=(B, S, 2, n, depth)).transpose(perm)
+                for y, n, perm in ((q, shared, (0, 2, 3, 1, 4)), (k, 1, (0, 2, 3, 4, 1)),
+                                   (v, 1, (0, 2, 3, 1, 4)))
+            )  # fmt: skip
+            hidden = g.add("reshape", (mask - 1) * 1e9, shape=(B, 1, 1, 1, S))
+            softmax = AttentionSoftmax(0.3, 0 if causal else None)
+            y = g.add("attention", q, k, v, *[hidden] * masked, **vars(softmax))
+            return g.linear(g.add("reshape", y.transpose((0, 3, 1, 2, 4)), shape=x.shape), width)
+
+    return graph_of(made)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("width", "shared"), [(64, 1), (64, 2), (20, 1)])
+def test_attentions_are_launched_once(
+    width: int, shared: int, causal: bool, masked: bool, backend: GpuBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    graph = attending(width, shared, causal, masked)
+    model = Model(optimised(graph, halves=False), backend)
+    launched = Counter[int]()
+    cut = Attentions._cut
+
+    def counted(self: Attentions, *given: Any) -> Any:
+        requests = given[-1].requests
+        launched[1 if requests is None else len(requests.rows) - 1] += 1
+        return cut(self, *given)
+
+    monkeypatch.setattr(Attentions, "_cut", counted)
+    for batch in ([*requests(graph, [7, 13, 1, 13, 31, 70, 5])], requests(graph, [3, 11, 5], 2)):
+        alone = [model.run(feeds) for feeds in batch]
+        launched.clear()
+        assert_equal(model.run_batch(batch), alone)
+        # One launch for all whose kernels agree.
+        assert max(launched) > 1
+        assert launched.total() < len(batch)
+        launched.clear()
+        found = model.run_batch(batch, exact=False)
+        sequences = sum(feeds["x"].shape[0] for feeds in batch)
+        assert launched == {sequences: 1}
+        for own, wanted in zip(found, alone, strict=True):
+            np.testing.assert_allclose(own[0], wanted[0], rtol=2e-4, atol=2e-4)

@@ -234,7 +234,8 @@ class AttentionCall(NamedTuple):
     element); their strides along requests and heads are 1, or 0 if all share one.
 
     Requests of unequal length are concatenated in q, k, v and the result; `rows`, `keys` and the
-    strides along requests are then not read. A mask is indexed by rows and keys of each request.
+    strides along requests are then not read. A mask with one number for each key is concatenated
+    along keys; another is indexed by rows and keys of each request.
     """
 
     batch: int

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from ftuner.codegen.llvm.native.symbols import (
+    COPY_SYMBOL,
     DECIDE_SYMBOL,
     FILL_SYMBOL,
+    JOIN_SYMBOL,
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
     call_symbol,
@@ -159,6 +161,12 @@ class NativeRuntime:
             None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
         )(addresses[FILL_SYMBOL])
         """`fill(records, fills, count, addresses, values)`."""
+        self.copy = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(addresses[COPY_SYMBOL])
+        """`copy(copies)`: see `codegen.llvm.native.joining`."""
+        self.join = ctypes.PYFUNCTYPE(
+            None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+        )(addresses[JOIN_SYMBOL])
+        """`join(turns, count, copies, table)`: see there."""
         self.find_words = ctypes.PYFUNCTYPE(
             ctypes.c_int64,
             ctypes.c_void_p,

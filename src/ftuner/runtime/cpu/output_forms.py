@@ -20,8 +20,8 @@ Make = Callable[[Sequence[int], Any], Array]
 _NOTHING: Array = np.empty(0)
 
 
-def _none(shape: Sequence[int], dtype: Any) -> Array:
-    """For an output that is appended to an input."""
+def made_elsewhere(shape: Sequence[int], dtype: Any) -> Array:
+    """For an output that is appended to an input, or part of an array of several requests."""
     return _NOTHING
 
 
@@ -43,7 +43,7 @@ class OutputForms:
         appended = {pair.output for pair in lowered.appended}
         self._fresh = [number not in appended for number in range(len(dtypes))]
         """Whether an output has memory of its own: whether it is none of `Lowered.appended`."""
-        self._small = tuple([np.empty if fresh else _none for fresh in self._fresh])
+        self._small = tuple([np.empty if fresh else made_elsewhere for fresh in self._fresh])
         growths: dict[tuple[int, int, tuple[int, ...], int, int, bool, bool], int] = {}
         self._growths = []
         """For each of `Lowered.appended`, the number of its growth."""

@@ -101,8 +101,9 @@ class BoundProgram(NamedTuple):
     """Reads all of them, in a fifth of the time that indexing takes."""
     arena: int
     """The address of the arena when the records were written."""
-    buffers: array[int]
-    """The addresses of the buffers of `ProgramWriter.places`."""
+    sources: array[int]
+    """The addresses that `record_layout` numbers: of others, then of the buffers of
+    `ProgramWriter.places`."""
     groups: Sequence[BoundGroup]
     """With the plans that the records point to."""
     arena_bytes: int
@@ -195,6 +196,8 @@ class ProgramWriter:
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
         self._image, fills = records.finished()
+        self.words = len(self._image)
+        """Of the records of a program."""
         self.patches = records.patches
         sources = fills[2]
         within = (sources != NOTHING) & (sources != POOL)
@@ -335,7 +338,7 @@ class ProgramWriter:
             records, here, workers, outputs, makes, all(make is np.empty for make in makes), rooms,
             growths, self._checked,
             partial(self._statuses, memoryview(records) if self._checked else ()),
-            base, buffers, groups, arena_bytes, workspace_bytes,
+            base, addresses, groups, arena_bytes, workspace_bytes,
             max([group.worker_bytes for group in groups], default=0), results,
         )  # fmt: skip
 

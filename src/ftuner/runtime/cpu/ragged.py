@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,23 +30,25 @@ from ftuner.graph.ragged import RaggedSteps, RowPart, Rows, divide
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.appending import Extension, extend, keep, undo
 from ftuner.runtime.cpu.arrays import Array, address_of, numpy_dtype
-from ftuner.runtime.cpu.joint_program import JointSteps, arena_bytes, placed
+from ftuner.runtime.cpu.joint_program import JointProgram, arena_bytes, copied
 from ftuner.runtime.cpu.launching import Launcher, ended
 from ftuner.runtime.cpu.memory import allocated
+from ftuner.runtime.cpu.output_forms import made_elsewhere
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.shared_panels import SharedPanels
 from ftuner.runtime.cpu.step_kind import CompiledStep
-from ftuner.runtime.grouping import Order, groups
+from ftuner.runtime.grouping import Orders, groups
 from ftuner.runtime.kept_memory import Keeper
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.layout import Words
 
-KNOWN_ORDERS = 4096
-"""Numbers of rows of which the order of sums is kept, and shapes of which it is whether plans share
-panels. Derived: an entry is some 100 bytes."""
+KNOWN_PLANS = 4096
+"""Shapes of which it is kept whether their plans share panels. Derived: an entry is some 100
+bytes."""
 
 
 class Runner(Protocol):
@@ -76,22 +79,61 @@ class _Request(NamedTuple):
     """As of `RaggedGraph.room`."""
 
 
+class _AllRows(NamedTuple):
+    """What the row-wise steps of one kind access, with the rows of all requests."""
+
+    copy: tuple[int, ...]
+    """As of `copied`."""
+    inputs: Sequence[Array]
+    """Kept until the steps have run."""
+    outputs: Sequence[tuple[int, int, Array]]
+    """The number of each, the elements of a row, and those of all rows."""
+    shared: Sequence[tuple[int, int]]
+    """The address of each buffer that steps of requests access, and the bytes of a row."""
+
+
 class _RowProgram:
     """The row-wise steps of one kind, which run once for the rows of all requests."""
 
     def __init__(
         self, part: RowPart, rows: Rows, steps: Sequence[CompiledStep], writer: ProgramWriter,
-        binding: Binding,
+        binding: Binding, arrays: int,
     ) -> None:  # fmt: skip
-        self.part, self.steps, self.writer = part, steps, writer
+        """`arrays`: the number of the inputs and outputs of the graph."""
+        self.part, self.steps, self.writer, self._arrays = part, steps, writer, arrays
         self.symbols = binding.counting(rows.count)
         """Gives values of the symbols for a number of rows."""
-        self.shared = np.array([writer.places[buffer] for buffer in part.shared], np.int64)
-        sizes = [width * b.dtype.itemsize for b, width in rows.widths(part.shared).items()]
-        self.shared_bytes = np.array(sizes, np.int64)
-        """Bytes of a row."""
-        self.widths = rows.widths(part.outputs)
-        """Elements of a row."""
+        self._shared = [
+            (FIRST_BUFFER + writer.places[b], width * b.dtype.itemsize)
+            for b, width in rows.widths(part.shared).items()
+        ]
+        """The source of each buffer, and the bytes of a row."""
+        self._outputs = [
+            (b.number, width, numpy_dtype(b.dtype))
+            for b, width in rows.widths(part.outputs).items()
+        ]
+        """The number, the elements of a row, and the dtype of each output."""
+
+    def of_all(
+        self, template: BoundProgram, arena: int, group: Sequence[_Request], rows: int
+    ) -> _AllRows:
+        """What a template for all rows accesses, with an arena at an address.
+
+        Raises:
+            AllocationError: the system does not have the memory for the outputs.
+        """
+        inputs = {
+            b.number: np.concatenate([x.arrays[b.number] for x in group], axis=None)
+            for b in self.part.inputs
+        }
+        outputs = [(n, width, allocated((rows * width,), t)) for n, width, t in self._outputs]
+        addresses, first = [0] * self._arrays, len(group[0].arrays)
+        for number, x in inputs.items():
+            addresses[number] = address_of(x)
+        for number, _, x in outputs:
+            addresses[first + number] = address_of(x)
+        shared = [(arena + template.sources[n], size) for n, size in self._shared]
+        return _AllRows(copied(template, arena, *addresses), [*inputs.values()], outputs, shared)
 
 
 class RaggedGraph(Keeper):
@@ -104,14 +146,16 @@ class RaggedGraph(Keeper):
             UnsupportedKernelError: a step that is not row-wise holds shared buffers within others.
         """
         self._graph, self.found = graph, found
-        self._division = division = divide(graph.lowered, found)
+        division = divide(graph.lowered, found)
         binding, session = graph.binding, graph.session
         self._rows_of = compiled([rows.count for rows in found.rows], binding.names)
         self._sizes = compiled([b.elements for b in division.kept], binding.names)
+        self._item_bytes = [b.dtype.itemsize for b in division.kept]
         buffers = graph.lowered.lifetimes()
         bytes_ = dict.fromkeys([b.elements * b.dtype.itemsize for b in buffers])
         self._bytes_of = compiled([*bytes_], binding.names)
         turns = found.turns()
+        arrays = len(graph.lowered.inputs) + len(graph.lowered.outputs)
 
         def writer(
             lowered: Lowered, part: Sequence[CompiledStep], kind: int | None
@@ -137,18 +181,23 @@ class RaggedGraph(Keeper):
         for kind, (part, rows) in enumerate(zip(division.parts, found.rows, strict=True)):
             own = of_kind(kind)
             made = writer(part.steps, own, kind)
-            self._programs.append(_RowProgram(part, rows, own, made, binding))
+            self._programs.append(_RowProgram(part, rows, own, made, binding, arrays))
         self._own_writer = writer(division.of_request, rest, None)
         accessed = {*self._own_writer.patches[1].tolist()}
-        self._read = [n for n in range(len(graph.lowered.inputs)) if n in accessed]
-        """The numbers of the inputs that steps of a request read. A past that outputs append to is
-        at their addresses."""
-        stages = [program.writer.stages for program in self._programs]
+        self._reads = [n in accessed for n in range(len(graph.lowered.inputs))]
+        """Of each input whether steps of a request read it. A past that outputs append to is at
+        their addresses."""
+        self._of_rows = {b.number for part in division.parts for b in part.outputs}
+        """The numbers of the outputs that row-wise steps access."""
         self._panels = SharedPanels(rest, session.hardware)
-        self._joint = JointSteps(turns, stages, self._own_writer.stages, self._panels)
+        counts = [arrays] * len(self._programs) + [arrays + len(division.moved)]
+        self._joint = JointProgram(
+            session.kernels.runtime, turns, [program.writer for program in self._programs],
+            self._own_writer, counts, self._panels,
+        )  # fmt: skip
         self._states = RunStates(session.cores)
-        self._orders: RecentlyUsed[tuple[int, int], Order] = RecentlyUsed(KNOWN_ORDERS)
-        self._able: RecentlyUsed[Hashable, Words] = RecentlyUsed(KNOWN_ORDERS)
+        self._orders = Orders()
+        self._able: RecentlyUsed[Hashable, Words] = RecentlyUsed(KNOWN_PLANS)
 
     @property
     def shares_panels(self) -> bool:
@@ -218,20 +267,20 @@ class RaggedGraph(Keeper):
             size = self._size(symbols, rows)
             requests.append(_Request(number, arrays, shapes, symbols, rows, size))
 
-        def order(size: int) -> Order:
-            return self._order(size, workers) if exact and self._programs else ()
+        def order(size: int) -> int:
+            return self._order(size, workers) if exact and self._programs else 0
 
         for group in groups([request.size for request in requests], most, self.room, order):
             yield [requests[number] for number in group]
 
-    def _order(self, rows: int, workers: int) -> Order:
-        """The order of the sums of each row-wise step; None if it differs between rows."""
-        found = self._orders.get((rows, workers))
-        if found is None:
+    def _order(self, rows: int, workers: int) -> int:
+        """The number of the order of sums."""
+
+        def found() -> tuple[Hashable, ...]:
             steps = self._programs[0].steps
-            found = tuple([s.order_of_sums(self.found.rows[0], rows, workers) for s in steps])
-            self._orders.add((rows, workers), found)
-        return found
+            return tuple([s.order_of_sums(self.found.rows[0], rows, workers) for s in steps])
+
+        return self._orders((rows, workers), found)
 
     def _together(self, group: Sequence[_Request], workers: int) -> list[list[Array]]:
         state = self._states.take()
@@ -268,6 +317,12 @@ class RaggedGraph(Keeper):
             writer = self._own_writer if kind is None else self._programs[kind].writer
             pool = self._graph.session.kernels.runtime.pool.address
             found = writer.bind(symbols, workers, pool, lambda size: 0)
+            if kind is None and self._of_rows:
+                makes = enumerate(found.makes)
+                found = found._replace(
+                    makes=tuple([made_elsewhere if n in self._of_rows else m for n, m in makes]),
+                    plain=False,
+                )
             state.programs.add(key, found)
         return found
 
@@ -277,66 +332,59 @@ class RaggedGraph(Keeper):
     ) -> list[list[Array]]:  # fmt: skip
         """The outputs of requests, by templates for their rows together, of each kind, and for each
         of them. Those that append to inputs are added to `extensions`."""
-        ends = np.cumsum([request.rows for request in group], axis=0).T
-        begins = ends - np.array([request.rows for request in group]).T
-        given, made = len(self._graph.lowered.inputs), len(own[0].outputs)
-        results = [program.fresh_outputs() for program in own]
-        held: list[Array] = []
-        """What the row-wise steps access, until they have run."""
-        of_rows = np.zeros((len(self._programs), 1, given + made), np.int64)
-        for program, end, addresses in zip(self._programs, ends, of_rows, strict=True):
-            for b in program.part.inputs:
-                parts = [request.arrays[b.number].reshape(-1) for request in group]
-                held.append(np.concatenate(parts))
-                addresses[0, b.number] = address_of(held[-1])
-            for b in program.part.outputs:
-                width = program.widths[b]
-                array = allocated((int(end[-1]) * width,), numpy_dtype(b.dtype))
-                addresses[0, given + b.number] = address_of(array)
-                for outputs, piece in zip(results, np.split(array, end[:-1] * width), strict=True):
-                    outputs[b.number] = piece.reshape(outputs[b.number].shape)
-        written = [outputs.copy() for outputs in results]
-        appended, names = self._graph.lowered.appended, self._graph.pasts
-        for request, template, outputs, memories in zip(group, own, results, written, strict=True):
-            extend(request.arrays, appended, template.growths, names, outputs, memories, extensions)
-
+        lowered = self._graph.lowered
         # The arena: that of the row-wise steps, then for each request what it keeps, and its own.
-        kept, kinds = self._kept_bytes(group), len(by_rows)
-        sizes = np.array([arena_bytes(program) for program in (*by_rows, *own)], np.int64)
-        sizes[kinds:] += kept.sum(axis=1)
-        bases = np.cumsum(sizes) - sizes
-        bases += state.arena.grown(int(sizes.sum()))
-        kept_at = bases[kinds:, None] + np.cumsum(kept, axis=1) - kept
-
-        of_each = np.empty((len(group), given + len(self._division.moved) + made), np.int64)
-        for number in self._read:
-            of_each[:, number] = [address_of(request.arrays[number]) for request in group]
-        at = given
-        for program, template, begin, base in zip(
-            self._programs, by_rows, begins, bases[:kinds], strict=True
-        ):
-            places = of_each[:, at : at + len(program.shared)]
-            places[:] = base + np.asarray(template.buffers)[program.shared]
-            places += np.outer(begin, program.shared_bytes)
-            at += len(program.shared)
-        of_each[:, at:-made] = kept_at
-        of_each[:, -made:] = [[address_of(x) for x in found] for found in written]
-
+        # The records follow.
+        kept = [self._kept_bytes(request.symbols) for request in group]
+        records = sum(map(arena_bytes, (*by_rows, *own))) + sum(map(sum, kept))
+        memory = state.arena.grown(records + self._joint.record_bytes(len(group)))
+        *bases, at = accumulate(map(arena_bytes, by_rows), initial=memory)
         wise = [
-            placed(program.writer, [template], bases[kind : kind + 1], of_rows[kind])
-            for kind, (program, template) in enumerate(zip(self._programs, by_rows, strict=True))
+            program.of_all(template, base, group, sum([request.rows[kind] for request in group]))
+            for kind, (program, template, base) in enumerate(
+                zip(self._programs, by_rows, bases, strict=True)
+            )
         ]
-        each = placed(self._own_writer, own, bases[kinds:] + kept.sum(axis=1), of_each)
-        able = np.stack([
+        copies: list[int] = []
+        results: list[list[Array]] = []
+        begins = [0] * len(wise)
+        for request, template, sizes in zip(group, own, kept, strict=True):
+            outputs = template.fresh_outputs()
+            results.append(outputs)
+            places: list[int] = []
+            for kind, rows in enumerate(wise):
+                begin = begins[kind]
+                begins[kind] = end = begin + request.rows[kind]
+                places += [first + begin * size for first, size in rows.shared]
+                for number, width, array in rows.outputs:
+                    piece = array[begin * width : end * width]
+                    outputs[number] = piece.reshape(template.outputs[number][0])
+            written = outputs
+            if lowered.appended:
+                written = outputs.copy()
+                extend(
+                    request.arrays, lowered.appended, template.growths, self._graph.pasts, outputs,
+                    written, extensions,
+                )  # fmt: skip
+            *own_places, at = accumulate(sizes, initial=at)
+            places += own_places
+            inputs = [
+                address_of(x) if reads else 0
+                for x, reads in zip(request.arrays, self._reads, strict=True)
+            ]
+            copies += copied(template, at, *inputs, *places, *map(address_of, written))
+            at += arena_bytes(template)
+        able = [
             self._may_share(request.shapes, template, workers)
-            for request, template in zip(group, own, strict=True)
-        ])  # fmt: skip
-        steps, joint, _calls = self._joint(wise, each, able)
+            for request, template in zip(group, own, strict=True) if self._panels
+        ]  # fmt: skip
+        every = [*[rows.copy for rows in wise], copies]
+        joined = self._joint(every, workers, able, state.arena, records)
         programs = (*by_rows, *own)
 
         def launch(program: BoundProgram, objects: int, alone: bool) -> None:
-            self._graph.launch.native(address_of(joint), objects, alone)
-            self._joint.note(steps, programs)
+            self._graph.launch.native(joined.header.buffer_info()[0], objects, alone)
+            self._joint.note(joined.table, programs)
 
         self._graph.launch(programs[0], workers, 0, launch)
         for template in programs[1:]:
@@ -352,13 +400,10 @@ class RaggedGraph(Keeper):
             self._able.add(key, found)
         return found
 
-    def _kept_bytes(self, group: Sequence[_Request]) -> Words:
-        """The bytes of each buffer that each request keeps between turns."""
-        kept = self._division.kept
-        elements = [self._sizes(request.symbols) for request in group]
-        items = np.array([b.dtype.itemsize for b in kept], np.int64)
-        sizes = np.array(elements, np.int64).reshape(len(group), len(kept)) * items
-        return aligned(sizes + SLACK_BYTES)
+    def _kept_bytes(self, symbols: Sequence[int]) -> list[int]:
+        """The bytes of each buffer that a request keeps between turns."""
+        pairs = zip(self._sizes(symbols), self._item_bytes, strict=True)
+        return [aligned(elements * size + SLACK_BYTES) for elements, size in pairs]
 
 
 def _accessing(compiled: CompiledStep, moved: Mapping[Buffer, Buffer]) -> CompiledStep:

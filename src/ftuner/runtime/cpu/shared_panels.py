@@ -62,25 +62,26 @@ class SharedPanels:
         steps = zip(works.tolist(), plans, self._panels.tolist(), strict=True)
         return np.array([on and _walks(at, n, workers) for on, at, n in steps], np.int64)
 
-    def share(self, steps: Words, places: Words, able: Words, workers: int) -> Words:
-        """Change records of steps so that requests take turns; returns what these point to.
-        `places`: of each of the steps the record of the first request, which those of the others
-        follow; `able`: a row for each request."""
+    def share(self, records: Words, able: Words, workers: int) -> Words:
+        """Change records of programs, a row for each request, so that requests take turns; returns
+        what these point to. `able`: a row for each request."""
         counts = able.sum(axis=0)
         parts = np.minimum(self._parts, MAX_CHUNKS_A_WORKER * workers // np.maximum(counts, 1))
         takes = able * ((counts > 1) & (parts > 1)) > 0
-        steps[(places + np.arange(len(able))[:, None])[takes], StepSlot.CHUNKS] = 0
+        firsts = Program.SIZE + self.numbers * StepSlot.SIZE
+        requests, which = np.nonzero(takes)
+        records[requests, firsts[which] + StepSlot.CHUNKS] = 0
         # Those that take turns come first.
-        rows = places + np.argsort(~takes, axis=0, kind="stable")
-        calls = np.ascontiguousarray(steps[rows, StepSlot.ARGUMENT].T)
+        order = np.argsort(~takes, axis=0, kind="stable")
+        calls = np.ascontiguousarray(records[order, firsts + StepSlot.ARGUMENT].T)
         shared = takes.any(axis=0)
-        first = rows[0, shared]
-        steps[first, StepSlot.CALLS] = (
+        first, step = order[0, shared], firsts[shared]
+        records[first, step + StepSlot.CALLS] = (
             address_of(calls) + np.arange(len(calls)) * calls.strides[0]
         )[shared]
-        steps[first, StepSlot.CALL_COUNT] = counts[shared]
-        steps[first, StepSlot.PANELS] = self._panels[shared]
-        steps[first, StepSlot.CHUNKS] = (counts * parts)[shared]
+        records[first, step + StepSlot.CALL_COUNT] = counts[shared]
+        records[first, step + StepSlot.PANELS] = self._panels[shared]
+        records[first, step + StepSlot.CHUNKS] = (counts * parts)[shared]
         return calls
 
 

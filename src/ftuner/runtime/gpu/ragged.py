@@ -8,10 +8,11 @@ of the first ones, in which the rows of requests follow each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, islice
-from typing import NamedTuple
+from functools import partial
+from itertools import accumulate, groupby, islice
+from typing import NamedTuple, cast
 
 import torch
 
@@ -25,15 +26,13 @@ from ftuner.graph.steps import Lowered
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated
 from ftuner.runtime.gpu.program import Launch, aligned_copy
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.step_kind import CompiledStep
-from ftuner.runtime.grouping import Order, groups
+from ftuner.runtime.gpu.step_kind import Alike, CompiledStep, Together
+from ftuner.runtime.grouping import Orders, groups
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.layout import Lifetime, first_fit
 
 BUFFER_BYTES = 256
 """Alignment of buffers in an arena; that of torch's allocator."""
-KNOWN = 4096
-"""Numbers of rows of which the order of sums is kept. Derived: an entry is some KiB."""
 MAX_LAUNCHES = 1 << 16
 """Launches of all programs that a graph keeps for batches, at about 3 KiB of the host's memory."""
 ROWS_PER_MULTIPROCESSOR = 128
@@ -69,6 +68,8 @@ class _Bound(NamedTuple):
     arena_bytes: int
     elements: Sequence[int]
     """Of all buffers."""
+    alike: Mapping[int, Alike | None]
+    """Of steps that are launched once for several requests, by number."""
 
 
 class _Program:
@@ -79,8 +80,11 @@ class _Program:
         self, setting: Setting, lowered: Lowered,
         steps: Sequence[tuple[CompiledStep, Tensor | None]],
         evaluate: Callable[[Sequence[int]], list[int]], elsewhere: frozenset[Buffer] = frozenset(),
+        together: Mapping[int, Together] | None = None,
     ) -> None:  # fmt: skip
-        """`lowered`: with the steps of the program; `elsewhere`: buffers that a run is given."""
+        """`lowered`: with the steps of the program; `elsewhere`: buffers that a run is given;
+        `together`: steps that may be launched once for several requests, by number."""
+        self.together = together or {}
         self._setting, self._steps, self._evaluate = setting, steps, evaluate
         lifetimes = lowered.lifetimes()
         self._first = len(lowered.inputs) + len(setting.outputs)
@@ -106,7 +110,7 @@ class _Program:
             self._known.add(key, found)
         return found
 
-    def order_of_sums(self, symbols: Sequence[int]) -> Order:
+    def order_of_sums(self, symbols: Sequence[int]) -> tuple[Hashable, ...]:
         values = self._evaluate(symbols)
         return tuple([step.order_of_sums(values) for step, _ in self._steps])
 
@@ -122,7 +126,8 @@ class _Program:
             return setting.constants[buffer] if buffer.is_constant else self.place(buffer)
 
         launches = [step.bind(values, memory, word) for step, word in self._steps]
-        return _Bound(launches, offsets, arena_bytes, [*elements.values()])
+        alike = {number: step.alike(values) for number, step in self.together.items()}
+        return _Bound(launches, offsets, arena_bytes, [*elements.values()], alike)
 
     def placed(self, bound: _Bound, arena: Tensor, arrays: Sequence[Tensor | None]) -> list[Tensor]:
         """What launches are given. `arrays`: inputs, and outputs; None for those that they do not
@@ -133,6 +138,10 @@ class _Program:
             part = arena[offset : offset + elements[buffer] * buffer.dtype.itemsize]
             given[self.places[buffer]] = part.view(TORCH_DTYPES[buffer.dtype.name])
         return given  # type: ignore[return-value]
+
+
+_Request = tuple[_Bound, list[Tensor], dict[Buffer, Tensor]]
+"""A request: its launches, what they are given, and its rows of what row-wise steps access."""
 
 
 class _RowProgram(NamedTuple):
@@ -156,6 +165,9 @@ class RaggedGraph:
     ) -> None:
         """`steps`: those of the graph; `found`: which of them are row-wise."""
         self._setting, self.found = setting, found
+        together = _for_several(steps, lowered, found)
+        # Between steps that are launched for one request after the other, one for all.
+        found = replace(found, apart=frozenset(together))
         division = divide(lowered, found)
         self._rows_of = compiled([rows.count for rows in found.rows], setting.binding.names)
         words = iter(setting.words)
@@ -170,6 +182,7 @@ class RaggedGraph:
         self._own = _Program(
             setting, replace(lowered, steps=tuple(others)), of_kind(None), setting.checked,
             frozenset((*shared, *division.kept)),
+            {found.kinds[:n].count(None): step for n, step in together.items()},
         )  # fmt: skip
         self._programs = [
             _RowProgram(
@@ -188,7 +201,7 @@ class RaggedGraph:
         """Buffers whose rows are not aligned, as kernels ask of what they access: a request has a
         copy of its rows."""
         self._turns = _loosely(lowered, found, self._loose)
-        self._orders: RecentlyUsed[int, Order] = RecentlyUsed(KNOWN)
+        self._orders = Orders()
 
     @property
     def room(self) -> int:
@@ -215,16 +228,20 @@ class RaggedGraph:
         results: list[list[Tensor]] = [[]] * len(batch)
         sizes = [int(own[0]) for own in rows]
 
-        def order(size: int) -> Order:
-            return self._order(size) if exact else ()
+        def order(size: int) -> int:
+            return self._orders(size, partial(self._order, size)) if exact else 0
 
         for group in groups(sizes, self.room, self.room, order):
             if len(group) == 1:
                 results[group[0]] = alone(batch[group[0]])
                 continue
-            own = [[*map(aligned_copy, batch[number])] for number in group]
             try:
-                found = self._together(own, [symbols[n] for n in group], [rows[n] for n in group])
+                if exact:
+                    group = self._adjacent(group, symbols)
+                own = [[*map(aligned_copy, batch[number])] for number in group]
+                found = self._together(
+                    own, [symbols[n] for n in group], [rows[n] for n in group], exact
+                )
             except (AllocationError, ShapeError, ZeroDivisionError, torch.OutOfMemoryError):
                 # Together they may need too much memory, or more rows than the graph can have.
                 # Where one request is wrong, its own run says so.
@@ -233,22 +250,30 @@ class RaggedGraph:
                 results[number] = outputs
         return results
 
-    def _order(self, rows: int) -> Order:
-        found = self._orders.get(rows)
-        if found is None:
-            first = self._programs[0]
-            try:
-                found = first.program.order_of_sums(first.symbols(rows))
-            except (ShapeError, ZeroDivisionError):
-                found = (None,)
-            self._orders.add(rows, found)
-        return found
+    def _adjacent(self, group: Sequence[int], symbols: Sequence[Sequence[int]]) -> list[int]:
+        """The requests in an order in which those follow each other that share launches."""
+        places: dict[Hashable, int] = {}
+
+        def place(number: int) -> int:
+            alike = self._own.bound(symbols[number]).alike.values()
+            bits = tuple([x and (x.past, x.bits) for x in alike])
+            return places.setdefault(bits, len(places))
+
+        return sorted(group, key=place)
+
+    def _order(self, rows: int) -> tuple[Hashable, ...]:
+        first = self._programs[0]
+        try:
+            return first.program.order_of_sums(first.symbols(rows))
+        except (ShapeError, ZeroDivisionError):
+            return (None,)
 
     def _together(
         self, group: Sequence[Sequence[Tensor]], symbols: Sequence[Sequence[int]],
-        rows: Sequence[Sequence[int]],
+        rows: Sequence[Sequence[int]], exact: bool,
     ) -> list[list[Tensor]]:  # fmt: skip
-        """The outputs of requests with values of the symbols, and the rows of each kind."""
+        """The outputs of requests with values of the symbols, and the rows of each kind. `exact`:
+        as of `run`."""
         setting, device = self._setting, self._setting.session.device
         inputs, made = self._own.inputs, len(setting.outputs)
         bound = [self._own.bound(own) for own in symbols]
@@ -278,7 +303,7 @@ class RaggedGraph:
                 whole = placed[program.program.places[b]]
                 for found, begin, end in zip(pieces, ends, ends[1:], strict=False):
                     found[b] = whole[begin * width : end * width]
-        each = []
+        each: list[_Request] = []
         for given, template, results, found in zip(group, bound, outputs, pieces, strict=True):
             placed = self._own.placed(template, arena, (*given, *results))
             elements = dict(zip(self._own.places, template.elements, strict=True))
@@ -291,13 +316,48 @@ class RaggedGraph:
             if turn.kind is not None:
                 _launch(*wise[turn.kind], turn)
                 continue
-            for template, placed, found in each:
+            left = each
+            if turn.first in self._own.together:
+                counts = [own[0] for own in rows]
+                left = self._launched(turn.first, wise[0][1], each, counts, exact)
+            for template, placed, found in left:
                 for b in copied:
                     placed[self._own.place(b)].copy_(found[b])
                 _launch(template, placed, turn)
                 for b in written:
                     found[b].copy_(placed[self._own.place(b)])
         return outputs
+
+    def _launched(
+        self, number: int, whole: Sequence[Tensor], each: Sequence[_Request], rows: Sequence[int],
+        exact: bool,
+    ) -> list[_Request]:  # fmt: skip
+        """Launches a step of requests once for those that follow each other and may share a
+        launch; returns the others. `whole`: what row-wise steps are given; `rows`: of each
+        request."""
+        step = self._own.together[number]
+        place = self._programs[0].program.place
+        memories = [whole[place(buffer)] for buffer in step.buffers]
+        alike = [request[0].alike[number] for request in each]
+        ends = [*accumulate(rows, initial=0)]
+
+        def agreed(i: int) -> Hashable:
+            found = alike[i]
+            return found and (found.past, found.bits if exact else None)
+
+        left: list[_Request] = []
+        for _, run in groupby(range(len(each)), agreed):
+            members = [*run]
+            begin, end, like = ends[members[0]], ends[members[-1] + 1], alike[members[0]]
+            if like is None or len(members) == 1:
+                left += [each[i] for i in members]
+                continue
+            sequences = [
+                n - begin
+                for i in members for n in range(ends[i], ends[i + 1], cast("Alike", alike[i]).rows)
+            ]  # fmt: skip
+            step.launch(memories, begin, [*sequences, end - begin], like, exact)
+        return left
 
     def _outputs(self, symbols: Sequence[int]) -> list[Tensor]:
         setting = self._setting
@@ -306,6 +366,20 @@ class RaggedGraph:
             allocated([values[n] for n in shape], dtype, setting.session.device)
             for shape, dtype in setting.outputs
         ]
+
+
+def _for_several(
+    steps: Sequence[CompiledStep], lowered: Lowered, found: RaggedSteps
+) -> dict[int, Together]:
+    """The steps that work within a request and may be launched once for several, by number."""
+    pairs = [*zip(lowered.steps, found.kinds, strict=True)]
+    joined = {b for step, kind in pairs if kind == 0 for b in (*step.reads, *step.writes)}
+    made = {}
+    for number, (step, kind) in enumerate(zip(steps, found.kinds, strict=True)):
+        together = step.together(found.rows[0]) if kind is None else None
+        if together is not None and joined.issuperset(together.buffers):
+            made[number] = together
+    return made
 
 
 def _loosely(

@@ -13,6 +13,7 @@ from ftuner.codegen.triton.source import Source
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.graph.buffers import Buffer, View
+from ftuner.graph.ragged import Rows
 from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.kernels import BoundKernel, Kernel
@@ -164,6 +165,43 @@ def _bytes(x: Tensor) -> Tensor:
     return x.view(torch.uint8) if x.dtype == torch.bool else x
 
 
+class Alike(NamedTuple):
+    """What one launch asks of the requests that it is for."""
+
+    past: int | None
+    """As of `core.attention_softmax.AttentionSoftmax.causal`: equal for all of them."""
+    bits: Any
+    """Equal, too, if each has the bits that it has alone."""
+    rows: int
+    """Of each sequence."""
+
+
+class Together(ABC):
+    """A step that works within a request, in one launch for several requests whose rows follow each
+    other."""
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        """`buffers`: ragged ones (`graph.ragged`), which the step accesses."""
+        self.buffers = buffers
+
+    @abstractmethod
+    def alike(self, values: Sequence[int]) -> Alike | None:
+        """Of a request, for its values of the dims; None if there is nothing to do."""
+
+    @abstractmethod
+    def launch(
+        self, memories: Sequence[Tensor], first: int, offsets: Sequence[int], like: Alike,
+        exact: bool,
+    ) -> None:  # fmt: skip
+        """Launch the step for sequences that begin at `offsets` from the row `first` on, and of
+        which the last one ends at the last offset. `memories`: of `buffers`; `exact`: whether each
+        request has the bits that it has alone.
+
+        Raises:
+            ShapeError: more rows than a kernel takes.
+        """
+
+
 class CompiledStep(ABC):
     """A step whose dims and layouts have numbers."""
 
@@ -180,6 +218,10 @@ class CompiledStep(ABC):
     def order_of_sums(self, values: Sequence[int]) -> Hashable:
         """What decides the order in which sums are taken, for values of the dims; None if that is
         not known."""
+        return None
+
+    def together(self, rows: Rows) -> Together | None:
+        """The step for several requests; None if it is launched for one after the other."""
         return None
 
     def rehearsal(self, values: Sequence[int], memory: Places) -> Rehearsal | None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.gpu.attention import MAX_EXTENT
+from ftuner.graph.buffers import View
+from ftuner.graph.ragged import Rows
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.step_kind import (
+    Alike,
     BoundOperand,
     CompiledStep,
     Operands,
@@ -17,13 +22,19 @@ from ftuner.runtime.gpu.step_kind import (
     Rehearsal,
     Setting,
     StepKind,
+    Together,
     are_read_in_place,
     exist,
+    nowhere,
     reversed_bytes,
 )
+from ftuner.runtime.ops.attention_operands import Requests
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.attention.gpu_binding_launches import Attentions
 from ftuner.schedules.attention.step import AttentionStep
+
+MOST_HEAD_AXES = 2
+"""Axes of heads of requests in one launch: those of keys, and of queries that share them."""
 
 
 class BoundAttention(Rehearsal):
@@ -54,6 +65,12 @@ class BoundAttention(Rehearsal):
     def exists(self) -> bool:
         return exist(self._operands)
 
+    def alike(self) -> Alike:
+        """Of operands that may have no data."""
+        q, k, v, out, mask, _ = self._tensors(())
+        _, past, _ = self._how
+        return Alike(past, self._attentions.bits(q, k, v, out, mask, *self._how), q.shape[-2])
+
     def wanted(self) -> list[Source]:
         """All that it may launch, as of `BoundProduct`."""
         q, k, v, out, mask, sinks = self._tensors(())
@@ -71,6 +88,7 @@ class BoundAttention(Rehearsal):
 class CompiledAttention(CompiledStep):
     """An attention whose layouts have numbers."""
 
+    step: AttentionStep
     attentions: Attentions
     softmax: AttentionSoftmax
     tf32: bool
@@ -83,6 +101,13 @@ class CompiledAttention(CompiledStep):
     ) -> BoundAttention | None:
         return self.rehearsal(values, memory)
 
+    def together(self, rows: Rows) -> AttentionsTogether | None:
+        found, (*batch, _, columns) = self.step.sequences(rows), self.step.out.shape
+        few = isinstance(columns, int) and columns <= MAX_EXTENT
+        if found is None or not few or len(batch) - (found.axis is not None) > MOST_HEAD_AXES:
+            return None
+        return AttentionsTogether(self, rows, found.axis)
+
     def rehearsal(self, values: Sequence[int], memory: Places) -> BoundAttention | None:
         operands = self.operands.bound(values, memory)
         if 0 in operands[-1].shape:
@@ -91,12 +116,63 @@ class CompiledAttention(CompiledStep):
         return BoundAttention(self.attentions, self.softmax, past, self.tf32, operands)
 
 
+class AttentionsTogether(Together):
+    """The attentions of several requests, each to its own rows."""
+
+    def __init__(self, compiled: CompiledAttention, rows: Rows, axis: int | None) -> None:
+        """`axis`: as of `AttentionStep.sequences`."""
+        step = compiled.step
+        views = (step.q, step.k, step.v, step.out, *step.optional)
+        super().__init__([view.buffer for view in views])
+        self._compiled, self._axis = compiled, axis
+        last = len(step.out.shape) - 1
+        counted = [(last - 1,), (last,), (last - 1,), (last - 1,), (last - 1, last)]
+        """Of each operand the axes of rows and keys."""
+        widths = [rows.width(buffer) or 0 for buffer in self.buffers]
+        self._operands = [*zip(views, widths, counted, strict=False)]
+
+    def alike(self, values: Sequence[int]) -> Alike | None:
+        bound = self._compiled.rehearsal(values, nowhere)
+        return None if bound is None else bound.alike()
+
+    def launch(
+        self, memories: Sequence[Tensor], first: int, offsets: Sequence[int], like: Alike,
+        exact: bool,
+    ) -> None:  # fmt: skip
+        q, k, v, out, *masks = (
+            self._operand(*operand, memory, first, offsets[-1])
+            for operand, memory in zip(self._operands, memories, strict=True)
+        )
+        compiled, requests = self._compiled, Requests(tuple(offsets), tuple(offsets))
+        compiled.attentions.run_together(
+            q, k, v, out, masks[0] if masks else None, compiled.softmax, like.past,
+            compiled.tf32, requests, like.bits if exact else None,
+        )  # fmt: skip
+
+    def _operand(
+        self, view: View, width: int, counted: Sequence[int], memory: Tensor, first: int, rows: int
+    ) -> Tensor:
+        """An operand of `rows` rows from the row `first` on."""
+        layout: Any = view.layout
+        # Along an axis of one element the stride may depend on extents.
+        loops = [*zip(layout.shape, layout.strides, strict=True)]
+        loops = [(n, 0 if n == 1 else stride) for n, stride in loops]
+        for axis in counted:
+            loops[axis] = rows, loops[axis][1]
+        if self._axis is not None:
+            del loops[self._axis]
+        extents, strides = zip(*loops, strict=True)
+        begin = memory.storage_offset() + first * width + layout.offset
+        return memory.as_strided(extents, strides, begin)
+
+
 class AttentionKind(MatrixKind, StepKind[AttentionStep]):
     """An attention launches the plan of its extents."""
 
     def compiled(self, step: AttentionStep, setting: Setting) -> CompiledAttention:
         causal = step.softmax.causal
         return CompiledAttention(
+            step,
             setting.session.attentions,
             step.softmax,
             setting.tf32,

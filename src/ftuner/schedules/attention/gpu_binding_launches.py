@@ -55,6 +55,13 @@ MAX_UPLOADS = 64
 """Offsets of requests that are kept on the device, because the layers of a model share them."""
 
 
+class Bits(NamedTuple):
+    """What decides the bits of a result, beside its operands."""
+
+    kernel: AttentionKernel
+    split_keys: int
+
+
 class _Seen(NamedTuple):
     """The keys that rows see, and how float32 is multiplied."""
 
@@ -63,6 +70,8 @@ class _Seen(NamedTuple):
     requests: Requests | None
     """Requests of unequal length."""
     tf32: bool
+    bits: Bits | None = None
+    """Those that the requests have alone; None if they may be others."""
 
     @classmethod
     def of(cls, past: int | None, tf32: bool) -> _Seen:
@@ -113,6 +122,8 @@ class Attentions:
         """The sources of a form: a model asks for the same ones at all extents of its
         rehearsals."""
         self._prepared: dict[tuple[AttentionForm, bool], _Prepared] = {}
+        self._as_alone: dict[AttentionKernel, Kernel] = {}
+        """Kernels that compute requests of unequal length as others compute each alone."""
         self._uploads: RecentlyUsed[tuple[object, ...], tuple[Tensor, Tensor]] = RecentlyUsed(
             MAX_UPLOADS
         )
@@ -200,6 +211,34 @@ class Attentions:
         seen = _Seen(limit, 0, requests, allows_tf32())
         return self._cut(q, k.mT, v, out, [], softmax, seen)
 
+    def bits(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool,
+    ) -> Bits:  # fmt: skip
+        """Returns what decides the bits of `run`, for operands of these layouts, which may have no
+        data; values have at most `MAX_EXTENT` columns."""
+        arrays = _readable(_given(q, k.mT, v, out, _optional(mask, None)), softmax)
+        plan = self._call(arrays, softmax, _Seen.of(past, tf32)).plan
+        return Bits(plan.kernel, plan.split_keys)
+
+    def run_together(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool, requests: Requests,
+        bits: Bits | None,
+    ) -> None:  # fmt: skip
+        """As `run`, in one launch, for requests of unequal length that are concatenated along rows
+        and keys. There are at most two batch axes.
+
+        Args:
+            mask: as `run` takes it, with one number for each key of all requests.
+            bits: as of `_Seen`.
+
+        Raises:
+            ShapeError: as in `run`.
+        """
+        seen = _Seen.of(past, tf32)._replace(requests=requests, bits=bits)
+        self._cut(q, k.mT, v, out, _optional(mask, None), softmax, seen)
+
     def _cut(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, optional: list[Tensor],
         softmax: AttentionSoftmax, seen: _Seen,
@@ -274,7 +313,10 @@ class Attentions:
         lengths = None
         if requests is not None:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
-        plan, kernel = self._planned(form, problem, lengths)
+        if seen.bits is None:
+            plan, kernel = self._planned(form, problem, lengths)
+        else:
+            plan, kernel = self._planned_by(form, problem, seen.bits)
         counted = max(plan.programs, plan.blocks * plan.split_keys, plan.packed_rows)
         if counted > MOST_COUNTED:
             raise ShapeError(
@@ -303,6 +345,17 @@ class Attentions:
         prepared = self._prepare(form, problem.sharing > 1)
         plan = prepared.planner.plan(problem, lengths)
         return plan, prepared.kernels[plan.kernel]
+
+    def _planned_by(
+        self, form: AttentionForm, problem: AttentionProblem, bits: Bits
+    ) -> tuple[AttentionPlan, Kernel]:
+        planner = attention_planner(self._hardware, form, problem.sharing > 1)
+        plan = planner.plan_by(problem, replace(bits.kernel, form=form), bits.split_keys)
+        found = self._as_alone.get(plan.kernel)
+        if found is None:
+            found = self._kernels.kernel(attention_source(plan.kernel))
+            self._as_alone[plan.kernel] = found
+        return plan, found
 
     def _sources(self, form: AttentionForm, shared: bool) -> dict[AttentionKernel, Source]:
         """Returns the sources of all kernels that a plan may choose."""

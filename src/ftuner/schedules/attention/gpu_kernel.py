@@ -101,7 +101,8 @@ def _rows(kernel: AttentionKernel) -> list[str]:
     if form.scales_powers:
         lines += ["factor = scale * LOG2_E"]
     if form.mask is not None and form.mask.spread == "keys":
-        lines += ["mask += request * mask_batch + head * mask_head"]
+        begin = "request * mask_batch" if form.ragged is None else "k_begin * mask_key"
+        lines += [f"mask += {begin} + head * mask_head"]
     elif form.mask is not None:
         lines += [f"mask += {_row_places(form, 'mask')}[:, None]"]
     return [*lines, *_nothing(form), *_sinks(kernel)]

@@ -168,7 +168,13 @@ class AttentionPlanner:
                 least, best, chosen = seconds, split_keys, candidate
         kernel = chosen.whole if best == 1 else chosen.split
         assert kernel is not None
-        return AttentionPlan(problem, kernel, self._l2_heads(chosen, problem), best)
+        return self.plan_by(problem, kernel, best)
+
+    def plan_by(
+        self, problem: AttentionProblem, kernel: AttentionKernel, split_keys: int
+    ) -> AttentionPlan:
+        """Returns the plan by a kernel of the form, with keys in `split_keys` parts."""
+        return AttentionPlan(problem, kernel, self._l2_heads(kernel, problem), split_keys)
 
     def estimate(
         self, plan: AttentionPlan, lengths: RequestLengths | None = None
@@ -185,7 +191,7 @@ class AttentionPlanner:
     def _candidate(self, plan: AttentionPlan) -> Candidate:
         return next(c for c in self._candidates if plan.kernel in (c.whole, c.split))
 
-    def _l2_heads(self, candidate: Candidate, problem: AttentionProblem) -> int:
+    def _l2_heads(self, kernel: AttentionKernel, problem: AttentionProblem) -> int:
         """Returns the heads whose tiles are interleaved. Causal attention begins with the last
         tiles of as many heads as L2 holds the keys of, so that short tiles come last. Otherwise the
         tiles of one head are consecutive."""
@@ -195,7 +201,7 @@ class AttentionPlanner:
         across = self._form.depth + self._form.columns
         keys = problem.keys // problem.batch if ragged else problem.keys
         held = int(self._chip.held_bytes // (max(keys, 1) * across * self._chip.itemsize))
-        apart = 1 if candidate.packed else problem.sharing
+        apart = 1 if kernel.packed else problem.sharing
         heads = problem.heads * (1 if ragged else problem.batch)
         return min(max(held, 1), heads) * apart
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
@@ -11,7 +11,15 @@ from ftuner.graph.buffers import View, reshaped, spread
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.ops.attention import optional_operands
 from ftuner.graph.placement import Pending, Placement
+from ftuner.graph.ragged import Rows
 from ftuner.graph.steps import DimText, ViewStep, shape_text
+
+
+class Sequences(NamedTuple):
+    """The sequences of a request."""
+
+    axis: int | None
+    """The one of the result that counts them; None if there is one sequence."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,22 @@ class AttentionStep(ViewStep):
     def optional(self) -> tuple[View, ...]:
         """The mask and the sinks, if there are any."""
         return tuple(view for view in (self.mask, self.sinks) if view is not None)
+
+    def sequences(self, rows: Rows) -> Sequences | None:
+        """Where the sequences of requests are, if all operands have them one after the other: each
+        then attends to itself, and a mask has one number for each key."""
+        *batch, _, _ = self.out.shape
+        counted = [axis for axis, extent in enumerate(batch) if not isinstance(extent, int)]
+        axis, last = next(iter(counted), None), len(batch) + 1
+        views = [(self.q, last - 1), (self.k, last), (self.v, last - 1), (self.out, last - 1)]
+        if self.mask is not None:
+            shape, strides = self.mask.shape, self.mask.layout.strides
+            if strides[-2] != 0:
+                return None
+            of_keys = replace(self.mask.layout, shape=(*shape[:-2], 1, shape[-1]))
+            views.append((View(self.mask.buffer, of_keys), last))
+        follow = all(rows.follow(view, at, axis) for view, at in views)
+        return Sequences(axis) if follow and self.sinks is None else None
 
     def described(self, text: DimText) -> str:
         named = [("q", self.q), ("k", self.k), ("v", self.v)]

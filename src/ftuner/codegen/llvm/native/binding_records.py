@@ -1,5 +1,5 @@
-"""Layouts of the records that binding writes for native code, once for a graph or for a shape, and
-of the records of call caches and of tables of words."""
+"""Layouts of the records that binding writes for native code, once for a graph, a shape or a batch,
+and of the records of call caches and of tables of words."""
 
 from __future__ import annotations
 
@@ -65,6 +65,62 @@ class Living:
     END = 1
     LAST = 2
     """The last stage that reads it."""
+    SIZE = 3
+
+
+class Copies:
+    """Copies of bound programs of one layout, each with an arena and arrays of its own."""
+
+    COUNT = 0
+    TARGET = 1
+    """The address of the records of the first copy, which those of the others follow."""
+    ROWS = 2
+    """The address of a `Copy` for each."""
+    ROW_WORDS = 3
+    """Words of a `Copy`."""
+    WORDS = 4
+    """Words of the records of a program."""
+    STAGES = 5
+    """The address of the first step of the stage of each step."""
+    POINTERS = 6
+    """Number of slots that hold an address in the records. The address of their numbers follows."""
+    POINTER_SLOTS = 7
+    PLACES = 8
+    """Number of slots that hold an address in the arena. The addresses of their numbers, and of
+    those of their sources, follow."""
+    PLACE_SLOTS = 9
+    PLACE_SOURCES = 10
+    PATCHES = 11
+    """Number of slots that hold an address in an array of the caller. The addresses of their
+    numbers, of those of the arrays, and of the slots with the offsets follow."""
+    PATCH_SLOTS = 12
+    PATCH_ARRAYS = 13
+    PATCH_OFFSETS = 14
+    SIZE = 15
+
+
+class Copy:
+    """What one copy of a bound program has: one that was bound to an arena at address 0."""
+
+    RECORDS = 0
+    """The address of the records that are copied."""
+    SOURCES = 1
+    """The address of the addresses of all sources. Those beyond the arena stay as they are."""
+    ARENA_BYTES = 2
+    ARENA = 3
+    """The address of the copy's arena."""
+    ARRAYS = 4
+    """The addresses of the caller's arrays."""
+
+
+class Turn:
+    """Successive steps of all copies of a layout."""
+
+    LAYOUT = 0
+    """The number of its `Copies`."""
+    FIRST = 1
+    """The number of the first step."""
+    STEPS = 2
     SIZE = 3
 
 

@@ -14,6 +14,7 @@ from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.binding import emit_binding
 from ftuner.codegen.llvm.native.call_cache import emit_known_call, emit_known_program
 from ftuner.codegen.llvm.native.driver import emit_driver
+from ftuner.codegen.llvm.native.joining import emit_joining
 from ftuner.codegen.llvm.native.program import emit_program, emit_tasks
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, FreeWorkspaces
 from ftuner.codegen.llvm.native.symbols import (
@@ -79,6 +80,7 @@ def emit(module: ir.Module, vector_bytes: int, header_bytes: int, tuning: Native
     emit_program(module, header_bytes, tuning)
     emit_tasks(module, header_bytes)
     emit_binding(module)
+    emit_joining(module)
     emit_words(module, header_bytes)
     emit_workspaces(module)
     for inputs in KNOWN_CALL_INPUTS:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftuner.codegen.llvm.native.symbols import (
+    COPY_SYMBOL,
     DECIDE_SYMBOL,
     FILL_SYMBOL,
     GIVE_WORKSPACE_SYMBOL,
+    JOIN_SYMBOL,
     KNOWN_CALL_INPUTS,
     KNOWN_PROGRAM_SYMBOL,
     POOL_RUN_SYMBOL,
@@ -138,6 +140,8 @@ def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -
     calls = [KNOWN_PROGRAM_SYMBOL, *map(known_call_symbol, KNOWN_CALL_INPUTS)]
     workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
     programs = PROGRAM_SYMBOL, TASKS_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL
-    symbols = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, *programs, *workspaces, *entries, *calls
+    pool = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL
+    batches = COPY_SYMBOL, JOIN_SYMBOL
+    symbols = *pool, *programs, *batches, *workspaces, *entries, *calls
     arguments = (vector_bytes, header_bytes, tuning)
     return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols, inlines=False)
