@@ -69,8 +69,8 @@ def test_pictures_of_several_sizes(
     turns, graph = Turns(monkeypatch), network()
     model = Model(optimised(graph, halves=False), widest, Options(threads=threads))
     assert_same_bits(model, pictures(graph))
-    # Two workers have parts of the rows of a large picture.
-    assert max(turns.counts) >= len(SIZES) - 2
+    # Two workers have parts of the rows of a picture where the machine's estimates say so.
+    assert max(turns.counts) >= (len(SIZES) - 2 if threads == 1 else 2)
     assert_same_bits(model, [*pictures(graph, 3), *pictures(graph)])
     assert not any(why == "" for _, why in model.ragged)
 
@@ -94,6 +94,7 @@ def test_more_requests_than_chunks(
 ) -> None:
     turns, graph = Turns(monkeypatch), network()
     model = Model(optimised(graph, halves=False), widest, Options(threads=2))
+    monkeypatch.setattr(RaggedGraph, "room", 10**9)
     feeds = pictures(graph)[1]
     wanted = model.run(feeds)
     found = model.run_batch([feeds] * requests)
