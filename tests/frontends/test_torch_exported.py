@@ -252,6 +252,31 @@ def test_calls_that_take_other_branches_have_programs_of_their_own(
         model(torch.randn(2, 3))
 
 
+class Gated(nn.Module):  # type: ignore[name-defined, misc]
+    """A layer, with another computation of many rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        return y if x.shape[0] <= 100 else y * 2
+
+
+def test_autocast_around_the_compilation_is_part_of_the_program() -> None:
+    """Also of the program that a later call compiles, whatever is around that."""
+    module, few, many = Gated(), torch.randn(3, 8), torch.randn(120, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        model, wanted = ftuner.compile(module, (few,)), [module(few), module(many)]
+    plain = ftuner.compile(module, (few,))
+    for x, y in zip((few, many), wanted, strict=True):
+        torch.testing.assert_close(model(x), y, rtol=2e-2, atol=2e-2)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = plain(many)
+    torch.testing.assert_close(found, module(many))
+
+
 def test_what_is_compiled_again_has_the_elements_of_now() -> None:
     class Product(nn.Module):  # type: ignore[name-defined, misc]
         def __init__(self) -> None:
