@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,21 @@ def test_extents_of_ranges_and_of_steps() -> None:
         for shape in ((1, 1, 4), (3, 7, 4)):
             x = torch.randn(shape)
             assert close(model(x), module(x))
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.75, 2.0])
+def test_an_extent_times_a_float_is_rounded_up(factor: float) -> None:
+    """As the capacity of experts is computed."""
+
+    class Module(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x + math.ceil(factor * x.shape[0]), x < math.ceil(factor * x.shape[0]) + 1
+
+    module = Module()
+    model = ftuner.compile(module, (torch.ones(5, 2),))
+    for rows in (1, 4, 7):
+        x = torch.randn(rows, 2)
+        assert all(map(torch.equal, model(x), module(x)))
 
 
 class Padded(nn.Module):  # type: ignore[name-defined, misc]
