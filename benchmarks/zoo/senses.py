@@ -102,6 +102,12 @@ def detr(size: Size) -> Fields:
     }  # fmt: skip
 
 
+def vitpose(size: Size) -> Fields:
+    backbone = patches(size, model_type="vitpose_backbone", image_size=[96, 96],
+                       patch_size=[16, 16], out_features=["stage2"])  # fmt: skip
+    return {"backbone_config": backbone, "num_labels": 17}
+
+
 def dpt(size: Size) -> Fields:
     return patches(size, num_hidden_layers=4, backbone_out_indices=[0, 1, 2, 3], neck_hidden_sizes=[
         size.hidden // 4, size.hidden // 2, size.hidden, size.hidden], fusion_hidden_size=64,
@@ -208,6 +214,10 @@ ROWS = (
     seen("depth-anything", "DepthAnything", depth_anything, inputs=square(98),
          model="ForDepthEstimation", outputs=("predicted_depth",)),
     seen("detr", "Detr", detr, model="ForObjectDetection", outputs=("logits", "pred_boxes")),
+    seen("conditional-detr", "ConditionalDetr", detr, model="ForObjectDetection",
+         outputs=("logits", "pred_boxes")),
+    seen("vitpose", "VitPose", vitpose, model="ForPoseEstimation", outputs=("heatmaps",),
+         inputs=square(96)),
     seen("yolos", "Yolos", lambda s: patches(s, image_size=[96, 96], num_detection_tokens=10),
          model="ForObjectDetection", outputs=("logits", "pred_boxes"), inputs=square(96)),
     seen("clip-vision", "CLIPVision", inputs=square(96)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,21 @@ def test_extents_of_ranges_and_of_steps() -> None:
             assert close(model(x), module(x))
 
 
+@pytest.mark.parametrize("factor", [1.0, 0.75, 2.0])
+def test_an_extent_times_a_float_is_rounded_up(factor: float) -> None:
+    """As the capacity of experts is computed."""
+
+    class Module(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x + math.ceil(factor * x.shape[0]), x < math.ceil(factor * x.shape[0]) + 1
+
+    module = Module()
+    model = ftuner.compile(module, (torch.ones(5, 2),))
+    for rows in (1, 4, 7):
+        x = torch.randn(rows, 2)
+        assert all(map(torch.equal, model(x), module(x)))
+
+
 class Padded(nn.Module):  # type: ignore[name-defined, misc]
     """Computes paddings from buffers, as codecs of sounds do, and counts its calls in a buffer of
     one integer where it is told so."""
@@ -250,6 +266,31 @@ def test_calls_that_take_other_branches_have_programs_of_their_own(
     assert caplog.text.count("another program is compiled") == 3
     with pytest.raises(InputError, match="model takes"):
         model(torch.randn(2, 3))
+
+
+class Gated(nn.Module):  # type: ignore[name-defined, misc]
+    """A layer, with another computation of many rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        return y if x.shape[0] <= 100 else y * 2
+
+
+def test_autocast_around_the_compilation_is_part_of_the_program() -> None:
+    """Also of the program that a later call compiles, whatever is around that."""
+    module, few, many = Gated(), torch.randn(3, 8), torch.randn(120, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        model, wanted = ftuner.compile(module, (few,)), [module(few), module(many)]
+    plain = ftuner.compile(module, (few,))
+    for x, y in zip((few, many), wanted, strict=True):
+        torch.testing.assert_close(model(x), y, rtol=2e-2, atol=2e-2)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = plain(many)
+    torch.testing.assert_close(found, module(many))
 
 
 def test_what_is_compiled_again_has_the_elements_of_now() -> None:

@@ -86,3 +86,13 @@ def test_references_take_and_give_halves() -> None:
     assert [v.dtype for v in found] == [np.float32, np.float16]
     # A third is rounded as it comes in.
     assert found[1][1] == 2 * converted(1 / 3, BFLOAT16)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, INT8, INT64], ids=str)
+@pytest.mark.parametrize("shape", [(300, 257), (256, 1000)])
+def test_a_transposed_matrix_becomes_row_major(shape: tuple[int, int], dtype: DType) -> None:
+    x = np.arange(shape[0] * shape[1]).astype(held_in(dtype)).reshape(shape[::-1]).T
+    found = converted(x, dtype)
+    assert found.flags.c_contiguous
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found, x)

@@ -478,6 +478,17 @@ def test_results_lie_in_memory_as_in_pytorch() -> None:
     assert compare(computed, x).is_contiguous(memory_format=last)
 
 
+@pytest.mark.parametrize("cut_up", [torch.unsafe_chunk, torch.unsafe_split])
+def test_pieces_lie_in_memory_as_in_pytorch(cut_up: Callable[..., Any]) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second = cut_up(computed(x), 2, 1)
+        return first, second, computed(first) + computed(second)
+
+    x = torch.randn(3, 4)
+    found = compare(function, x)
+    assert [y.stride() for y in found] == [y.stride() for y in function(x)]
+
+
 def test_an_operator_that_its_importer_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dim where it needs a number, say; the rest stays ours."""
 

@@ -31,6 +31,10 @@ FEWEST_OPERATORS = 4
 long as four small operators of PyTorch."""
 PRODUCTS = ("mm", "linear", "matmul", "convolution", "attention", "lstm", "gru", "rnn")
 """Parts of the names of operators of which one alone is a region."""
+UNSAFE_VIEWS = frozenset({
+    "unsafe_chunk.default", "unsafe_split.Tensor", "unsafe_split_with_sizes.default",
+})  # fmt: skip
+"""Operators whose results are views, which their schemas do not say."""
 Left = dict[fx.Node, str]
 """The nodes that are left to PyTorch, and why."""
 
@@ -107,7 +111,9 @@ def is_view(node: fx.Node) -> bool:
     """Whether a node gives a view of its first operand."""
     if node.target is operator.getitem:
         return is_view(node.all_input_nodes[0])
-    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+    return isinstance(node.target, torch._ops.OpOverload) and (
+        node.target.is_view or name_of(node.target) in UNSAFE_VIEWS
+    )
 
 
 @dataclass(frozen=True)

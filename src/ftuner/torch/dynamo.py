@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def backend(
 
     compile_graph = aot_autograd(
         fw_compiler=_training, bw_compiler=_left, inference_compiler=inference,
-        decompositions=FAST_PATHS | decompositions(),
+        decompositions=_decompositions(),
     )  # fmt: skip
     added = constant - TensorifyState.force_specializations
     TensorifyState.force_specializations |= added
@@ -86,6 +87,12 @@ def backend(
     compiled = getattr(compiled, "_torchdynamo_orig_callable", compiled)
     # Whether inputs that a graph changes share memory is decided when it is compiled.
     return Traced(module, compiled, checked) if pure == [True] else compiled
+
+
+@cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Made once: this takes a tenth of a second, and a module may have tens of graphs."""
+    return FAST_PATHS | decompositions()
 
 
 def _ends_early(module: fx.GraphModule) -> bool:

@@ -122,16 +122,20 @@ class Extents:
 
     def _after_fraction(self, e: sympy.Expr) -> Dim:
         """An extent, or a quotient of extents, plus a number, rounded up: how many numbers
-        `arange(0.5, extent)` has."""
+        `arange(0.5, extent)` has. Or an extent times a number, rounded up, where products with the
+        number are exact."""
         if isinstance(e, functions.FloatTrueDiv) and e.args[1] == 1.0:
             e = e.args[0]
         number, rest = e.as_coeff_Add()
         if isinstance(rest, functions.IntTrueDiv) and float(number).is_integer():
             return ceil_quotient(*map(self.translated, rest.args)) + int(number)
-        if not isinstance(rest, functions.ToFloat):
+        factor, rest = rest.as_coeff_Mul()
+        above, below = float(factor).as_integer_ratio()
+        whole = below == 1 or (below <= MAX_DENOMINATOR and float(number).is_integer())
+        if not isinstance(rest, functions.ToFloat) or not whole:
             raise UnsupportedOperatorError(f"extent {e}, rounded: expected an extent plus a number")
-        offset: int = math.ceil(number)
-        return self.translated(rest.args[0]) + offset
+        offset = math.ceil(float(number))
+        return ceil_quotient(self.translated(rest.args[0]) * above, below) + offset
 
     def _scaled(self, e: sympy.Expr) -> Dim:
         """A float times an extent, rounded down."""

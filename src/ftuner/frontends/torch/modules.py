@@ -7,7 +7,7 @@ import logging
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,8 @@ from ftuner.frontends.torch.growing import Shape, traced
 
 _LOG = logging.getLogger(__name__)
 
+AUTOCAST = ("cpu", "cuda")
+"""The kinds of devices of `torch.autocast`."""
 MOST_TOLD = 8
 """Constant extents in one message: each tensor of a cache has some."""
 
@@ -159,6 +161,11 @@ class _Form:
                 self.inputs[name] = leaf.detach()
                 leaf = Input(name)
             self.leaves.append(leaf)
+        self.autocast = {
+            kind: torch.get_autocast_dtype(kind)
+            for kind in AUTOCAST if torch.is_autocast_enabled(kind)
+        }  # fmt: skip
+        """The dtypes of `torch.autocast` around the call that compiles, by the kind of device."""
 
     def program(self, exported: ExportedProgram, defaults: dict[str, Any]) -> Program:
         """The graph of what was traced last."""
@@ -180,7 +187,11 @@ class _Flat(nn.Module):
         leaves = [next(given) if isinstance(x, Input) else x for x in self.form.leaves]
         bound = self.form.signature.bind_partial()
         bound.arguments = pytree.tree_unflatten(leaves, self.form.arguments)
-        found, self.form.result = flattened(self.module(*bound.args, **bound.kwargs))
+        with ExitStack() as casting:
+            for kind, dtype in self.form.autocast.items():
+                casting.enter_context(torch.autocast(kind, dtype))
+            result = self.module(*bound.args, **bound.kwargs)
+        found, self.form.result = flattened(result)
         used = Counter[str]()
         self.form.names = [unique(path_name(path, "output"), used) for path, _ in found]
         return tuple(leaf for _, leaf in found)
@@ -244,7 +255,10 @@ def _as_exported(module: nn.Module) -> Iterator[None]:
 def _exported(
     module: nn.Module, form: _Form, tensors: Sequence[torch.Tensor], shapes: Sequence[Shape]
 ) -> ExportedProgram:
-    with _as_exported(module):
+    with _as_exported(module), ExitStack() as casting:
+        # Operators are cast by the program's own nodes, and not as around this call.
+        for kind in AUTOCAST:
+            casting.enter_context(torch.autocast(kind, enabled=False))
         return traced(_Flat(module, form), type(module).__name__, tensors, shapes)
 
 
