@@ -7,6 +7,7 @@ import importlib.util
 import random
 import sys
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,6 +33,7 @@ UNARY = (
 )  # fmt: skip
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})", "{} / (2.0 + {} ** 2)")
 REDUCED = ("{0} += {1}", "{0} -= {1}", "{0} = max({0}, {1})", "{0} = min({0}, {1})")
+MOST_IN_TILE = 4 * MOST_UNROLLED
 STATES = 3
 """Elements of the tile that a scan carries from step to step."""
 WAYS = ("strided", "quotient", "shifted", "reversed", "remainder", "window")
@@ -77,6 +79,8 @@ class Maker:
             if blocks[name] > 1 and rnd.random() < 0.25:
                 self._tiles[f"b{name}"] = (rnd.choice((2, 3, 6)), blocks[name])
                 self._sizes[name], blocks[name] = f"b{name}", max(self._tiles[f"b{name}"])
+        if kind == "tiled" and prod(blocks.values()) > MOST_IN_TILE:
+            kind = "plain"
         targets = ", ".join(f"t{name}" for name in tasks)
         self._open(f"for {targets} in {self._mapping(tasks, blocks)}:")
         inner = [name for name in names if name not in tasks or blocks[name] > 1]

@@ -1,7 +1,7 @@
 """Conditions on the variables of loops, which are decided once for many elements."""
 
 import ftuner
-from ftuner.tasks import Out, f32, lanes, repeat, split, worker, workers
+from ftuner.tasks import Out, f32, grid, lanes, repeat, split, worker, workers
 
 
 @ftuner.schedule
@@ -44,6 +44,20 @@ def prefixes(x: f32["m", "n"], y: Out[f32["m", "n"]]):
 
 def test_loops_may_end_where_others_are() -> None:
     ftuner.check(prefixes)
+
+
+@ftuner.schedule
+def triangle(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i, j in grid((m, n), (workers, 1))(worker):
+        total = 0.5
+        if i <= j:
+            for p in range(i, j + 1):
+                total += x[i, j] * p
+        y[i, j] = total
+
+
+def test_conditions_on_several_indices_of_a_task() -> None:
+    ftuner.check(triangle)
 
 
 def test_conditions_on_several_variables_of_a_loop() -> None:

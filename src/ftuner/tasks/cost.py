@@ -175,7 +175,9 @@ def _whole_tasks(program: Program) -> Dim:
     for least in decided(loop.body, [], loop.names).values():
         for name in loop.names:
             parts = linear(least, name)
-            if parts is not None and isinstance(parts[0], int) and parts[0] < 0:
+            if parts is None or any(uses(parts[1], other) for other in loop.names):
+                continue
+            if isinstance(parts[0], int) and parts[0] < 0:
                 some = maximum(quotient(parts[1], -parts[0]) + 1, 0)
                 whole[name] = minimum(whole[name], some)
     return product(whole.values())
