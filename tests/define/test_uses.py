@@ -122,6 +122,19 @@ def test_a_convolution_is_one_in_the_graph() -> None:
     expect_meaning(convolved, random(1, 5, 4, 3), random(3, 3, 3, 2))
 
 
+@ftuner.operator("(m), (k, n) -> (k), (k)")
+def spread(x: Any, y: Any) -> Any:
+    (m,) = x.shape
+    return (
+        lambda i: mean(y[i, j] for _ in axis(m) for j in axis),
+        lambda i: max(tanh(y[i, j]) for _ in axis(m) for j in axis),
+    )
+
+
+def test_reductions_over_axes_that_elements_do_not_have() -> None:
+    expect_meaning(spread, random(3), random(5, 7))
+
+
 @ftuner.operator("(n), (n) -> (n), (n), (n)")
 def delayed(x: Any, gate: Any) -> Any:
     return (
