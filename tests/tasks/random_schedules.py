@@ -34,6 +34,8 @@ UNARY = (
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})", "{} / (2.0 + {} ** 2)")
 REDUCED = ("{0} += {1}", "{0} -= {1}", "{0} = max({0}, {1})", "{0} = min({0}, {1})")
 MOST_IN_TILE = 4 * MOST_UNROLLED
+MOST_COPIES = 32
+"""Copies of a body. Assumed: each takes a tenth of a second to compile at most."""
 STATES = 3
 """Elements of the tile that a scan carries from step to step."""
 WAYS = ("strided", "quotient", "shifted", "reversed", "remainder", "window")
@@ -147,7 +149,7 @@ class Maker:
         for name in inner:
             block = blocks.get(name, 0)
             kind = "lanes" if name == lane else rnd.choice(("range", "repeat"))
-            if kind == "repeat" and self._copies * block > MOST_UNROLLED:
+            if kind == "repeat" and self._copies * block > MOST_COPIES:
                 kind = "range"
             self._enter(name, kind, block)
             self._copies *= block if block and kind == "repeat" else 1
@@ -181,7 +183,7 @@ class Maker:
         rnd = self._random
         extent = rnd.choice((*self._names, "3"))
         kind = rnd.choice(("range", "repeat") if self._in_lanes else ("range", "repeat", "lanes"))
-        if self._copies * 3 > MOST_UNROLLED:
+        if self._copies * 3 > MOST_COPIES:
             kind = "range"
         bounds = extent
         if kind == "range" and extent in self._places and extent != self._lane:

@@ -89,7 +89,8 @@ class Loops(Expressions, ABC):
         name = self._unique(own)
         if kind == RANGE:
             self._expect_for_all_lanes(node, bounds)
-            low, index = least_value(begin), symbol(name)
+            index: Dim = symbol(name)
+            low = least_value(begin)
             if low is None or low < 0:
                 # Symbols are zero or more: the variable counts from the first index on.
                 begin, end, index = 0, end - begin, index + begin
