@@ -102,7 +102,9 @@ def test_operands_have_any_strides_and_dtype() -> None:
     a, b = random(26, 40)[::2, 1::3].T, random(11, 26)[:, ::-2].T
     expect_meaning(gated, a, b, random(22)[::-2])
     expect_meaning(gated, *(random(*s, dtype="float64") for s in ((5, 7), (7, 3), (3,))))
-    expect_meaning(looked_up, random(5, 3), np.array([-1, 4], np.int32), random(2))
+    for dtype in ("int8", "uint8", "int16", "int32"):
+        ids = np.array([4, 0] if dtype == "uint8" else [4, -1], dtype)
+        expect_meaning(looked_up, random(5, 3), ids, random(2))
 
 
 def test_a_convolution_is_one_in_the_graph() -> None:
@@ -118,6 +120,52 @@ def test_a_convolution_is_one_in_the_graph() -> None:
         wanted = convolved.reference(images, weight)
         np.testing.assert_allclose(model(x=images)["y"], wanted, rtol=1e-3, atol=1e-4)
     expect_meaning(convolved, random(1, 5, 4, 3), random(3, 3, 3, 2))
+
+
+@ftuner.operator("(m), (k, n) -> (k), (k)")
+def spread(x: Any, y: Any) -> Any:
+    (m,) = x.shape
+    return (
+        lambda i: mean(y[i, j] for _ in axis(m) for j in axis),
+        lambda i: max(tanh(y[i, j]) for _ in axis(m) for j in axis),
+    )
+
+
+def test_reductions_over_axes_that_elements_do_not_have() -> None:
+    expect_meaning(spread, random(3), random(5, 7))
+
+
+@ftuner.operator("(n), (n) -> (n), (n), (n)")
+def delayed(x: Any, gate: Any) -> Any:
+    return (
+        lambda i: where(~((i < 1) | (gate[i] > 0)), x[i - 1], 0),
+        lambda i: where(~((i < 1) | (i == 3)), x[i - 1], 0),
+        lambda i: where(~(i < 1) & ~(i > 5), x[i - 1], 0),
+    )
+
+
+def test_padding_under_further_conditions() -> None:
+    for n in (1, 2, 9):
+        expect_meaning(delayed, random(n), random(1, n)[0])
+
+
+@ftuner.operator("(m, c), (t), (t, o) -> (m - t + 1, (c + 1) // 2), (m, 2 * c), (m - t + 1)")
+def filtered(x: Any, w: Any, v: Any) -> Any:
+    m, c = x.shape
+
+    def tap(i: Any, j: Any) -> Any:
+        return where((i >= 0) & (i < m) & (j < c), x[i, j], 0)
+
+    return (
+        lambda i, j: sum(x[i + d, j] * w[d] for d in axis),
+        lambda i, j: sum(tap(i + d - 1, j) * w[d] for d in axis),
+        lambda i: sum(x[i + d, e] * v[d, e] for d in axis for e in axis((c + 1) // 2)),
+    )
+
+
+def test_windows_over_a_part_of_the_channels() -> None:
+    for m, c, t in ((5, 1, 1), (7, 6, 3), (9, 5, 4)):
+        expect_meaning(filtered, random(m, c), random(1, t)[0], random(t, c))
 
 
 def test_an_index_in_the_data_is_checked_with_the_line() -> None:

@@ -1,6 +1,6 @@
 """Schedules of operators in graphs: fused with what stands around, on every ISA."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -9,21 +9,25 @@ import numpy as np
 import pytest
 from tests.conftest import HOST_ISAS
 from tests.tasks.gallery.softmax_rows import softmax
+from tests.tasks.random_schedules import made
 from tests.tasks.scheduled import SCHEDULES, centred, matmul, packed_matmul, turned
 
 import ftuner
 from ftuner.compiler import compiled
-from ftuner.core.dim import symbol
+from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import FLOAT32
+from ftuner.core.evaluation import evaluate
 from ftuner.errors import ScheduleError, ShapeError
 from ftuner.graph.algebra import apply, concat, where, zero_padded
 from ftuner.graph.builder import Builder
-from ftuner.graph.ir import Array, Graph, Value
+from ftuner.graph.ir import Array, Graph, Value, building
 from ftuner.graph.passes.pipeline import definitions
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.reference import run_reference
 from ftuner.tasks import Out, f32, lanes, split, worker, workers
+from ftuner.tasks.check import TOLERANCES
+from ftuner.tasks.step import OPERATOR
 
 M, N = symbol("m"), symbol("n")
 SHAPES = ((1, 1), (3, 5), (17, 33), (64, 16))
@@ -233,3 +237,83 @@ def _random_graph(seed: int) -> Graph:
 def test_random_neighbours(seed: int, backend_of: Callable[[str], CpuBackend]) -> None:
     isa = HOST_ISAS[-1 - seed % len(HOST_ISAS)]
     agree(_random_graph(seed), backend_of(isa), seed)
+
+
+def _between(schedule: Any, random: Random) -> tuple[Graph, dict[str, Dim]]:
+    """A schedule of any operands between pointwise operators and views, and what the extents of
+    the graph's inputs are, by the extents of the schedule."""
+    program = next(iter(schedule.programs.values()))
+    builder, inputs, extents = Builder(), list[Value](), dict[str, Dim]()
+
+    def given(name: str, shape: Sequence[Dim]) -> Value:
+        order = random.choice(([*range(len(shape))], [*range(len(shape))][::-1]))
+        inputs.append(builder.input(name, schedule.dtype, tuple(shape[axis] for axis in order)))
+        return inputs[-1].transpose(order)
+
+    def named(name: str, dim: Dim) -> Dim:
+        extents[name] = dim
+        return dim if isinstance(dim, int) else symbol(name)
+
+    def around(x: Value, name: str) -> Value:
+        match random.randrange(9):
+            case 0:
+                return apply("tanh", x)
+            case 1:
+                return x * 0.5 + 0.25
+            case 2:
+                return x + given(f"{name}_other", x.shape)
+            case 3:
+                return where(x < 0.1, x, given(f"{name}_other", x.shape) * x)
+            case 4:
+                before, after = random.choice((0, 1, 2)), random.choice((1, 2))
+                rest = (0,) * (x.rank - 1)
+                wide = zero_padded(x, (*rest, before), (*rest, after))
+                return wide.slice(x.rank - 1, random.randint(0, before + after), x.shape[-1])
+            case 5:
+                return x * x.like(2.0)
+        return x
+
+    with builder.writing():
+        operands = []
+        for array in program.inputs:
+            names = [
+                str(d) if str(d) in program.extents else f"{array.name}_{axis}"
+                for axis, d in enumerate(array.shape)
+            ]
+            shape = [named(n, d) for n, d in zip(names, array.shape, strict=True)]
+            operands.append(around(given(array.name, shape), array.name))
+        values = (*schedule.extents_of([x.shape for x in operands]).values(),)
+        made = building().add_many(OPERATOR, *operands, schedule=schedule, extents=values)
+        results = [(f"r{n}", around(around(x, f"r{n}_0"), f"r{n}_1")) for n, x in enumerate(made)]
+        return builder.graph(inputs, results), extents
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(3, 60))]
+)
+def test_random_schedules_between_neighbours(
+    seed: int, backend_of: Callable[[str], CpuBackend], tmp_path: Path
+) -> None:
+    expect_between(made(seed, tmp_path), backend_of(HOST_ISAS[-1 - seed % len(HOST_ISAS)]), seed)
+
+
+def expect_between(schedule: Any, backend: CpuBackend, seed: int) -> None:
+    """A schedule agrees with its interpreter, whatever it is fused with."""
+    schedule.definition = schedule.interpret
+    graph, extents = _between(schedule, Random(seed))
+    rng, cases = np.random.default_rng(seed), []
+    for m, n, k in ((5, 3, 4), (1, 1, 1), (18, 7, 2), (16, 32, 1)):
+        values = {"m": m, "n": n, "k": k}
+        known = {name: evaluate(dim, values) for name, dim in extents.items()}
+        shapes = [[known.get(str(d), d) for d in v.shape] for v in graph.inputs]
+        arrays = [rng.standard_normal(s).astype(schedule.dtype.name) for s in shapes]
+        try:
+            cases.append((arrays, run_reference(graph, arrays)))
+        except ShapeError:
+            assert any(schedule.checks.values())
+    model = compiled(graph, backend, Options())
+    for arrays, wanted in cases:
+        got = model.run(dict(zip([v.name for v in graph.inputs], arrays, strict=True)))
+        for x, y in zip(got, wanted, strict=True):
+            scale = 1 + np.abs(y).max(initial=0)
+            np.testing.assert_allclose(x / scale, y / scale, atol=TOLERANCES[schedule.dtype.name])

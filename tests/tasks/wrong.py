@@ -322,6 +322,24 @@ def prefix_in_lanes(x: f32["m", "n"], y: Out[f32["m", "n"]]):
             y[i, j] = s
 
 
+def range_of_a_lane(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        for j in lanes(n):
+            total = 0.0
+            for p in range(j + 1):  # UnsupportedStatementError: differs between lanes
+                total += x[i, p]
+            y[i, j] = total
+
+
+def repeat_of_a_lane(x: f32["m", "n"], y: Out[f32["m", "n"]]):
+    for i in split(m, workers)(worker):
+        for j in lanes(n):
+            total = 0.0
+            for p, _ in repeat(j, 2):  # UnsupportedStatementError: differs between lanes
+                total += x[i, p]
+            y[i, j] = total
+
+
 def lanes_in_lanes(x: f32["m", "n"], y: Out[f32["m", "n"]]):
     for t in split(1, workers)(worker):
         for i in lanes(m):

@@ -162,8 +162,8 @@ class Bounds:
                 edges.append(Linear({}, self.axis_extent(read.tensor, axis) - 1).plus(form, -1))
         return all(
             any(_is_zero(edge.plus(fact, -1)) for edge in edges)
-            for part in _parts(condition)
-            for fact in self._facts_of(part, True) or [_IMPOSSIBLE]
+            for part, holds in _parts(condition, True)
+            for fact in self._facts_of(part, holds) or [_IMPOSSIBLE]
         )
 
     def axis_extent(self, tensor: Tensor, axis: int) -> Dim:
@@ -332,11 +332,15 @@ class Bounds:
 _IMPOSSIBLE = Linear({}, -1)
 
 
-def _parts(condition: Element) -> list[Element]:
-    """The conditions of a conjunction."""
-    if isinstance(condition, Apply) and condition.function == "logical_and":
-        return [part for argument in condition.arguments for part in _parts(argument)]
-    return [condition]
+def _parts(condition: Element, holds: bool) -> list[tuple[Element, bool]]:
+    """The conditions that together are one, or its opposite, and whether each of them holds."""
+    match condition:
+        case Apply(function="logical_not", arguments=(x,)):
+            return _parts(x, not holds)
+        case Apply(function=("logical_and" | "logical_or") as function, arguments=arguments):
+            if (function == "logical_and") == holds:
+                return [part for argument in arguments for part in _parts(argument, holds)]
+    return [(condition, holds)]
 
 
 def _is_zero(form: Linear) -> bool:

@@ -13,7 +13,7 @@ from functools import reduce
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL as BOOL_DTYPE
-from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, INT64, UINT8, DType
+from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, INT32, INT64, UINT8, DType
 from ftuner.define.bounds import DATA, INSIDE, PADDED, Bounds, Linear, dim_of, linear
 from ftuner.define.elements import (
     INDEX,
@@ -246,10 +246,16 @@ class Lowering:
             if not unfit:
                 return self._sliced(read, forms, unfit, None)
             if kinds[unfit[0]] == DATA:
-                at = self.term(read.at[unfit[0]], INT64)
+                at = self._position(read.at[unfit[0]])
                 if {*batch, *map(self.label, used)}.isdisjoint(at.labels):
                     return self._sliced(read, forms, unfit, at)
         return self._gathered(read, x, batch, forms)
+
+    def _position(self, one: Element) -> Term:
+        """An index that is data, of a dtype that reads have."""
+        term = self.term(one, INT64)
+        known = term.value.dtype in (INT32, INT64)
+        return term if known else Term(term.labels, term.value.cast(INT64))
 
     def _sliced(
         self, read: Read, forms: Sequence[Linear | None], chosen: Sequence[int], at: Term | None
@@ -289,7 +295,7 @@ class Lowering:
         """A read of any other kind."""
         kinds = self.bounds.kinds(read)
         positions = [
-            None if form is not None else self.term(one, INT64)
+            None if form is not None else self._position(one)
             for form, one in zip(forms, read.at, strict=True)
         ]
         indices = sorted(

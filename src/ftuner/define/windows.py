@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from ftuner.core.dim import product
 from ftuner.core.dtype import DType
-from ftuner.define.bounds import DATA, Bounds, Linear
+from ftuner.define.bounds import DATA, PADDED, Bounds, Linear
 from ftuner.define.elements import Apply, Element, Index, Read
 from ftuner.graph.algebra import apply
 from ftuner.graph.einsum import Term, arranged
@@ -43,7 +43,10 @@ def convolved(lowering: Lowering, factors: Sequence[Element], axes: str) -> Term
     None if it is no convolution."""
     windows, weight = factors
     read = _read_of(lowering, windows)
-    if read is None or DATA in lowering.bounds.kinds(read):
+    if read is None:
+        return None
+    bounds, kinds = lowering.bounds, lowering.bounds.kinds(read)
+    if DATA in kinds:
         return None
     x, batch = lowering.operand(read)
     forms = lowering.forms(read)
@@ -54,8 +57,10 @@ def convolved(lowering: Lowering, factors: Sequence[Element], axes: str) -> Term
             spatial.append(moving)
         elif form is not None and len(form.coefficients) == 1 and form.constant == 0:
             ((index, step),) = form.coefficients.items()
-            if step != 1:
+            if step != 1 or kinds[axis - len(batch)] == PADDED:
                 return None
+            if bounds.extent(index) != bounds.axis_extent(read.tensor, axis - len(batch)):
+                x = x.slice(axis, 0, bounds.extent(index))
             others.append((axis, lowering.label(index)))
         else:
             return None
@@ -93,7 +98,7 @@ def convolved(lowering: Lowering, factors: Sequence[Element], axes: str) -> Term
         w_value.reshape((*extents[: len(taps)], *depths, product(extents[len(taps + inner) :]))),
         groups=groups, strides=tuple(s.stride for s in spatial),
         dilations=tuple(s.dilation for s in spatial), begin=tuple(s.begin for s in spatial),
-        extents=tuple(lowering.bounds.extent(s.output) for s in spatial),
+        extents=tuple(bounds.extent(s.output) for s in spatial),
     )  # fmt: skip
     result = "".join(label for _, label in lead) + outputs + columns
     columns_shape = extents[len(taps + inner) :]

@@ -274,7 +274,8 @@ class Value:
     # Reductions.
 
     def reduce(self, kind: str, axes: Sequence[int], keep: bool = True) -> Value:
-        result = building().add("reduce", self, kind=kind, axes=tuple(axes)) if axes else self
+        axes = tuple(sorted(axes))
+        result = building().add("reduce", self, kind=kind, axes=axes) if axes else self
         return result.unsqueeze(axes) if keep and axes else result
 
     def mean(self, axes: Sequence[int], keep: bool = True) -> Value:

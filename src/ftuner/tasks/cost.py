@@ -74,7 +74,8 @@ class _Counter:
     def count(self) -> list[_Body]:
         body = _Body(1)
         self._found.append(body)
-        self._block(self._program.tasks.body, body, {}, "", [])
+        tasks = self._program.tasks
+        self._block(tasks.body, body, {}, "", variables_of(tasks))
         return self._found
 
     def _block(
@@ -109,12 +110,12 @@ class _Counter:
         if loop.kind == LANES:
             extents = [ceil_quotient(extents[0], self._lanes)]
         inner_loops = any(isinstance(s, Loop) and s.kind == RANGE for s in statements(loop.body))
+        known = [*variables, *variables_of(loop)]
         if loop.kind != RANGE and loop.constant and not (loop.kind == LANES and inner_loops):
             numbers = [e for e in extents if isinstance(e, int)]
             more = {**unrolled, **dict(zip(loop.names, numbers, strict=True))}
-            self._block(loop.body, body, more, inside, variables)
+            self._block(loop.body, body, more, inside, known)
             return
-        known = [*variables, *variables_of(loop)]
         most = [least_at(-e, known) for e in extents]
         times = product(-m if m is not None else 1 for m in most) * prod(unrolled.values())
         inner = _Body(body.trips * times)
@@ -174,7 +175,9 @@ def _whole_tasks(program: Program) -> Dim:
     for least in decided(loop.body, [], loop.names).values():
         for name in loop.names:
             parts = linear(least, name)
-            if parts is not None and isinstance(parts[0], int) and parts[0] < 0:
+            if parts is None or any(uses(parts[1], other) for other in loop.names):
+                continue
+            if isinstance(parts[0], int) and parts[0] < 0:
                 some = maximum(quotient(parts[1], -parts[0]) + 1, 0)
                 whole[name] = minimum(whole[name], some)
     return product(whole.values())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
-from ftuner.core.dim import Dim, product, symbol
+from ftuner.core.dim import Dim, least_value, product, symbol
 from ftuner.errors import MappingError
 from ftuner.tasks.language import MAPPINGS
 from ftuner.tasks.parse_expressions import Expressions
-from ftuner.tasks.program import LANES, RANGE, REPEAT, TASKS, Factor, Loop, Statement
+from ftuner.tasks.program import LANES, RANGE, REPEAT, TASKS, Factor, Loop, Statement, uses
 
 MOST_UNROLLED = 256
 """Iterations of a `repeat` of numbers, which is written out. Derived: more than the registers of
@@ -88,7 +88,13 @@ class Loops(Expressions, ABC):
         (own,) = self._targets(node, target, 1)
         name = self._unique(own)
         if kind == RANGE:
-            inner = self._block(body, {own: symbol(name)})
+            self._expect_for_all_lanes(node, bounds)
+            index: Dim = symbol(name)
+            low = least_value(begin)
+            if low is None or low < 0:
+                # Symbols are zero or more: the variable counts from the first index on.
+                begin, end, index = 0, end - begin, index + begin
+            inner = self._block(body, {own: index})
         else:
             if self._lane is not None:
                 raise self.unsupported(node, "a lanes loop within another one")
@@ -104,6 +110,14 @@ class Loops(Expressions, ABC):
                 )
         return Loop(kind, (name,), (begin,), (end,), inner, line=node.lineno)
 
+    def _expect_for_all_lanes(self, node: ast.For, bounds: Iterable[Dim]) -> None:
+        if self._lane is not None and any(uses(bound, self._lane) for bound in bounds):
+            raise self.unsupported(
+                node,
+                f"`{ast.unparse(node.iter)}` differs between lanes, which go together; expected "
+                "a loop for all of them, with an `if` in it",
+            )
+
     def _repeated(
         self, node: ast.For, target: ast.expr, factors: tuple[Factor, ...], body: list[ast.stmt]
     ) -> Loop:
@@ -111,6 +125,7 @@ class Loops(Expressions, ABC):
             raise self.error(
                 MappingError, node, "a mapping to workers is called: `for i in tasks(worker)`"
             )
+        self._expect_for_all_lanes(node, (e for f in factors for e in f.extents))
         own = self._targets(node, target, len(factors[0].extents))
         loops = [
             (self._unique(own[axis]), factor.extents[axis], number, axis)

@@ -27,7 +27,8 @@ def agrees(program: Program, extents: dict[str, int], workers: int, seed: int = 
     shapes = [[evaluate(d, extents) for d in a.shape] for a in program.inputs]
     arrays = [random.standard_normal(s).astype(program.dtype.name) for s in shapes]
     expected = interpret(program, arrays, extents, workers)
-    outputs = [torch.full(x.shape, torch.nan, dtype=torch.float32) for x in expected]
+    dtype = getattr(torch, program.dtype.name)
+    outputs = [torch.full(x.shape, torch.nan, dtype=dtype) for x in expected]
     values = {**extents, WORKERS: workers}
     programs = evaluate(program.tasks.workers, values)
     tensors = [torch.from_numpy(a) for a in arrays]
@@ -52,7 +53,7 @@ def test_gallery(name: str) -> None:
     [*range(3), *(pytest.param(seed, marks=pytest.mark.full) for seed in share(range(3, 60), 3))],
 )
 def test_random_schedules(seed: int, tmp_path: Path) -> None:
-    (program,) = made(seed, tmp_path).programs.values()
+    program = next(iter(made(seed, tmp_path).programs.values()))
     if program.panels:
         with pytest.raises(UnsupportedStatementError, match="panel"):
             kernel_source(program)
