@@ -51,7 +51,7 @@ BACKENDS = {
 DRY_BACKENDS = ("torch, FlashAttention",)
 """Those that PyTorch has on a CPU, too."""
 VARLEN = "torch, varlen_attn"
-SPECIALISED = "ftuner, specialised warps"
+SPECIALISED = "ftuner, specialised warps allowed"
 """As planned where the tuning has them, which it has not until a device has run them."""
 LLAMA, BERT = (32, 8, 128), (12, 12, 64)
 """Heads, heads of keys and values, and elements of a head: of Llama 3 8B and of BERT-base."""

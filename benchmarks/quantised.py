@@ -38,6 +38,8 @@ KIND = "quantised"
 FLOAT32 = f"{SUBJECT}, float32"
 """ftuner on the file that was quantised."""
 PEERS = ("onnxruntime", "openvino")
+LIMIT_S = 1800.0
+"""Of the process of one form of a model."""
 LOSS = 0.1
 """How far results may be from those of ONNX Runtime, over the norm of them all."""
 COPIES = 3
@@ -149,20 +151,27 @@ def measured(case: Case, form: str, threads: int, settings: Settings) -> dict[st
 def _at(case: Case, shape: Shape, bound: Mapping[str, Bind], settings: Settings) -> dict[str, Any]:
     """The times at one shape."""
     inputs = [case.feeds(shape, np.random.default_rng(copy)) for copy in range(COPIES)]
-    wanted = np.asarray(bound["onnxruntime"](inputs[0])(), np.float64)
     engines: dict[str, Any] = {}
-    calls: dict[str, list[Callable[[], object]]] = {}
+    results = {}
     for name, bind in bound.items():
-        loss = np.linalg.norm(np.asarray(bind(inputs[0])(), np.float64) - wanted)
-        loss /= np.linalg.norm(wanted)
+        try:
+            results[name] = np.asarray(bind(inputs[0])(), np.float64)
+        except Exception as error:
+            engines[name] = {"refused": f"{type(error).__name__}: {error}"[:300]}
+    wanted = results.get("onnxruntime", results[SUBJECT])
+    calls: dict[str, list[Callable[[], object]]] = {}
+    for name, found in results.items():
+        loss = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
         # Float32 is another result.
         if name != FLOAT32 and not loss <= LOSS:
             engines[name] = {"refused": f"wrong output: {loss:.2g}"}
             continue
-        calls[name] = [bind(feeds) for feeds in inputs]
+        calls[name] = [bound[name](feeds) for feeds in inputs]
     timings = measure(calls, settings, random.Random(0))
     engines |= {name: timing.to_json(timings.get(SUBJECT)) for name, timing in timings.items()}
-    return {"label": "x".join(map(str, shape)), **compared(engines, SUBJECT)}
+    own = {FLOAT32: engines.pop(FLOAT32)}
+    found = compared(engines, SUBJECT)
+    return {"label": "x".join(map(str, shape)), **found, "engines": found["engines"] | own}
 
 
 def main(
@@ -201,10 +210,13 @@ def _apart(name: str, form: str, threads: int, budget: float) -> dict[str, Any]:
         sys.executable, "-m", "benchmarks.quantised", "--worker", name, "--forms", form,
         "--threads", str(threads), "--budget", str(budget),
     ]  # fmt: skip
-    done = subprocess.run(
-        command, env=environment(threads), cwd=Path(__file__).parents[1], capture_output=True,
-        text=True,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, env=environment(threads), cwd=Path(__file__).parents[1], capture_output=True,
+            text=True, timeout=LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"crashed": f"more than {LIMIT_S:.0f} s"}
     if done.returncode:
         return {"crashed": (done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -182,13 +182,14 @@ def covering(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
     of them where `--every-combination` is given."""
     cases = [*product(*axes)]
     places = product(*(range(len(axis)) for axis in axes))
+    assert len(axes) > 1, "a single axis has no pairs"
     kept = pairs_of_values([frozenset(enumerate(place)) for place in places])
     return [case for number, case in enumerate(cases) if THOROUGH in os.environ or number in kept]
 
 
 def share(items: Sequence[T], one_of: int, first: int = 0) -> Sequence[T]:
     """Returns every `one_of`th item, from `first` on; all of them where `--every-combination` is
-    given. Tests that take different shares have all items together."""
+    given. Tests of equal items that take different shares have all of them together."""
     return items if THOROUGH in os.environ else items[first % one_of :: one_of]
 
 

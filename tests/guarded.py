@@ -170,6 +170,9 @@ class _Image:
     def copy(self) -> Array:
         return guarded(self._image, self._at)
 
+    def __len__(self) -> int:
+        return len(self._image)
+
 
 def _guards_what_is_new(make: Callable[..., Array], at: Side) -> Callable[..., Array]:
     """A function that gives a new array, or a view of one that it was given."""

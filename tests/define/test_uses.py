@@ -149,6 +149,15 @@ def test_padding_under_further_conditions() -> None:
         expect_meaning(delayed, random(n), random(1, n)[0])
 
 
+@ftuner.operator("(n), (n + 2, 2 * n) -> (n, n)")
+def of_two_diagonals(y: Any, x: Any) -> Any:
+    return lambda i, j: where(i == abs(j - 2), x[i - j + 2, i + j - 2], 0) + y[j]
+
+
+def test_equality_to_an_absolute_value_is_more_than_padding() -> None:
+    expect_meaning(of_two_diagonals, random(7), random(9, 14))
+
+
 @ftuner.operator("(m, c), (t), (t, o) -> (m - t + 1, (c + 1) // 2), (m, 2 * c), (m - t + 1)")
 def filtered(x: Any, w: Any, v: Any) -> Any:
     m, c = x.shape

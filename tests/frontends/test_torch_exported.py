@@ -201,6 +201,15 @@ def test_an_extent_times_a_float_is_rounded_up(factor: float) -> None:
         assert all(map(torch.equal, model(x), module(x)))
 
 
+def test_an_extent_times_a_float_that_rounds_is_refused() -> None:
+    class Module(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x + math.ceil(1.1 * x.shape[0])
+
+    with pytest.raises(UnsupportedOperatorError):
+        ftuner.compile(Module(), (torch.ones(5, 2),))
+
+
 class Padded(nn.Module):  # type: ignore[name-defined, misc]
     """Computes paddings from buffers, as codecs of sounds do, and counts its calls in a buffer of
     one integer where it is told so."""
@@ -277,7 +286,7 @@ class Gated(nn.Module):  # type: ignore[name-defined, misc]
 
     def forward(self, x: Any) -> Any:
         y = self.layer(x)
-        return y if x.shape[0] <= 100 else y * 2
+        return y if x.shape[0] <= 100 else y.add_(1)
 
 
 def test_autocast_around_the_compilation_is_part_of_the_program() -> None:

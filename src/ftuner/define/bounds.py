@@ -163,8 +163,17 @@ class Bounds:
         return all(
             any(_is_zero(edge.plus(fact, -1)) for edge in edges)
             for part, holds in _parts(condition, True)
-            for fact in self._facts_of(part, holds) or [_IMPOSSIBLE]
+            for fact in self._all_facts_of(part, holds) or [_IMPOSSIBLE]
         )
+
+    def _all_facts_of(self, condition: Element, holds: bool) -> list[Linear]:
+        """Linear forms that are zero or more where a condition holds, and nowhere else; none if
+        there are no such."""
+        match condition:
+            case Apply(function="equal", arguments=(x, y)):
+                if linear(x, self.names) is None or linear(y, self.names) is None:
+                    return []
+        return self._facts_of(condition, holds)
 
     def axis_extent(self, tensor: Tensor, axis: int) -> Dim:
         found = dim_of(tensor.shape[axis], self.names)

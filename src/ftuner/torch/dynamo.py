@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from functorch.compile import make_boxed_func
 from torch import fx
+from torch._decomp import decomposition_table
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._guards import TracingContext
@@ -75,7 +76,7 @@ def backend(
 
     compile_graph = aot_autograd(
         fw_compiler=_training, bw_compiler=_left, inference_compiler=inference,
-        decompositions=_decompositions(),
+        decompositions=_decompositions(len(decomposition_table)),
     )  # fmt: skip
     added = constant - TensorifyState.force_specializations
     TensorifyState.force_specializations |= added
@@ -90,8 +91,9 @@ def backend(
 
 
 @cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Made once: this takes a tenth of a second, and a module may have tens of graphs."""
+def _decompositions(known: int) -> dict[Any, Callable[..., Any]]:
+    """Made once for a number of known ones, as they may be registered at any time: this takes a
+    tenth of a second, and a module may have tens of graphs."""
     return FAST_PATHS | decompositions()
 
 

@@ -48,7 +48,7 @@ def test_token_by_token(
     if decoder.dtype == "float32":
         session = onnxruntime.InferenceSession(decoder.file(), providers=["CPUExecutionProvider"])
     first = second = decoder.empty(batch, rows)
-    moved, count = 0, 50 if rows else 300
+    moved, count = 0, 120 if rows else 300
     for token in range(count):
         ids = tokens(token, batch, 5 if token in (0, 40) else 1)
         wanted, found = copying(ids=ids, **first), appending(ids=ids, **second)

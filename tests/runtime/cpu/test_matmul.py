@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -356,3 +360,70 @@ def test_tensors(matmul: Matmul) -> None:
     assert_product(matmul(torch.from_numpy(a), torch.from_numpy(b).T).numpy(), a, b.T)
     with pytest.raises(OperandError, match="needs a gradient"):
         matmul(torch.ones((3, 3), requires_grad=True), np.ones((3, 3), "float32"))
+
+
+GUARDED = """
+import ctypes, mmap
+import numpy as np
+from ftuner.runtime.cache import Cache
+from ftuner.runtime.cpu.dense import Dense
+from ftuner.runtime.cpu.matmul import Matmul
+from ftuner.runtime.cpu.backend import CpuBackend
+
+PAGE = mmap.PAGESIZE
+protect = ctypes.CDLL(None).mprotect
+protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+kept = []
+
+def between_pages(values, at_end):
+    # A copy that begins or ends at a page that may not be touched.
+    size = -(-values.nbytes // PAGE) * PAGE
+    memory = mmap.mmap(-1, size + 2 * PAGE)
+    everything = np.frombuffer(memory, np.uint8)
+    for page in (0, size + PAGE):
+        assert protect(everything.ctypes.data + page, PAGE, 0) == 0
+    first = PAGE + (size - values.nbytes if at_end else 0)
+    place = everything[first : first + values.nbytes].view(values.dtype)
+    order = "F" if values.flags.f_contiguous and not values.flags.c_contiguous else "C"
+    place = place.reshape(values.shape, order=order)
+    place[...] = values
+    kept.append(memory)
+    return place
+
+backend = CpuBackend(isa=ISA)
+rng = np.random.default_rng(0)
+matmul = Matmul(backend)
+for dtype in ("float32", "float64"):
+    layers = {}
+    for m, n, k in SHAPES:
+        for at_end in (False, True):
+            for order_a in "CF":
+                for order_b in "CF":
+                    backend.threads = 1 + (m + n) % 2
+                    a = between_pages(np.asarray(rng.random((m, k)), dtype, order=order_a), at_end)
+                    b = between_pages(np.asarray(rng.random((k, n)), dtype, order=order_b), at_end)
+                    c = between_pages(np.zeros((m, n), dtype, order=order_b), at_end)
+                    for accumulate in (False, True):
+                        matmul(a, b, c, accumulate)
+                    assert np.allclose(c, 2 * (a @ b), rtol=1e-4)
+                    bias = between_pages(np.ones(n, dtype), at_end)
+                    residual = between_pages(np.ones((m, n), dtype), at_end)
+                    y = between_pages(np.zeros((m, n), dtype), at_end)
+                    layer = Dense(b.T, bias, residual=True, session=backend)
+                    layer(a, residual, y)
+                    assert np.allclose(y, a @ b + 2, rtol=1e-4)
+print("done")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages are protected by mprotect")
+def test_nothing_beside_the_operands_is_touched(backend: CpuBackend, cache_folder: Path) -> None:
+    """Operands end, or begin, where the next page may not be read: a step too far is a crash."""
+    shapes = [(1, 1, 1), (2, 3, 5), (7, 9, 8), (5, 17, 16), (13, 31, 7), (4, 24, 33), (33, 25, 70)]
+    prelude = f"SHAPES = {shapes!r}\nISA = {backend.kernels.isa.name!r}\n"
+    environment = {**os.environ, "FTUNER_CACHE_DIR": str(cache_folder)}
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", prelude + GUARDED], env=environment,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr

@@ -171,8 +171,10 @@ def test_the_request_that_fails_is_named(encoder: Model) -> None:
     assert_equal(encoder.run_batch(batch), alone)
 
 
-def attending(width: int, shared: int, causal: bool, masked: bool) -> Graph:
-    """Attention of two heads of keys, each of which `shared` heads of queries read."""
+def attending(width: int, shared: int, causal: bool, masked: bool, swapped: bool = False) -> Graph:
+    """Attention of two heads of keys, each of which `shared` heads of queries read. `swapped`: the
+    axis of heads of keys comes last."""
+    one, other = (3, 2) if swapped else (2, 3)
 
     def made(g: Maker) -> Any:
         x, mask = g.given("x", B, S, width), g.given("mask", B, S)
@@ -181,15 +183,22 @@ def attending(width: int, shared: int, causal: bool, masked: bool) -> Graph:
         with g.writing():
             q, k, v = (
                 g.add("reshape", y, shape=(B, S, 2, n, depth)).transpose(perm)
-                for y, n, perm in ((q, shared, (0, 2, 3, 1, 4)), (k, 1, (0, 2, 3, 4, 1)),
-                                   (v, 1, (0, 2, 3, 1, 4)))
+                for y, n, perm in ((q, shared, (0, one, other, 1, 4)),
+                                   (k, 1, (0, one, other, 4, 1)), (v, 1, (0, one, other, 1, 4)))
             )  # fmt: skip
             hidden = g.add("reshape", (mask - 1) * 1e9, shape=(B, 1, 1, 1, S))
             softmax = AttentionSoftmax(0.3, 0 if causal else None)
             y = g.add("attention", q, k, v, *[hidden] * masked, **vars(softmax))
-            return g.linear(g.add("reshape", y.transpose((0, 3, 1, 2, 4)), shape=x.shape), width)
+            y = y.transpose((0, 3, one - 1, other - 1, 4))
+            return g.linear(g.add("reshape", y, shape=x.shape), width)
 
     return graph_of(made)
+
+
+def test_heads_of_keys_after_those_that_share_them(h200: GpuBackend) -> None:
+    graph = attending(64, 2, causal=False, masked=True, swapped=True)
+    model, batch = Model(optimised(graph, halves=False), h200), requests(graph, [7, 13, 1, 31])
+    assert_equal(model.run_batch(batch), [model.run(feeds) for feeds in batch])
 
 
 @pytest.mark.parametrize("masked", [False, True])

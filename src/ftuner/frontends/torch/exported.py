@@ -7,8 +7,8 @@ import logging
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,8 @@ from ftuner.frontends.torch.tracing import extents_kept, whole_numbers
 from ftuner.graph.ir import Graph
 
 _LOG = logging.getLogger(__name__)
+AUTOCAST = ("cpu", "cuda")
+"""The kinds of devices of `torch.autocast`."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
         return program
     _LOG.info("decomposed by torch: %s", ", ".join(sorted(why)))
     try:
-        with torch.no_grad(), _without_strides(program.graph), warnings.catch_warnings():
+        with torch.no_grad(), _without_strides(modules), warnings.catch_warnings():
             # torch copies structures in a way that it has deprecated.
             warnings.simplefilter("ignore", FutureWarning)
             return decomposed(program)
@@ -163,10 +165,11 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
 
 
 @contextmanager
-def _without_strides(graph: fx.Graph) -> Iterator[None]:
-    """Have the views of a graph be reshapes meanwhile. A kept operator may have strides of which
+def _without_strides(modules: Iterable[fx.GraphModule]) -> Iterator[None]:
+    """Have the views of graphs be reshapes meanwhile. A kept operator may have strides of which
     torch can make no view; here none has any."""
-    views = [n for n in graph.nodes if n.target is torch.ops.aten.view.default]
+    nodes = (n for module in modules for n in module.graph.nodes)
+    views = [n for n in nodes if n.target is torch.ops.aten.view.default]
     for node in views:
         node.target = torch.ops.aten.reshape.default
     try:
@@ -236,6 +239,15 @@ def decomposed(exported: ExportedProgram) -> ExportedProgram:
     written = exported.graph_signature.buffers_to_mutate.values()
     stored = {**exported.state_dict, **exported.constants}
     numbers = whole_numbers({k: x for k, x in stored.items() if k not in written})
-    with extents_kept([*numbers.values()]):
+    with extents_kept([*numbers.values()]), as_written():
         found: ExportedProgram = exported.run_decompositions(decompositions())
     return found
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Operators are cast by a program's own nodes, and not as around this call."""
+    with ExitStack() as casting:
+        for kind in AUTOCAST:
+            casting.enter_context(torch.autocast(kind, enabled=False))
+        yield

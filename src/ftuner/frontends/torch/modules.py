@@ -21,13 +21,11 @@ from ftuner.errors import ExportError, ShapeError
 from ftuner.frontends.torch.calling import Input, flattened, named_arguments
 from ftuner.frontends.torch.calling import name_of as path_name
 from ftuner.frontends.torch.dims import expression_of
-from ftuner.frontends.torch.exported import Program, program_of, unique
+from ftuner.frontends.torch.exported import AUTOCAST, Program, as_written, program_of, unique
 from ftuner.frontends.torch.growing import Shape, traced
 
 _LOG = logging.getLogger(__name__)
 
-AUTOCAST = ("cpu", "cuda")
-"""The kinds of devices of `torch.autocast`."""
 MOST_TOLD = 8
 """Constant extents in one message: each tensor of a cache has some."""
 
@@ -255,10 +253,7 @@ def _as_exported(module: nn.Module) -> Iterator[None]:
 def _exported(
     module: nn.Module, form: _Form, tensors: Sequence[torch.Tensor], shapes: Sequence[Shape]
 ) -> ExportedProgram:
-    with _as_exported(module), ExitStack() as casting:
-        # Operators are cast by the program's own nodes, and not as around this call.
-        for kind in AUTOCAST:
-            casting.enter_context(torch.autocast(kind, enabled=False))
+    with _as_exported(module), as_written():
         return traced(_Flat(module, form), type(module).__name__, tensors, shapes)
 
 

@@ -106,13 +106,15 @@ class JointProgram:
         written to an arena, from the offset `begin` on. `copies`: the `copied` of each of them, one
         after the other; `able`: as of `SharedPanels.share`."""
         requests = len(copies[-1]) // self._layouts[-1].record[0]
-        words, at = array("q"), arena.address + begin
+        words: list[int] = []
+        at = arena.address + begin
         rows = [array("q", own) for own in copies]
         for layout, own in zip(self._layouts, rows, strict=True):
             count = len(own) // layout.record[0]
-            words.extend((count, at, own.buffer_info()[0], *layout.record))
+            words += (count, at, own.buffer_info()[0], *layout.record)
             at += count * layout.words * SLOT_BYTES
-        here = words.buffer_info()[0]
+        programs = array("q", words)
+        here = programs.buffer_info()[0]
         for number in range(len(rows)):
             self._runtime.copy(here + number * Copies.SIZE * SLOT_BYTES)
         calls = None

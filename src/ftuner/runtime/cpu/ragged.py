@@ -310,7 +310,7 @@ class RaggedGraph(Keeper):
         self, state: RunState, kind: int | None, symbols: Sequence[int],
         shapes: tuple[tuple[int, ...], ...], workers: int,
     ) -> BoundProgram:  # fmt: skip
-        """A program for values of the symbols, of which `placed` makes those that run."""
+        """A program for values of the symbols, of which `copied` makes those that run."""
         key = shapes, workers, kind
         found = state.programs.get(key)
         if found is None:

@@ -104,7 +104,14 @@ class CompiledAttention(CompiledStep):
     def together(self, rows: Rows) -> AttentionsTogether | None:
         found, (*batch, _, columns) = self.step.sequences(rows), self.step.out.shape
         few = isinstance(columns, int) and columns <= MAX_EXTENT
-        if found is None or not few or len(batch) - (found.axis is not None) > MOST_HEAD_AXES:
+        if found is None or not few:
+            return None
+        heads = [axis for axis in range(len(batch)) if axis != found.axis]
+        if len(heads) > MOST_HEAD_AXES:
+            return None
+        # Of two axes the last one is that of heads which share keys and values.
+        apart = [x.layout.strides[heads[-1]] != 0 for x in (self.step.k, self.step.v) if heads]
+        if len(heads) > 1 and batch[heads[-1]] != 1 and any(apart):
             return None
         return AttentionsTogether(self, rows, found.axis)
 
@@ -133,7 +140,9 @@ class AttentionsTogether(Together):
 
     def alike(self, values: Sequence[int]) -> Alike | None:
         bound = self._compiled.rehearsal(values, nowhere)
-        return None if bound is None else bound.alike()
+        found = None if bound is None else bound.alike()
+        # Its kernel has no form for rows of several requests.
+        return None if found is None or found.bits.kernel.tile.specialised else found
 
     def launch(
         self, memories: Sequence[Tensor], first: int, offsets: Sequence[int], like: Alike,
@@ -154,11 +163,12 @@ class AttentionsTogether(Together):
     ) -> Tensor:
         """An operand of `rows` rows from the row `first` on."""
         layout: Any = view.layout
-        # Along an axis of one element the stride may depend on extents.
         loops = [*zip(layout.shape, layout.strides, strict=True)]
-        loops = [(n, 0 if n == 1 else stride) for n, stride in loops]
-        for axis in counted:
-            loops[axis] = rows, loops[axis][1]
+        # Along an axis of one element the stride may depend on extents.
+        loops = [
+            (rows, stride) if axis in counted else (n, 0 if n == 1 else stride)
+            for axis, (n, stride) in enumerate(loops)
+        ]
         if self._axis is not None:
             del loops[self._axis]
         extents, strides = zip(*loops, strict=True)

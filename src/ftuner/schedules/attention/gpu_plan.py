@@ -216,13 +216,13 @@ def _candidates(
         lower = 0
         for cost in costs:
             bq = cost.tile.bq
-            if packed and bq > tuning.tallest_packed_rows:
+            if packed and (bq > tuning.tallest_packed_rows or cost.tile.specialised):
                 continue
             if shared and not packed and bq < min(tuning.lowest_unpacked_rows, costs[-1].tile.bq):
                 continue
             accumulators = bq * form.columns // (cost.tile.warps * hardware.warp_threads)
             few = accumulators <= tuning.max_split_accumulators
-            splits = few and bq <= tuning.tallest_split_rows
+            splits = few and bq <= tuning.tallest_split_rows and not cost.tile.specialised
             found.append(Candidate(chip, form, cost, packed, lower, splits, tuning))
             lower = bq
     return sorted(found, key=lambda candidate: -candidate.cost.tile.bq)

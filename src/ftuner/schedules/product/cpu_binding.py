@@ -15,6 +15,7 @@ from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.cpu.common_epilogue import LIMITS, Shared, shared, unshared
 from ftuner.core.dtype import DType, moved_as
+from ftuner.core.ranges import fine_start
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
@@ -218,7 +219,9 @@ def _steps_in_order(planner: Planner, problem: Problem) -> int | None:
     """The k steps of a block, if all elements of a product with a packed weight are summed up step
     by step: no worker has a part of k, and no tile sums up chains or streams of steps apart."""
     plan = planner.plan_of_range(problem)
-    bands = [*plan.bands()]
+    # Native code reads k as the first rows of the range do.
+    first = planner.plan_of_range(problem._replace(m=fine_start(problem.m)))
+    bands = [*plan.bands(), *first.bands()]
     apart = plan.choice.grid.k > 1 or any(
         band.reading.streams_log2 or band.family.by_height[mr].tile.chains > 1
         for band in bands for mr, _ in band.segments

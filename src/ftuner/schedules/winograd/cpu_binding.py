@@ -20,7 +20,7 @@ from ftuner.core.dim import Dim, ceil_quotient, maximum
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import Expr
 from ftuner.core.product import product_types
-from ftuner.core.ranges import fine_start
+from ftuner.core.ranges import FINE_BITS, fine_start
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.step import Machine, StepCost
@@ -278,7 +278,9 @@ class WinogradChoice(NamedTuple):
         if found is None:
             return None
         blocks = found.blocks
-        number = -(-starts[0] // blocks.tiles)
+        # Blocks are at most an eighth larger than planned, and all workers have as many.
+        most = blocks.tiles + (blocks.tiles >> FINE_BITS)
+        number = max(-(-starts[0] // blocks.tiles), -(-tiles // (most * workers)) * workers)
         return found._replace(blocks=blocks._replace(tiles=-(-tiles // number)))
 
 
