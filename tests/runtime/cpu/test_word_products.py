@@ -284,9 +284,11 @@ def test_precision_of_floats(precision: str, k: int, n: int) -> None:
         (got,) = run.run([x])
         np.testing.assert_allclose(got[finite], reference[finite], rtol=1e-3, atol=1e-3)
         assert np.isnan(got[1, 4]).all()
-        # A row does not depend on the others.
+        # A row does not depend on the others, but for the order of sums that are not of integers.
+        apart = 0.0 if precision.startswith("int8") else 1e-5
         for i in range(3):
-            np.testing.assert_array_equal(run.run([x[i : i + 1]])[0], got[i : i + 1])
+            (alone,) = run.run([x[i : i + 1]])
+            np.testing.assert_allclose(alone, got[i : i + 1], rtol=apart, atol=apart)
 
 
 @pytest.mark.parametrize("hidden", [96, 33, 130])
@@ -313,8 +315,8 @@ def test_bfloat16_is_stored_where_the_next_product_reads_it(rows: int, hidden: i
     assert np.isnan(got[0]).all()
     # Ties of sums in another order round to one of two neighbours.
     np.testing.assert_allclose(got[1:], wanted[1:], atol=2e-3)
-    # A row does not depend on the others.
-    np.testing.assert_array_equal(run.run([given[-1:]])[0], got[-1:])
+    # A row does not depend on the others, but for the order of sums, and ties as above.
+    np.testing.assert_allclose(run.run([given[-1:]])[0], got[-1:], atol=2e-3)
 
 
 def test_precision_is_asked_for_by_name() -> None:
