@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,8 +40,10 @@ FLOAT32 = f"{SUBJECT}, float32"
 PEERS = ("onnxruntime", "openvino")
 LIMIT_S = 1800.0
 """Of the process of one form of a model."""
-LOSS = 0.1
-"""How far results may be from those of ONNX Runtime, over the norm of them all."""
+LOSS = 0.3
+"""How far results may be from those of ONNX Runtime, over the norm of them all. Networks of random
+weights amplify what is rounded in another order: by ONNX Runtime without its optimisations a text
+detector differs by 0.1."""
 COPIES = 3
 """Inputs that calls take in turns."""
 
@@ -130,7 +132,9 @@ FORMS: Mapping[str, Callable[[Path, Path, Iterator[Feeds]], None]] = {
 }
 
 
-def measured(case: Case, form: str, threads: int, settings: Settings) -> dict[str, Any]:
+def measured(
+    case: Case, form: str, threads: int, settings: Settings, peers: Sequence[str] = PEERS
+) -> dict[str, Any]:
     """The times of a form of a model, as JSON, at each shape; and which engines refuse it."""
     refused: dict[str, str] = {}
     bound: dict[str, Bind] = {}
@@ -138,7 +142,7 @@ def measured(case: Case, form: str, threads: int, settings: Settings) -> dict[st
         source, target = case.write(Path(place)), Path(place) / f"{form}.onnx"
         samples = (case.feeds(shape, np.random.default_rng(9)) for shape in case.shapes)
         FORMS[form](source, target, samples)
-        for name in (SUBJECT, *PEERS, FLOAT32):
+        for name in (SUBJECT, *peers, FLOAT32):
             engine = ONNX_ENGINES[SUBJECT if name == FLOAT32 else name]
             try:
                 bound[name] = engine.one(source if name == FLOAT32 else target, threads)
@@ -170,8 +174,8 @@ def _at(case: Case, shape: Shape, bound: Mapping[str, Bind], settings: Settings)
     timings = measure(calls, settings, random.Random(0))
     engines |= {name: timing.to_json(timings.get(SUBJECT)) for name, timing in timings.items()}
     own = {FLOAT32: engines.pop(FLOAT32)}
-    found = compared(engines, SUBJECT)
-    return {"label": "x".join(map(str, shape)), **found, "engines": found["engines"] | own}
+    times = compared(engines, SUBJECT)
+    return {"label": "x".join(map(str, shape)), **times, "engines": times["engines"] | own}
 
 
 def main(
@@ -180,6 +184,7 @@ def main(
     threads: Annotated[str, typer.Option(help="Thread counts.")] = "1,2",
     budget: Annotated[float, typer.Option(help="Seconds for each shape and engine.")] = 0.2,
     results: Annotated[Path | None, typer.Option(help="Folder; by default the machine's.")] = None,
+    peers: Annotated[str, typer.Option(help="Peers, by name.")] = ",".join(PEERS),
     worker: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Measure, print and save the results as JSON."""
@@ -189,7 +194,7 @@ def main(
         raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}")
     settings = Settings(budget_s_per_engine=budget)
     if worker:
-        print(json.dumps(measured(CASES[worker], forms, int(threads), settings)))
+        print(json.dumps(measured(CASES[worker], forms, int(threads), settings, peers.split(","))))
         return
     for count in map(int, threads.split(",")):
         for form in wanted:
@@ -198,17 +203,18 @@ def main(
             document |= {"settings": asdict(settings), "results": []}
             for name in names:
                 if form in CASES[name].forms:
-                    found = {"label": name} | _apart(name, form, count, budget)
+                    found = {"label": name} | _apart(name, form, count, budget, peers)
                     document["results"].append(found)
                     save(document, path)
                     _show(found, form, count)
 
 
-def _apart(name: str, form: str, threads: int, budget: float) -> dict[str, Any]:
-    """The result of one form of a model, found in a process of its own."""
+def _apart(name: str, form: str, threads: int, budget: float, peers: str) -> dict[str, Any]:
+    """The result of one form of a model, found in a process of its own; without the last peer where
+    a signal has ended that."""
     command = [
         sys.executable, "-m", "benchmarks.quantised", "--worker", name, "--forms", form,
-        "--threads", str(threads), "--budget", str(budget),
+        "--threads", str(threads), "--budget", str(budget), "--peers", peers,
     ]  # fmt: skip
     try:
         done = subprocess.run(
@@ -217,9 +223,15 @@ def _apart(name: str, form: str, threads: int, budget: float) -> dict[str, Any]:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"crashed": f"more than {LIMIT_S:.0f} s"}
+    fewer, _, last = peers.rpartition(",")
+    if done.returncode < 0 and fewer:
+        found = _apart(name, form, threads, budget, fewer)
+        why = f"signal {-done.returncode} ended a process with this engine"
+        return found | {"refused": {last: why} | found.get("refused", {})}
     if done.returncode:
         return {"crashed": (done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert isinstance(found, dict)
     return found
 
 
