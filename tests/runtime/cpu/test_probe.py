@@ -130,9 +130,10 @@ def test_threads_keep_to_cpus_of_their_own() -> None:
 
 
 def test_leaves_no_thread_behind(facts: SystemFacts, hardware: CpuHardware) -> None:
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     probe(facts, facts.cores)
-    assert threading.active_count() == before
+    # One of an earlier test may end meanwhile.
+    assert {*threading.enumerate()} <= before
 
 
 def test_implausible_rates_are_replaced() -> None:
