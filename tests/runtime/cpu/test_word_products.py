@@ -284,7 +284,9 @@ def test_precision_of_floats(precision: str, k: int, n: int) -> None:
         (got,) = run.run([x])
         np.testing.assert_allclose(got[finite], reference[finite], rtol=1e-3, atol=1e-3)
         assert np.isnan(got[1, 4]).all()
-        # A row does not depend on the others, but for the order of sums that are not of integers.
+        # A row does not depend on the others, of which only the number may order its sums.
+        changed = np.concatenate([RNG.standard_normal((2, 7, k)).astype(np.float32), x[2:]])
+        np.testing.assert_array_equal(run.run([changed])[0][2], got[2])
         apart = 0.0 if precision.startswith("int8") else 1e-5
         for i in range(3):
             (alone,) = run.run([x[i : i + 1]])
@@ -315,7 +317,9 @@ def test_bfloat16_is_stored_where_the_next_product_reads_it(rows: int, hidden: i
     assert np.isnan(got[0]).all()
     # Ties of sums in another order round to one of two neighbours.
     np.testing.assert_allclose(got[1:], wanted[1:], atol=2e-3)
-    # A row does not depend on the others, but for the order of sums, and ties as above.
+    # A row does not depend on the others, of which only the number may order its sums.
+    changed = np.concatenate([RNG.standard_normal((rows - 1, 64)).astype(np.float32), given[-1:]])
+    np.testing.assert_array_equal(run.run([changed])[0][-1], got[-1])
     np.testing.assert_allclose(run.run([given[-1:]])[0], got[-1:], atol=2e-3)
 
 

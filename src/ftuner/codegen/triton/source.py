@@ -64,7 +64,7 @@ class Source:
     warps: int
     stages: int
     start_registers: int | None = None
-    """Of a kernel in Gluon: registers of a thread before its warps redistribute them."""
+    """Registers of a thread of a kernel in Gluon, before its warps redistribute them."""
 
     @property
     def options(self) -> dict[str, Any]:

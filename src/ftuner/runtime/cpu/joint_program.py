@@ -47,9 +47,9 @@ class Joined(NamedTuple):
     table: Words
     """A row for each step."""
     header: array[int]
-    """Of the program that walks them."""
+    """The header of the program that walks them."""
     calls: Words | None
-    """What the table points to."""
+    """The arguments of shared products, which the table points to; None if there are none."""
 
 
 class _Layout:

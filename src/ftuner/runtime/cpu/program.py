@@ -197,7 +197,7 @@ class ProgramWriter:
             step.lay_out(records, at)
         self._image, fills = records.finished()
         self.words = len(self._image)
-        """Of the records of a program."""
+        """Words of the records of a program."""
         self.patches = records.patches
         sources = fills[2]
         within = (sources != NOTHING) & (sources != POOL)

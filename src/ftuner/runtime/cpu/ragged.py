@@ -80,7 +80,7 @@ class _Request(NamedTuple):
 
 
 class _AllRows(NamedTuple):
-    """What the row-wise steps of one kind access, with the rows of all requests."""
+    """The arrays and addresses of the row-wise steps of one kind, with the rows of all requests."""
 
     copy: tuple[int, ...]
     """As of `copied`."""

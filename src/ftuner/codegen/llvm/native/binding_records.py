@@ -100,7 +100,7 @@ class Copies:
 
 
 class Copy:
-    """What one copy of a bound program has: one that was bound to an arena at address 0."""
+    """One copy of a program that was bound to an arena at address 0."""
 
     RECORDS = 0
     """The address of the records that are copied."""
