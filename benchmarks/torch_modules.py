@@ -60,7 +60,9 @@ def _backend(name: str) -> Callable[[torch.nn.Module, Case], Run]:
                 importlib.import_module("openvino.torch")
             except ImportError as error:
                 raise UnavailableError(str(error)) from None
-        return torch.compile(module, backend=name, dynamic=True)
+        # The others take their number of threads from torch.
+        options = {"threads": _threads()} if name == "ftuner" else None
+        return torch.compile(module, backend=name, dynamic=True, options=options)
 
     return make
 
