@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ftuner.frontends.onnx.importer import IMPORTERS
-from ftuner.frontends.onnx.signatures import Versions
 
 
 def operators_of(module: str) -> set[tuple[str, str]]:
@@ -11,7 +10,7 @@ def operators_of(module: str) -> set[tuple[str, str]]:
     found = {
         key
         for key, importer in IMPORTERS.items()
-        if isinstance(importer, Versions) and importer.module == f"ftuner.frontends.onnx.{module}"
+        if importer.module == f"ftuner.frontends.onnx.{module}"
     }
     assert found, module
     return found

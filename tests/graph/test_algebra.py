@@ -13,7 +13,6 @@ from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.errors import GraphError
 from ftuner.graph.algebra import equal, exp, where
 from ftuner.graph.builder import Builder
-from ftuner.graph.compose import Composer
 from ftuner.graph.einsum import einsum
 from ftuner.graph.ir import Array, Value
 from ftuner.runtime.reference import run_reference
@@ -24,10 +23,10 @@ def check(
 ) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    composer = Composer()
-    inputs = [composer.builder.input(f"x{i}", FLOAT32, shape) for i, shape in enumerate(shapes)]
-    with composer.builder.writing():
-        graph = composer.builder.graph(inputs, [("y", compose(composer, *inputs))])
+    builder = Builder()
+    inputs = [builder.input(f"x{i}", FLOAT32, shape) for i, shape in enumerate(shapes)]
+    with builder.writing():
+        graph = builder.graph(inputs, [("y", compose(*inputs))])
     (found,) = run_reference(graph, arrays)
     np.testing.assert_allclose(found, reference(*arrays), rtol=1e-5, atol=1e-6)
 
@@ -36,13 +35,13 @@ def check(
     "shapes", [((4,), (4,)), ((3, 4), (4,)), ((4,), (2, 4, 5)), ((2, 3, 4), (4, 5))]
 )
 def test_products_of_matrices_and_vectors(shapes: tuple[tuple[int, ...], ...]) -> None:
-    check(lambda composer, a, b: a @ b, np.matmul, *shapes)
+    check(lambda a, b: a @ b, np.matmul, *shapes)
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_means(keep: bool) -> None:
     check(
-        lambda composer, x: x.mean((0, 2), keep),
+        lambda x: x.mean((0, 2), keep),
         lambda x: np.mean(x, axis=(0, 2), keepdims=keep),
         (3, 4, 5),
     )
@@ -54,7 +53,7 @@ def test_means(keep: bool) -> None:
 )
 def test_einsum(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     check(
-        lambda composer, *x: einsum(composer, equation, x),
+        lambda *x: einsum(equation, x),
         lambda *x: np.einsum(equation, *x),
         *shapes,
     )
@@ -72,12 +71,12 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators_are_those_of_numpy(name: str) -> None:
     of = OPERATORS[name]
-    check(lambda composer, x, y: of(x, y), of, (2, 3, 3), (2, 3, 3))
+    check(lambda x, y: of(x, y), of, (2, 3, 3), (2, 3, 3))
 
 
 def test_functions_take_numbers_in_the_dtype_of_a_value() -> None:
     check(
-        lambda composer, x: where(equal(x, 0), 7, exp(x.at_most(1))),
+        lambda x: where(equal(x, 0), 7, exp(x.at_most(1))),
         lambda x: np.where(x == 0, 7, np.exp(np.minimum(x, 1))),
         (5,),
     )
@@ -106,13 +105,13 @@ def test_operators_add_to_the_innermost_builder_that_is_written_to() -> None:
 
 
 def test_refusals_say_where() -> None:
-    composer = Composer()
-    composer.builder.where = "here"
-    x = composer.builder.input("x", FLOAT32, ())
-    with composer.builder.writing():
+    builder = Builder()
+    builder.where = "here"
+    x = builder.input("x", FLOAT32, ())
+    with builder.writing():
         with pytest.raises(GraphError, match="here: product of"):
             x @ x
         with pytest.raises(GraphError, match=r"here: .*operands"):
-            einsum(composer, "i,i->i", [x])
+            einsum("i,i->i", [x])
         with pytest.raises(GraphError, match="here: no int64 is"):
             x.cast(INT64) + 0.5

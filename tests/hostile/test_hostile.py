@@ -16,7 +16,6 @@ from tests.registered import operators_of
 
 from ftuner.frontends.onnx.importer import IMPORTERS
 from ftuner.frontends.onnx.records import LEARNING, NCHWC
-from ftuner.frontends.onnx.text import TEXT
 from ftuner.graph.operators import OPERATORS
 
 ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_matmul",
@@ -35,7 +34,9 @@ OF_SEQUENCES = operators_of("sequences") - {
 """Operators of sequences, which one node alone cannot have: the random graphs have them."""
 OF_SAVED_FILES = {key for key in IMPORTERS if key[0] == NCHWC}
 """Operators in files that onnxruntime saves, which it does not check when it runs one node."""
-OF_STRINGS = {(d, op) for d, op in TEXT if op != "TfIdfVectorizer"} | {(LEARNING, "ZipMap")}
+OF_STRINGS = {(d, op) for d, op in operators_of("text") if op != "TfIdfVectorizer"} | {
+    (LEARNING, "ZipMap")
+}
 """Operators whose operands are strings, or whose results are maps, which no judge compares."""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from ftuner.core.dim import Dim, Shape, symbol
+from ftuner.core.dim import Dim, Shape, product, symbol
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import ABSENT, Nest, Operand, Stage, Step
 
@@ -165,24 +165,17 @@ def affine_index(steps: Sequence[Step], number: int, count: int) -> Access:
         unit: list[Dim] = [0] * count
         unit[step.payload] = 1
         return Access(0, tuple(unit), ())
-    dim = _dim_of(step)
-    if dim is not None:
-        return _constant(dim, count)
+    if step.dim is not None:
+        return _constant(step.dim, count)
     if step.op in ("add", "subtract"):
         x, y = (affine_index(steps, a, count) for a in step.arguments)
         return _plus(x, y if step.op == "add" else _scaled(y, -1))
     if step.op == "multiply":
         for this, other in (step.arguments, step.arguments[::-1]):
-            factor = _dim_of(steps[this])
+            factor = steps[this].dim
             if factor is not None:
                 return _scaled(affine_index(steps, other, count), factor)
     return Access(0, (0,) * count, ((number, 1),))
-
-
-def _dim_of(step: Step) -> Dim | None:
-    if step.op in ("constant", "dim") and step.dtype.name == "int64":
-        return step.payload  # type: ignore[return-value]
-    return None
 
 
 def live_steps(kernel: Kernel) -> list[bool]:
@@ -249,12 +242,7 @@ def _merged(kernel: Kernel) -> Kernel:
             groups[-1].append(axis)
         else:
             groups.append([axis])
-    extents: list[Dim] = []
-    for group in groups:
-        extent: Dim = 1
-        for axis in group:
-            extent = extent * axes[axis]
-        extents.append(extent)
+    extents = [product(axes[axis] for axis in group) for group in groups]
     number = {axis: i for i, group in enumerate(groups) for axis in group}
     kept = sum(1 for group in groups if group[0] < split)
 

@@ -77,10 +77,6 @@ def moved_as(dtype: DType) -> DType:
     return FLOAT32 if dtype.kind in ("word", "block") else dtype
 
 
-LEVEL_BITS = (2, 4, 8)
-"""Bits of the levels that blocks hold."""
-
-
 @lru_cache(maxsize=64)
 def block_of_levels(bits: int, numbers: int, zeros: bool) -> DType:
     """`numbers` consecutive steps of k of one column of a weight: unsigned levels of `bits` bits,

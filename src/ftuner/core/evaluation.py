@@ -66,10 +66,6 @@ def compiled(dims: Sequence[Dim], names: Sequence[str]) -> Callable[[Sequence[in
     return made
 
 
-def _broadcast(x: int, y: int) -> int:
-    return y if x == 1 else x
-
-
 def _whole_value(x: int, _: int) -> int:
     if x.bit_length() > WORD_BITS:
         raise ShapeError(
@@ -84,7 +80,7 @@ _OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
     "remainder": lambda x, y: x % y,
     "maximum": max,
     "minimum": min,
-    "broadcast": _broadcast,
+    "broadcast": lambda x, y: y if x == 1 else x,
     "whole": _whole_value,
     "scaled": scaled_value,
 }

@@ -26,36 +26,28 @@ MAX_REPEATED_STEPS = 8
 """Longest nest that each of several consumers computes again."""
 
 
+Method = Callable[["Expr", "Expr | float"], "Expr"]
+
+
+def _methods(function: str) -> tuple[Method, Method]:
+    """The methods of an operator, with the expression before and after the other operand."""
+    return (
+        lambda x, other: Apply(function, (x, as_expr(other))),
+        lambda x, other: Apply(function, (as_expr(other), x)),
+    )
+
+
 class Expr:
     """Base of every expression; Python's arithmetic operators build larger ones, and numbers
     become constants."""
 
+    __add__, __radd__ = _methods("add")
+    __sub__, __rsub__ = _methods("subtract")
+    __mul__, __rmul__ = _methods("multiply")
+    __truediv__, __rtruediv__ = _methods("divide")
+
     def __neg__(self) -> Expr:
         return Apply("negative", (self,))
-
-    def __add__(self, other: Expr | float) -> Expr:
-        return Apply("add", (self, as_expr(other)))
-
-    def __radd__(self, other: float) -> Expr:
-        return Apply("add", (as_expr(other), self))
-
-    def __sub__(self, other: Expr | float) -> Expr:
-        return Apply("subtract", (self, as_expr(other)))
-
-    def __rsub__(self, other: float) -> Expr:
-        return Apply("subtract", (as_expr(other), self))
-
-    def __mul__(self, other: Expr | float) -> Expr:
-        return Apply("multiply", (self, as_expr(other)))
-
-    def __rmul__(self, other: float) -> Expr:
-        return Apply("multiply", (as_expr(other), self))
-
-    def __truediv__(self, other: Expr | float) -> Expr:
-        return Apply("divide", (self, as_expr(other)))
-
-    def __rtruediv__(self, other: float) -> Expr:
-        return Apply("divide", (as_expr(other), self))
 
 
 def _expect(value: object, allowed: tuple[object, ...], what: str) -> None:
@@ -299,7 +291,7 @@ def flatten(expr: Expr) -> tuple[FlatStep, ...]:
     def visit(node: Expr) -> int:
         if id(node) in by_identity:
             return by_identity[id(node)]
-        arguments = tuple(visit(a) for a in _arguments(node))
+        arguments = tuple(map(visit, node.arguments)) if isinstance(node, Apply) else ()
         structure = (_head(node), arguments)
         if structure not in by_structure:
             by_structure[structure] = len(steps)
@@ -309,10 +301,6 @@ def flatten(expr: Expr) -> tuple[FlatStep, ...]:
 
     visit(expr)
     return tuple(steps)
-
-
-def _arguments(node: Expr) -> tuple[Expr, ...]:
-    return node.arguments if isinstance(node, Apply) else ()
 
 
 def _head(node: Expr) -> str:

@@ -48,6 +48,12 @@ class Step(NamedTuple):
     arguments: tuple[int, ...] = ()
     payload: Payload = None
 
+    @property
+    def dim(self) -> Dim | None:
+        """The dim that an int64 step stands for, if it is one."""
+        known = self.op in ("constant", "dim") and self.dtype == INT64
+        return self.payload if known else None  # type: ignore[return-value]
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -157,27 +163,20 @@ class Writer:
     def index(self, axis: int) -> Value:
         return self.step("index", INT64, payload=axis)
 
-    def dim_of(self, value: Value) -> Dim | None:
-        """The dim that an int64 step stands for, if it is one."""
-        step = self.steps[value]
-        if step.op in ("constant", "dim") and step.dtype == INT64:
-            return step.payload  # type: ignore[return-value]
-        return None
-
     def add(self, x: Value, y: Value) -> Value:
         """The sum of two indices."""
         return self._arithmetic("add", x, y, lambda a, b: a + b, neutral=0)
 
     def multiply(self, x: Value, y: Value) -> Value:
         """The product of two indices."""
-        if 0 in (self.dim_of(x), self.dim_of(y)):
+        if 0 in (self.steps[x].dim, self.steps[y].dim):
             return self.integer(0)
         return self._arithmetic("multiply", x, y, lambda a, b: a * b, neutral=1)
 
     def _arithmetic(
         self, op: str, x: Value, y: Value, fold: Callable[[Dim, Dim], Dim], neutral: int
     ) -> Value:
-        a, b = self.dim_of(x), self.dim_of(y)
+        a, b = self.steps[x].dim, self.steps[y].dim
         if a is not None and b is not None:
             return self.integer(fold(a, b))
         if b == neutral:
@@ -187,13 +186,19 @@ class Writer:
         return self.step(op, INT64, x, y)
 
     def subtract(self, x: Value, y: Value) -> Value:
-        a, b = self.dim_of(x), self.dim_of(y)
+        a, b = self.steps[x].dim, self.steps[y].dim
         if a is not None and b is not None:
             return self.integer(a - b)
         return x if b == 0 else self.step("subtract", INT64, x, y)
 
     def compare(self, op: str, x: Value, y: Value) -> Value:
         return self.step(op, BOOL, x, y)
+
+    def within(self, position: Value, extent: Value, also: Value | None = None) -> Value:
+        """Whether a position is within an extent, and a further condition holds."""
+        low = self.compare("less_equal", self.integer(0), position)
+        both = self.step("logical_and", BOOL, low, self.compare("less", position, extent))
+        return both if also is None else self.step("logical_and", BOOL, also, both)
 
     def where(self, condition: Value, x: Value, y: Value, absent: bool = False) -> Value:
         """`absent`: elsewhere, x may read outside operands."""

@@ -8,8 +8,10 @@ checked element by element at run time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import add, mul, neg
 from types import MappingProxyType
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum, product, quotient
@@ -45,14 +47,12 @@ def dim_of(
             return positions.get(one)
         # Arithmetic on data, whose nesting may be deep, is not walked.
         case Apply(function=function, arguments=arguments) if one.type == INDEX:
-            found = [dim_of(argument, names, positions) for argument in arguments]
-            if any(dim is None for dim in found):
-                return None
-            return _combined(function, [dim for dim in found if dim is not None])
+            found = (dim_of(argument, names, positions) for argument in arguments)
+            return _known(partial(_combined, function), *found)
     return None
 
 
-def _combined(function: str, given: list[Dim]) -> Dim | None:
+def _combined(function: str, *given: Dim) -> Dim | None:
     match function, given:
         case "add", [x, y]:
             return x + y
@@ -158,10 +158,10 @@ class Bounds:
         for axis, one in enumerate(read.at):
             form = linear(one, self.names)
             if form is not None:
-                edges.append(form)
-                edges.append(Linear({}, self.axis_extent(read.tensor, axis) - 1).plus(form, -1))
+                last = Linear({}, self.axis_extent(read.tensor, axis) - 1)
+                edges += [form, last.plus(form, -1)]
         return all(
-            any(_is_zero(edge.plus(fact, -1)) for edge in edges)
+            any(edge.plus(fact, -1) == Linear({}, 0) for edge in edges)
             for part, holds in _parts(condition, True)
             for fact in self._all_facts_of(part, holds) or [_IMPOSSIBLE]
         )
@@ -170,8 +170,8 @@ class Bounds:
         """Linear forms that are zero or more where a condition holds, and nowhere else; none if
         there are no such."""
         match condition:
-            case Apply(function="equal", arguments=(x, y)):
-                if linear(x, self.names) is None or linear(y, self.names) is None:
+            case Apply(function="equal", arguments=arguments):
+                if None in [linear(x, self.names) for x in arguments]:
                     return []
         return self._facts_of(condition, holds)
 
@@ -244,7 +244,7 @@ class Bounds:
     def _read(self, read: Read, facts: Sequence[Linear]) -> None:
         known = self._found.setdefault(read, [INSIDE] * len(read.at))
         for axis, one in enumerate(read.at):
-            if _is_data(one):
+            if any(isinstance(inner, Read | Reduction) for inner in elements_of(one)):
                 known[axis] = DATA
                 continue
             extent = self.axis_extent(read.tensor, axis)
@@ -290,9 +290,9 @@ class Bounds:
         for index, coefficient in form.coefficients.items():
             reach = coefficient * (self.extent(index) - 1)
             if _never_negative(coefficient):
-                high = None if high is None else high + reach
+                high = _known(add, high, reach)
             elif _never_negative(-coefficient):
-                low = None if low is None else low + reach
+                low = _known(add, low, reach)
             else:
                 return None, None
         return low, high
@@ -308,19 +308,20 @@ class Bounds:
         lows, highs = [low for low, _ in given], [high for _, high in given]
         match one.function, one.arguments:
             case "where", _:
-                return _least(lows[1:]), _largest(highs[1:])
+                return _known(minimum, *lows[1:]), _known(maximum, *highs[1:])
             case "maximum", _:
                 known = [low for low in lows if low is not None]
-                low = known[0] if len(known) == 1 else _largest(lows)
-                return low, _largest(highs)
+                low = known[0] if len(known) == 1 else _known(maximum, *lows)
+                return low, _known(maximum, *highs)
             case "minimum", _:
                 known = [high for high in highs if high is not None]
-                high = known[0] if len(known) == 1 else _least(highs)
-                return _least(lows), high
+                high = known[0] if len(known) == 1 else _known(minimum, *highs)
+                return _known(minimum, *lows), high
             case "quotient", (_, y):
                 by = dim_of(y, self.names)
                 if isinstance(by, int) and by > 0:
-                    return tuple(None if n is None else quotient(n, by) for n in given[0])  # type: ignore[return-value]
+                    low, high = given[0]
+                    return _known(quotient, low, by), _known(quotient, high, by)
             case "remainder", (_, y):
                 by = dim_of(y, self.names)
                 if by is not None and _never_negative(by):
@@ -328,13 +329,13 @@ class Bounds:
             case (("add" | "subtract"), _):
                 (a, b), (c, d) = given
                 if one.function == "subtract":
-                    c, d = _negated(d), _negated(c)
-                return _sum(a, c), _sum(b, d)
+                    c, d = _known(neg, d), _known(neg, c)
+                return _known(add, a, c), _known(add, b, d)
             case "multiply", (x, y):
                 for factor, (a, b) in ((dim_of(x, self.names), given[1]),
                                        (dim_of(y, self.names), given[0])):  # fmt: skip
                     if factor is not None and _never_negative(factor):
-                        return _scaled(a, factor), _scaled(b, factor)
+                        return _known(mul, a, factor), _known(mul, b, factor)
         return None, None
 
 
@@ -352,36 +353,11 @@ def _parts(condition: Element, holds: bool) -> list[tuple[Element, bool]]:
     return [(condition, holds)]
 
 
-def _is_zero(form: Linear) -> bool:
-    return not form.coefficients and isinstance(form.constant, int) and form.constant == 0
-
-
-def _is_data(one: Element) -> bool:
-    return any(isinstance(inner, Read | Reduction) for inner in elements_of(one))
-
-
 def _never_negative(dim: Dim) -> bool:
     least = least_value(dim)
     return least is not None and least >= 0
 
 
-def _sum(x: Dim | None, y: Dim | None) -> Dim | None:
-    return None if x is None or y is None else x + y
-
-
-def _negated(x: Dim | None) -> Dim | None:
-    return None if x is None else -x
-
-
-def _scaled(x: Dim | None, factor: Dim) -> Dim | None:
-    return None if x is None else x * factor
-
-
-def _least(dims: Sequence[Dim | None]) -> Dim | None:
-    x, y = dims
-    return None if x is None or y is None else minimum(x, y)
-
-
-def _largest(dims: Sequence[Dim | None]) -> Dim | None:
-    x, y = dims
-    return None if x is None or y is None else maximum(x, y)
+def _known(function: Callable[..., Dim | None], *dims: Dim | None) -> Dim | None:
+    """A function of dims; None if one of them is not known."""
+    return None if None in dims else function(*dims)

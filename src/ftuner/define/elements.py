@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -48,6 +48,15 @@ def kind_of(type_: str) -> str:
     return {INDEX: "int", NUMBER: "float"}.get(type_, type_)
 
 
+def _applying(function: str) -> Callable[[Element, Operand], Element]:
+    """The method that applies a function to an element and an operand."""
+    return lambda one, other: apply(function, one, other)
+
+
+def _exchanged(function: str) -> Callable[[Element, Operand], Element]:
+    return lambda one, other: apply(function, other, one)
+
+
 @dataclass(frozen=True, eq=False)
 class Element:
     """Base of all expressions. Python's operators make larger ones."""
@@ -73,23 +82,15 @@ class Element:
     __int__ = __float__ = __index__
     __hash__ = object.__hash__
 
-    def __add__(self, other: Operand) -> Element:
-        return apply("add", self, other)
-
-    def __radd__(self, other: Operand) -> Element:
-        return apply("add", other, self)
-
-    def __sub__(self, other: Operand) -> Element:
-        return apply("subtract", self, other)
-
-    def __rsub__(self, other: Operand) -> Element:
-        return apply("subtract", other, self)
-
-    def __mul__(self, other: Operand) -> Element:
-        return apply("multiply", self, other)
-
-    def __rmul__(self, other: Operand) -> Element:
-        return apply("multiply", other, self)
+    __add__, __radd__ = _applying("add"), _exchanged("add")
+    __sub__, __rsub__ = _applying("subtract"), _exchanged("subtract")
+    __mul__, __rmul__ = _applying("multiply"), _exchanged("multiply")
+    __floordiv__, __rfloordiv__ = _applying("quotient"), _exchanged("quotient")
+    __mod__, __rmod__ = _applying("remainder"), _exchanged("remainder")
+    __lt__, __gt__ = _applying("less"), _exchanged("less")
+    __le__, __ge__ = _applying("less_equal"), _exchanged("less_equal")
+    __lshift__, __rshift__ = _applying("shift_left"), _applying("shift_right")
+    __rpow__ = _exchanged("power")
 
     def __truediv__(self, other: Operand) -> Element:
         return _divided(self, element(other))
@@ -97,41 +98,14 @@ class Element:
     def __rtruediv__(self, other: Operand) -> Element:
         return _divided(element(other), self)
 
-    def __floordiv__(self, other: Operand) -> Element:
-        return apply("quotient", self, other)
-
-    def __rfloordiv__(self, other: Operand) -> Element:
-        return apply("quotient", other, self)
-
-    def __mod__(self, other: Operand) -> Element:
-        return apply("remainder", self, other)
-
-    def __rmod__(self, other: Operand) -> Element:
-        return apply("remainder", other, self)
-
     def __pow__(self, other: Operand) -> Element:
         return self * self if isinstance(other, int) and other == 2 else apply("power", self, other)
-
-    def __rpow__(self, other: Operand) -> Element:
-        return apply("power", other, self)
 
     def __neg__(self) -> Element:
         return apply("negative", self)
 
     def __abs__(self) -> Element:
         return apply("absolute", self)
-
-    def __lt__(self, other: Operand) -> Element:
-        return apply("less", self, other)
-
-    def __gt__(self, other: Operand) -> Element:
-        return apply("less", other, self)
-
-    def __le__(self, other: Operand) -> Element:
-        return apply("less_equal", self, other)
-
-    def __ge__(self, other: Operand) -> Element:
-        return apply("less_equal", other, self)
 
     def __eq__(self, other: object) -> Element:  # type: ignore[override]
         return apply("equal", self, element(other))
@@ -153,12 +127,6 @@ class Element:
 
     def __invert__(self) -> Element:
         return _bitwise("not", self)
-
-    def __lshift__(self, other: Operand) -> Element:
-        return apply("shift_left", self, other)
-
-    def __rshift__(self, other: Operand) -> Element:
-        return apply("shift_right", self, other)
 
 
 Operand = Element | float | bool

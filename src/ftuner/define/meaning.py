@@ -87,7 +87,8 @@ class _Meaning:
             extents = [*map(self.extent, one.index)]
             if min(extents, default=0) < 0:
                 raise ShapeError(f"{one.name} would have the extents {extents}")
-            shape = (*self._lead(one), *extents)
+            lead = self._batch if one.batched else (1,) * len(self._batch)
+            shape: Any = (*lead, *extents)
             self._computed[one] = np.zeros(shape, self._held(one.type))
         if group.axis is None:
             (one,) = group.members
@@ -104,9 +105,6 @@ class _Meaning:
                     found = now.of(one.value, one.index)
                 steps_first = np.moveaxis(self._computed[one], len(self._batch) + group.axis, 0)
                 steps_first[number] = np.moveaxis(found, len(self._batch) + group.axis, 0)[0]
-
-    def _lead(self, one: Recurrence) -> tuple[Any, ...]:
-        return tuple(self._batch) if one.batched else (1,) * len(self._batch)
 
     def extent(self, index: Index) -> int:
         found = dim_of(index.extents[0][0], self._names)

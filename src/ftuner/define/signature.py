@@ -110,16 +110,13 @@ def _tensor(type_: str, inside: str, text: str, where: str) -> TensorSignature:
         assert isinstance(entry, ast.Expr)
         assert isinstance(entry.value, ast.Tuple)
         entries = entry.value.elts
-        batched = bool(entries) and _is_ellipsis(entries[0])
+        first = entries[0] if entries else None
+        batched = isinstance(first, ast.Constant) and first.value is ...
         shape = tuple(element(_extent(one)) for one in entries[batched:])
     except (SyntaxError, ValueError, AssertionError):
         what = f"signature {text!r}: extents ({inside}); expected names, numbers, + - * // %"
         raise wrong(what, where) from None
     return TensorSignature(type_, shape, batched)
-
-
-def _is_ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is ...
 
 
 def _extent(node: ast.expr) -> Element | int:

@@ -22,6 +22,11 @@ def apply(op: str, *operands: Value, **attributes: Any) -> Value:
     return building().add(op, *operands, **attributes)
 
 
+def apply_many(op: str, *operands: Value, **attributes: Any) -> tuple[Value, ...]:
+    """The results of an operator of the table that has several."""
+    return building().add_many(op, *operands, **attributes)
+
+
 def _function(op: str) -> Callable[[Value], Value]:
     return lambda x: building().add(op, x)
 

@@ -12,6 +12,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ftuner.graph.folding import Folding
 from ftuner.graph.ir import (
     MAX_RANK,
     RANDOM_KEY,
+    Application,
     Array,
     Constraint,
     Graph,
@@ -44,21 +46,6 @@ COMMUTATIVE = ("add", "multiply", "equal", "logical_and", "logical_or")
 MIN_NARROW_BYTES = 1 << 10
 """Constants of 8-bit integers of this size or more are not widened while the graph is built,
 because they may be weights. Assumed: smaller products do not take long."""
-
-
-class _Drawing:
-    """Where nodes have their random numbers from: a key, which is made for the first one, and the
-    numbers of streams."""
-
-    def __init__(self, make_key: Callable[[], Value]) -> None:
-        self.numbers = itertools.count()
-        self._make_key = make_key
-        self._key: Value | None = None
-
-    def key(self) -> Value:
-        if self._key is None:
-            self._key = self._make_key()
-        return self._key
 
 
 class Builder:
@@ -84,13 +71,15 @@ class Builder:
         this = weakref.proxy(self)
         self.known = KnownValues(this)
         self.folding = Folding()
-        self._drawing = _Drawing(lambda: RandomKey(this.name(), RANDOM_KEY))
+        # Nodes have their random numbers from a key, which is made for the first one.
+        self._key: Callable[[], Value] = cache(lambda: RandomKey(this.name(), RANDOM_KEY))
+        self._streams = itertools.count()
 
     def within(self) -> Builder:
         """A builder of a graph within this one, which may read the values of this one."""
         found = Builder(self._answered)
         found._numbers, found._inputs, found.folding = self._numbers, self._inputs, self.folding
-        found._drawing, found.unknown = self._drawing, self.unknown
+        found._key, found._streams, found.unknown = self._key, self._streams, self.unknown
         found.known = self.known.within(weakref.proxy(found))
         found.where = self.where
         return found
@@ -106,23 +95,24 @@ class Builder:
         """A stream of random numbers, for operators that draw them: of all nodes its own or, with a
         seed, that of the seed. Graphs that are built alike have the same streams."""
         number = 0 if seed is not None else self.random_number()
-        return self.add("random_stream", self._drawing.key(), number=number, seed=seed)
+        return self.add("random_stream", self._key(), number=number, seed=seed)
 
     def random_number(self) -> int:
         """A number that no other stream, and no other loop, has."""
-        return next(self._drawing.numbers)
+        return next(self._streams)
 
     @contextmanager
     def iteration(self, loop: int, number: Value) -> Iterator[None]:
         """Have nodes draw the random numbers of an iteration of a loop: the same, with and without
         a seed, whether the graph is of all iterations or of one. `loop`: its `random_number`.
         `number`: that of the iteration."""
-        outer = self._drawing
-        self._drawing = _Drawing(lambda: self.add("random_key", outer.key(), number, number=loop))
+        outer = key, _ = self._key, self._streams
+        self._key = cache(lambda: self.add("random_key", key(), number, number=loop))
+        self._streams = itertools.count()
         try:
             yield
         finally:
-            self._drawing = outer
+            self._key, self._streams = outer
 
     def name(self) -> str:
         names = (f"v{number}" for number in self._numbers)
@@ -214,7 +204,8 @@ class Builder:
         try:
             types = self._inferred(operator, inputs, attributes)
             self._expect_possible(op, types)
-            known = self._folded(op, inputs, attributes, types)
+            made = Application(op, inputs, attributes, types)
+            known = self._folded(made)
         except (ShapeError, GraphError) as error:
             raise type(error)(self._placed(error)) from None
         except IndexError as error:
@@ -225,17 +216,17 @@ class Builder:
             raise GraphError(self._placed(error)) from None
         if known is not None:
             return known
-        uniform = self._uniform(op, inputs, attributes, types[0])
+        uniform = self._uniform(made)
         if uniform is not None:
             return (uniform,)
-        given, inputs = inputs, tuple(self.materialised(v) for v in inputs)
+        inputs = tuple(self.materialised(v) for v in inputs)
         operands = tuple(sorted(inputs, key=lambda v: v.name)) if op in COMMUTATIVE else inputs
-        key = (op, operands, _hashable(attributes))
+        key = (op, operands, tuple(sorted(attributes.items())))
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = tuple(Value(self.name(), type_) for type_ in types)
             self.nodes.append(Node(op, inputs, found, attributes))
-            self.known.note(op, given, attributes, found[0])
+            self.known.note(made, found[0])
             for value in found:
                 if value.name in self._answered:
                     self.known.presume(value, self._answered[value.name])
@@ -257,19 +248,17 @@ class Builder:
             raise GraphError(f"operator {operator.name!r}: {wrong}")
         return types
 
-    def _uniform(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
-    ) -> Value | None:
+    def _uniform(self, made: Application) -> Value | None:
         """A result of which all elements are equal to a constant, or that a condition which is the
         same everywhere chooses: a broadcast."""
+        (op, inputs, *_), shape = made, made.types[0].shape
         if op == "where" and (holds := self.known.element(inputs[0])) is not None:
-            chosen = inputs[1] if bool(holds.constant) else inputs[2]
-            same = chosen.shape == type_.shape
-            return chosen if same else self.add("broadcast", chosen, shape=type_.shape)
-        element = self.known.element_of(op, inputs, attributes)
+            chosen = inputs[1 if bool(holds.constant) else 2]
+            return chosen if chosen.shape == shape else self.add("broadcast", chosen, shape=shape)
+        element = self.known.element_of(made)
         if element is None or (op == "broadcast" and inputs[0] is element):
             return None
-        return self.add("broadcast", element, shape=type_.shape)
+        return self.add("broadcast", element, shape=shape)
 
     def producer(self, value: Value) -> Node | None:
         """The node that gives a value, if it is one of this builder's."""
@@ -310,19 +299,12 @@ class Builder:
             flat = self.add("cast", flat, to=value.dtype)
         return flat if value.shape == flat.shape else self.add("reshape", flat, shape=value.shape)
 
-    def _folded(
-        self,
-        op: str,
-        inputs: Sequence[Value],
-        attributes: Mapping[str, Any],
-        types: Sequence[TensorType],
-    ) -> tuple[Value, ...] | None:
-        if not _may_stay_narrow(op, inputs, types):
-            results = self.folding.folded(op, inputs, attributes, types)
-            if results is not None:
-                return tuple(self.constant(r, t.dtype) for r, t in zip(results, types, strict=True))
-        type_ = types[0]
-        followed = self.known.dims(op, inputs, attributes, type_)
+    def _folded(self, made: Application) -> tuple[Value, ...] | None:
+        results = None if _may_stay_narrow(made) else self.folding.folded(made)
+        if results is not None:
+            rows = zip(results, made.types, strict=True)
+            return tuple(self.constant(result, type_.dtype) for result, type_ in rows)
+        type_, followed = made.types[0], self.known.dims(made)
         if followed is None:
             return None
         if type_.dtype.kind == "int":
@@ -361,13 +343,9 @@ def _int64s(values: Sequence[Dim]) -> Array:
         raise ShapeError(f"extents of more than 64 bits: {list(values)}") from None
 
 
-def _may_stay_narrow(op: str, inputs: Sequence[Value], types: Sequence[TensorType]) -> bool:
+def _may_stay_narrow(made: Application) -> bool:
     """Whether a node widens a matrix that products may read as it is."""
-    if op != "cast" or types[0].dtype.kind != "float" or inputs[0].constant is None:
+    array = made.inputs[0].constant if made.op == "cast" else None
+    if array is None or made.types[0].dtype.kind != "float":
         return False
-    array = inputs[0].constant
     return array.ndim >= 2 and array.itemsize == 1 and array.nbytes >= MIN_NARROW_BYTES
-
-
-def _hashable(attributes: Mapping[str, Any]) -> tuple[object, ...]:
-    return tuple(sorted(attributes.items()))

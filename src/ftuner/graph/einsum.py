@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, product
-from ftuner.core.dtype import INT64
 from ftuner.graph.algebra import gather, iota
 from ftuner.graph.checks import malformed, require
-from ftuner.graph.compose import Composer
 from ftuner.graph.ir import Value
 
 BROADCAST = "0123456789"
@@ -30,7 +28,7 @@ class Term:
     value: Value
 
 
-def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Value:
+def einsum(equation: str, operands: Sequence[Value]) -> Value:
     """The result of an equation.
 
     Raises:
@@ -45,11 +43,13 @@ def einsum(composer: Composer, equation: str, operands: Sequence[Value]) -> Valu
         (label for term in terms for label in term.labels if label in BROADCAST), default=None
     )
     ellipsis = "" if dots is None else BROADCAST[: int(dots) + 1][::-1]
-    result = right.replace("...", ellipsis) if arrow else ellipsis + _implicit(left)
+    # An implicit result has the labels that occur once, in alphabetical order.
+    once = sorted(c for c, n in Counter(left).items() if n == 1 and c.isalpha())
+    result = right.replace("...", ellipsis) if arrow else ellipsis + "".join(once)
     used = set("".join(term.labels for term in terms))
     if len(set(result)) != len(result) or not used.issuperset(result):
         raise malformed(f"{equation!r} has the result {result!r}")
-    terms = [_diagonal(composer, term) for term in terms]
+    terms = [_diagonal(term) for term in terms]
     needed = [set(result)]
     """The labels that are still needed: by the result, then also by the last term, and so on."""
     for term in reversed(terms[2:]):
@@ -70,13 +70,7 @@ def _labelled(text: str, value: Value) -> Term:
     return Term(before + BROADCAST[:skipped][::-1] + after, value)
 
 
-def _implicit(left: str) -> str:
-    """The implicit result: the labels that occur once, in alphabetical order."""
-    counts = Counter(c for c in left if c.isalpha())
-    return "".join(sorted(label for label, n in counts.items() if n == 1))
-
-
-def _diagonal(composer: Composer, term: Term) -> Term:
+def _diagonal(term: Term) -> Term:
     """The term with repeated labels replaced by their diagonal."""
     labels, value = term.labels, term.value
     while repeated := [c for c, n in Counter(labels).items() if n > 1]:
@@ -88,9 +82,7 @@ def _diagonal(composer: Composer, term: Term) -> Term:
         others = [k for k in range(value.rank) if k not in (i, j)]
         value = value.transpose((i, j, *others))
         value = value.reshape((extent * extent, *value.shape[2:]))
-        stride = composer.builder.dims([extent + 1], ())
-        at = iota(extent).cast(INT64) * stride
-        value = gather(value, at)
+        value = gather(value, iota(extent) * (extent + 1))
         labels = label + "".join(labels[k] for k in others)
     return Term(labels, value)
 

@@ -3,12 +3,9 @@ built and, of what the builder did not fold, as a pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.errors import GraphError, IndexRangeError
-from ftuner.graph.ir import Array, Graph, Node, TensorType, Value
+from ftuner.graph.ir import Application, Array, Graph, Node, TensorType, Value
 from ftuner.graph.operator import elements_of, reference_results
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.rewrite.rule import Rewriting
@@ -42,18 +39,13 @@ class Folding:
         self._bytes_left += PROPORTION * size
         self._work_left += PROPORTION * size
 
-    def folded(
-        self,
-        op: str,
-        inputs: Sequence[Value],
-        attributes: Mapping[str, Any],
-        types: Sequence[TensorType],
-    ) -> list[Array] | None:
+    def folded(self, made: Application) -> list[Array] | None:
         """The results of an operator, or None: operands are unknown, or the budget is spent.
 
         Raises:
             IndexRangeError, GraphError: the elements of its operands are out of range or invalid.
         """
+        op, inputs, attributes, types = made
         given = [v.constant for v in inputs if v.constant is not None]
         if len(given) < len(inputs):
             return None
@@ -114,7 +106,7 @@ def fold_constants(graph: Graph) -> Graph:
     for node in (node for node in graph.nodes if node.inputs and not _rounds(node)):
         known = [new.same.get(v, v) for v in node.inputs]
         types = [v.type for v in node.outputs]
-        results = folding.folded(node.op, known, node.attributes, types)
+        results = folding.folded(Application(node.op, known, node.attributes, types))
         if results is not None:
             for value, result in zip(node.outputs, results, strict=True):
                 new.same[value] = Value(value.name, value.type, result)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
@@ -327,6 +327,15 @@ class Node:
         inputs = ", ".join(v.name for v in self.inputs)
         outputs = ", ".join(map(str, self.outputs))
         return f"{outputs} = {self.op}({inputs}{attributes})"
+
+
+class Application(NamedTuple):
+    """An operator applied to values: a node without results, which have these types."""
+
+    op: str
+    inputs: Sequence[Value]
+    attributes: Mapping[str, Any]
+    types: Sequence[TensorType]
 
 
 @dataclass(frozen=True)

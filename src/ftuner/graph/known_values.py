@@ -27,7 +27,7 @@ from ftuner.core import dim as dims_of
 from ftuner.core.dim import Dim, Shape, Symbolic, ceil_quotient, least_value, product, quotient
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, INT64
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.graph.ir import Array, Building, TensorType, Value
+from ftuner.graph.ir import Application, Array, Building, TensorType, Value
 from ftuner.graph.operators import OPERATORS
 
 MAX_FOLLOWED = 64
@@ -80,11 +80,10 @@ class KnownValues:
         same = value.rank == 0
         return value if same else self._builder.constant(value.constant.reshape(()), value.dtype)
 
-    def element_of(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any]
-    ) -> Value | None:
+    def element_of(self, made: Application) -> Value | None:
         """The same of the result of an operator; None if all operands are constants, which are
         folded or too large to be."""
+        op, inputs, attributes, _ = made
         if all(v.constant is not None for v in inputs):
             return None
         if op in SAME_ELEMENTS:
@@ -124,37 +123,32 @@ class KnownValues:
             self._builder.require(dims_of.maximum(-dividend, 0), 0, "a division of extents")
         return found.dims
 
-    def dims(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
-    ) -> Sequence[Dim] | None:
+    def dims(self, made: Application) -> Sequence[Dim] | None:
         """The elements of a result as dims, if they follow from those of the operands."""
-        found = _followed(op, inputs, attributes, type_, _DIM_FUNCTIONS)
+        found = _followed(made, _DIM_FUNCTIONS)
         if found is None:
-            found = self._rounded(op, inputs, type_)
-        if found is None and (count := followed_elements(type_)) is not None:
-            total = self._sum(op, inputs, attributes, type_)
+            found = self._rounded(made)
+        if found is None and (count := followed_elements(made.types[0])) is not None:
+            total = self._sum(made)
             found = None if total is None else [total] * count
         return found
 
-    def note(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], result: Value
-    ) -> None:
+    def note(self, made: Application, result: Value) -> None:
         """Note what is known of the result of a new node."""
-        presumed = self._presumption(op, inputs, attributes, result.type)
+        presumed = self._presumption(made)
         if presumed is not None:
             self._presumed[result] = presumed
-        ratios = self._ratios_of(op, inputs, attributes, result.type)
+        ratios = self._ratios_of(made)
         if ratios:
             self._ratios[result] = tuple(ratios)
-        element = self.element(inputs[0]) if op == "broadcast" else None
+        element = self.element(made.inputs[0]) if made.op == "broadcast" else None
         if element is not None:
             self._elements[result] = element
 
-    def _presumption(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
-    ) -> _Presumption | None:
+    def _presumption(self, made: Application) -> _Presumption | None:
         """The elements of a result as dims, where those of the operands are presumed, or where it
         is a quotient of dims of unknown sign."""
+        op, inputs, *_ = made
         if op != "divide" and not any(value in self._presumed for value in inputs):
             return None
         given = [self._presumed.get(value) for value in inputs]
@@ -165,13 +159,12 @@ class KnownValues:
         ]
         if op == "divide" and values[0].dims is not None:
             dividends |= {n: None for n in values[0].dims if sign_of(n) == 0}
-        dims = _followed(op, values, attributes, type_, _PRESUMING)
+        dims = _followed(made._replace(inputs=values), _PRESUMING)
         return None if dims is None else _Presumption(tuple(dims), tuple(dividends))
 
-    def _ratios_of(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
-    ) -> Sequence[Ratio] | None:
+    def _ratios_of(self, made: Application) -> Sequence[Ratio] | None:
         """The elements of a result as ratios, if they are."""
+        op, inputs, _, (type_, *_) = made
         if type_.dtype not in (FLOAT32, FLOAT64) or followed_elements(type_) is None:
             return None
         if op == "cast":
@@ -184,14 +177,15 @@ class KnownValues:
                 found = self.ratios(value)
                 arrays.append(None if found is None else _array(found, value.shape))
         try:
-            return _applied(op, arrays, attributes, type_, _RATIO_FUNCTIONS)
+            return _applied(made, arrays, _RATIO_FUNCTIONS)
         except IndexError:
             return None  # A run reports it.
 
-    def _rounded(self, op: str, inputs: Sequence[Value], type_: TensorType) -> list[Dim] | None:
+    def _rounded(self, made: Application) -> list[Dim] | None:
         """The elements of a result that rounds ratios; None if it is none, or is not certain. A
         ratio that is rounded is an integer again: float32 divides integers of up to 24 bits so that
         it is the exact one's."""
+        op, inputs, _, (type_, *_) = made
         ratios = self._ratios.get(inputs[0]) if inputs else None
         if ratios is None or any((least_value(r.below) or 0) < 1 for r in ratios):
             return None
@@ -203,10 +197,9 @@ class KnownValues:
             return [quotient(*ratio) for ratio in ratios]
         return None
 
-    def _sum(
-        self, op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType
-    ) -> Dim | None:
+    def _sum(self, made: Application) -> Dim | None:
         """Each element of a sum of equal integers; None if the result is none."""
+        op, inputs, attributes, (type_, *_) = made
         if op != "reduce" or attributes["kind"] != "sum" or type_.dtype not in (INT32, INT64):
             return None
         element = self.element(inputs[0])
@@ -216,10 +209,10 @@ class KnownValues:
 
 
 def _followed(
-    op: str, inputs: Sequence[Value], attributes: Mapping[str, Any], type_: TensorType,
-    functions: Mapping[str, Callable[..., Dim | None]],
-) -> list[Dim] | None:  # fmt: skip
+    made: Application, functions: Mapping[str, Callable[..., Dim | None]]
+) -> list[Dim] | None:
     """The elements of a result as dims, if those of the operands are."""
+    op, inputs, attributes, (type_, *_) = made
     floating = type_.dtype in (FLOAT32, FLOAT64)
     if not inputs or not (floating or type_.dtype in (INT32, INT64, BOOL)):
         return None
@@ -233,15 +226,16 @@ def _followed(
         functions = {"cast": _truth if type_.dtype == BOOL else lambda x: x}
     elif arrays[0] is not None and op == "reduce":
         return _follow_reduce(arrays[0], attributes)
-    return _applied(op, arrays, attributes, type_, functions)
+    return _applied(made, arrays, functions)
 
 
 def _applied(
-    op: str, arrays: Sequence[Array | None], attributes: Mapping[str, Any], type_: TensorType,
+    made: Application, arrays: Sequence[Array | None],
     functions: Mapping[str, Callable[..., _T | None]],
 ) -> list[_T] | None:  # fmt: skip
     """The elements of a result from arrays of those of the operands: by a function of elements, or
     as the operator moves them. None if some are not known."""
+    op, _, attributes, (type_, *_) = made
     known = [array for array in arrays if array is not None]
     if len(known) < len(arrays):
         return None

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, least_value, minimum, product, row_major_strides
-from ftuner.core.dtype import HALF_DTYPES, DType
-from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
+from ftuner.core.dtype import HALF_DTYPES, INT64, DType
+from ftuner.core.index_expr import Index, Nest, Stage, Store, Writer
 from ftuner.core.index_expr import Operand as NestOperand
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import converted, held_in, widened
@@ -124,12 +124,6 @@ def definition(node: Node, define: Define) -> Nest:
     return define([v.type for v in node.inputs], node.attributes, [v.type for v in node.outputs])
 
 
-def load(writer: Writer, types: Types, operand: int, index: Index) -> int:
-    """Append a step that loads the element of an operand at an index; returns the step."""
-    assert len(index) == types[operand].rank
-    return writer.step("load", types[operand].dtype, *index, payload=operand)
-
-
 def elements_of(shape: Shape) -> int:
     """The elements of a tensor whose extents are known."""
     return math.prod(n for n in shape if isinstance(n, int))
@@ -139,14 +133,47 @@ def contiguous(types: Types) -> tuple[NestOperand, ...]:
     return tuple(NestOperand(t.dtype, t.shape, row_major_strides(t.shape)) for t in types)
 
 
-def injective(types: Types, result: TensorType, body: Body) -> Nest:
-    """The definition of an operator without reductions; `body` writes the element at an index."""
-    writer = Writer()
-    index = [writer.index(axis) for axis in range(result.rank)]
-    value = body(writer, index)
-    assert writer.steps[value].dtype == result.dtype, (writer.steps[value], result)
-    store = Store(value, tuple(range(result.rank)))
-    return Nest(result.shape, (), contiguous(types), tuple(writer.steps), (), (store,))
+class NestWriter(Writer):
+    """Writes the definition of an operator, for operands of some types."""
+
+    def __init__(self, types: Types, attributes: Attributes) -> None:
+        super().__init__()
+        self.types, self.attributes = types, attributes
+
+    def load(self, operand: int, index: Index) -> int:
+        """The element of an operand at an index."""
+        assert len(index) == self.types[operand].rank
+        return self.step("load", self.types[operand].dtype, *index, payload=operand)
+
+    def checked(self, index: int, extent: int) -> int:
+        """An index that is data, which must be within an extent at run time."""
+        node = self.attributes.get("node", "")
+        return self.step("checked", INT64, self.cast(index, INT64), extent, payload=node)
+
+    def nest(self, kept: Shape, reduced: Shape, stages: Sequence[Stage], *stores: Store) -> Nest:
+        steps = tuple(self.steps)
+        return Nest(kept, reduced, contiguous(self.types), steps, tuple(stages), stores)
+
+
+class ElementWriter(NestWriter):
+    """Writes the element of a result at an index, `at`."""
+
+    def __init__(self, types: Types, attributes: Attributes, result: TensorType) -> None:
+        super().__init__(types, attributes)
+        self.result, self.at = result, [self.index(axis) for axis in range(result.rank)]
+
+
+def elementwise(write: Callable[[ElementWriter], int]) -> Define:
+    """The definition of an operator without reductions, each element of which `write` writes."""
+
+    def define(types: Types, attributes: Attributes, results: Types) -> Nest:
+        (result,) = results
+        writer = ElementWriter(types, attributes, result)
+        value = write(writer)
+        assert writer.steps[value].dtype == result.dtype, (writer.steps[value], result)
+        return writer.nest(result.shape, (), (), Store(value, tuple(range(result.rank))))
+
+    return define
 
 
 def reduction(
@@ -154,11 +181,11 @@ def reduction(
     kept: Sequence[Dim],
     reduced: Sequence[Dim],
     kind: str,
-    body: Callable[[Writer, Index, Index], int],
+    body: Callable[[NestWriter, Index, Index], int],
     last: bool = False,
 ) -> Nest:
     """The definition of one reduction; `body` writes the element at a kept and a reduced index."""
-    writer = Writer()
+    writer = NestWriter(types, {})
     index = [writer.index(axis) for axis in range(len(kept) + len(reduced))]
     value = body(writer, index[: len(kept)], index[len(kept) :])
     dtype = writer.steps[value].dtype
@@ -166,10 +193,8 @@ def reduction(
         from_index = writer.integer(0)
         dtype = writer.steps[from_index].dtype
     total = writer.step("stage", dtype, payload=0)
-    return Nest(
-        tuple(kept), tuple(reduced), contiguous(types), tuple(writer.steps),
-        (Stage(kind, value, last),), (Store(total, tuple(range(len(kept)))),),
-    )  # fmt: skip
+    store = Store(total, tuple(range(len(kept))))
+    return writer.nest(tuple(kept), tuple(reduced), [Stage(kind, value, last)], store)
 
 
 def axis_of(axis: int, rank: int, what: str) -> int:

@@ -174,7 +174,12 @@ def _of_one_kind(
     for rows in candidates:
         reasons = ["not asked"] * len(lowered.steps)
         for number in numbers:
-            reasons[number] = _reason(lowered.steps[number], rows)
+            step = lowered.steps[number]
+            reasons[number] = (
+                step.row_wise(rows)
+                if isinstance(step, RowWise)
+                else f"{step.kind} works within a request"
+            )
         kinds = tuple(None if why else 0 for why in reasons)
         if best is None or kinds.count(0) > best.kinds.count(0):
             best = RaggedSteps((rows,), kinds, tuple(reasons))
@@ -182,12 +187,6 @@ def _of_one_kind(
         return None
     wise = {s.kind for s, kind in zip(lowered.steps, best.kinds, strict=True) if kind == 0}
     return best if "product" in wise else None
-
-
-def _reason(step: Step, rows: Rows) -> str:
-    if not isinstance(step, RowWise):
-        return f"{step.kind} works within a request"
-    return step.row_wise(rows)
 
 
 def _candidates(graph: Graph) -> list[Rows]:

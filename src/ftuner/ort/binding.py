@@ -172,13 +172,10 @@ class IOBinding:
         return array
 
     def _expect_input(self, name: str) -> None:
-        known = self._arguments()
+        args = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
+        known = [arg.name for arg in args]
         if name not in known:
             raise ArgumentError(f"the model has no input {name!r}; it has {', '.join(known)}")
-
-    def _arguments(self) -> dict[str, NodeArg]:
-        args = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
-        return {arg.name: arg for arg in args}
 
 
 def _delivered(name: str, found: Any, target: OrtValue | int | None) -> OrtValue:

@@ -60,7 +60,8 @@ def _taken(arg: NodeArg, value: object) -> Any:
         given_type = ort_type_of(str(found.dtype).removeprefix("torch."))
     else:
         found = _array(arg, kind, value)
-        given_type = _type_of(found)
+        text = found.dtype.kind in "OSUT"
+        given_type = ort_type_of("string" if text else found.dtype.name)
     if given_type != arg.type:
         raise InvalidArgument(
             f"input {arg.name!r} has the element type {given_type}; the model takes {arg.type}: "
@@ -101,12 +102,6 @@ def _array(arg: NodeArg, kind: ElementType, value: object) -> Array:
             f"input {arg.name!r} is {what}; the model takes {_declared(arg)}: give a NumPy array, "
             "an OrtValue or a list of numbers"
         ) from None
-
-
-def _type_of(array: Array) -> str:
-    if array.dtype.kind in "OSUT":
-        return "tensor(string)"
-    return ort_type_of(array.dtype.name)
 
 
 def _declared(arg: NodeArg) -> str:

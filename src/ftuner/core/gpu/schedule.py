@@ -332,16 +332,11 @@ def _apart(kernel: Kernel) -> tuple[int, ...]:
     digits = [(target.coefficients[a], kernel.axes[a]) for a in axes]
     for number, stride in target.rest:
         step = kernel.steps[number]
-        extent = _dim(kernel, step.arguments[1]) if step.op == "checked" else None
+        extent = kernel.steps[step.arguments[1]].dim if step.op == "checked" else None
         if extent is None:
             return ()
         digits.append((stride, extent))
     return tuple(axes) if _unique(digits, 1) else ()
-
-
-def _dim(kernel: Kernel, number: int) -> Dim | None:
-    step = kernel.steps[number]
-    return step.payload if step.op in ("constant", "dim") else None  # type: ignore[return-value]
 
 
 def _unique(digits: Sequence[tuple[Dim, Dim]], run: Dim) -> bool:

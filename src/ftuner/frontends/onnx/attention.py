@@ -165,13 +165,9 @@ def _is_fused(node: NodeView, operands: Sequence[Value]) -> bool:
         dtype.kind == "float"
         and all(v.dtype in (dtype, BOOL) for v in operands)
         and not node.gives(3)
-        and _precision(node, dtype) in _computed_in(dtype)
+        # The kernel computes a softmax of half precision in float32.
+        and _precision(node, dtype) in (dtype, FLOAT32 if dtype.name in HALF_DTYPES else dtype)
     )
-
-
-def _computed_in(dtype: DType) -> tuple[DType, ...]:
-    """The softmax dtypes that a node may ask of the kernel for scores of a dtype."""
-    return (dtype, FLOAT32) if dtype.name in HALF_DTYPES else (dtype,)
 
 
 @onnx("Attention")

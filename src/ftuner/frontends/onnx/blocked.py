@@ -68,7 +68,7 @@ def _conv(
     if isinstance(channels, int) and group == 1:
         array = array[:, :channels]
     plain = context.builder.stored(np.ascontiguousarray(array), w.dtype)
-    return fused_conv(context, node, x, plain, bias, addend, activation_params, activation)
+    return fused_conv(node, x, plain, bias, addend, activation_params, activation)
 
 
 @onnx("ReorderInput", domain=NCHWC)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, INT64, STRING, TENSOR_DTYPES
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING
-from ftuner.frontends.onnx.scores import chosen, labels
+from ftuner.frontends.onnx.scores import labels
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, constant, equal, gather, isnan, where
 from ftuner.graph.checks import malformed
@@ -82,7 +82,7 @@ def _hashed(x: Value, keys: Array) -> Value:
     return where(isnan(x), int(nan_place[0]), place) if nan_place.size else place
 
 
-def _looked_up(context: Context, x: Value, keys: Array, values: Array, default: Array) -> Value:
+def _looked_up(x: Value, keys: Array, values: Array, default: Array) -> Value:
     """The values of keys; the default for elements that are no key."""
     if keys.shape != values.shape or keys.ndim != 1 or keys.size == 0:
         raise malformed(f"{keys.size} keys and {values.size} values")
@@ -93,41 +93,27 @@ def _looked_up(context: Context, x: Value, keys: Array, values: Array, default: 
     if x.dtype == STRING:
         return _translated(x, keys, choices)
     dtype = STRING if values.dtype.hasobject else None
-    return chosen(context, constant(choices, dtype), place(x, keys))
+    return gather(constant(choices, dtype), place(x, keys))
 
 
 @onnx("LabelEncoder", domain=LEARNING)
-def _label_encoder(context: Context, node: NodeView, x: Value) -> Sequence[Value]:
+def _label_encoder(node: NodeView, x: Value) -> Value:
     """Values of keys; the first one of keys that are equal. Other elements have the default."""
     if node.opset < 2:
-        return _of_classes(context, node)
+        words = node.texts("classes_strings")
+        return _category_mapper(node, x, words, tuple(range(len(words))))
     keys, values = (_listed(node, which) for which in ("keys", "values"))
-    return [_looked_up(context, x, keys, values, _default(node, values.dtype))]
-
-
-def _of_classes(context: Context, node: NodeView) -> Sequence[Value]:
-    """Strings of a list as their places, or places as strings."""
-    return _mapped(context, node, node.texts("classes_strings"), None)
+    return _looked_up(x, keys, values, _default(node, values.dtype))
 
 
 @onnx("CategoryMapper", domain=LEARNING)
 def _category_mapper(
-    context: Context, node: NodeView, cats_strings: tuple[str, ...], cats_int64s: tuple[int, ...]
-) -> Sequence[Value]:
-    return _mapped(context, node, cats_strings, cats_int64s)
-
-
-def _mapped(
-    context: Context, node: NodeView, words: Sequence[str], numbers: Sequence[int] | None
-) -> Sequence[Value]:
-    """Strings as numbers, by default their places, or numbers as strings."""
-    x, names = node.input(0), np.array(words, object)
-    of = np.arange(len(names)) if numbers is None else np.array(numbers, np.int64)
-    if x.dtype == STRING:
-        default = np.array([node.integer("default_int64", -1)])
-        return [_looked_up(context, x, names, of, default)]
-    default = np.array([node.text("default_string", "_Unused")], object)
-    return [_looked_up(context, x, of, names, default)]
+    node: NodeView, x: Value, cats_strings: tuple[str, ...], cats_int64s: tuple[int, ...]
+) -> Value:
+    """Strings as numbers, or numbers as strings."""
+    words, numbers = np.array(cats_strings, object), np.array(cats_int64s, np.int64)
+    keys, values = (words, numbers) if x.dtype == STRING else (numbers, words)
+    return _looked_up(x, keys, values, _default(node, values.dtype))
 
 
 def _listed(node: NodeView, which: str) -> Array:
@@ -141,7 +127,7 @@ def _listed(node: NodeView, which: str) -> Array:
 
 
 def _default(node: NodeView, dtype: np.dtype) -> Array:
-    """What a label encoder gives for elements other than its keys."""
+    """What elements other than keys have in the place of values."""
     if node.has("default_tensor"):
         return node.tensor("default_tensor").array.reshape(-1)[:1]
     if dtype.hasobject:
@@ -152,7 +138,7 @@ def _default(node: NodeView, dtype: np.dtype) -> Array:
 
 
 @onnx("OneHotEncoder", domain=LEARNING)
-def _one_hot(context: Context, node: NodeView, x: Value, zeros: bool = True) -> Value:
+def _one_hot(node: NodeView, x: Value, zeros: bool = True) -> Value:
     """A one for the category of each element, along a new last axis. Elements of no category have
     zeros, or are out of range."""
     if x.dtype != STRING:
@@ -164,17 +150,17 @@ def _one_hot(context: Context, node: NodeView, x: Value, zeros: bool = True) -> 
         raise malformed(f"{keys.size} categories; expected some, all different")
     if not zeros:
         # Gather checks that each has a category.
-        return chosen(context, constant(np.eye(keys.size, dtype=np.float32)), place(x, keys))
+        return gather(constant(np.eye(keys.size, dtype=np.float32)), place(x, keys))
     return _matches(x, keys).cast(FLOAT32)
 
 
 @onnx("ZipMap", domain=LEARNING)
-def _zip_map(context: Context, node: NodeView, x: Value) -> Value:
+def _zip_map(node: NodeView, x: Value) -> Value:
     """A map for each row, from labels to numbers."""
     if x.rank not in (1, 2) or x.dtype != FLOAT32:
         raise malformed(f"{x.type}; expected one or two axes of float32")
     rows = x.unsqueeze([0]) if x.rank == 1 else x
-    return apply("maps", rows, labels(context, node))
+    return apply("maps", rows, labels(node))
 
 
 _TRIES = 4

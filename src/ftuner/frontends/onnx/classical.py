@@ -9,9 +9,10 @@ import numpy as np
 
 from ftuner.core.dim import product
 from ftuner.core.dtype import FLOAT32, INT64, DType
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import (
+    TRANSFORMS,
     above,
     best,
     both,
@@ -19,7 +20,6 @@ from ftuner.frontends.onnx.scores import (
     labels,
     rows,
     transform_of,
-    transformed,
 )
 from ftuner.frontends.onnx.signatures import Unbounded, onnx
 from ftuner.graph.algebra import constant, equal, gather, isnan, sqrt, where
@@ -117,10 +117,10 @@ def _imputer(
 
 
 def _scores(
-    context: Context, table: Value, coefficients: Sequence[float], count: int, bias: Sequence[float]
+    table: Value, coefficients: Sequence[float], count: int, bias: Sequence[float]
 ) -> Value:
     """`count` linear functions of each row of a table."""
-    x = rows(context, table).cast(FLOAT32)
+    x = rows(table).cast(FLOAT32)
     weights = np.array(coefficients, np.float32)
     if count < 1 or weights.size % count or weights.size == 0:
         raise malformed(f"{weights.size} coefficients of {count} functions")
@@ -134,26 +134,24 @@ def _scores(
 
 @onnx("LinearRegressor", domain=LEARNING)
 def _linear_regressor(
-    context: Context, node: NodeView, x: Value, coefficients: tuple[float, ...], targets: int = 1,
+    node: NodeView, x: Value, coefficients: tuple[float, ...], targets: int = 1,
     intercepts: tuple[float, ...] = (),
 ) -> Value:  # fmt: skip
-    scores = _scores(context, x, coefficients, targets, intercepts)
-    return transformed(context, transform_of(context, node), scores)
+    scores = _scores(x, coefficients, targets, intercepts)
+    return TRANSFORMS[transform_of(node)](scores)
 
 
 @onnx("LinearClassifier", domain=LEARNING)
 def _linear_classifier(
-    context: Context, node: NodeView, x: Value, coefficients: tuple[float, ...],
-    intercepts: tuple[float, ...] = (),
-) -> Sequence[Value]:  # fmt: skip
+    node: NodeView, x: Value, coefficients: tuple[float, ...], intercepts: tuple[float, ...] = ()
+) -> Sequence[Value]:
     """The label of the best score of each row, and all scores. One function is of the second of two
     classes."""
-    names, bias = labels(context, node), intercepts
-    count, transform = count_of(names), transform_of(context, node)
+    names, bias = labels(node), intercepts
+    count, transform = count_of(names), transform_of(node)
     if len(bias) not in (1, count) or count < 2 or len(bias) == 1 != count - 1:
         raise unsupported(f"{len(bias)} functions for {count} labels")
-    scores = _scores(context, x, coefficients, len(bias), bias)
+    scores = _scores(x, coefficients, len(bias), bias)
     if len(bias) == 1:
-        label = above(context, names, scores, 0)
-        return [label, both(context, transform, scores, probability=True)]
-    return [best(context, names, scores), transformed(context, transform, scores)]
+        return [above(names, scores, 0), both(transform, scores, probability=True)]
+    return [best(names, scores), TRANSFORMS[transform](scores)]

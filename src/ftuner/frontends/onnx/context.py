@@ -1,9 +1,9 @@
-"""The arguments of importers: the node to import, and a context that composes operators."""
+"""The arguments of importers: the node to import, and what is known of the model around it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -13,9 +13,11 @@ from ftuner.core.dim import Dim, Names, product
 from ftuner.core.dtype import BOOL
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
-from ftuner.graph.algebra import apply, constant
-from ftuner.graph.compose import Composer
-from ftuner.graph.ir import Value
+from ftuner.graph.algebra import apply, apply_many, constant
+from ftuner.graph.builder import Builder
+from ftuner.graph.checks import malformed
+from ftuner.graph.ir import Array, Value
+from ftuner.graph.operator import axis_of
 from ftuner.graph.specialization import RunTimeNumberError
 
 MAX_REPEATED = 1 << 16
@@ -66,11 +68,8 @@ class Nothing:
 
 
 Operand = Value | Items | Pieces | Growing | Nothing
-Importer = Callable[["Context", "NodeView"], Sequence[Operand]]
 Inner = Callable[["Context", GraphRecord, Sequence[Operand]], list[Operand]]
 """Imports a graph that a node has as an attribute, for some inputs; returns its outputs."""
-Table = Mapping[tuple[str, str], Importer]
-"""Importers by domain and type of operator."""
 
 
 @dataclass(frozen=True)
@@ -195,9 +194,13 @@ def node_count(graph: GraphRecord) -> int:
 
 
 @dataclass(frozen=True)
-class Context(Composer):
-    """A composer, and what importers know of the model."""
+class Context:
+    """What importers know of the model, and the builder that they write to."""
 
+    builder: Builder = field(default_factory=Builder)
+    answers: Mapping[str, Array] = field(default_factory=dict)
+    """The elements that are known by now of tensors which come at run time, by their names; of
+    those that are extents the builder has the dims."""
     names: Names = field(default_factory=Names)
     repeats: Repeats = field(default_factory=Repeats)
     nested: bool = False
@@ -218,17 +221,99 @@ class Context(Composer):
             nested=True, counted=self.counted, block=self.block, presumes_ones=self.presumes_ones,
         )  # fmt: skip
 
+    def needed(self, value: Value, what: str, exact: bool) -> RunTimeNumberError:
+        """The error that elements of a tensor must be known first; see `graph.specialization`."""
+        message = f"{self.builder.where}: {what} is known only at run time (data-dependent shape)"
+        return RunTimeNumberError(value, exact, message)
+
+    # Known elements of tensors.
+
+    def has_dims(self, value: Value) -> bool:
+        """Whether the elements of a tensor of integers are numbers or dims, or presumed to be."""
+        known = value.dims is not None or value.constant is not None
+        return known or self.builder.known.presumed(value) is not None
+
+    def dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
+        """The elements of a vector of integers, as numbers or as dims.
+
+        Raises:
+            RunTimeNumberError: they are neither.
+            GraphError: it has another number of axes.
+        """
+        return self._dims_of(_vector(value, what), what)
+
     def _dims_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """In a graph that nothing runs, numbers that only running it would tell are symbols."""
-        try:
-            return super()._dims_of(value, what)
-        except RunTimeNumberError:
+        if value.dtype.kind not in ("int", "uint"):
+            raise malformed(f"{what} is {value.type}; expected integers")
+        if value.constant is not None:
+            return tuple(map(int, value.constant.ravel()))
+        found = self.builder.known.presumed(value) if value.dims is None else value.dims
+        if found is None:
             count, unknown = product(value.shape), self.builder.unknown
             if unknown is None or not isinstance(count, int):
-                raise
+                raise self.needed(value, what, exact=False)
             found = tuple(self.names.fresh("unknown") for _ in range(count))
             unknown.update(map(str, found))
-            return found
+        return found
+
+    def dim_of(self, value: Value, what: str) -> Dim:
+        """The element of an integer scalar, or of a vector of one element."""
+        return _only(self._dims_of(value, what), value, what)
+
+    def integers_of(self, value: Value, what: str) -> tuple[int, ...]:
+        """The elements of a vector of integers, all known now.
+
+        Raises:
+            RunTimeNumberError: they are not.
+            GraphError: it has another number of axes.
+        """
+        return self._integers_of(_vector(value, what), what)
+
+    def _integers_of(self, value: Value, what: str) -> tuple[int, ...]:
+        if value.dtype.kind not in ("int", "uint"):
+            raise malformed(f"{what} is {value.type}; expected integers")
+        dims = value.dims if value.constant is None else self._dims_of(value, what)
+        if dims is not None:
+            integers = tuple(n for n in dims if isinstance(n, int))
+            if len(integers) == len(dims):
+                return integers
+        return tuple(map(int, self._answer(value, what).ravel()))
+
+    def known(self, dims: Sequence[Dim], what: str) -> tuple[int, ...]:
+        """Dims that must be known now.
+
+        Raises:
+            RunTimeNumberError: they depend on the extents of inputs.
+        """
+        return self._integers_of(self.builder.dims(dims), what)
+
+    def integer_of(self, value: Value, what: str) -> int:
+        """The element, known now, of an integer scalar or of a vector of one element."""
+        return _only(self._integers_of(value, what), value, what)
+
+    def array_of(self, value: Value, what: str) -> Array:
+        """The elements of a constant."""
+        return self._answer(value, what) if value.constant is None else value.constant
+
+    def _answer(self, value: Value, what: str) -> Array:
+        if value.name not in self.answers:
+            raise self.needed(value, what, exact=True)
+        return self.answers[value.name]
+
+    def axis(self, axis: int, rank: int) -> int:
+        return axis_of(axis, rank, self.builder.where)
+
+    def axes(self, axes: Iterable[int], rank: int) -> tuple[int, ...]:
+        """Axes counted from the front, in order.
+
+        Raises:
+            GraphError: an axis is repeated.
+        """
+        found = sorted(self.axis(axis, rank) for axis in axes)
+        if len(set(found)) != len(found):
+            raise malformed(f"axes {found} are not different")
+        return tuple(found)
 
     def non_zero(self, x: Value, name: str) -> Value:
         """The position of each element that is not zero, one in each column. A node that gives
@@ -269,7 +354,7 @@ class Context(Composer):
             if node.op == "extents" and node.inputs[0] is value:
                 return tuple(found.shape[0] for found in node.outputs)
         counts = tuple(str(self.names.fresh(f"{value.name}_{i}")) for i in range(count))
-        return tuple(x.shape[0] for x in self.builder.add_many("extents", value, counts=counts))
+        return tuple(x.shape[0] for x in apply_many("extents", value, counts=counts))
 
     def shape_of(self, value: Value, what: str) -> tuple[Dim, ...]:
         """The elements of a vector of integers, none of which may be negative, as dims; see
@@ -301,3 +386,17 @@ class Context(Composer):
             if value.dtype == BOOL:
                 boolean = value
         return boolean
+
+
+def _vector(value: Value, what: str) -> Value:
+    """The value, which must have one axis."""
+    if value.rank != 1:
+        raise malformed(f"{what} is {value.type}; expected one axis")
+    return value
+
+
+def _only(found: Sequence[T], value: Value, what: str) -> T:
+    """The element of a scalar, or of a vector of one element."""
+    if len(found) != 1 or value.rank > 1:
+        raise malformed(f"{what} is {value.type}; expected one element")
+    return found[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ftuner.core.dim import minimum
 from ftuner.frontends.onnx.activations import fused_activation
-from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, sqrt
@@ -59,8 +58,8 @@ def _fused_matmul(
 
 
 @onnx("Einsum")
-def _einsum(context: Context, *xs: Value, equation: str) -> Value:
-    return einsum(context, equation, xs)
+def _einsum(*xs: Value, equation: str) -> Value:
+    return einsum(equation, xs)
 
 
 @onnx("CDist", domain=MICROSOFT)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -77,17 +76,13 @@ def _chosen(
 ) -> Sequence[Operand] | None:
     """The results of one node that runs either branch. None if their types differ or, where the
     condition can be asked for instead, if a branch needs numbers from run time."""
-    inside = [partial(_branch, node, graph) for graph in branches]
+    inside = [lambda inner, graph=graph: node.inner(inner, graph, ()) for graph in branches]
     try:
         return chosen(context, condition.reshape(()), inside)
     except RunTimeNumberError:
         if context.nested:
             raise
         return None
-
-
-def _branch(node: NodeView, graph: GraphRecord, inner: Context) -> Sequence[Operand]:
-    return node.inner(inner, graph, ())
 
 
 @onnx("Loop")
@@ -242,6 +237,7 @@ def _expect_few(context: Context, graph: GraphRecord) -> None:
         raise unsupported("too many iterations or nested loops to import")
 
 
+@onnx("Scan", since=9)
 def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
     graph, count = node.graph("body"), node.integer("num_scan_inputs")
     operands = node.present()
@@ -325,6 +321,7 @@ def _scanned(
     return [*merged(last[: len(changed)]), *last[len(changed) :]]
 
 
+@onnx("Scan")
 def _scan_batch(context: Context, node: NodeView) -> Sequence[Operand]:
     """The first version: all operands begin with an axis of images, each scanned by itself."""
     graph, count = node.graph("body"), node.integer("num_scan_inputs")
@@ -340,20 +337,12 @@ def _scan_batch(context: Context, node: NodeView) -> Sequence[Operand]:
     def body(inner: Context, values: Sequence[Operand]) -> Step:
         (number,) = (v for v in values if isinstance(v, Value))
 
-        def element(x: Value) -> Value:
-            return gather(x, number)
-
-        found = [element(x) for x in operands]
+        found = [gather(x, number) for x in operands]
         states, inputs = found[: len(found) - count], found[len(found) - count :]
-        length = None if lengths is None else element(lengths)
+        length = None if lengths is None else gather(lengths, number)
         results = _scanned(inner, node, graph, states, inputs, [0] * count, backwards, length)
         return Step(None, [number + 1], results)
 
     zero, always = starting()
     trips = context.builder.dims([batch], ())
     return _repeated(context, trips, always, [zero], body, 1, node_count(graph))
-
-
-@onnx("Scan")
-def _any_scan(context: Context, node: NodeView) -> Sequence[Operand]:
-    return _scan(context, node) if node.opset >= 9 else _scan_batch(context, node)

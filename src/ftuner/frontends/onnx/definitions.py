@@ -38,7 +38,8 @@ def definition_of(
         GraphError: the node does not fit the operator.
         UnsupportedOperatorError: the definition depends on extents that are symbols.
     """
-    version, schema = _version(record.domain, record.op, opset), _schema(record, opset)
+    version = _version(record.domain, record.op, opset)
+    schema: Any = import_module("onnx.defs").get_schema(record.op, opset, record.domain)
     assert version is not None
     if len(record.inputs) < schema.min_input:
         raise GraphError(
@@ -87,10 +88,6 @@ def _version(domain: str, op: str, opset: int) -> int | None:
         if schema.has_function else schema.context_dependent_function_opset_versions
     )  # fmt: skip
     return max((v for v in versions if v <= opset), default=None)
-
-
-def _schema(record: NodeRecord, opset: int) -> Any:
-    return import_module("onnx.defs").get_schema(record.op, opset, record.domain)
 
 
 def _type(type_: TensorType | None) -> onnx.TypeProto:

@@ -42,10 +42,10 @@ def _deform_conv(
     rank = x.rank - 2
     if not 1 <= rank <= MAX_AXES or w.rank != x.rank or offset.rank != x.rank:
         raise malformed(f"a convolution of {x.type} by {w.type} with {offset.type}")
-    groups = groups_of(context, node, x, w, w.shape[0])
+    groups = groups_of(node, x, w, w.shape[0])
     batch, channels = x.shape[:2]
-    kernel = context.known(kernel_of(context, node, w), "the window of a deformable convolution")
-    window = window_of(context, node, x, kernel)
+    kernel = context.known(kernel_of(node, w), "the window of a deformable convolution")
+    window = window_of(node, x, kernel)
     taps, samples = math.prod(kernel), product(window.extents)
     if offset_group < 1:
         raise malformed(f"{offset_group} groups of offsets")

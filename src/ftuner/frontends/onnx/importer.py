@@ -13,52 +13,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim, Names, Shape
 from ftuner.core.dtype import INT8
 from ftuner.errors import GraphError, UnsupportedOperatorError
-from ftuner.frontends.onnx import (  # noqa: F401
-    activations,
-    attention,
-    block_quantised,
-    blocked,
-    categories,
-    classical,
-    contractions,
-    control,
-    deformable,
-    embedding,
-    grouped_attention,
-    indexing,
-    merged_attention,
-    normalising,
-    pointwise,
-    pooling,
-    quantised,
-    quantised_functions,
-    quantised_products,
-    quantised_recurrent,
-    random_numbers,
-    rearranging,
-    recurrent,
-    reductions,
-    regions,
-    resizing,
-    selecting,
-    sequences,
-    shapes,
-    signals,
-    slicing,
-    support_vectors,
-    windows,
-)
 from ftuner.frontends.onnx.blocked import channels_of_blocks
-from ftuner.frontends.onnx.context import Context, NodeView, Nothing, Operand, Table
+from ftuner.frontends.onnx.context import Context, NodeView, Nothing, Operand
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.files import NO_FILES
 from ftuner.frontends.onnx.functions import inlined
-from ftuner.frontends.onnx.quantised_functions import QUANTISED_FUNCTIONS
 from ftuner.frontends.onnx.reading import (
     NO_WEIGHTS,
     Source,
@@ -80,8 +45,6 @@ from ftuner.frontends.onnx.records import (
 )
 from ftuner.frontends.onnx.schemas import expect_valid
 from ftuner.frontends.onnx.signatures import REGISTERED, importer_of
-from ftuner.frontends.onnx.text import TEXT
-from ftuner.frontends.onnx.trees import TREES
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array, Graph, TensorType, Value
 from ftuner.graph.specialization import Answer, RunTimeNumberError, dims_of_pattern, input_name
@@ -91,8 +54,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-REGISTERED.update({**QUANTISED_FUNCTIONS, **TEXT, **TREES})
-IMPORTERS: Table = REGISTERED
+for _module in iter_modules([str(Path(__file__).parent)]):
+    import_module(f"{__package__}.{_module.name}")
+IMPORTERS = REGISTERED
 SUPPORTED = frozenset(IMPORTERS)
 """Operators that ftuner supports, by domain and type."""
 LEAST_OPSET = 7

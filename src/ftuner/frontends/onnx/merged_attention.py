@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ftuner.core.dim import Dim, maximum, quotient, remainder
 from ftuner.core.dtype import INT64
@@ -21,15 +20,6 @@ from ftuner.graph.operator import expect_within
 
 _MASKED = -10000.0
 """Default addend of scores of masked keys."""
-
-
-class _Masks(NamedTuple):
-    """What is added to scores."""
-
-    padding: Value | None
-    """Integers that say which keys count; see `_padding`."""
-    bias: Value | None
-    """An addend that broadcasts to [batch, heads, queries, keys]."""
 
 
 def _head_count(node: NodeView) -> int:
@@ -81,15 +71,15 @@ def _causal(query: Value, keys: Dim, past: Dim, bias: Value | None) -> Value:
 
 
 def _attended(
-    context: Context, node: NodeView, query: Value, key: Value, value: Value, masks: _Masks,
-    past: Dim,
+    context: Context, node: NodeView, query: Value, key: Value, value: Value,
+    mask: Value | None, bias: Value | None, past: Dim,
 ) -> Value:  # fmt: skip
-    """Attention of split heads, merged again. `past`: keys before those of the queries."""
+    """Attention of split heads, merged again. `mask`: integers; see `_padding`. `bias`: an addend
+    that broadcasts to [batch, heads, queries, keys]. `past`: keys before those of the queries."""
     for x in (key, value):
         what = f"attention of {query.type}, {key.type}, {value.type}"
         require(query.shape[0], x.shape[0], what)
     keys = key.shape[2]
-    bias = masks.bias
     if bias is not None:
         if bias.rank != 4:
             raise malformed(f"attention_bias is {bias.type}; expected four axes")
@@ -97,8 +87,8 @@ def _attended(
         for axis, (have, extent) in enumerate(zip(bias.shape, wanted, strict=True)):
             what = f"attention_bias {bias.type} for scores {list(wanted)}"
             require(have, extent, what, or_one=axis < 2)
-    if masks.padding is not None:
-        padding = _padding(context, node, masks.padding, query, keys)
+    if mask is not None:
+        padding = _padding(context, node, mask, query, keys)
         bias = padding if bias is None else padding + bias
     factor = node.number("scale", 0.0)
     if not factor:
@@ -117,18 +107,14 @@ def _attended(
     return merged_heads(result)
 
 
-def _expect_plain(node: NodeView, flags: Sequence[str]) -> None:
-    for name in flags:
-        if node.flag(name):
-            raise unsupported(f"attribute {name} is 1, which onnxruntime's CPU lacks too")
-
-
 def _of_projection(
     context: Context, node: NodeView, qkv: Value, sizes: Sequence[Dim], mask: Value | None,
     past: Value | None, bias: Value | None,
 ) -> Sequence[Value]:  # fmt: skip
     """Attention of queries, keys and values that are one product's columns."""
-    _expect_plain(node, ["past_present_share_buffer", "do_rotary"])
+    for name in ("past_present_share_buffer", "do_rotary"):
+        if node.flag(name):
+            raise unsupported(f"attribute {name} is 1, which onnxruntime's CPU lacks too")
     heads = _head_count(node)
     query, key, value = (split_heads(x, heads) for x in qkv.pieces(2, sizes))
     before: Dim = 0
@@ -139,7 +125,7 @@ def _of_projection(
         old_key, old_value = (part.squeeze([0]) for part in past.pieces(0, (1, 1)))
         before = past.shape[3]
         key, value = concat([old_key, key], 2), concat([old_value, value], 2)
-    result = _attended(context, node, query, key, value, _Masks(mask, bias), before)
+    result = _attended(context, node, query, key, value, mask, bias, before)
     if not node.gives(1):
         return [result]
     return [result, concat([x.unsqueeze([0]) for x in (key, value)], 0)]
@@ -212,5 +198,5 @@ def _multi_head(context: Context, node: NodeView) -> Sequence[Value]:
         parts = [x + b for x, b in zip(parts, pieces, strict=True)]
     query, key, value = (x if x.rank == 4 else split_heads(x, heads) for x in parts)
     key, value, before = after_past(key, value, old_key, old_value)
-    masks = _Masks(padding, addend)
-    return [_attended(context, node, query, key, value, masks, before), key, value]
+    result = _attended(context, node, query, key, value, padding, addend, before)
+    return [result, key, value]

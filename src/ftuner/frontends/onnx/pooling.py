@@ -16,7 +16,7 @@ from ftuner.graph.compositions.windows import Window, channels_first
 from ftuner.graph.ir import Value
 
 
-def _pool_window(context: Context, node: NodeView, x: Value) -> Window:
+def _pool_window(node: NodeView, x: Value) -> Window:
     kernel = positive_integers(node, "kernel_shape", max(x.rank - 2, 0))
     if not node.has("kernel_shape"):
         raise malformed("attribute kernel_shape is missing")
@@ -26,15 +26,13 @@ def _pool_window(context: Context, node: NodeView, x: Value) -> Window:
             f"pads {[*begin, *end]} around windows {list(kernel)}, some of which would have no "
             "element; expected less than the window"
         )
-    return window_of(context, node, x, kernel, cuts=True)
+    return window_of(node, x, kernel, cuts=True)
 
 
 @onnx("MaxPool")
 @onnx("MaxPool", domain=NCHWC)
-def _max_pool(
-    context: Context, node: NodeView, x: Value, storage_order: bool = False
-) -> Sequence[Value]:
-    window = _pool_window(context, node, x)
+def _max_pool(node: NodeView, x: Value, storage_order: bool = False) -> Sequence[Value]:
+    window = _pool_window(node, x)
     last = apart(x)
     result = together(reduced(last, window, "maximum"), x)
     if not node.gives(1):
@@ -44,10 +42,10 @@ def _max_pool(
 
 
 @onnx("NhwcMaxPool", domain=MICROSOFT)
-def _nhwc_max_pool(context: Context, node: NodeView, x: Value) -> Value:
+def _nhwc_max_pool(node: NodeView, x: Value) -> Value:
     if x.rank < 3:
         raise malformed(f"a pool of {x.type}, which has no spatial axis")
-    return reduced(x, _pool_window(context, node, channels_first(x)), "maximum")
+    return reduced(x, _pool_window(node, channels_first(x)), "maximum")
 
 
 @onnx("MaxUnpool")
@@ -84,10 +82,9 @@ def _max_unpool(
 @onnx("AveragePool")
 @onnx("AveragePool", domain=NCHWC)
 def _average_pool(
-    context: Context, node: NodeView, x: Value, count_include_pad: bool = False,
-    ceil_mode: bool = False,
-) -> Value:  # fmt: skip
-    window = _pool_window(context, node, x)
+    node: NodeView, x: Value, count_include_pad: bool = False, ceil_mode: bool = False
+) -> Value:
+    window = _pool_window(node, x)
     # onnxruntime divides by the whole of a window that is larger than x before opset 19.
     rounds_down = count_include_pad and node.opset < 19 and not ceil_mode
     whole = (rounds_down or not window.cut) and (count_include_pad or not window.pads)
@@ -95,8 +92,8 @@ def _average_pool(
 
 
 @onnx("LpPool")
-def _lp_pool(context: Context, node: NodeView, x: Value, p: int = 2) -> Value:
-    window = _pool_window(context, node, x)
+def _lp_pool(node: NodeView, x: Value, p: int = 2) -> Value:
+    window = _pool_window(node, x)
     return together(_root(reduced(_power(apart(x), p), window, "sum"), p), x)
 
 

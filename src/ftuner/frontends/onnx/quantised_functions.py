@@ -3,17 +3,17 @@ between a dequantization and a quantization."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.quantised import levels_of, quantised
 from ftuner.frontends.onnx.quantised_products import scalar_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import REGISTERED, onnx
 from ftuner.graph.algebra import apply, concat, where
 from ftuner.graph.checks import malformed
-from ftuner.graph.compositions.windows import channels_first, channels_last
+from ftuner.graph.compositions import windows
+from ftuner.graph.compositions.windows import channels_first
 from ftuner.graph.ir import Value
 
 _OPSET = 13
@@ -38,27 +38,27 @@ def _levels(node: NodeView, y: Value, number: int) -> Value:
     return quantised(y, scale, zero, to)
 
 
-def _of_one(op: str, version: int | None = _OPSET) -> Importer:
-    """A function of one tensor, by ONNX's operator on floats. `version`: of ONNX, that the operator
-    on floats is of; None where an attribute of the node says it."""
+@onnx("QLinearAveragePool", domain=MICROSOFT, op="AveragePool")
+@onnx("QLinearGlobalAveragePool", domain=MICROSOFT, op="GlobalAveragePool")
+@onnx("QLinearLeakyRelu", domain=MICROSOFT, op="LeakyRelu")
+@onnx("QLinearReduceMean", domain=MICROSOFT, op="ReduceMean")
+@onnx("QLinearSigmoid", domain=MICROSOFT, op="Sigmoid")
+@onnx("QLinearSoftmax", domain=MICROSOFT, op="Softmax")
+def _of_one(context: Context, node: NodeView, channels_last: bool = False, *, op: str) -> Value:
+    """A function of one tensor, by ONNX's operator on floats."""
+    x = _floats(node, 0)
+    x = channels_first(x) if channels_last and x.rank > 2 else x
+    # Of a softmax, an attribute says the version.
+    opset = node.integer("opset") if op == "Softmax" else _OPSET
+    (y,) = REGISTERED["", op](context, replace(node, inputs=(x,), opset=opset))
+    assert isinstance(y, Value)
+    return _levels(node, windows.channels_last(y) if channels_last else y, 3)
 
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        last = node.flag("channels_last")
-        x = _floats(node, 0)
-        x = channels_first(x) if last and x.rank > 2 else x
-        opset = node.integer("opset") if version is None else version
-        (y,) = REGISTERED["", op](context, replace(node, inputs=(x,), opset=opset))
-        assert isinstance(y, Value)
-        return [_levels(node, channels_last(y) if last else y, 3)]
 
-    return convert
-
-
-def _of_two(op: str) -> Importer:
-    def convert(context: Context, node: NodeView) -> Sequence[Value]:
-        return [_levels(node, apply(op, _floats(node, 0), _floats(node, 3)), 6)]
-
-    return convert
+@onnx("QLinearAdd", domain=MICROSOFT, op="add")
+@onnx("QLinearMul", domain=MICROSOFT, op="multiply")
+def _of_two(node: NodeView, *, op: str) -> Value:
+    return _levels(node, apply(op, _floats(node, 0), _floats(node, 3)), 6)
 
 
 @onnx("QLinearConcat", domain=MICROSOFT)
@@ -74,15 +74,3 @@ def _concat(context: Context, node: NodeView, axis: int) -> Value:
 def _where(node: NodeView, condition: Value) -> Value:
     x, y = (_floats(node, number) for number in (1, 4))
     return _levels(node, where(condition, x, y), 7)
-
-
-QUANTISED_FUNCTIONS: Table = {
-    (MICROSOFT, "QLinearAdd"): _of_two("add"),
-    (MICROSOFT, "QLinearAveragePool"): _of_one("AveragePool"),
-    (MICROSOFT, "QLinearGlobalAveragePool"): _of_one("GlobalAveragePool"),
-    (MICROSOFT, "QLinearLeakyRelu"): _of_one("LeakyRelu"),
-    (MICROSOFT, "QLinearMul"): _of_two("multiply"),
-    (MICROSOFT, "QLinearReduceMean"): _of_one("ReduceMean"),
-    (MICROSOFT, "QLinearSigmoid"): _of_one("Sigmoid"),
-    (MICROSOFT, "QLinearSoftmax"): _of_one("Softmax", None),
-}

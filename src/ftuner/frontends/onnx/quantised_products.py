@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of, rounded
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
@@ -168,13 +168,12 @@ def _dynamic_matmul(
 
 
 def _convolution(
-    context: Context, node: NodeView, x: Value, w: Value, dtype: DType,
-    zeros: tuple[Value | None, Value | None],
-) -> Value:  # fmt: skip
+    node: NodeView, x: Value, w: Value, dtype: DType, zeros: tuple[Value | None, Value | None]
+) -> Value:
     """The sums of a convolution, channels last, in a dtype. `zeros`: zero points of x and of w,
     which broadcast to them."""
-    groups = groups_of(context, node, x, w, w.shape[0] if w.rank else 0)
-    window = window_of(context, node, x, kernel_of(context, node, w))
+    groups = groups_of(node, x, w, w.shape[0] if w.rank else 0)
+    window = window_of(node, x, kernel_of(node, w))
     levels = _levels(x, zeros[0], dtype)
     weight = _levels(w, zeros[1], dtype).transpose((*range(2, w.rank), 1, 0))
     return convolved(channels_last(levels), weight, window, groups)
@@ -191,26 +190,24 @@ def _weight_zero(zero: Value | None, w: Value) -> Value | None:
 
 @onnx("ConvInteger")
 def _conv_integer(
-    context: Context, node: NodeView, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None
+    node: NodeView, x: Value, w: Value, x_zero: Value | None, w_zero: Value | None
 ) -> Value:
     x_zero = x_zero and scalar_of(x_zero, "the zero point of X")
     w_zero = _weight_zero(w_zero, w)
     dtype = _exact(w, w_zero, tuple(range(1, w.rank)))
-    total = _convolution(context, node, x, w, dtype, (x_zero, w_zero))
-    return channels_first(_integers(total))
+    return channels_first(_integers(_convolution(node, x, w, dtype, (x_zero, w_zero))))
 
 
 @onnx("QLinearConv")
 @onnx("QLinearConv", domain=MICROSOFT)
 def _qlinear_conv(
-    context: Context, node: NodeView, x: Value, x_scale: Value, x_zero: Value, w: Value,
-    w_scale: Value, w_zero: Value, y_scale: Value, y_zero: Value, bias: Value | None,
-    channels_last: bool = False,
+    node: NodeView, x: Value, x_scale: Value, x_zero: Value, w: Value, w_scale: Value,
+    w_zero: Value, y_scale: Value, y_zero: Value, bias: Value | None, channels_last: bool = False,
 ) -> Value:  # fmt: skip
     if channels_last and x.rank > 2:
         x = channels_first(x)
     zeros = scalar_of(x_zero, "the zero point of X"), _weight_zero(w_zero, w)
-    total = _convolution(context, node, x, w, FLOAT32, zeros)
+    total = _convolution(node, x, w, FLOAT32, zeros)
     total = with_bias(total, bias and bias.cast(FLOAT32))
     # The channels are the last axis of the sums.
     if w_scale.rank > 1:

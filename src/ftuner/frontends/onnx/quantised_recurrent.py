@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, INT8
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.recurrent import Levels, layer
@@ -45,7 +45,7 @@ def _of_columns(parameter: Value, weight: Value) -> Value:
 
 
 @onnx("DynamicQuantizeLSTM", domain=MICROSOFT)
-def _dynamic_lstm(context: Context, node: NodeView, x: Value) -> Sequence[Value]:
+def _dynamic_lstm(node: NodeView, x: Value) -> Sequence[Value]:
     """X is rounded to levels of its range, and the states of a batch to levels of theirs, in each
     step."""
     levels, scale, zero = dynamic_levels(x)
@@ -58,4 +58,4 @@ def _dynamic_lstm(context: Context, node: NodeView, x: Value) -> Sequence[Value]
         if (np.abs(known + 0.5) < 128).all():
             recurrent = constant(known, INT8)
     operands = levels_of(levels, zero, FLOAT32), weight, recurrent
-    return layer(context, node, "lstm", operands, Levels(scale * factor, scales, sums))
+    return layer(node, "lstm", operands, Levels(scale * factor, scales, sums))

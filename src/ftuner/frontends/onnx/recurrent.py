@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT32
 from ftuner.core.recurrence import ACTIVATIONS_OF, GATES, PEEPHOLES, Activation, Cell
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import concat, scalar
+from ftuner.graph.algebra import apply_many, concat, scalar
 from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 
@@ -57,20 +57,17 @@ _FUNCTIONS: Mapping[str, _Function] = {
 @onnx("GRU", kind="gru")
 @onnx("LSTM", kind="lstm")
 @onnx("RNN", kind="rnn")
-def _recurrent(
-    context: Context, node: NodeView, x: Value, w: Value, r: Value, *, kind: Kind
-) -> Sequence[Value]:
-    return layer(context, node, kind, (x, w, r))
+def _recurrent(node: NodeView, x: Value, w: Value, r: Value, *, kind: Kind) -> Sequence[Value]:
+    return layer(node, kind, (x, w, r))
 
 
 def layer(
-    context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value],
-    levels: Levels | None = None,
-) -> Sequence[Value]:  # fmt: skip
+    node: NodeView, kind: Kind, operands: tuple[Value, Value, Value], levels: Levels | None = None
+) -> Sequence[Value]:
     """The outputs of a recurrent layer: its sequence of states, and the last ones. `operands`: X,
     W and R as ONNX has them; the others are inputs of the node. `levels`: of a layer whose operands
     are levels, and which rounds its state in each step."""
-    return _Layer(context, node, kind, operands, levels).imported()
+    return _Layer(node, kind, operands, levels).imported()
 
 
 class Levels(NamedTuple):
@@ -88,10 +85,10 @@ class _Layer:
     """A node with its checked operands."""
 
     def __init__(
-        self, context: Context, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value],
+        self, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value],
         levels: Levels | None,
     ) -> None:  # fmt: skip
-        self._context, self._node, self._kind, self._levels = context, node, kind, levels
+        self._node, self._kind, self._levels = node, kind, levels
         direction = node.text("direction", "forward")
         if direction not in DIRECTIONS:
             raise malformed(f"direction is {direction!r}; expected one of {', '.join(DIRECTIONS)}")
@@ -111,7 +108,7 @@ class _Layer:
         self._columns = len(GATES[kind]) * hidden
 
     def imported(self) -> Sequence[Value]:
-        context, count, hidden = self._context, self._count, self._hidden
+        count, hidden = self._count, self._hidden
         parts = self._inputs()
         weight = self._shaped(self._recurrent, (count, self._columns, hidden), "R")
         lengths = self._optional(4, (self._batch,), "sequence_lens")
@@ -132,12 +129,9 @@ class _Layer:
             operands += [self._of_direction(s, int(self._batch_first), number) for s in states]
             operands += [] if columns is None else [self._of_direction(columns, 0, number)]
             operands += [] if lengths is None else [lengths]
-            node = self._node.record.label
-            found.append(
-                context.builder.add_many(
-                    "recurrence", *operands, cell=cell, directions=count, node=node
-                )
-            )
+            found.append(apply_many(
+                "recurrence", *operands, cell=cell, directions=count, node=self._node.record.label
+            ))  # fmt: skip
         y, *last = (list(values) for values in zip(*found, strict=True))
         if not self._batch_first:
             return [concat(y, 1), *(concat(states, 0) for states in last)]

@@ -22,9 +22,7 @@ are more than half an element apart, so that four lie within two elements; one m
 for rounding."""
 
 
-def _roi_line(
-    context: Context, start: Value, length: Value, extent: Dim, bins: int, ratio: int
-) -> Taps:
+def _roi_line(start: Value, length: Value, extent: Dim, bins: int, ratio: int) -> Taps:
     """The taps along an axis of samples (regions, 2 * ratio, bins): `ratio` in each bin, between
     two elements each. `start` and `length` are (regions, 1, 1)."""
     dtype = start.dtype
@@ -44,7 +42,7 @@ def _roi_line(
 
 @onnx("RoiAlign")
 def _roi_align(
-    context: Context, node: NodeView, x: Value, rois: Value, images: Value, mode: str = "avg",
+    node: NodeView, x: Value, rois: Value, images: Value, mode: str = "avg",
     sampling_ratio: int = 0, spatial_scale: float = 1.0,
 ) -> Value:  # fmt: skip
     what = f"regions {rois.type} of {x.type} with {images.type}"
@@ -81,7 +79,7 @@ def _roi_align(
         ]
         return channels_first(_separable(whole, numbers, weights).cast(x.dtype))
     lines = [
-        _roi_line(context, *side, extent, count, sampling_ratio)
+        _roi_line(*side, extent, count, sampling_ratio)
         for side, extent, count in zip(sides, x.shape[2:], bins, strict=True)
     ]
     taps = _of_pixels(lines, x.shape[3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -75,10 +76,7 @@ def _by_sizes(x: Value, axes: Sequence[int], sizes: Sequence[Dim], policy: str) 
         else:
             # Rounded to the nearest integer, halves up.
             rounded = [quotient(2 * up * extent + down, 2 * down) for up, down in pairs]
-        size = rounded[0]
-        for other in rounded[1:]:
-            size = choose(size, other)
-        found.append(Axis(axis, extent, size, tuple(pairs), largest))
+        found.append(Axis(axis, extent, reduce(choose, rounded), tuple(pairs), largest))
     return found
 
 

@@ -17,7 +17,7 @@ from ftuner.frontends.onnx.records import (
     NodeRecord,
     TensorRecord,
 )
-from ftuner.frontends.onnx.signatures import REGISTERED, Versions
+from ftuner.frontends.onnx.signatures import REGISTERED
 
 _KINDS: Mapping[str, type] = {
     "INT": int, "FLOAT": float, "STRING": str, "TENSOR": TensorRecord, "GRAPH": GraphRecord,
@@ -123,8 +123,7 @@ def _schema(domain: str, op: str, opset: int) -> _Schema | None:
     if found is not None:
         return found
     importer = REGISTERED.get((domain, op))
-    own = importer.at(opset) if isinstance(importer, Versions) else None
-    if own is None or not own.is_whole:
+    if importer is None or not (own := importer.at(opset)).is_whole:
         return None
     return _Schema({a.name: a.kind for a in own.attributes}, own.most_inputs, math.inf)
 

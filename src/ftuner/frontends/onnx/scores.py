@@ -9,7 +9,7 @@ import numpy as np
 
 from ftuner.core.dtype import INT64, STRING
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.graph.algebra import (
     apply,
     concat,
@@ -31,18 +31,14 @@ _WINITZKI = 0.147
 """Of the approximation of the inverse error function by Winitzki, which onnxruntime's PROBIT is."""
 
 
-def rows(context: Context, x: Value) -> Value:
+def rows(x: Value) -> Value:
     """A table of numbers: a row for each sample."""
     if x.rank not in (1, 2) or x.dtype.kind not in ("float", "int", "uint"):
         raise malformed(f"{x.type}; expected one or two axes of numbers")
     return x.unsqueeze([0]) if x.rank == 1 else x
 
 
-def _softmax(context: Context, scores: Value) -> Value:
-    return apply("softmax", scores, axis=1, log=False)
-
-
-def _softmax_zero(context: Context, scores: Value) -> Value:
+def _softmax_zero(scores: Value) -> Value:
     """A softmax of the scores that are not zero."""
     largest = scores.reduce("maximum", [1])
     power = exp(scores - largest)
@@ -50,7 +46,7 @@ def _softmax_zero(context: Context, scores: Value) -> Value:
     return where(some, power, scores * exp(-largest)) / where(some, power, 0).reduce("sum", [1])
 
 
-def _probit(context: Context, scores: Value) -> Value:
+def _probit(scores: Value) -> Value:
     """The inverse of the normal distribution."""
     x = scores * 2 + -1
     power = log(scalar(1, x.dtype) - x * x)
@@ -59,17 +55,18 @@ def _probit(context: Context, scores: Value) -> Value:
     return where(x < 0, -found, found) * math.sqrt(2)
 
 
-TRANSFORMS: Mapping[str, Callable[[Context, Value], Value]] = {
-    "NONE": lambda context, scores: scores,
-    "LOGISTIC": lambda context, scores: sigmoid(scores),
-    "SOFTMAX": _softmax,
+TRANSFORMS: Mapping[str, Callable[[Value], Value]] = {
+    "NONE": lambda scores: scores,
+    "LOGISTIC": sigmoid,
+    "SOFTMAX": lambda scores: apply("softmax", scores, axis=1, log=False),
     "SOFTMAX_ZERO": _softmax_zero,
     "PROBIT": _probit,
 }
-"""By the name of the attribute."""
+"""What scores of several classes or targets, (rows, scores), become, by the name of the
+attribute."""
 
 
-def transform_of(context: Context, node: NodeView) -> str:
+def transform_of(node: NodeView) -> str:
     """The name of a node's transform."""
     name = node.text("post_transform", "NONE")
     if name not in TRANSFORMS:
@@ -77,12 +74,7 @@ def transform_of(context: Context, node: NodeView) -> str:
     return name
 
 
-def transformed(context: Context, name: str, scores: Value) -> Value:
-    """Scores of several classes or targets, (rows, scores), after their transform."""
-    return TRANSFORMS[name](context, scores)
-
-
-def both(context: Context, name: str, score: Value, probability: bool) -> Value:
+def both(name: str, score: Value, probability: bool) -> Value:
     """The scores of two classes, (rows, 2), by that of the second one, (rows, 1), as onnxruntime
     completes it. `probability`: whether it is one, between 0 and 1."""
     if name == "PROBIT":
@@ -96,14 +88,14 @@ def both(context: Context, name: str, score: Value, probability: bool) -> Value:
     return concat([other, score], 1)
 
 
-def labels(context: Context, node: NodeView, of: str = "classlabels") -> Value:
+def labels(node: NodeView) -> Value:
     """The labels of classes, strings or integers."""
-    if node.has(f"{of}_strings"):
-        return constant(np.array(node.texts(f"{of}_strings"), object), STRING)
-    for name in (f"{of}_ints", f"{of}_int64s"):
+    if node.has("classlabels_strings"):
+        return constant(np.array(node.texts("classlabels_strings"), object), STRING)
+    for name in ("classlabels_ints", "classlabels_int64s"):
         if node.has(name):
             return constant(np.array(node.integers(name), np.int64), INT64)
-    raise GraphError(f"{node.record.label}: {of} are missing")
+    raise GraphError(f"{node.record.label}: classlabels are missing")
 
 
 def count_of(value: Value) -> int:
@@ -113,25 +105,17 @@ def count_of(value: Value) -> int:
     return count
 
 
-def chosen(context: Context, values: Value, at: Value) -> Value:
-    """Elements of a vector at positions."""
-    return gather(values, at)
-
-
-def best(context: Context, values: Value, scores: Value) -> Value:
+def best(values: Value, scores: Value) -> Value:
     """The label of the largest score of each row, the first of equal ones."""
-    at = apply("arg_reduce", scores, kind="argmax", axis=1, last=False)
-    return chosen(context, values, at)
+    return gather(values, apply("arg_reduce", scores, kind="argmax", axis=1, last=False))
 
 
-def above(context: Context, values: Value, score: Value, bound: float) -> Value:
+def above(values: Value, score: Value, bound: float) -> Value:
     """The second of two labels where a score, (rows, 1), is above a bound, else the first."""
-    return chosen(context, values, (bound < score).squeeze([1]).cast(INT64))
+    return gather(values, (bound < score).squeeze([1]).cast(INT64))
 
 
-def literal_labels(context: Context, values: Value) -> Value:
+def literal_labels(values: Value) -> Value:
     """The labels 0 and 1 that onnxruntime gives where a file does not say which of two classes a
     score is of; of strings, the first two."""
-    if values.dtype == STRING:
-        return values
-    return constant(np.arange(2), INT64)
+    return values if values.dtype == STRING else constant(np.arange(2), INT64)

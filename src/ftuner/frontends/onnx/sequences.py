@@ -144,10 +144,7 @@ def _split(
     axis = context.axis(axis, x.rank)
     if split is not None and split.rank == 1:
         extents: list[Dim] = list(context.extents_of(split, "the split"))
-        total: Dim = 0
-        for extent in extents:
-            total = total + extent
-        require(total, x.shape[axis], f"extents of the pieces of {x.type}")
+        require(sum(extents), x.shape[axis], f"extents of the pieces of {x.type}")
         return Items(tuple(x.pieces(axis, extents)))
     step = 1 if split is None else context.integer_of(split, "the split")
     if step < 1:

@@ -179,10 +179,7 @@ def _in_pieces(
         extents = [*[piece] * (count - 1), last]
     if len(extents) != count:
         raise malformed(f"{len(extents)} pieces for {count} outputs")
-    total: Dim = 0
-    for piece in extents:
-        total = total + piece
-    require(total, extent, f"pieces of {x.type} along axis {axis}")
+    require(sum(extents), extent, f"pieces of {x.type} along axis {axis}")
     return x.pieces(axis, extents)
 
 
@@ -218,10 +215,6 @@ def _padded(x: Value, widths: Shape, axes: Sequence[int], fill: Value | None, mo
     if mode == "constant":
         operands.append(scalar(0, x.dtype) if fill is None else fill.reshape(()))
     return apply("pad", *operands, before=tuple(before), after=tuple(after), mode=mode)
-
-
-def _is_one(value: Value) -> bool:
-    return value.constant is not None and bool(value.constant.item() == 1)
 
 
 def _whole(context: Context, value: Value) -> Dim | None:
@@ -290,7 +283,7 @@ def _range(context: Context, start: Value, limit: Value, delta: Value) -> Value:
     else:
         extent = _integer_range(context, start, limit, delta)
     numbers = iota(extent).cast(start.dtype)
-    if not _is_one(delta):
+    if delta.constant is None or delta.constant.item() != 1:
         numbers = numbers * delta.reshape(())
     if start.constant is None or start.constant.item() != 0:
         numbers = numbers + start.reshape(())

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar, cast
 
 from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError, GraphError
-from ftuner.frontends.onnx.context import Context, Importer, NodeView, Operand
+from ftuner.frontends.onnx.context import Context, NodeView, Operand
 from ftuner.frontends.onnx.reading import dtype_of
 
 Unbounded = float
@@ -194,7 +194,7 @@ class Versions:
         return self.at(node.opset)(context, node)
 
 
-REGISTERED: dict[tuple[str, str], Importer] = {}
+REGISTERED: dict[tuple[str, str], Versions] = {}
 """The importers that functions are decorated as, by domain and type of operator."""
 
 F = TypeVar("F", bound=Function)
@@ -216,9 +216,9 @@ def onnx(
         made, module = Signature(function, bound), function.__module__
         for op in ops:
             found = REGISTERED.get((domain, op))
-            if found is None or (replace and not _is_own(found)):
+            if found is None or (replace and not found.module.startswith("ftuner.")):
                 found = REGISTERED[domain, op] = Versions(module)
-            if not isinstance(found, Versions) or found.module != module or since in found.since:
+            if found.module != module or since in found.since:
                 what = f"operator {op!r} of the domain {domain!r}"
                 raise ConfigurationError(f"{what} has an importer; choose a domain of your own")
             found.since[since] = made
@@ -227,16 +227,11 @@ def onnx(
     return register
 
 
-def _is_own(importer: Importer) -> bool:
-    """Whether an importer is one of ftuner."""
-    return not isinstance(importer, Versions) or importer.module.startswith("ftuner.")
-
-
 GROUP = "ftuner_operators"
 """The entry points of operators that other distributions define: `domain.name`."""
 
 
-def importer_of(domain: str, op: str) -> Importer | None:
+def importer_of(domain: str, op: str) -> Versions | None:
     """The importer of an operator, if there is one: of ftuner, registered, or of an entry point,
     which is loaded when a file first has its operator."""
     if (domain, op) not in REGISTERED and domain:

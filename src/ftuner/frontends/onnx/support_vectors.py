@@ -7,20 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, FLOAT64
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import (
+    TRANSFORMS,
     best,
     both,
-    chosen,
     count_of,
     labels,
     rows,
     transform_of,
-    transformed,
 )
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply, constant, exp, scalar, sigmoid, tanh, where
+from ftuner.graph.algebra import apply, constant, exp, gather, scalar, sigmoid, tanh, where
 from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Array, Value
 
@@ -67,14 +66,12 @@ def _linear(x: Value, weights: Array, shift: float) -> Value:
 
 
 @onnx("SVMRegressor", domain=LEARNING)
-def _regressor(
-    context: Context, node: NodeView, table: Value, one_class: bool = False, n_supports: int = 0
-) -> Value:
-    x = rows(context, table).cast(FLOAT32)
+def _regressor(node: NodeView, table: Value, one_class: bool = False, n_supports: int = 0) -> Value:
+    x = rows(table).cast(FLOAT32)
     weights, rho = _floats(node, "coefficients"), _floats(node, "rho")
     if not len(rho):
         raise malformed("rho is missing")
-    transform_of(context, node)  # onnxruntime applies none.
+    transform_of(node)  # onnxruntime applies none.
     if n_supports > 0:
         vectors = _vectors(x, _floats(node, "support_vectors"), n_supports, "support_vectors")
         if len(weights) != n_supports:
@@ -90,10 +87,10 @@ def _regressor(
 
 @onnx("SVMClassifier", domain=LEARNING)
 def _classifier(
-    context: Context, node: NodeView, table: Value, vectors_per_class: tuple[int, ...] = ()
+    node: NodeView, table: Value, vectors_per_class: tuple[int, ...] = ()
 ) -> Sequence[Value]:
-    x, names = rows(context, table).cast(FLOAT32), labels(context, node)
-    count, transform = count_of(names), transform_of(context, node)
+    x, names = rows(table).cast(FLOAT32), labels(node)
+    count, transform = count_of(names), transform_of(node)
     weights, rho = _floats(node, "coefficients"), _floats(node, "rho")
     of_classes = np.array(vectors_per_class, np.int64)
     if count < 2:
@@ -102,10 +99,10 @@ def _classifier(
         raise malformed(f"vectors_per_class {of_classes}, rho {rho}")
     if not of_classes.sum():
         scores = _linear(x, _vectors(x, weights, count, "coefficients"), float(rho[0]))
-        label = best(context, names, scores)
+        label = best(names, scores)
         if count == 2:
-            label = _of_two(context, names, scores, bool((weights >= 0).all()))
-        return [label, transformed(context, transform, scores)]
+            label = _of_two(names, scores, bool((weights >= 0).all()))
+        return [label, TRANSFORMS[transform](scores)]
     first, second = np.triu_indices(count, 1)
     whole, pairs = int(of_classes.sum()), len(first)
     if len(of_classes) != count or len(rho) < pairs or len(weights) < (count - 1) * whole:
@@ -121,19 +118,17 @@ def _classifier(
     each = np.eye(count, dtype=np.float32)
     votes = (sums > 0).cast(FLOAT32) @ constant(each[first] - each[second])
     votes = votes + constant(each[second].sum(0))
-    label, scores = best(context, names, votes), sums.cast(FLOAT32)
+    label, scores = best(names, votes), sums.cast(FLOAT32)
     if node.has("prob_a") and len(node.numbers("prob_a")):
         factor, shift = _floats(node, "prob_a"), _floats(node, "prob_b")
         if min(len(factor), len(shift)) < pairs:
             raise malformed(f"{len(factor)} prob_a and {len(shift)} prob_b of {pairs}")
         affine = scores * constant(-factor[:pairs]) - constant(shift[:pairs])
         likely = sigmoid(affine).at_least(LEAST_PROBABILITY).at_most(1 - LEAST_PROBABILITY)
-        return [label, transformed(
-            context, transform, apply("coupled_probabilities", likely)
-        )]  # fmt: skip
+        return [label, TRANSFORMS[transform](apply("coupled_probabilities", likely))]
     if count == 2:
-        return [label, both(context, transform, scores, probability=transform != "NONE")]
-    return [label, transformed(context, transform, scores)]
+        return [label, both(transform, scores, probability=transform != "NONE")]
+    return [label, TRANSFORMS[transform](scores)]
 
 
 def _of_pairs(weights: Array, of_classes: Array) -> Array:
@@ -149,9 +144,9 @@ def _of_pairs(weights: Array, of_classes: Array) -> Array:
     return found
 
 
-def _of_two(context: Context, names: Value, scores: Value, positive: bool) -> Value:
+def _of_two(names: Value, scores: Value, positive: bool) -> Value:
     """The label of two classes, as onnxruntime chooses it from scores of linear functions."""
     largest = scores.reduce("maximum", [1], keep=False)
     at = apply("arg_reduce", scores, kind="argmax", axis=1, last=False)
     second = largest >= 0.5 if positive else largest > 0
-    return chosen(context, names, where(second, 1, at))
+    return gather(names, where(second, 1, at))

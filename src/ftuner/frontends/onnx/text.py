@@ -11,10 +11,11 @@ import numpy as np
 from ftuner.core.dim import minimum, product
 from ftuner.core.dtype import INT64, STRING
 from ftuner.frontends.onnx.categories import place
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import MICROSOFT
+from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, concat, constant, counted, equal, gather, iota, where
-from ftuner.graph.checks import origin
+from ftuner.graph.checks import malformed, origin
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.ops.learning import Words
 from ftuner.graph.ops.text import expression
@@ -31,50 +32,52 @@ def _count(context: Context, node: NodeView) -> str:
     return str(context.names.fresh(f"{given}_count"))
 
 
-def _pattern(context: Context, pattern: str) -> str:
+def _pattern(pattern: str) -> str:
     try:
         expression(pattern)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise context.malformed(f"no regular expression: {pattern!r:.80}: {error}") from None
+        raise malformed(f"no regular expression: {pattern!r:.80}: {error}") from None
     return pattern
 
 
-def _concat(context: Context, node: NodeView) -> Sequence[Value]:
-    return [context.add("join", node.input(0), node.input(1))]
+@onnx("StringConcat")
+def _concat(x: Value, y: Value) -> Value:
+    return apply("join", x, y)
 
 
-def _full_match(context: Context, node: NodeView) -> Sequence[Value]:
-    pattern = _pattern(context, node.text("pattern"))
-    return [context.add("full_match", node.input(0), pattern=pattern)]
+@onnx("RegexFullMatch")
+def _full_match(x: Value, pattern: str) -> Value:
+    return apply("full_match", x, pattern=_pattern(pattern))
 
 
-def _split(context: Context, node: NodeView) -> Sequence[Value]:
-    most = node.integer("maxsplit", -1)
-    return context.builder.add_many(
-        "split_text", node.input(0), delimiter=node.text("delimiter", ""), most=max(most, -1),
-        count=_count(context, node),
-    )  # fmt: skip
+@onnx("StringSplit")
+def _split(
+    context: Context, node: NodeView, x: Value, delimiter: str = "", maxsplit: int = -1
+) -> Sequence[Value]:
+    most, count = max(maxsplit, -1), _count(context, node)
+    return context.builder.add_many("split_text", x, delimiter=delimiter, most=most, count=count)
 
 
-def _normalizer(context: Context, node: NodeView) -> Sequence[Value]:
-    case = node.text("case_change_action", "NONE")
-    if case not in CASES:
-        raise context.malformed(f"case_change_action {case!r}; expected {', '.join(CASES)}")
-    words = node.texts("stopwords") if node.has("stopwords") else ()
-    return [context.add(
-        "normalised_text", node.input(0), count=_count(context, node),
-        normaliser=(case, words, node.flag("is_case_sensitive")),
-    )]  # fmt: skip
+@onnx("StringNormalizer")
+def _normalizer(
+    context: Context, node: NodeView, x: Value, case_change_action: str = "NONE",
+    is_case_sensitive: bool = False, stopwords: tuple[str, ...] = (),
+) -> Value:  # fmt: skip
+    if case_change_action not in CASES:
+        raise malformed(f"case_change_action {case_change_action!r}; expected {', '.join(CASES)}")
+    normaliser = case_change_action, stopwords, is_case_sensitive
+    return apply("normalised_text", x, count=_count(context, node), normaliser=normaliser)
 
 
-def _tokenizer(context: Context, node: NodeView) -> Sequence[Value]:
-    """onnxruntime's Tokenizer."""
-    pattern = _pattern(context, node.text("tokenexp", ""))
-    separators = node.texts("separators") if node.has("separators") else ()
+@onnx("Tokenizer", domain=MICROSOFT)
+def _tokenizer(
+    context: Context, node: NodeView, x: Value, mincharnum: int, pad_value: str,
+    mark: bool = False, separators: tuple[str, ...] = (), tokenexp: str = "",
+) -> Value:  # fmt: skip
+    pattern, normaliser = _pattern(tokenexp), None
     if bool(pattern) == bool(separators):
-        raise context.malformed("expected either separators or tokenexp")
-    marks = ("\x02", "\x03") if node.flag("mark") else ()
-    x, normaliser = node.input(0), None
+        raise malformed("expected either separators or tokenexp")
+    marks = ("\x02", "\x03") if mark else ()
     counts: tuple[str, ...] = (_count(context, node),)
     before = context.builder.producer(x)
     if before is not None and before.op == "normalised_text" and x.rank == 1:
@@ -83,16 +86,20 @@ def _tokenizer(context: Context, node: NodeView) -> Sequence[Value]:
         x = before.inputs[0]
         flat = context.builder.producer(x)
         x = flat.inputs[0] if flat is not None and flat.op == "reshape" else x
-    return [context.add(
-        "tokens", x, separators=tuple(_pattern(context, s) for s in separators), pattern=pattern,
-        words=None, least=node.integer("mincharnum"), marks=marks, pad=node.text("pad_value"),
-        counts=counts, normaliser=normaliser,
-    )]  # fmt: skip
+    return apply(
+        "tokens", x, separators=tuple(map(_pattern, separators)), pattern=pattern, words=None,
+        least=mincharnum, marks=marks, pad=pad_value, counts=counts, normaliser=normaliser,
+    )  # fmt: skip
 
 
-def _tf_idf(context: Context, node: NodeView) -> Sequence[Value]:
-    x, starts = node.input(0), node.integers("ngram_counts")
-    columns = np.array(node.integers("ngram_indexes"), np.int64)
+@onnx("TfIdfVectorizer")
+def _tf_idf(
+    context: Context, node: NodeView, x: Value, mode: str, min_gram_length: int,
+    max_gram_length: int, max_skip_count: int, ngram_counts: tuple[int, ...],
+    ngram_indexes: tuple[int, ...], weights: tuple[float, ...] = (),
+) -> Value:  # fmt: skip
+    starts, columns = ngram_counts, np.array(ngram_indexes, np.int64)
+    least, most, skips = min_gram_length, max_gram_length, max_skip_count
     words = node.texts if x.dtype == STRING else node.integers
     pool: Sequence[Any] = words("pool_strings" if x.dtype == STRING else "pool_int64s")
     tokens = {token: number for number, token in enumerate(dict.fromkeys(pool))}
@@ -100,35 +107,29 @@ def _tf_idf(context: Context, node: NodeView) -> Sequence[Value]:
     grams: list[tuple[int, ...]] = []
     for length, (begin, end) in enumerate(zip(starts, ends, strict=True), 1):
         if not 0 <= begin <= end <= len(pool) or (end - begin) % length:
-            raise context.malformed(f"ngram_counts {starts} of {len(pool)} tokens")
+            raise malformed(f"ngram_counts {starts} of {len(pool)} tokens")
         numbers = [tokens[token] for token in pool[begin:end]]
         grams += zip(*[iter(numbers)] * length, strict=True)
-    weights = np.array(node.numbers("weights") if node.has("weights") else (), np.float32)
-    weights = weights if len(weights) else np.ones(len(grams), np.float32)
-    least, most, skips = (
-        node.integer(name) for name in ("min_gram_length", "max_gram_length", "max_skip_count")
-    )
-    mode, whole = node.text("mode"), len(grams)
-    if len(columns) != whole or len(weights) != whole or len(set(columns.tolist())) != whole:
-        raise context.malformed(
-            f"{len(columns)} columns, {len(weights)} weights of {whole} n-grams"
-        )
+    whole = len(grams)
+    factors = np.array(weights, np.float32) if weights else np.ones(whole, np.float32)
+    if len(columns) != whole or len(factors) != whole or len(set(columns.tolist())) != whole:
+        raise malformed(f"{len(columns)} columns, {len(factors)} weights of {whole} n-grams")
     if mode not in MODES or not 1 <= least <= most < MOST_TOKENS or not 0 <= skips < MOST_TOKENS:
-        raise context.malformed(f"mode {mode!r}, n-grams of {least} to {most}, {skips} skipped")
+        raise malformed(f"mode {mode!r}, n-grams of {least} to {most}, {skips} skipped")
     if columns.min(initial=0) < 0 or columns.max(initial=0) >= 1 << 31:
-        raise context.malformed("ngram_indexes are out of range")
+        raise malformed("ngram_indexes are out of range")
     if x.rank not in (1, 2):
-        raise context.malformed(f"n-grams of {x.type}; expected one or two axes")
+        raise malformed(f"n-grams of {x.type}; expected one or two axes")
     lengths = range(least, min(most, len(starts)) + 1)
     given = _numbered(context, node, x, tokens)
     matrix, width = given.reshape((1, *given.shape)[-2:]), int(columns.max(initial=-1)) + 1
     counts = _counts(matrix, len(tokens) + 1, grams, columns, width, lengths, skips)
     if mode != "TF":
         of = np.ones(width, np.float32)
-        of[columns] = weights
+        of[columns] = factors
         occurs = where(equal(counts, 0), 0.0, counts.like(1))
         counts = (occurs if mode == "IDF" else counts) * constant(of)
-    return [counts.reshape((*given.shape[:-1], width))]
+    return counts.reshape((*given.shape[:-1], width))
 
 
 def _numbered(context: Context, node: NodeView, x: Value, tokens: Mapping[Any, int]) -> Value:
@@ -140,12 +141,10 @@ def _numbered(context: Context, node: NodeView, x: Value, tokens: Mapping[Any, i
     cut = context.builder.producer(x)
     words = Words(tuple(tokens), np.arange(len(tokens) + 1))
     if cut is None or cut.op != "tokens":
-        return context.add("translated", x, words=words)
+        return apply("translated", x, words=words)
     # No string is made of what is only looked up.
     counts = tuple(_count(context, node) for _ in cut.binds)
-    return context.add(
-        "tokens", *cut.inputs, **{**cut.attributes, "words": words, "counts": counts}
-    )
+    return apply("tokens", *cut.inputs, **{**cut.attributes, "words": words, "counts": counts})
 
 
 def _counts(
@@ -194,13 +193,3 @@ def _counts(
     once = constant(np.ones((1, 1), np.float32)).broadcast(columns_of.shape)
     counts = apply("scatter_elements", zeros, columns_of, once, axis=1, kind="add", node=origin())
     return counts.slice(1, 0, width)
-
-
-TEXT: Table = {
-    ("", "RegexFullMatch"): _full_match,
-    ("", "StringConcat"): _concat,
-    ("", "StringNormalizer"): _normalizer,
-    ("", "StringSplit"): _split,
-    ("", "TfIdfVectorizer"): _tf_idf,
-    (MICROSOFT, "Tokenizer"): _tokenizer,
-}

@@ -11,9 +11,10 @@ import numpy as np
 
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT32
-from ftuner.frontends.onnx.context import Context, NodeView, Table
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import (
+    TRANSFORMS,
     above,
     best,
     both,
@@ -22,8 +23,10 @@ from ftuner.frontends.onnx.scores import (
     literal_labels,
     rows,
     transform_of,
-    transformed,
 )
+from ftuner.frontends.onnx.signatures import onnx
+from ftuner.graph.algebra import apply, concat, constant, gather, where
+from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.ops.trees import COLUMN, LEAF, MISSING, NEXT
 
@@ -86,8 +89,8 @@ class _Nodes:
 
 
 def _compared(
-    context: Context, mode: Array, feature: Array, split: Array, missing: Array, yes: Array,
-    no: Array, members: Sequence[Array],
+    mode: Array, feature: Array, split: Array, missing: Array, yes: Array, no: Array,
+    members: Sequence[Array],
 ) -> tuple[Array, ...]:  # fmt: skip
     """Column, split, where NaN goes, and the nodes above the split and below it, of nodes with a
     `mode` each. Numbers of leaves are negative, -1 for the first, as more nodes may be needed."""
@@ -109,30 +112,28 @@ def _compared(
         else:
             found = next(left, split[:0])
             if not len(found):
-                raise context.malformed("a node asks for membership in no values")
+                raise malformed("a node asks for membership in no values")
             nodes.member(*own, np.unique(found), missing[at], yes[at], no[at])
     kinds: tuple[Any, ...] = (np.int64, split.dtype, np.bool_, np.int64, np.int64)
     return tuple(np.array(x, kind) for x, kind in zip(nodes.columns, kinds, strict=True))
 
 
-def _forest(
-    context: Context, columns: tuple[Array, ...], roots: Array, weights: Array, present: Array
-) -> _Forest:
+def _forest(columns: tuple[Array, ...], roots: Array, weights: Array, present: Array) -> _Forest:
     """`columns`: as `_compared` returns them. `roots`: negative numbers are leaves as well."""
     feature, split, missing, no, yes = columns
     count = len(feature)
     if feature.min(initial=0) < 0 or feature.max(initial=0) >= MAX_COLUMNS:
-        raise context.malformed(f"a node reads column {feature.min(initial=0)}")
+        raise malformed(f"a node reads column {feature.min(initial=0)}")
     # The roots, and then two nodes for each with a split: those below and above it.
     trees = len(roots)
     at = np.concatenate([roots, np.stack([yes, no], 1).ravel()])
     if at.size and not -len(weights) <= at.min() <= at.max() < count:
-        raise context.malformed("a child is no node or leaf")
+        raise malformed("a child is no node or leaf")
     depth, level = 0, np.unique(roots)
     while len(level := level[level >= 0]):
         depth += 1
         if depth > MAX_DEPTH:
-            raise context.unsupported(f"trees of more than {MAX_DEPTH} levels, or with a cycle")
+            raise unsupported(f"trees of more than {MAX_DEPTH} levels, or with a cycle")
         level = np.unique(np.concatenate([yes[level], no[level]]))
     nodes = np.zeros((len(at), LEAF + 1), np.int32)
     inner, ends = at >= 0, np.flatnonzero(at < 0)
@@ -145,22 +146,20 @@ def _forest(
     return _Forest(splits, nodes, trees, depth, weights, present)
 
 
-def _by_names(context: Context, node: NodeView, of: str, targets: int) -> _Forest:
+def _by_names(node: NodeView, of: str, targets: int) -> _Forest:
     """The forest of TreeEnsembleClassifier and TreeEnsembleRegressor, which name nodes by the
     number of their tree and their own."""
-    trees, ids = (np.array(node.integers(f"nodes_{x}ids"), np.int64) for x in ("tree", "node"))
-    yes, no = (np.array(node.integers(f"nodes_{x}nodeids"), np.int64) for x in ("true", "false"))
-    feature = np.array(node.integers("nodes_featureids"), np.int64)
+    trees, ids = (_integers(node, f"nodes_{x}ids") for x in ("tree", "node"))
+    yes, no = (_integers(node, f"nodes_{x}nodeids") for x in ("true", "false"))
+    feature, missing = _integers(node, "nodes_featureids"), _missing(node, len(ids))
     split, named = _floats(node, "nodes_values"), np.array(node.texts("nodes_modes"), object)
-    missing = np.array(node.integers("nodes_missing_value_tracks_true", ()), np.bool_)
-    missing = missing if missing.size else np.zeros(len(ids), np.bool_)
     if {len(x) for x in (trees, ids, yes, no, feature, split, named, missing)} != {len(ids)}:
-        raise context.malformed("lists of nodes have different lengths")
-    of_nodes = (np.array(node.integers(f"{of}_{x}ids"), np.int64) for x in ("tree", "node"))
-    column, weight = np.array(node.integers(f"{of}_ids"), np.int64), _floats(node, f"{of}_weights")
+        raise malformed("lists of nodes have different lengths")
+    tree_of, node_of = (_integers(node, f"{of}_{x}ids") for x in ("tree", "node"))
+    column, weight = _integers(node, f"{of}_ids"), _floats(node, f"{of}_weights")
     known = {key: i for i, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True))}
     if len(known) < len(ids):
-        raise context.malformed("two nodes of a tree have one number")
+        raise malformed("two nodes of a tree have one number")
     inner = named != "LEAF"
     number = np.where(inner, np.cumsum(inner) - 1, -np.cumsum(~inner))
 
@@ -168,43 +167,46 @@ def _by_names(context: Context, node: NodeView, of: str, targets: int) -> _Fores
         pairs = zip(of_trees.tolist(), of_ids.tolist(), strict=True)
         found = [known.get(pair) for pair in pairs]
         if None in found:
-            raise context.malformed("a node that is named does not exist")
+            raise malformed("a node that is named does not exist")
         return number[np.array(found, np.int64)]
 
     mode = np.array([MODES.index(x) if x in MODES else -1 for x in named[inner]], np.int64)
     if (mode < 0).any() or (mode == 6).any():
-        raise context.malformed(f"nodes_modes are {', '.join(sorted(set(named)))}")
+        raise malformed(f"nodes_modes are {', '.join(sorted(set(named)))}")
     columns = _compared(
-        context, mode, feature[inner], split[inner], missing[inner],
-        numbers(trees[inner], yes[inner]), numbers(trees[inner], no[inner]), (),
+        mode, feature[inner], split[inner], missing[inner], numbers(trees[inner], yes[inner]),
+        numbers(trees[inner], no[inner]), (),
     )  # fmt: skip
     _, first = np.unique(trees, return_index=True)
-    tree_of, node_of = of_nodes
     if not len(tree_of) == len(node_of) == len(column) == len(weight):
-        raise context.malformed("lists of weights have different lengths")
-    leaf = -1 - numbers(tree_of, node_of)
-    return _forest(
-        context, columns, number[np.sort(first)],
-        *_weights(context, leaf, column, weight, int((~inner).sum()), targets),
-    )  # fmt: skip
+        raise malformed("lists of weights have different lengths")
+    leaves = _weights(-1 - numbers(tree_of, node_of), column, weight, int((~inner).sum()), targets)
+    return _forest(columns, number[np.sort(first)], *leaves)
 
 
 def _weights(
-    context: Context, leaf: Array, column: Array, weight: Array, leaves: int, targets: int
+    leaf: Array, column: Array, weight: Array, leaves: int, targets: int
 ) -> tuple[Array, Array]:
     if leaves * targets > MAX_WEIGHTS:
-        raise context.unsupported(f"{leaves} leaves with weights for {targets} targets")
+        raise unsupported(f"{leaves} leaves with weights for {targets} targets")
     kept = leaf >= 0
     leaf, column, weight = leaf[kept], column[kept], weight[kept]
     if len(column) and not 0 <= column.min() <= column.max() < targets:
-        raise context.malformed(f"weights of target {column.max()} of {targets}")
-    whole, present = (
-        np.zeros((leaves, targets), weight.dtype),
-        np.zeros((leaves, targets), np.bool_),
-    )
+        raise malformed(f"weights of target {column.max()} of {targets}")
+    whole, present = (np.zeros((leaves, targets), dtype) for dtype in (weight.dtype, np.bool_))
     np.add.at(whole, (leaf, column), weight)
     present[leaf, column] = True
     return whole, present
+
+
+def _integers(node: NodeView, name: str) -> Array:
+    return np.array(node.integers(name), np.int64)
+
+
+def _missing(node: NodeView, count: int) -> Array:
+    """Whether NaN goes to `yes`, of each node with a split."""
+    given = node.integers("nodes_missing_value_tracks_true", ())
+    return np.array(given, np.bool_) if given else np.zeros(count, np.bool_)
 
 
 def _floats(node: NodeView, name: str) -> Array:
@@ -214,139 +216,127 @@ def _floats(node: NodeView, name: str) -> Array:
     return np.array(node.numbers(name) if node.has(name) else (), np.float32)
 
 
-def _reached(context: Context, x: Value, forest: _Forest) -> Value:
+def _reached(x: Value, forest: _Forest) -> Value:
     """The leaf that each row reaches in each tree, (rows, trees)."""
     least = int(forest.nodes[:, COLUMN].max(initial=0)) + 1
-    context.builder.require(
-        minimum(least, x.shape[1]), least, f"trees of {least} columns for {x.type}"
-    )
-    return context.add(
-        "trees", x, context.builder.constant(forest.splits, x.dtype),
-        context.builder.constant(forest.nodes, INT32), trees=forest.trees, depth=forest.depth,
-        missing=bool(forest.nodes[:, MISSING].any()),
+    require(minimum(least, x.shape[1]), least, f"trees of {least} columns for {x.type}")
+    return apply(
+        "trees", x, constant(forest.splits, x.dtype), constant(forest.nodes, INT32),
+        trees=forest.trees, depth=forest.depth, missing=bool(forest.nodes[:, MISSING].any()),
     )  # fmt: skip
 
 
-def _scores(
-    context: Context, x: Value, forest: _Forest, aggregate: str
-) -> tuple[Value, Value | None]:
+def _scores(x: Value, forest: _Forest, aggregate: str) -> tuple[Value, Value | None]:
     """The scores, (rows, targets), and whether a leaf says something of each; None if all do."""
-    at = _reached(context, x, forest)
-    where = context.builder.where
+    at = _reached(x, forest)
 
     def reduced(of_leaves: Array, kind: str) -> Value:
-        table = context.builder.constant(of_leaves, x.dtype)
-        return context.reduce(
-            context.add("gather", table, at, axis=0, node=where), kind, [1], keep=False
-        )
+        return gather(constant(of_leaves, x.dtype), at).reduce(kind, [1], keep=False)
 
     ends = {"MIN": ("minimum", np.inf), "MAX": ("maximum", -np.inf)}
     kind, fill = ends.get(aggregate, ("sum", 0))
     scores = reduced(np.where(forest.present, forest.weights, fill), kind)
     said = None
     if not forest.present.all():
-        hits = reduced(forest.present.astype(np.float32), "maximum")
-        said = context.add("less", context.scalar(0, hits.dtype), hits)
-    if aggregate == "AVERAGE":
-        scores = context.add("divide", scores, context.scalar(forest.trees, scores.dtype))
-    return scores, said
+        said = reduced(forest.present.astype(np.float32), "maximum") > 0
+    return scores / forest.trees if aggregate == "AVERAGE" else scores, said
 
 
-def _shown(context: Context, scores: Value, said: Value | None) -> Value:
+def _shown(scores: Value, said: Value | None) -> Value:
     """The scores as onnxruntime gives them: 0 where no leaf says anything, whatever the base."""
-    if said is None:
-        return scores
-    return context.add("where", said, scores, context.scalar(0, scores.dtype))
+    return scores if said is None else where(said, scores, 0)
 
 
-def _table(context: Context, node: NodeView) -> Value:
-    x = rows(context, node.input(0))
-    return x if x.dtype == FLOAT64 else context.cast(x, FLOAT32)
+def _table(x: Value) -> Value:
+    x = rows(x)
+    return x if x.dtype == FLOAT64 else x.cast(FLOAT32)
 
 
-def _classifier(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("TreeEnsembleClassifier", domain=LEARNING)
+def _classifier(node: NodeView, table: Value) -> Sequence[Value]:
     """Labels and scores, by the rules of onnxruntime for two classes of which a file may give one
     score."""
-    x, names = _table(context, node), labels(context, node)
-    count, transform = count_of(names), transform_of(context, node)
+    x, names = _table(table), labels(node)
+    count, transform = count_of(names), transform_of(node)
     if count < 2:
-        raise context.unsupported(f"{count} class")
-    forest = _by_names(context, node, "class", count)
-    scores, said = _scores(context, x, forest, "SUM")
+        raise unsupported(f"{count} class")
+    forest = _by_names(node, "class", count)
+    scores, said = _scores(x, forest, "SUM")
     base = _floats(node, "base_values")
-    offset = context.builder.constant(base, scores.dtype)
+    offset = constant(base, scores.dtype)
     if count > 2:
         if len(base) == count:
-            scores = context.add("add", scores, offset)
+            scores = scores + offset
         elif len(base):
-            raise context.unsupported(f"{len(base)} base values of {count} classes")
+            raise unsupported(f"{len(base)} base values of {count} classes")
         elif said is not None:
-            lowest = context.scalar(-np.inf, scores.dtype)
-            label = best(context, names, context.add("where", said, scores, lowest))
-            return [label, _given(context, transform, _shown(context, scores, said))]
-        return [best(context, names, scores), _given(context, transform, scores)]
-    first, second = context.pieces(_shown(context, scores, said), 1, [1, 1])
+            label = best(names, where(said, scores, -np.inf))
+            return [label, _given(transform, _shown(scores, said))]
+        return [best(names, scores), _given(transform, scores)]
+    first, second = _shown(scores, said).pieces(1, [1, 1])
     of_second = bool(forest.present[:, 1].any())
     if of_second and len(base) == 2:
-        second = context.add("add", first, context.slice(offset, 0, 1, 1))
-        first = context.add("negative", second)
+        second = first + offset.slice(0, 1, 1)
+        first = -second
     elif len(base):
-        first = context.add("add", first, context.slice(offset, 0, 0, 1))
+        first = first + offset.slice(0, 0, 1)
     if said is not None:
-        first = _shown(context, first, context.slice(said, 1, 0, 1))
+        first = _shown(first, said.slice(1, 0, 1))
     weight = second if of_second else first
     positive = bool((forest.weights >= 0).all())
     if forest.present.any(axis=0).sum() == 1:
-        label = above(context, names, weight, 0.5 if positive else 0)
+        label = above(names, weight, 0.5 if positive else 0)
     else:
-        label, positive = above(context, literal_labels(context, names), weight, 0), False
+        label, positive = above(literal_labels(names), weight, 0), False
     if not of_second and len(base) < 2:
-        return [label, context.cast(both(context, transform, first, positive), FLOAT32)]
-    return [label, _given(context, transform, context.concat([first, second], 1))]
+        return [label, both(transform, first, positive).cast(FLOAT32)]
+    return [label, _given(transform, concat([first, second], 1))]
 
 
-def _given(context: Context, transform: str, scores: Value) -> Value:
-    return context.cast(transformed(context, transform, scores), FLOAT32)
+def _given(transform: str, scores: Value) -> Value:
+    return TRANSFORMS[transform](scores).cast(FLOAT32)
 
 
-def _regressor(context: Context, node: NodeView) -> Sequence[Value]:
-    x = _table(context, node)
-    targets = node.integer("n_targets")
-    _expect_targets(context, targets)
-    forest = _by_names(context, node, "target", targets)
-    aggregate = node.text("aggregate_function", "SUM")
-    transform = transform_of(context, node)
-    base = _floats(node, "base_values")
-    return [context.cast(_targets(context, x, forest, aggregate, transform, base), FLOAT32)]
-
-
-def _targets(
-    context: Context, x: Value, forest: _Forest, aggregate: str, transform: str, base: Array
+@onnx("TreeEnsembleRegressor", domain=LEARNING)
+def _regressor(
+    node: NodeView, table: Value, n_targets: int, aggregate_function: str = "SUM"
 ) -> Value:
+    x = _table(table)
+    _expect_targets(n_targets)
+    forest = _by_names(node, "target", n_targets)
+    base = _floats(node, "base_values")
+    return _targets(x, forest, aggregate_function, transform_of(node), base).cast(FLOAT32)
+
+
+def _targets(x: Value, forest: _Forest, aggregate: str, transform: str, base: Array) -> Value:
     if aggregate not in AGGREGATES:
-        raise context.malformed(f"aggregate_function {aggregate!r}")
-    scores, said = _scores(context, x, forest, aggregate)
+        raise malformed(f"aggregate_function {aggregate!r}")
+    scores, said = _scores(x, forest, aggregate)
     if len(base) == scores.shape[1]:
-        scores = context.add("add", scores, context.builder.constant(base, scores.dtype))
+        scores = scores + constant(base, scores.dtype)
     elif len(base):
-        raise context.unsupported(f"{len(base)} base values of {scores.shape[1]} targets")
-    scores = _shown(context, scores, said)
-    made = transformed(context, transform, scores)
+        raise unsupported(f"{len(base)} base values of {scores.shape[1]} targets")
+    scores = _shown(scores, said)
+    made = TRANSFORMS[transform](scores)
     return scores if scores.shape[1] == 1 and transform != "PROBIT" else made
 
 
-def _expect_targets(context: Context, targets: int) -> None:
+def _expect_targets(targets: int) -> None:
     if not 1 <= targets <= 1 << 20:
-        raise context.malformed(f"{targets} targets")
+        raise malformed(f"{targets} targets")
 
 
-def _ensemble(context: Context, node: NodeView) -> Sequence[Value]:
+@onnx("TreeEnsemble", domain=LEARNING)
+def _ensemble(
+    node: NodeView, table: Value, n_targets: int = 1, aggregate_function: int = 1,
+    post_transform: int = 0,
+) -> Value:  # fmt: skip
     """TreeEnsemble, whose nodes and leaves are numbered."""
-    x = _table(context, node)
-    if x.dtype != node.input(0).dtype:
-        raise context.unsupported(f"{node.input(0).type}; expected float32 or float64")
+    x = _table(table)
+    if x.dtype != table.dtype:
+        raise unsupported(f"{table.type}; expected float32 or float64")
     numbers: Mapping[str, Array] = {
-        name: np.array(node.integers(name), np.int64)
+        name: _integers(node, name)
         for name in (
             "nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids", "nodes_trueleafs",
             "nodes_falseleafs", "leaf_targetids", "tree_roots",
@@ -356,13 +346,12 @@ def _ensemble(context: Context, node: NodeView) -> Sequence[Value]:
         node.tensor(name).array.ravel() for name in ("nodes_modes", "nodes_splits", "leaf_weights")
     )
     feature, column = numbers["nodes_featureids"], numbers["leaf_targetids"]
-    missing = np.array(node.integers("nodes_missing_value_tracks_true", ()), np.bool_)
-    missing = missing if missing.size else np.zeros(len(feature), np.bool_)
+    missing = _missing(node, len(feature))
     lengths = {len(x) for name, x in numbers.items() if name.startswith("nodes_")}
     if lengths | {len(mode), len(split), len(missing)} != {len(feature)}:
-        raise context.malformed("lists of nodes have different lengths")
+        raise malformed("lists of nodes have different lengths")
     if len(column) != len(weight) or (len(mode) and mode.max() >= len(MODES)):
-        raise context.malformed(f"{len(column)} targets, {len(weight)} weights of leaves")
+        raise malformed(f"{len(column)} targets, {len(weight)} weights of leaves")
     yes, no = (
         np.where(numbers[f"nodes_{x}leafs"] != 0, -1 - numbers[f"nodes_{x}nodeids"],
                  numbers[f"nodes_{x}nodeids"])
@@ -373,26 +362,18 @@ def _ensemble(context: Context, node: NodeView) -> Sequence[Value]:
         given = node.tensor("membership_values").array.ravel()
     ends = np.flatnonzero(np.isnan(given))
     members = [m[~np.isnan(m)] for m in np.split(given, ends)]
-    targets = node.integer("n_targets", 1)
-    _expect_targets(context, targets)
-    columns = _compared(context, mode.astype(np.int64), feature, split, missing, yes, no, members)
-    leaves = _weights(context, np.arange(len(weight)), column, weight, len(weight), targets)
+    _expect_targets(n_targets)
+    columns = _compared(mode.astype(np.int64), feature, split, missing, yes, no, members)
+    leaves = _weights(np.arange(len(weight)), column, weight, len(weight), n_targets)
     roots = numbers["tree_roots"]
     if (
         any((numbers[f"nodes_{x}nodeids"] < 0).any() for x in ("true", "false"))
         or roots.min(initial=0) < 0
     ):
-        raise context.malformed("a number of a node is negative")
-    forest = _forest(context, columns, roots, *leaves)
-    kind, transform = node.integer("aggregate_function", 1), node.integer("post_transform", 0)
+        raise malformed("a number of a node is negative")
+    forest = _forest(columns, roots, *leaves)
+    kind, transform = aggregate_function, post_transform
     if not (0 <= kind < len(AGGREGATES) and 0 <= transform < len(TRANSFORM_NAMES)):
-        raise context.malformed(f"aggregate_function {kind}, post_transform {transform}")
+        raise malformed(f"aggregate_function {kind}, post_transform {transform}")
     base = np.zeros(0, np.float32)
-    return [_targets(context, x, forest, AGGREGATES[kind], TRANSFORM_NAMES[transform], base)]
-
-
-TREES: Table = {
-    (LEARNING, "TreeEnsemble"): _ensemble,
-    (LEARNING, "TreeEnsembleClassifier"): _classifier,
-    (LEARNING, "TreeEnsembleRegressor"): _regressor,
-}
+    return _targets(x, forest, AGGREGATES[kind], TRANSFORM_NAMES[transform], base)

@@ -35,12 +35,6 @@ def positive_integers(node: NodeView, name: str, rank: int) -> tuple[int, ...]:
     return found
 
 
-def strides_of(context: Context, node: NodeView, rank: int) -> tuple[int, ...]:
-    """The strides of windows that x is read through. Beyond `FARTHEST`, a longer one gives the
-    same: the first window alone."""
-    return tuple(min(n, FARTHEST) for n in positive_integers(node, "strides", rank))
-
-
 def pads_of(node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     found = node.integers("pads", (0,) * (2 * rank))
     if len(found) != 2 * rank or min(found, default=0) < 0:
@@ -48,15 +42,14 @@ def pads_of(node: NodeView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]
     return found[:rank], found[rank:]
 
 
-def window_of(
-    context: Context, node: NodeView, x: Value, kernel: Shape, cuts: bool = False
-) -> Window:
+def window_of(node: NodeView, x: Value, kernel: Shape, cuts: bool = False) -> Window:
     """The window of a node; `x`: channels first. `cuts`: whether windows that are larger than the
     padded x are cut, as those of pools are in onnxruntime: where extents round up, or are known."""
     rank = x.rank - 2
     if rank < 1 or len(kernel) != rank:
         raise malformed(f"a window {list(kernel)} on {x.type}")
-    strides = strides_of(context, node, rank)
+    # Beyond `FARTHEST`, a longer stride gives the same: the first window alone.
+    strides = tuple(min(n, FARTHEST) for n in positive_integers(node, "strides", rank))
     dilations = positive_integers(node, "dilations", rank)
     before, after = pads_of(node, rank)
     auto = node.text("auto_pad", "NOTSET")
@@ -68,7 +61,7 @@ def window_of(
 # Convolution.
 
 
-def groups_of(context: Context, node: NodeView, x: Value, w: Value, channels: Dim) -> int:
+def groups_of(node: NodeView, x: Value, w: Value, channels: Dim) -> int:
     """The number of groups, checked against x and the weight. `channels`: of the result."""
     if x.rank < 3 or w.rank != x.rank:
         raise malformed(f"a convolution of {x.type} by {w.type}")
@@ -79,7 +72,7 @@ def groups_of(context: Context, node: NodeView, x: Value, w: Value, channels: Di
     return groups
 
 
-def kernel_of(context: Context, node: NodeView, w: Value) -> Shape:
+def kernel_of(node: NodeView, w: Value) -> Shape:
     """The extents of the window, which `kernel_shape` may repeat."""
     kernel = w.shape[2:]
     given = node.integers("kernel_shape", ())
@@ -93,20 +86,20 @@ def kernel_of(context: Context, node: NodeView, w: Value) -> Shape:
 
 
 @onnx("Conv")
-def conv(context: Context, node: NodeView, x: Value, w: Value, bias: Value | None) -> Value:
-    groups = groups_of(context, node, x, w, w.shape[0] if w.rank else 0)
-    window = window_of(context, node, x, kernel_of(context, node, w))
+def conv(node: NodeView, x: Value, w: Value, bias: Value | None) -> Value:
+    groups = groups_of(node, x, w, w.shape[0] if w.rank else 0)
+    window = window_of(node, x, kernel_of(node, w))
     turned = w.transpose((*range(2, w.rank), 1, 0))
     return channels_first(with_bias(convolved(channels_last(x), turned, window, groups), bias))
 
 
 @onnx("FusedConv", domain=MICROSOFT)
 def fused_conv(
-    context: Context, node: NodeView, x: Value, w: Value, bias: Value | None,
-    addend: Value | None, activation_params: tuple[float, ...] = (), activation: str = "",
+    node: NodeView, x: Value, w: Value, bias: Value | None, addend: Value | None,
+    activation_params: tuple[float, ...] = (), activation: str = "",
 ) -> Value:  # fmt: skip
     """A convolution, a tensor that is added, and an activation."""
-    result = conv(context, node, x, w, bias)
+    result = conv(node, x, w, bias)
     if addend is not None:
         result = result + fitting(addend, result, "Z")
     names = ("min", "max") if activation == "Clip" else ("alpha", "beta")
@@ -119,12 +112,12 @@ def _transposed(
 ) -> Value:
     each = w.shape[1] if w.rank > 1 else 0
     channels = each * group
-    groups_of(context, node, x, w, channels)
+    groups_of(node, x, w, channels)
     require(x.shape[1], w.shape[0], f"convolution of {x.type} by {w.type}")
     if bias is not None:
         expect_shape(bias, (channels,), f"the bias {bias.type}")
     rank = x.rank - 2
-    kernel = context.known(kernel_of(context, node, w), "the window of a transposed convolution")
+    kernel = context.known(kernel_of(node, w), "the window of a transposed convolution")
     strides = positive_integers(node, "strides", rank)
     dilations = positive_integers(node, "dilations", rank)
     begin, extents = _transposed_extents(context, node, x, kernel, strides, dilations)

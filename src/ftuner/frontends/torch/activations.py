@@ -23,6 +23,7 @@ aten("relu6")(lambda x: x.at_least(0).at_most(6))
 aten("hardsigmoid")(lambda x: ((x + 3) * (1 / 6)).at_least(0).at_most(1))
 aten("log_sigmoid")(lambda x: -apply("softplus", -x))
 aten("log_sigmoid_forward")(lambda x: [-apply("softplus", -x), None])
+aten("threshold")(lambda x, threshold, value: where(x <= threshold, valued(value, x.dtype), x))
 
 
 @aten("gelu")
@@ -62,11 +63,6 @@ def _hard_tanh(x: Value, min_val: float = -1, max_val: float = 1) -> Value:
 def _softplus(x: Value, beta: float = 1, threshold: float = 20) -> Value:
     scaled = x * beta
     return where(scaled > threshold, x, apply("softplus", scaled) * (1 / beta))
-
-
-@aten("threshold")
-def _threshold(x: Value, threshold: float, value: float) -> Value:
-    return where(x <= threshold, valued(value, x.dtype), x)
 
 
 @aten("hardshrink")

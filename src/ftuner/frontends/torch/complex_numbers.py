@@ -230,14 +230,10 @@ def _padded(x: Complex, pad: Sequence[Dim], value: complex = 0) -> Complex:
     return Complex(row(x.real, pad, value.real), row(x.imag, pad, value.imag))
 
 
-def _exponential(x: Complex) -> Complex:
-    return _polar(exp(x.real), x.imag)
-
-
 _ROWS: Mapping[str, Callable[..., Any]] = {
     "_fft_c2c": _fft, "_fft_r2c": _fft_of_real, "_fft_c2r": _fft_to_real,
     "add": _sum, "sub": lambda x, y, alpha=1: _sum(x, y, alpha=alpha, sign=-1), "mul": _product,
-    "div": _quotient, "exp": _exponential, "constant_pad_nd": _padded,
+    "div": _quotient, "exp": lambda x: _polar(exp(x.real), x.imag), "constant_pad_nd": _padded,
     "abs": lambda x: ATEN["hypot.default"](x.real, x.imag),
     "angle": lambda x: ATEN["atan2.default"](x.imag, x.real),
     "conj": _conjugate, "_conj": _conjugate, "_conj_physical": _conjugate,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,32 +178,15 @@ class Extents:
         raise UnsupportedOperatorError(f"{e}: graphs have no {type(e).__name__} of extents")
 
 
-def _sum(operands: Sequence[Dim]) -> Dim:
-    total: Dim = 0
-    for x in operands:
-        total = total + x
-    return total
-
-
-def _folded(function: Callable[[Dim, Dim], Dim]) -> Callable[[Sequence[Dim]], Dim]:
-    def folded(operands: Sequence[Dim]) -> Dim:
-        found = operands[0]
-        for x in operands[1:]:
-            found = function(found, x)
-        return found
-
-    return folded
-
-
 _FUNCTIONS: tuple[tuple[Any, Callable[[Sequence[Dim]], Dim]], ...] = (
-    (sympy.Add, _sum),
+    (sympy.Add, sum),
     (sympy.Mul, product),
     ((functions.FloorDiv, functions.CleanDiv), lambda x: quotient(*x)),
     (functions.CeilDiv, lambda x: ceil_quotient(*x)),
     ((functions.PythonMod, functions.Mod), lambda x: remainder(*x)),
     (functions.ModularIndexing, lambda x: remainder(quotient(x[0], x[1]), x[2])),
-    ((functions.Max, sympy.Max), _folded(maximum)),
-    ((functions.Min, sympy.Min), _folded(minimum)),
+    ((functions.Max, sympy.Max), partial(reduce, maximum)),
+    ((functions.Min, sympy.Min), partial(reduce, minimum)),
     (sympy.Abs, lambda x: maximum(x[0], -x[0])),
     (functions.Identity, lambda x: x[0]),
 )

@@ -82,11 +82,6 @@ def _gather(x: Value, dim: int, index: Value) -> Value:
     return apply("gather_elements", x, indices(index), axis=axis_of(dim, x.rank), node=origin())
 
 
-@aten("take")
-def _take(x: Value, index: Value) -> Value:
-    return gather(x.reshape((product(x.shape),)), indices(index))
-
-
 # Advanced indices.
 
 
@@ -271,9 +266,8 @@ def _index_add(x: Value, dim: int, index: Value, source: Value, alpha: float = 1
     return _with_rows(x, dim, index, source if alpha == 1 else source * alpha, "add")
 
 
-@aten("index_copy")
-def _index_copy(x: Value, dim: int, index: Value, source: Value) -> Value:
-    return _with_rows(x, dim, index, source, "none")
+aten("index_copy")(lambda x, dim, index, source: _with_rows(x, dim, index, source, "none"))
+aten("take")(lambda x, index: gather(x.reshape((product(x.shape),)), indices(index)))
 
 
 @aten("index_fill.int_Scalar", "index_fill.int_Tensor")

@@ -38,11 +38,14 @@ def _native_layer_norm(
     eps: float,
 ) -> Several:  # fmt: skip
     axes = range(input.rank - len(normalized_shape), input.rank)
-    wide = input.wide()
-    mean = wide.mean(axes)
-    _, variance = centre(wide, axes)
     found = layer_norm(input, normalized_shape, weight, bias, eps)
-    return [found, mean, 1 / sqrt(variance + eps)]
+    return [found, *_statistics(input.wide(), axes, eps)]
+
+
+def _statistics(x: Value, axes: Sequence[int], eps: float) -> list[Value]:
+    """The mean, and one over the deviation."""
+    _, variance = centre(x, axes)
+    return [x.mean(axes), 1 / sqrt(variance + eps)]
 
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
@@ -98,11 +101,8 @@ def _native_group_norm(
     eps: float,
 ) -> Several:  # fmt: skip
     rows = input.wide().reshape((N, group, quotient(C, group) * HxW))
-    _, variance = centre(rows, [2])
-    shape = (N, group)
-    statistics = [rows.mean([2]), 1 / sqrt(variance + eps)]
     found = group_norm(input, group, weight, bias, eps)
-    return [found, *(v.reshape(shape) for v in statistics)]
+    return [found, *(v.reshape((N, group)) for v in _statistics(rows, [2], eps))]
 
 
 @aten("batch_norm")
@@ -140,12 +140,9 @@ def _batch_norm_by_itself(
     eps: float,
 ) -> Several:  # fmt: skip
     axes = [a for a in range(input.rank) if a != 1]
-    wide = input.wide()
-    _, variance = centre(wide, axes)
-    count = (input.shape[1],)
-    statistics = [wide.mean(axes), 1 / sqrt(variance + eps)]
+    statistics = _statistics(input.wide(), axes, eps)
     found = batch_norm(input, weight, bias, None, None, True, momentum, eps)
-    return [found, *(v.reshape(count) for v in statistics)]
+    return [found, *(v.reshape(input.shape[1:2]) for v in statistics)]
 
 
 @aten("instance_norm")

@@ -9,9 +9,8 @@ from ftuner.core.dtype import INT32, INT64, UINT8
 from ftuner.frontends.torch.promotion import Operand, counting, promoted
 from ftuner.frontends.torch.registry import aten
 from ftuner.frontends.torch.views import axis_of
-from ftuner.graph.algebra import apply, isnan, where
+from ftuner.graph.algebra import apply, apply_many, isnan, where
 from ftuner.graph.checks import origin
-from ftuner.graph.compose import apply_many
 from ftuner.graph.ir import Value
 
 
@@ -75,9 +74,7 @@ def _median(x: Value, dim: int, keepdim: bool = False) -> Sequence[Value]:
     return found if keepdim else [v.squeeze([axis]) for v in found]
 
 
-@aten("median")
-def _median_of_all(x: Value) -> Value:
-    return _median(x.reshape((product(x.shape),)), 0)[0]
+aten("median")(lambda x: _median(x.reshape((product(x.shape),)), 0)[0])
 
 
 @aten("searchsorted.Tensor", "searchsorted.Scalar")

@@ -40,6 +40,8 @@ aten("log2")(_logarithm(2))
 aten("log10")(_logarithm(10))
 aten("rsqrt")(lambda x: 1 / sqrt(floating(x)))
 aten("reciprocal")(lambda x: 1 / floating(x))
+aten("fmod.Tensor", "fmod.Scalar")(lambda x, y: apply("fmod", *promoted(x, y)))
+aten("isfinite")(lambda x: ~(isnan(x) | isinf(x)) if x.dtype.kind == "float" else ~_nowhere(x))
 aten("exp2")(lambda x: valued(2, floating(x).dtype) ** floating(x))
 aten("neg", "_neg_view")(lambda x: -x)
 aten("abs")(lambda x: x if x.dtype == BOOL else abs(x))
@@ -95,11 +97,6 @@ _NEAR_0 = -0.140543331, 0.914624893, -1.645349621, 0.886226899
 _BELOW_0 = 0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0
 _NEAR_1 = 1.641345311, 3.429567803, -1.624906493, -1.970840454
 _BELOW_1 = 1.637067800, 3.543889200, 1.0
-
-
-@aten("isfinite")
-def _is_finite(x: Value) -> Value:
-    return ~(isnan(x) | isinf(x)) if x.dtype.kind == "float" else ~_nowhere(x)
 
 
 @aten("trunc")
@@ -223,11 +220,6 @@ def floor_quotient(x: Value, y: Value) -> Value:
 def _remainder(x: Operand, y: Operand) -> Value:
     x, y = promoted(x, y)
     return x % y
-
-
-@aten("fmod.Tensor", "fmod.Scalar")
-def _fmod(x: Operand, y: Operand) -> Value:
-    return apply("fmod", *promoted(x, y))
 
 
 @aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")

@@ -10,7 +10,6 @@ from ftuner.frontends.torch.promotion import Number, valued
 from ftuner.frontends.torch.registry import aten
 from ftuner.graph.algebra import equal, sqrt, where
 from ftuner.graph.checks import unsupported
-from ftuner.graph.compose import composer
 from ftuner.graph.einsum import einsum
 from ftuner.graph.ir import Value
 
@@ -22,9 +21,7 @@ def linear(input: Value, weight: Value, bias: Value | None = None) -> Value:
     return found if bias is None else found + bias
 
 
-@aten("mm", "bmm", "matmul", "mv", "dot", "linalg_matmul", "vdot")
-def _product(x: Value, y: Value) -> Value:
-    return x @ y
+aten("mm", "bmm", "matmul", "mv", "dot", "linalg_matmul", "vdot")(lambda x, y: x @ y)
 
 
 @aten("outer", "ger")
@@ -58,7 +55,7 @@ def _added_outer(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number =
 def _einsum(equation: str, tensors: Sequence[Value], path: Sequence[int] | None = None) -> Value:
     if any(x.dtype.kind != "float" for x in tensors):
         raise unsupported("an einsum of integers, which torch sums in one of two dtypes")
-    return einsum(composer(), equation, tensors)
+    return einsum(equation, tensors)
 
 
 @aten("bilinear")

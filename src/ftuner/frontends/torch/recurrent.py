@@ -12,9 +12,8 @@ import numpy as np
 from ftuner.core.dim import product
 from ftuner.core.recurrence import GATES, Activation, Cell
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import concat, constant
+from ftuner.graph.algebra import apply_many, concat, constant
 from ftuner.graph.checks import origin, unsupported
-from ftuner.graph.compose import apply_many
 from ftuner.graph.ir import Value
 
 Kind = Literal["lstm", "gru", "rnn"]
@@ -81,12 +80,10 @@ def _layer(
         )  # fmt: skip
         part = parts.slice(2, number * columns, columns)
         extra = [after[number]] if after else []
-        found.append(
-            apply_many(
-                "recurrence", part, way.state, *states[number], *extra, cell=cell,
-                directions=len(ways), node=origin(),
-            )
-        )  # fmt: skip
+        found.append(apply_many(
+            "recurrence", part, way.state, *states[number], *extra, cell=cell,
+            directions=len(ways), node=origin(),
+        ))  # fmt: skip
     y, *last_states = (list(values) for values in zip(*found, strict=True))
     turned = concat(y, 1).transpose((0, 2, 1, 3))
     whole = turned.reshape((*turned.shape[:2], product(turned.shape[2:])))

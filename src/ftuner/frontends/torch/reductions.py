@@ -75,13 +75,9 @@ def _spread(
 @aten("amin", "min", kind="minimum")
 def _extreme(x: Value, dim: Axes = (), keepdim: bool = False, *, kind: str) -> Value:
     axes = axes_of(list(dim) if isinstance(dim, Sequence) else dim, x.rank)
-    _expect_some(x, axes, kind)
-    return counting(x).reduce(kind, axes, keepdim).cast(x.dtype)
-
-
-def _expect_some(x: Value, axes: Sequence[int], what: str) -> None:
     for axis in axes:
-        require(maximum(x.shape[axis], 1), x.shape[axis], f"{what} of no elements of {x.type}")
+        require(maximum(x.shape[axis], 1), x.shape[axis], f"{kind} of no elements of {x.type}")
+    return counting(x).reduce(kind, axes, keepdim).cast(x.dtype)
 
 
 @aten("max.dim", kind="maximum")

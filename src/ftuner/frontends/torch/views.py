@@ -42,11 +42,6 @@ def view(x: Value, size: Sequence[Dim]) -> Value:
 aten("view_as", "reshape_as")(lambda x, other: x.reshape(other.shape))
 
 
-@aten("permute")
-def _permute(x: Value, dims: Sequence[int]) -> Value:
-    return x.transpose([axis_of(a, x.rank) for a in dims])
-
-
 @aten("transpose.int", "swapaxes", "swapdims")
 def _transpose(x: Value, dim0: int, dim1: int) -> Value:
     order = list(range(x.rank))
@@ -70,9 +65,8 @@ def _move(x: Value, source: int | Sequence[int], destination: int | Sequence[int
     return x.transpose(order)
 
 
-@aten("unsqueeze")
-def _unsqueeze(x: Value, dim: int) -> Value:
-    return x.unsqueeze([axis_of(dim, x.rank + 1)])
+aten("unsqueeze")(lambda x, dim: x.unsqueeze([axis_of(dim, x.rank + 1)]))
+aten("permute")(lambda x, dims: x.transpose([axis_of(a, x.rank) for a in dims]))
 
 
 @aten("squeeze", "squeeze.dim", "squeeze.dims")
@@ -162,10 +156,7 @@ def _unbind(x: Value, dim: int = 0, *, pieces: int) -> Sequence[Value]:
 @aten("split_with_sizes", "split.sizes")
 def _pieces(x: Value, split_sizes: Sequence[Dim], dim: int = 0) -> Sequence[Value]:
     axis = axis_of(dim, x.rank)
-    total: Dim = 0
-    for n in split_sizes:
-        total = total + n
-    require(total, x.shape[axis], f"pieces of {x.type} along axis {axis}")
+    require(sum(split_sizes), x.shape[axis], f"pieces of {x.type} along axis {axis}")
     return x.pieces(axis, split_sizes)
 
 

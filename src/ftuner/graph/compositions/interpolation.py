@@ -32,11 +32,8 @@ class Axis:
     def reach(self, support: int) -> Dim:
         """`support / scale` rounded up, at least `support`."""
         choose = minimum if self.largest else maximum
-        found = [ceil_quotient(support * down, up) for up, down in self.ratios]
-        total = found[0]
-        for other in found[1:]:
-            total = choose(total, other)
-        return maximum(total, support)
+        found = (ceil_quotient(support * down, up) for up, down in self.ratios)
+        return maximum(reduce(choose, found), support)
 
     def scale(self) -> Value:
         """The scale in float32, in which onnxruntime computes positions."""
@@ -82,11 +79,6 @@ def _half_pixel_symmetric(line: Line) -> Value:
     return (lost + along + -0.5).cast(FLOAT32)
 
 
-def _align_corners(line: Line) -> Value:
-    along = line.numbers * (line.axis.extent - 1) / (line.axis.size - 1)
-    return line.unless_single(along, 0)
-
-
 def _crop_and_resize(line: Line) -> Value:
     assert line.region is not None
     start, end = line.region
@@ -100,7 +92,9 @@ COORDINATES: Mapping[str, Callable[[Line], Value]] = {
     "half_pixel": lambda line: line.centres - 0.5,
     "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": lambda line: line.unless_single(line.centres - 0.5, 0),
-    "align_corners": _align_corners,
+    "align_corners": lambda line: line.unless_single(
+        line.numbers * (line.axis.extent - 1) / (line.axis.size - 1), 0
+    ),
     # Of opsets 11 and 13.
     "tf_half_pixel_for_nn": lambda line: where(
         equal(line.axis.scale(), 1), line.numbers, line.centres

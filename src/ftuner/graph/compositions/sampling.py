@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product, row_major_strides
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
-from ftuner.graph.algebra import apply, counted, floor, gather, iota, rint, scalar, where
+from ftuner.graph.algebra import apply, counted, equal, floor, gather, iota, rint, scalar, where
 from ftuner.graph.checks import malformed, require
 from ftuner.graph.compositions.interpolation import cubic_weight, linear_weight
 from ftuner.graph.compositions.windows import channels_first, channels_last
@@ -106,18 +106,12 @@ def apart(taps: Taps, extents: Shape) -> Taps:
 def _reflected(x: Value, low: Value, high: Value) -> Value:
     """Positions reflected at both borders until they are between them."""
 
-    def add(op: str, *operands: Value) -> Value:
-        return apply(op, *operands)
-
-    below = add("less", x, low)
-    beyond = add("where", below, add("subtract", low, x), add("subtract", x, high))
-    span = add("subtract", high, low)
-    times = add("floor", add("divide", beyond, span))
-    rest = add("subtract", beyond, add("multiply", times, span))
-    odd = add("equal", add("subtract", times, add("floor", times * 0.5) * 2), scalar(1, x.dtype))
-    from_low = add("logical_xor", below, odd)
-    moved = add("where", from_low, add("add", low, rest), add("subtract", high, rest))
-    return add("where", add("less", scalar(0, x.dtype), beyond), moved, x)
+    below, span = x < low, high - low
+    beyond = where(below, low - x, x - high)
+    times = floor(beyond / span)
+    rest = beyond - times * span
+    from_low = apply("logical_xor", below, equal(times - floor(times * 0.5) * 2, 1))
+    return where(beyond > 0, where(from_low, low + rest, high - rest), x)
 
 
 def _grid_line(position: Value, extent: Dim, mode: str, padding: str, corners: bool) -> Taps:

@@ -10,19 +10,18 @@ import numpy as np
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BOOL
-from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
+    ElementWriter,
     Numerics,
     Operator,
     Require,
     Types,
     axis_of,
     elements_of,
-    injective,
-    load,
+    elementwise,
     same_dtype,
 )
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
@@ -121,21 +120,17 @@ def _infer_rotary(types: Types, attributes: Attributes, require: Require) -> tup
     return (TensorType(x.dtype, broadcast_shape([t.shape for t in types], require, "rotary")),)
 
 
-def _define_rotary(types: Types, attributes: Attributes, results: Types) -> Nest:
-    axis, shape = attributes["axis"], results[0].shape
-    dtype = results[0].dtype
-
-    def body(writer: Writer, index: Index) -> int:
-        at = [broadcast_index(writer, t.shape, shape, index) for t in types]
-        x, cosine, sine = (load(writer, types, i, position) for i, position in enumerate(at))
-        across = list(at[0])
-        across[axis] = writer.subtract(writer.integer(1), index[axis])
-        turned = writer.step("multiply", dtype, load(writer, types, 0, across), sine)
-        first = writer.compare("equal", index[axis], writer.integer(0))
-        turned = writer.where(first, writer.step("negative", dtype, turned), turned)
-        return writer.step("add", dtype, writer.step("multiply", dtype, x, cosine), turned)
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_rotary(writer: ElementWriter) -> int:
+    axis, index, dtype = writer.attributes["axis"], writer.at, writer.result.dtype
+    at = [broadcast_index(writer, t.shape, writer.result.shape, index) for t in writer.types]
+    x, cosine, sine = (writer.load(i, position) for i, position in enumerate(at))
+    across = list(at[0])
+    across[axis] = writer.subtract(writer.integer(1), index[axis])
+    turned = writer.step("multiply", dtype, writer.load(0, across), sine)
+    first = writer.compare("equal", index[axis], writer.integer(0))
+    turned = writer.where(first, writer.step("negative", dtype, turned), turned)
+    return writer.step("add", dtype, writer.step("multiply", dtype, x, cosine), turned)
 
 
 def _reference_rotary(x: Any, cosine: Any, sine: Any, axis: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, NARROW_DTYPES, DType
-from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.core.index_expr import Index, Nest
 from ftuner.core.product import WORD_PRODUCTS
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.arrays import held_in, of_bfloat16
@@ -16,12 +16,12 @@ from ftuner.graph.blocks import of_blocks
 from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import (
     Attributes,
+    NestWriter,
     Numerics,
     Operator,
     Require,
     Types,
     elements_of,
-    load,
     reduction,
     same_dtype,
 )
@@ -47,12 +47,11 @@ def _define_matmul(types: Types, attributes: Attributes, results: Types) -> Nest
     a, b = types
     shape = results[0].shape
 
-    def body(writer: Writer, kept: Index, reduced: Index) -> int:
+    def body(writer: NestWriter, kept: Index, reduced: Index) -> int:
         *batch, m, n = kept
         a_at = broadcast_index(writer, a.shape[:-2], shape[:-2], batch)
         b_at = broadcast_index(writer, b.shape[:-2], shape[:-2], batch)
-        x = load(writer, types, 0, [*a_at, m, reduced[0]])
-        y = load(writer, types, 1, [*b_at, reduced[0], n])
+        x, y = writer.load(0, [*a_at, m, reduced[0]]), writer.load(1, [*b_at, reduced[0], n])
         return writer.step("multiply", a.dtype, x, y)
 
     return reduction(types, shape, a.shape[-1:], "sum", body)
@@ -74,10 +73,6 @@ def _infer_narrow_matmul(
         raise ShapeError(f"narrow_matmul of {a} and {b}: expected two axes or more, and two")
     require(a.shape[-1], b.shape[0], f"narrow_matmul of {a} and {b}")
     return (TensorType(a.dtype, (*a.shape[:-1], b.shape[1])),)
-
-
-def _narrow_matmul(a: Any, b: Any) -> Any:
-    return np.matmul(a, b.astype(a.dtype))
 
 
 def _infer_word_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -122,10 +117,6 @@ def _infer_block_matmul(
     return (TensorType(FLOAT32, (*a.shape[:-1], b.shape[1])),)
 
 
-def _block_matmul(a: Any, b: Any, block: DType) -> Any:
-    return np.matmul(a, of_blocks(b, block))
-
-
 def _infer_determinant(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     """The operand is (batch axes..., M, M), the result has the batch axes. A matrix of no rows has
     the determinant 1."""
@@ -153,11 +144,12 @@ def _work_determinant(types: Types, attributes: Attributes, results: Types) -> i
 CONTRACTIONS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul,
              work=_work, numerics=Numerics.PRODUCT),
-    Operator("narrow_matmul", _infer_narrow_matmul, _narrow_matmul,
+    Operator("narrow_matmul", _infer_narrow_matmul, lambda a, b: np.matmul(a, b.astype(a.dtype)),
              work=_work, numerics=Numerics.PRODUCT, widened=1),
     Operator("word_matmul", _infer_word_matmul, _word_matmul,
              work=_work, numerics=Numerics.PRODUCT),
-    Operator("block_matmul", _infer_block_matmul, _block_matmul,
+    Operator("block_matmul", _infer_block_matmul,
+             lambda a, b, block: np.matmul(a, of_blocks(b, block)),
              work=_work, numerics=Numerics.PRODUCT),
     Operator("determinant", _infer_determinant, _reference_determinant,
              work=_work_determinant, numerics=Numerics.REDUCTION),

@@ -6,22 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.index_expr import Nest, Stage, Store, Writer
+from ftuner.core.index_expr import Nest, Stage, Store
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
+    NestWriter,
     Numerics,
     Operator,
     Require,
     Types,
-    contiguous,
     elements_of,
     expect_elements,
-    load,
     same_dtype,
 )
-from ftuner.graph.ops.indexing import checked, expect_indices
+from ftuner.graph.ops.indexing import expect_indices
 
 
 def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -50,20 +49,17 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
 
 def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
     x, weight, _, *bias = types
-    writer = Writer()
+    writer = NestWriter(types, attributes)
     token, slot, column, step = (writer.index(axis) for axis in range(4))
-    chosen = load(writer, types, 2, [token, slot])
-    expert = checked(writer, chosen, writer.integer(weight.shape[0]), attributes)
+    expert = writer.checked(writer.load(2, [token, slot]), writer.integer(weight.shape[0]))
     at = [expert, column, step] if attributes["transposed"] else [expert, step, column]
-    a, b = load(writer, types, 0, [token, step]), load(writer, types, 1, at)
+    a, b = writer.load(0, [token, step]), writer.load(1, at)
     value = writer.step("multiply", x.dtype, a, b)
     total = writer.step("stage", x.dtype, payload=0)
     if bias:
-        total = writer.step("add", x.dtype, total, load(writer, types, 3, [expert, column]))
-    return Nest(
-        results[0].shape, x.shape[1:], contiguous(types), tuple(writer.steps),
-        (Stage("sum", value, False),), (Store(total, (0, 1, 2)),),
-    )  # fmt: skip
+        total = writer.step("add", x.dtype, total, writer.load(3, [expert, column]))
+    store = Store(total, (0, 1, 2))
+    return writer.nest(results[0].shape, x.shape[1:], [Stage("sum", value)], store)
 
 
 def _reference(
@@ -83,12 +79,9 @@ def _reference(
     return found
 
 
-def _work(types: Types, attributes: Attributes, results: Types) -> int:
-    return elements_of((*results[0].shape, types[0].shape[1]))
-
-
 EXPERTS = (
-    Operator("expert_matmul", _infer, _reference, _define, work=_work,
+    Operator("expert_matmul", _infer, _reference, _define,
+             work=lambda types, _, results: elements_of((*results[0].shape, types[0].shape[1])),
              numerics=Numerics.PRODUCT),
 )  # fmt: skip
 """`transposed` says whether the weight is (experts, n, k)."""

@@ -7,20 +7,19 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dtype import INT32, INT64, UINT8, DType
-from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
+    ElementWriter,
     Numerics,
     Operator,
     Require,
     Types,
+    elementwise,
     expect_axis,
     expect_elements,
     expect_within,
-    injective,
-    load,
 )
 
 _INDEX_DTYPES = (INT32, INT64)
@@ -32,11 +31,6 @@ def expect_indices(dtype: DType, what: str) -> None:
         raise GraphError(f"{what} with indices of {dtype}; expected int32 or int64")
 
 
-def checked(writer: Writer, index: int, extent: int, attributes: Attributes) -> int:
-    return writer.step("checked", INT64, writer.cast(index, INT64), extent,
-                       payload=attributes.get("node", ""))  # fmt: skip
-
-
 def _infer_gather(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, indices = types
     expect_indices(indices.dtype, "gather")
@@ -46,17 +40,12 @@ def _infer_gather(types: Types, attributes: Attributes, require: Require) -> tup
     return (TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :]),)
 
 
-def _define_gather(types: Types, attributes: Attributes, results: Types) -> Nest:
-    x, indices = types
-    axis = attributes["axis"]
-
-    def body(writer: Writer, index: Index) -> int:
-        after = axis + indices.rank
-        chosen = load(writer, types, 1, index[axis:after])
-        at = checked(writer, chosen, writer.integer(x.shape[axis]), attributes)
-        return load(writer, types, 0, [*index[:axis], at, *index[after:]])
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_gather(writer: ElementWriter) -> int:
+    (x, indices), axis, index = writer.types, writer.attributes["axis"], writer.at
+    after = axis + indices.rank
+    at = writer.checked(writer.load(1, index[axis:after]), writer.integer(x.shape[axis]))
+    return writer.load(0, [*index[:axis], at, *index[after:]])
 
 
 def _infer_gather_elements(
@@ -85,16 +74,12 @@ def expect_covered(
     expect_elements(require, indices.shape, x.shape[axis], f"{what}: no element along axis {axis}")
 
 
-def _define_gather_elements(types: Types, attributes: Attributes, results: Types) -> Nest:
-    axis = attributes["axis"]
-
-    def body(writer: Writer, index: Index) -> int:
-        at = list(index)
-        extent = writer.integer(types[0].shape[axis])
-        at[axis] = checked(writer, load(writer, types, 1, index), extent, attributes)
-        return load(writer, types, 0, at)
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_gather_elements(writer: ElementWriter) -> int:
+    axis, at = writer.attributes["axis"], list(writer.at)
+    extent = writer.integer(writer.types[0].shape[axis])
+    at[axis] = writer.checked(writer.load(1, writer.at), extent)
+    return writer.load(0, at)
 
 
 def _reference_gather_elements(x: Any, indices: Any, axis: int, node: str = "") -> Any:
@@ -118,21 +103,16 @@ def _infer_gather_nd(types: Types, attributes: Attributes, require: Require) -> 
     return (TensorType(x.dtype, count + x.shape[batch + depth :]),)
 
 
-def _define_gather_nd(types: Types, attributes: Attributes, results: Types) -> Nest:
-    x, indices = types
-    batch, depth = attributes["batch_dims"], indices.shape[-1]
+@elementwise
+def _define_gather_nd(writer: ElementWriter) -> int:
+    (x, indices), index = writer.types, writer.at
+    batch, depth, outer = writer.attributes["batch_dims"], indices.shape[-1], indices.rank - 1
     assert isinstance(depth, int)
-
-    def body(writer: Writer, index: Index) -> int:
-        outer = indices.rank - 1
-        at = list(index[:batch])
-        for i in range(depth):
-            chosen = load(writer, types, 1, [*index[:outer], writer.integer(i)])
-            extent = writer.integer(x.shape[batch + i])
-            at.append(checked(writer, chosen, extent, attributes))
-        return load(writer, types, 0, [*at, *index[outer:]])
-
-    return injective(types, results[0], body)
+    at = list(index[:batch])
+    for i in range(depth):
+        chosen = writer.load(1, [*index[:outer], writer.integer(i)])
+        at.append(writer.checked(chosen, writer.integer(x.shape[batch + i])))
+    return writer.load(0, [*at, *index[outer:]])
 
 
 def _reference_gather_nd(x: Any, indices: Any, batch_dims: int, node: str = "") -> Any:
@@ -153,11 +133,9 @@ def _infer_look_up(types: Types, attributes: Attributes, require: Require) -> tu
     return (TensorType(table.dtype, levels.shape),)
 
 
-def _define_look_up(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        return load(writer, types, 0, [writer.cast(load(writer, types, 1, index), INT64)])
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_look_up(writer: ElementWriter) -> int:
+    return writer.load(0, [writer.cast(writer.load(1, writer.at), INT64)])
 
 
 INDEXING = (

@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ftuner.core.dim import Dim, maximum, minimum, simplest
-from ftuner.core.dtype import BOOL, FLOAT64, INT64
-from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.core.dtype import FLOAT64, INT64
+from ftuner.core.index_expr import Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.concat_placement import pieces
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
+    ElementWriter,
     Operator,
     Require,
     Types,
+    elementwise,
     expect_elements,
-    injective,
-    load,
     same_dtype,
 )
 from ftuner.graph.placement import Placement
@@ -42,10 +42,6 @@ def _infer_concat(types: Types, attributes: Attributes, require: Require) -> tup
     shape = [simplest(extents) for extents in zip(*(t.shape for t in types), strict=True)]
     shape[axis] = total
     return (TensorType(first.dtype, tuple(shape)),)
-
-
-def _reference_concat(*arrays: Any, axis: int) -> Any:
-    return np.concatenate(arrays, axis)
 
 
 def _lower_concat(node: Node, placement: Placement) -> tuple[View]:
@@ -142,40 +138,25 @@ def _repeated(writer: Writer, index: int, padding: _Padding, mode: str) -> int:
     else:
         found = _periodic(writer, position, n, mirrored=mode == "reflect")
     # Most elements are none of the padding: there positions follow each other.
-    low = writer.compare("less_equal", writer.integer(0), position)
-    inside = writer.step("logical_and", BOOL, low, writer.compare("less", position, n))
-    found = writer.where(inside, position, found, absent=True)
+    found = writer.where(writer.within(position, n), position, found, absent=True)
     return writer.add(writer.integer(first), found)
 
 
-def _define_pad(types: Types, attributes: Attributes, results: Types) -> Nest:
-    mode = attributes["mode"]
-    paddings = _paddings(types[0], attributes)
-    padded = [(p.before, p.after) != (0, 0) for p in paddings]
-
-    def body(writer: Writer, index: Index) -> int:
-        inside = None
-        at = []
-        for i, padding, other in zip(index, paddings, padded, strict=True):
-            if not other:
-                at.append(i)
-                continue
-            if mode != "constant":
-                at.append(_repeated(writer, i, padding, mode))
-                continue
+@elementwise
+def _define_pad(writer: ElementWriter) -> int:
+    mode, paddings = writer.attributes["mode"], _paddings(writer.types[0], writer.attributes)
+    inside, at = None, []
+    for i, padding in zip(writer.at, paddings, strict=True):
+        if (padding.before, padding.after) == (0, 0):
+            at.append(i)
+        elif mode != "constant":
+            at.append(_repeated(writer, i, padding, mode))
+        else:
             n = writer.integer(padding.extent)
-            position = writer.subtract(i, writer.integer(padding.before))
-            low = writer.compare("less_equal", writer.integer(0), position)
-            high = writer.compare("less", position, n)
-            both = writer.step("logical_and", BOOL, low, high)
-            inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
-            at.append(position)
-        value = load(writer, types, 0, at)
-        if inside is None:
-            return value
-        return writer.where(inside, value, load(writer, types, 1, ()), absent=True)
-
-    return injective(types, results[0], body)
+            at.append(writer.subtract(i, writer.integer(padding.before)))
+            inside = writer.within(at[-1], n, inside)
+    value = writer.load(0, at)
+    return value if inside is None else writer.where(inside, value, writer.load(1, ()), absent=True)
 
 
 def _reference_pad(
@@ -206,26 +187,20 @@ def _infer_tile(types: Types, attributes: Attributes, require: Require) -> tuple
     return (TensorType(types[0].dtype, tuple(n * r for n, r in pairs)),)
 
 
-def _define_tile(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        at = [
-            i if r == 1 else writer.step("remainder", INT64, i, writer.integer(n))
-            for i, n, r in zip(index, types[0].shape, attributes["repeats"], strict=True)
-        ]
-        return load(writer, types, 0, at)
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_tile(writer: ElementWriter) -> int:
+    rows = zip(writer.at, writer.types[0].shape, writer.attributes["repeats"], strict=True)
+    return writer.load(0, [
+        i if r == 1 else writer.step("remainder", INT64, i, writer.integer(n)) for i, n, r in rows
+    ])  # fmt: skip
 
 
-def _define_repeat(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        at = [
-            i if n == 1 else writer.step("divide", INT64, i, writer.integer(n))
-            for i, n in zip(index, attributes["repeats"], strict=True)
-        ]
-        return load(writer, types, 0, at)
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_repeat(writer: ElementWriter) -> int:
+    rows = zip(writer.at, writer.attributes["repeats"], strict=True)
+    return writer.load(0, [
+        i if n == 1 else writer.step("divide", INT64, i, writer.integer(n)) for i, n in rows
+    ])  # fmt: skip
 
 
 def _reference_repeat(x: Any, repeats: tuple[int, ...]) -> Any:
@@ -239,45 +214,31 @@ def _lower_repeat(node: Node, placement: Placement) -> None:
     placement.view(node.inputs[0])
 
 
-def _infer_iota(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    return (TensorType(INT64, attributes["shape"]),)
-
-
-def _define_iota(types: Types, attributes: Attributes, results: Types) -> Nest:
-    return injective(types, results[0], lambda writer, index: index[attributes["axis"]])
-
-
 def _reference_iota(shape: tuple[int, ...], axis: int) -> Any:
     along = [1] * len(shape)
     along[axis] = -1
     return np.broadcast_to(np.arange(shape[axis]).reshape(along), shape)
 
 
-def _infer_dims(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    return (TensorType(INT64, (len(attributes["dims"]),)),)
-
-
-def _define_dims(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        dims = attributes["dims"]
-        value = writer.integer(dims[-1]) if dims else writer.integer(0)
-        for i, dim in reversed(list(enumerate(dims[:-1]))):
-            here = writer.compare("equal", index[0], writer.integer(i))
-            value = writer.where(here, writer.integer(dim), value)
-        return value
-
-    return injective(types, results[0], body)
-
-
-def _reference_dims(dims: tuple[int, ...]) -> Any:
-    return np.array(dims, np.int64)
+@elementwise
+def _define_dims(writer: ElementWriter) -> int:
+    dims = writer.attributes["dims"]
+    value = writer.integer(dims[-1]) if dims else writer.integer(0)
+    for i, dim in reversed(list(enumerate(dims[:-1]))):
+        here = writer.compare("equal", writer.at[0], writer.integer(i))
+        value = writer.where(here, writer.integer(dim), value)
+    return value
 
 
 LAYOUT = (
-    Operator("concat", _infer_concat, _reference_concat, lower=_lower_concat, moves=True),
+    Operator("concat", _infer_concat, lambda *arrays, axis: np.concatenate(arrays, axis),
+             lower=_lower_concat, moves=True),
     Operator("pad", _infer_pad, _reference_pad, _define_pad),
     Operator("tile", _infer_tile, lambda x, repeats: np.tile(x, repeats), _define_tile, moves=True),
     Operator("repeat", _infer_tile, _reference_repeat, _define_repeat, _lower_repeat, moves=True),
-    Operator("iota", _infer_iota, _reference_iota, _define_iota),
-    Operator("dims", _infer_dims, _reference_dims, _define_dims),
+    Operator("iota", lambda _, given, require: (TensorType(INT64, given["shape"]),),
+             _reference_iota,
+             elementwise(lambda writer: writer.at[writer.attributes["axis"]])),
+    Operator("dims", lambda _, given, require: (TensorType(INT64, (len(given["dims"]),)),),
+             lambda dims: np.array(dims, np.int64), _define_dims),
 )  # fmt: skip

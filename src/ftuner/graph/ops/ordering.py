@@ -11,19 +11,18 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product, symbol
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.core.index_expr import Nest, Stage, Store, Writer
+from ftuner.core.index_expr import Nest, Stage, Store
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
+    NestWriter,
     Numerics,
     Operator,
     Require,
     Types,
-    contiguous,
     expect_axis,
     expect_within,
-    load,
 )
 
 
@@ -47,21 +46,19 @@ def _reference_cumulative(kind: str, x: Any, axis: int, exclusive: bool, reverse
 
 def _define_cumulative(kind: str, types: Types, attributes: Attributes, results: Types) -> Nest:
     x, axis = types[0], attributes["axis"]
-    writer = Writer()
+    writer = NestWriter(types, attributes)
     kept = (*x.shape[:axis], *x.shape[axis + 1 :])
     axes = (*range(axis), x.rank - 1, *range(axis, x.rank - 1))
     index = [writer.index(a) for a in axes]
     if attributes["reverse"]:
         last = writer.subtract(writer.integer(x.shape[axis]), writer.integer(1))
         index[axis] = writer.subtract(last, index[axis])
-    value = load(writer, types, 0, index)
+    value = writer.load(0, index)
     total = writer.step("stage", x.dtype, payload=0)
     # In reverse, the nest walks from the last element to the first, and so does its store.
     store = Store(total, (), tuple(index)) if attributes["reverse"] else Store(total, axes)
-    return Nest(
-        kept, (x.shape[axis],), contiguous(types), tuple(writer.steps),
-        (Stage("scan", value, not attributes["exclusive"], kind),), (store,),
-    )  # fmt: skip
+    stage = Stage("scan", value, not attributes["exclusive"], kind)
+    return writer.nest(kept, (x.shape[axis],), [stage], store)
 
 
 def _infer_top_k(

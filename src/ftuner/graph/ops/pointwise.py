@@ -12,12 +12,21 @@ import numpy as np
 from ftuner.core.dim import Dim, Shape, broadcast, least_value, minimum, shares_symbols
 from ftuner.core.dtype import BFLOAT16, BOOL, STRING, UINT64, DType, converted_through
 from ftuner.core.functions import SCALAR_FUNCTIONS
-from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.core.index_expr import Index, Writer
 from ftuner.core.symbolic import Atom
 from ftuner.errors import GraphError, InputError, ShapeError
 from ftuner.graph.arrays import converted, held_in, of_bfloat16, words
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Numerics, Operator, Require, Types, injective, load
+from ftuner.graph.operator import (
+    Attributes,
+    Define,
+    ElementWriter,
+    Numerics,
+    Operator,
+    Require,
+    Types,
+    elementwise,
+)
 
 MAX_BROADCAST = 64
 """Different extents, unknown before run time, that are broadcast with each other along one axis."""
@@ -154,18 +163,18 @@ def broadcast_index(writer: Writer, shape: Shape, result: Shape, index: Index) -
     return found
 
 
-def _define(types: Types, attributes: Attributes, results: Types,
-            function: str) -> Nest:  # fmt: skip
-    result = results[0]
+def _applied(function: str) -> Define:
+    """The definition that applies a scalar function to elements."""
 
-    def body(writer: Writer, index: Index) -> int:
+    def write(writer: ElementWriter) -> int:
+        shape = writer.result.shape
         arguments = [
-            load(writer, types, i, broadcast_index(writer, t.shape, result.shape, index))
-            for i, t in enumerate(types)
+            writer.load(i, broadcast_index(writer, t.shape, shape, writer.at))
+            for i, t in enumerate(writer.types)
         ]
-        return writer.step(function, result.dtype, *arguments)
+        return writer.step(function, writer.result.dtype, *arguments)
 
-    return injective(types, result, body)
+    return elementwise(write)
 
 
 def pointwise(name: str) -> Operator:
@@ -181,11 +190,8 @@ def pointwise(name: str) -> Operator:
         shape = broadcast_shape([t.shape for t in types], require, name)
         return (TensorType(BOOL if function.result == "bool" else dtype, shape),)
 
-    def define(types: Types, attributes: Attributes, results: Types) -> Nest:
-        return _define(types, attributes, results, name)
-
     numerics = _NUMERICS.get(name, Numerics.PLAIN)
-    return Operator(name, infer, function.meaning, define, numerics=numerics)
+    return Operator(name, infer, function.meaning, _applied(name), numerics=numerics)
 
 
 def _infer_where(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
@@ -194,10 +200,6 @@ def _infer_where(types: Types, attributes: Attributes, require: Require) -> tupl
         raise GraphError(f"where of {condition.dtype}, {x.dtype}, {y.dtype}; expected bool and "
                          "two of one dtype")  # fmt: skip
     return (TensorType(x.dtype, broadcast_shape([t.shape for t in types], require, "where")),)
-
-
-def _define_where(types: Types, attributes: Attributes, results: Types) -> Nest:
-    return _define(types, attributes, results, "where")
 
 
 def _infer_cast(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
@@ -245,11 +247,9 @@ def _numbers(x: Any, to: DType) -> Any:
         raise InputError(f"a text is cast to {to}: {error}") from None
 
 
-def _define_cast(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        return writer.cast(load(writer, types, 0, index), attributes["to"])
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_cast(writer: ElementWriter) -> int:
+    return writer.cast(writer.load(0, writer.at), writer.result.dtype)
 
 
 def _infer_bit_cast(
@@ -274,16 +274,14 @@ def _reference_bit_cast(x: Any, of: DType, to: DType) -> Any:
     return bits.view(np.uint8) != 0 if to == BOOL else bits.view(to.name)
 
 
-def _define_bit_cast(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        return writer.step("bit_cast", attributes["to"], load(writer, types, 0, index))
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_bit_cast(writer: ElementWriter) -> int:
+    return writer.step("bit_cast", writer.result.dtype, writer.load(0, writer.at))
 
 
 POINTWISE = (
     *(pointwise(name) for name in SCALAR_FUNCTIONS),
-    Operator("where", _infer_where, np.where, _define_where),
+    Operator("where", _infer_where, np.where, _applied("where")),
     Operator("cast", _infer_cast, _reference_cast, _define_cast),
     Operator("bit_cast", _infer_bit_cast, _reference_bit_cast, _define_bit_cast, exact_from=0),
 )

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from ftuner.core import random_numbers as numbers
-from ftuner.core.dim import Shape
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT32, INT64, UINT64, DType
-from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.core.index_expr import Writer
 from ftuner.errors import GraphError
 from ftuner.graph.ir import RANDOM_KEY, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, Types, injective, load
+from ftuner.graph.operator import Attributes, ElementWriter, Operator, Require, Types, elementwise
 
 _STREAM = TensorType(UINT64, ())
 
@@ -52,14 +51,13 @@ def _infer_stream(types: Types, attributes: Attributes, require: Require) -> tup
     return (_STREAM,)
 
 
-def _define_stream(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        origin, run = (load(writer, types, 0, [writer.integer(i)]) for i in (0, 1))
-        if attributes["seed"] is not None:
-            origin = _word(writer, attributes["seed"])
-        return _philox(writer, _word(writer, attributes["number"]), _philox(writer, run, origin))
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_stream(writer: ElementWriter) -> int:
+    number, seed = writer.attributes["number"], writer.attributes["seed"]
+    origin, run = (writer.load(0, [writer.integer(i)]) for i in (0, 1))
+    if seed is not None:
+        origin = _word(writer, seed)
+    return _philox(writer, _word(writer, number), _philox(writer, run, origin))
 
 
 def _reference_stream(key: Any, number: int, seed: int | None) -> Any:
@@ -67,27 +65,23 @@ def _reference_stream(key: Any, number: int, seed: int | None) -> Any:
     return numbers.philox(np.uint64(number), numbers.philox(key[1], origin))
 
 
-def _position(writer: Writer, shape: Shape, index: Index) -> int:
+def _position(writer: ElementWriter) -> int:
     """The number of an element in row-major order."""
     found = writer.integer(0)
-    for i, extent in zip(index, shape, strict=True):
+    for i, extent in zip(writer.at, writer.result.shape, strict=True):
         if extent != 1:
             found = writer.add(writer.multiply(found, writer.integer(extent)), i)
     return found
 
 
-def _define_uniform(types: Types, attributes: Attributes, results: Types) -> Nest:
-    dtype, digits = attributes["dtype"], attributes["digits"]
-
-    def body(writer: Writer, index: Index) -> int:
-        at = writer.cast(_position(writer, results[0].shape, index), UINT64)
-        bits = _philox(writer, at, load(writer, types, 0, ()))
-        upper = writer.step("shift_right", UINT64, bits, _word(writer, 64 - digits))
-        # Processors convert signed integers, and those of 32 bits in one instruction.
-        whole = writer.cast(writer.cast(upper, INT32 if digits < 32 else INT64), dtype)
-        return writer.step("multiply", dtype, whole, writer.constant(2.0**-digits, dtype))
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_uniform(writer: ElementWriter) -> int:
+    dtype, digits = writer.attributes["dtype"], writer.attributes["digits"]
+    bits = _philox(writer, writer.cast(_position(writer), UINT64), writer.load(0, ()))
+    upper = writer.step("shift_right", UINT64, bits, _word(writer, 64 - digits))
+    # Processors convert signed integers, and those of 32 bits in one instruction.
+    whole = writer.cast(writer.cast(upper, INT32 if digits < 32 else INT64), dtype)
+    return writer.step("multiply", dtype, whole, writer.constant(2.0**-digits, dtype))
 
 
 def _reference_uniform(stream: Any, dtype: DType, shape: tuple[int, ...], digits: int) -> Any:
@@ -100,23 +94,18 @@ def _words(stream: Any, shape: tuple[int, ...]) -> Any:
     return numbers.philox(np.arange(count, dtype=np.uint64).reshape(shape), stream)
 
 
-def _define_normal(types: Types, attributes: Attributes, results: Types) -> Nest:
-    dtype = attributes["dtype"]
-
-    def body(writer: Writer, index: Index) -> int:
-        at = _position(writer, results[0].shape, index)
-        key = load(writer, types, 0, ())
-        if dtype == FLOAT32:
-            bits = _philox(writer, writer.cast(at, UINT64), key)
-            return writer.step("normal", dtype, bits, bits)
-        twice = writer.multiply(at, writer.integer(2))
-        words = [
-            _philox(writer, writer.cast(writer.add(twice, writer.integer(i)), UINT64), key)
-            for i in (0, 1)
-        ]
-        return writer.step("normal", dtype, *words)
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_normal(writer: ElementWriter) -> int:
+    dtype, at, key = writer.attributes["dtype"], _position(writer), writer.load(0, ())
+    if dtype == FLOAT32:
+        bits = _philox(writer, writer.cast(at, UINT64), key)
+        return writer.step("normal", dtype, bits, bits)
+    twice = writer.multiply(at, writer.integer(2))
+    words = [
+        _philox(writer, writer.cast(writer.add(twice, writer.integer(i)), UINT64), key)
+        for i in (0, 1)
+    ]
+    return writer.step("normal", dtype, *words)
 
 
 def _reference_normal(stream: Any, dtype: DType, shape: tuple[int, ...]) -> Any:
@@ -129,12 +118,10 @@ def _infer_key(types: Types, attributes: Attributes, require: Require) -> tuple[
     return (RANDOM_KEY,)
 
 
-def _define_key(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        own = _philox(writer, _word(writer, attributes["number"]), load(writer, types, 0, index))
-        return _philox(writer, writer.cast(load(writer, types, 1, ()), UINT64), own)
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_key(writer: ElementWriter) -> int:
+    own = _philox(writer, _word(writer, writer.attributes["number"]), writer.load(0, writer.at))
+    return _philox(writer, writer.cast(writer.load(1, ()), UINT64), own)
 
 
 def _reference_key(key: Any, iteration: Any, number: int) -> Any:

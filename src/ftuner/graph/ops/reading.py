@@ -8,11 +8,18 @@ import numpy as np
 
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Numerics, Operator, Require, Types, injective, load
-from ftuner.graph.ops.indexing import checked, expect_indices
+from ftuner.graph.operator import (
+    Attributes,
+    ElementWriter,
+    Numerics,
+    Operator,
+    Require,
+    Types,
+    elementwise,
+)
+from ftuner.graph.ops.indexing import expect_indices
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
 
 
@@ -32,36 +39,31 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     return (TensorType(x.dtype, shape),)
 
 
-def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
-    x, *positions = types
+@elementwise
+def _define(writer: ElementWriter) -> int:
+    (x, *positions), attributes = writer.types, writer.attributes
     shape: Shape = attributes["shape"]
-    starts, steps = attributes["starts"], attributes["steps"]
-
-    def body(writer: Writer, index: Index) -> int:
-        at, inside = [], None
-        for axis, extent in enumerate(x.shape):
-            place = writer.integer(starts[axis])
-            for step, i in zip(steps[axis * len(shape) :], index, strict=False):
-                place = writer.add(place, writer.multiply(i, writer.integer(step)))
-            if axis in attributes["chosen"]:
-                number = attributes["chosen"].index(axis)
-                own = broadcast_index(writer, positions[number].shape, shape, index)
-                chosen = writer.cast(load(writer, types, 1 + number, own), INT64)
-                place = writer.add(chosen, place)
-                if axis not in attributes["inside"]:
-                    place = checked(writer, place, writer.integer(extent), attributes)
-            elif axis in attributes["padded"]:
-                low = writer.compare("less_equal", writer.integer(0), place)
-                high = writer.compare("less", place, writer.integer(extent))
-                both = writer.step("logical_and", BOOL, low, high)
-                inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
-            at.append(place)
-        found = load(writer, types, 0, at)
-        if inside is None:
-            return found
-        return writer.where(inside, found, writer.constant(0, x.dtype), absent=True)
-
-    return injective(types, results[0], body)
+    at, inside = [], None
+    for axis, extent in enumerate(x.shape):
+        place = writer.integer(attributes["starts"][axis])
+        for step, i in zip(attributes["steps"][axis * len(shape) :], writer.at, strict=False):
+            place = writer.add(place, writer.multiply(i, writer.integer(step)))
+        if axis in attributes["chosen"]:
+            number = attributes["chosen"].index(axis)
+            own = broadcast_index(writer, positions[number].shape, shape, writer.at)
+            place = writer.add(writer.cast(writer.load(1 + number, own), INT64), place)
+            if axis not in attributes["inside"]:
+                place = writer.checked(place, writer.integer(extent))
+        elif axis in attributes["padded"]:
+            low = writer.compare("less_equal", writer.integer(0), place)
+            high = writer.compare("less", place, writer.integer(extent))
+            both = writer.step("logical_and", BOOL, low, high)
+            inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
+        at.append(place)
+    found = writer.load(0, at)
+    if inside is None:
+        return found
+    return writer.where(inside, found, writer.constant(0, x.dtype), absent=True)
 
 
 def _reference(

@@ -10,20 +10,19 @@ import numpy as np
 
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import FLOAT32, INT64, UINT8, UINT32
-from ftuner.core.index_expr import Index, Nest, Stage, Store, Writer
+from ftuner.core.index_expr import Index, Nest, Stage, Store
 from ftuner.core.references import product_of_floats
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
     Attributes,
+    NestWriter,
     Numerics,
     Operator,
     Require,
     Types,
-    contiguous,
     expect_axis,
     expect_elements,
-    load,
     reduction,
 )
 
@@ -63,7 +62,7 @@ def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest
     kept, reduced = _split(types[0].shape, axes)
     return reduction(
         types, kept, reduced, attributes["kind"],
-        lambda w, k, r: load(w, types, 0, _whole(types[0].rank, axes, k, r)),
+        lambda w, k, r: w.load(0, _whole(types[0].rank, axes, k, r)),
     )  # fmt: skip
 
 
@@ -94,8 +93,7 @@ def _define_arg(types: Types, attributes: Attributes, results: Types) -> Nest:
     kept, reduced = _split(types[0].shape, axes)
     return reduction(
         types, kept, reduced, attributes["kind"],
-        lambda w, k, r: load(w, types, 0, _whole(types[0].rank, axes, k, r)),
-        attributes["last"],
+        lambda w, k, r: w.load(0, _whole(types[0].rank, axes, k, r)), attributes["last"],
     )  # fmt: skip
 
 
@@ -120,28 +118,24 @@ class _Rows:
 
     def __init__(self, types: Types, axes: Sequence[int]) -> None:
         self.kept, self.reduced = _split(types[0].shape, axes)
-        self.writer = Writer()
+        self.writer = NestWriter(types, {})
         count = len(self.kept)
         self.axes = tuple(
             _whole(types[0].rank, axes, range(count), range(count, count + len(axes)))
         )
         self.index = [self.writer.index(axis) for axis in self.axes]
-        self._operands = contiguous(types)
 
     def nest(self, stages: Sequence[Stage], result: int, *of_rows: int) -> Nest:
         """`of_rows`: further results, an element for each row."""
         stores = [Store(row, tuple(range(len(self.kept)))) for row in of_rows]
-        return Nest(
-            self.kept, self.reduced, self._operands, tuple(self.writer.steps), tuple(stages),
-            (Store(result, self.axes), *stores),
-        )  # fmt: skip
+        return self.writer.nest(self.kept, self.reduced, stages, Store(result, self.axes), *stores)
 
 
 def _define_softmax(types: Types, attributes: Attributes, results: Types) -> Nest:
     x = types[0]
     rows = _Rows(types, (attributes["axis"],))
     writer = rows.writer
-    value = load(writer, types, 0, rows.index)
+    value = writer.load(0, rows.index)
     largest = writer.step("stage", x.dtype, payload=0)
     shifted = writer.step("subtract", x.dtype, value, largest)
     power = writer.step("exp", x.dtype, shifted)
@@ -178,7 +172,7 @@ def _define_norm(types: Types, attributes: Attributes, results: Types) -> Nest:
     axes = tuple(range(attributes["axis"], x.rank))
     rows = _Rows(types, axes)
     writer = rows.writer
-    value = load(writer, types, 0, rows.index)
+    value = writer.load(0, rows.index)
     count = writer.cast(writer.integer(product(rows.reduced)), x.dtype)
     stages = []
     if not attributes["rms"]:
@@ -197,7 +191,7 @@ def _define_norm(types: Types, attributes: Attributes, results: Types) -> Nest:
     for i, op in zip(range(1, len(types)), ("multiply", "add"), strict=False):
         at = [w if n != 1 else writer.integer(0)
               for n, w in zip(types[i].shape, inner, strict=True)]  # fmt: skip
-        value = writer.step(op, x.dtype, value, load(writer, types, i, at))
+        value = writer.step(op, x.dtype, value, writer.load(i, at))
     return rows.nest(stages, value)
 
 
@@ -220,7 +214,7 @@ def _infer_range(types: Types, attributes: Attributes, require: Require) -> tupl
 def _define_range(types: Types, attributes: Attributes, results: Types) -> Nest:
     (x,) = types
     rows = _Rows(types, (x.rank - 1,))
-    value = load(rows.writer, types, 0, rows.index)
+    value = rows.writer.load(0, rows.index)
     kinds = ("minimum", "maximum")
     stores = [
         Store(rows.writer.step("stage", x.dtype, payload=i), tuple(range(x.rank - 1)))
@@ -244,7 +238,7 @@ def _define_levels(types: Types, attributes: Attributes, results: Types) -> Nest
     def number(value: float) -> int:
         return writer.constant(value, FLOAT32)
 
-    value = load(writer, types, 0, rows.index)
+    value = writer.load(0, rows.index)
     magnitude = writer.step("absolute", FLOAT32, value)
     most = writer.step("stage", FLOAT32, payload=0)
     none = writer.compare("equal", most, number(0))

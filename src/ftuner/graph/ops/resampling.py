@@ -16,18 +16,19 @@ import numpy as np
 
 from ftuner.core.dim import Shape, maximum
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.core.index_expr import Index, Nest, Writer
+from ftuner.core.index_expr import Index, Nest
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
+    ElementWriter,
+    NestWriter,
     Operator,
     Require,
     Types,
+    elementwise,
     expect_axis,
     expect_elements,
-    injective,
-    load,
     reduction,
 )
 from ftuner.graph.placement import Placement
@@ -76,34 +77,35 @@ def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
     weighted = len(types) > 1 + count
     taps: Shape = tuple(t.shape[0] for t in types[1 : 1 + count])
 
-    def term(writer: Writer, index: Index, chosen: Index) -> int:
+    def term(writer: NestWriter, index: Index, chosen: Index) -> int:
         at = list(index)
         factor: int | None = None
         for number, (axis, tap) in enumerate(zip(axes, chosen, strict=True)):
             place = [tap, index[axis]]
-            position = load(writer, types, 1 + number, place)
+            position = writer.load(1 + number, place)
             last = writer.subtract(writer.integer(x.shape[axis]), writer.integer(1))
             position = writer.step("minimum", INT64, position, last)
             at[axis] = writer.step("maximum", INT64, position, writer.integer(0))
             if weighted:
-                weight = load(writer, types, 1 + count + number, place)
+                weight = writer.load(1 + count + number, place)
                 factor = weight if factor is None else writer.step(
                     "multiply", x.dtype, factor, weight)  # fmt: skip
-        element = load(writer, types, 0, at)
+        element = writer.load(0, at)
         return element if factor is None else writer.step("multiply", x.dtype, element, factor)
 
     known = written_out(taps)
     if not known:
         return reduction(types, results[0].shape, taps, "sum", term)
 
-    def body(writer: Writer, index: Index) -> int:
+    @elementwise
+    def written(writer: ElementWriter) -> int:
         values = [
-            term(writer, index, [writer.integer(n) for n in numbers])
+            term(writer, writer.at, [writer.integer(n) for n in numbers])
             for numbers in itertools.product(*map(range, known))
         ]
         return functools.reduce(lambda a, b: writer.step("add", x.dtype, a, b), values)
 
-    return injective(types, results[0], body)
+    return written(types, attributes, results)
 
 
 def _reference(x: Any, *tables: Any, axes: tuple[int, ...]) -> Any:

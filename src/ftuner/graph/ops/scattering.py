@@ -9,23 +9,22 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dtype import INT64
-from ftuner.core.index_expr import Nest, Store, Writer
+from ftuner.core.index_expr import Nest, Store
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
     Define,
+    NestWriter,
     Operator,
     Require,
     Types,
-    contiguous,
     definition,
     expect_axis,
     expect_elements,
-    load,
 )
-from ftuner.graph.ops.indexing import checked, expect_covered, expect_indices
+from ftuner.graph.ops.indexing import expect_covered, expect_indices
 from ftuner.graph.placement import Placement
 
 _COMBINE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
@@ -73,38 +72,35 @@ def _reference_scatter_elements(
     return _scatter(x, tuple(grid), updates, kind)
 
 
-def _scattering(types: Types, kind: str, index: Sequence[int], writer: Writer) -> Nest:
+def _scattering(writer: NestWriter, kind: str, index: Sequence[int]) -> Nest:
     """Store each update at `index`, one after the other, in a buffer that holds a copy of x."""
-    updates = types[2]
-    own = [writer.index(axis) for axis in range(updates.rank)]
-    value = load(writer, types, 2, own)
+    updates = writer.types[2]
+    value = writer.load(2, [writer.index(axis) for axis in range(updates.rank)])
     combine = {"none": "", "add": "sum", "multiply": "product"}.get(kind, kind)
-    store = Store(value, (), tuple(index), combine)
-    return Nest((), updates.shape, contiguous(types), tuple(writer.steps), (), (store,))
+    return writer.nest((), updates.shape, (), Store(value, (), tuple(index), combine))
 
 
 def _define_scatter_elements(types: Types, attributes: Attributes, results: Types) -> Nest:
     x, indices, _ = types
     axis = attributes["axis"]
-    writer = Writer()
+    writer = NestWriter(types, attributes)
     index = [writer.index(i) for i in range(indices.rank)]
-    chosen = load(writer, types, 1, index)
-    index[axis] = checked(writer, chosen, writer.integer(x.shape[axis]), attributes)
-    return _scattering(types, attributes["kind"], index, writer)
+    index[axis] = writer.checked(writer.load(1, index), writer.integer(x.shape[axis]))
+    return _scattering(writer, attributes["kind"], index)
 
 
 def _define_scatter_nd(types: Types, attributes: Attributes, results: Types) -> Nest:
     x, indices, updates = types
     depth = indices.shape[-1]
     assert isinstance(depth, int)
-    writer = Writer()
+    writer = NestWriter(types, attributes)
     own = [writer.index(i) for i in range(updates.rank)]
     outer = indices.rank - 1
     index = []
     for i in range(depth):
-        chosen = load(writer, types, 1, [*own[:outer], writer.integer(i)])
-        index.append(checked(writer, chosen, writer.integer(x.shape[i]), attributes))
-    return _scattering(types, attributes["kind"], [*index, *own[outer:]], writer)
+        chosen = writer.load(1, [*own[:outer], writer.integer(i)])
+        index.append(writer.checked(chosen, writer.integer(x.shape[i])))
+    return _scattering(writer, attributes["kind"], [*index, *own[outer:]])
 
 
 def _lower(define: Define, node: Node, placement: Placement) -> tuple[View]:
@@ -158,9 +154,9 @@ def _infer_write_rows(types: Types, attributes: Attributes, require: Require) ->
 def _define_write_rows(types: Types, attributes: Attributes, results: Types) -> Nest:
     x, _, updates = types
     axis = attributes["axis"]
-    writer = Writer()
+    writer = NestWriter(types, attributes)
     index = [writer.index(i) for i in range(updates.rank)]
-    start = writer.cast(load(writer, types, 1, index[:1]), INT64)
+    start = writer.cast(writer.load(1, index[:1]), INT64)
     extent = writer.integer(x.shape[axis])
     place = writer.add(start, index[axis])
     if attributes["circular"]:
@@ -168,8 +164,8 @@ def _define_write_rows(types: Types, attributes: Attributes, results: Types) -> 
     # A position below zero is out of range: it does not count from the end.
     below = writer.compare("less", start, writer.integer(0))
     place = writer.where(below, extent, place)
-    index[axis] = checked(writer, place, extent, attributes)
-    return _scattering(types, "none", index, writer)
+    index[axis] = writer.checked(place, extent)
+    return _scattering(writer, "none", index)
 
 
 def _reference_write_rows(

@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dtype import BOOL, DTYPES, INT32, INT64
-from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, Types, elements_of, injective, load
-from ftuner.graph.ops.indexing import checked
+from ftuner.graph.operator import (
+    Attributes,
+    ElementWriter,
+    Operator,
+    Require,
+    Types,
+    elements_of,
+    elementwise,
+)
 
 COLUMN, MISSING, NEXT, LEAF = range(4)
 """The columns of a table of nodes."""
@@ -29,29 +35,25 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     return (TensorType(INT32, (x.shape[0], attributes["trees"])),)
 
 
-def _define(types: Types, attributes: Attributes, results: Types) -> Nest:
-    x, splits, _ = types
+@elementwise
+def _define(writer: ElementWriter) -> int:
+    x, splits, _ = writer.types
+    row, at = writer.at
+    columns, count = (writer.integer(extent) for extent in (x.shape[1], splits.shape[0]))
 
-    def body(writer: Writer, index: Index) -> int:
-        row, at = index
-        columns, count = (writer.integer(extent) for extent in (x.shape[1], splits.shape[0]))
+    def field(number: int) -> int:
+        return writer.cast(writer.load(2, [at, writer.integer(number)]), INT64)
 
-        def field(number: int) -> int:
-            return writer.cast(load(writer, types, 2, [at, writer.integer(number)]), INT64)
-
-        for _ in range(attributes["depth"]):
-            column = checked(writer, field(COLUMN), columns, attributes)
-            number = load(writer, types, 0, [row, column])
-            on = writer.compare("less_equal", number, load(writer, types, 1, [at]))
-            if attributes["missing"]:
-                asked = writer.compare("less", writer.integer(0), field(MISSING))
-                none = writer.step("isnan", BOOL, number)
-                on = writer.compare("logical_or", on, writer.compare("logical_and", none, asked))
-            no = writer.where(on, writer.integer(0), writer.integer(1))
-            at = checked(writer, writer.add(field(NEXT), no), count, attributes)
-        return writer.cast(field(LEAF), INT32)
-
-    return injective(types, results[0], body)
+    for _ in range(writer.attributes["depth"]):
+        number = writer.load(0, [row, writer.checked(field(COLUMN), columns)])
+        on = writer.compare("less_equal", number, writer.load(1, [at]))
+        if writer.attributes["missing"]:
+            asked = writer.compare("less", writer.integer(0), field(MISSING))
+            none = writer.step("isnan", BOOL, number)
+            on = writer.compare("logical_or", on, writer.compare("logical_and", none, asked))
+        no = writer.where(on, writer.integer(0), writer.integer(1))
+        at = writer.checked(writer.add(field(NEXT), no), count)
+    return writer.cast(field(LEAF), INT32)
 
 
 def _reference(x: Any, splits: Any, nodes: Any, trees: int, depth: int, missing: bool) -> Any:

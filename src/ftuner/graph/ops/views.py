@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product
-from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import ShapeError
 from ftuner.graph.buffers import View, permuted, reshaped, spread
 from ftuner.graph.ir import Node, TensorType
-from ftuner.graph.operator import Attributes, Operator, Require, Types, injective, load
+from ftuner.graph.operator import Attributes, ElementWriter, Operator, Require, Types, elementwise
 from ftuner.graph.ops.pointwise import broadcast_index, broadcast_shape
 from ftuner.graph.placement import Form, Placement
 
@@ -34,13 +33,10 @@ def _infer_transpose(types: Types, attributes: Attributes, require: Require) -> 
     return (TensorType(types[0].dtype, tuple(types[0].shape[p] for p in perm)),)
 
 
-def _define_transpose(types: Types, attributes: Attributes, results: Types) -> Nest:
-    perm = attributes["perm"]
-
-    def body(writer: Writer, index: Index) -> int:
-        return load(writer, types, 0, [index[perm.index(axis)] for axis in range(len(perm))])
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_transpose(writer: ElementWriter) -> int:
+    perm = writer.attributes["perm"]
+    return writer.load(0, [writer.at[perm.index(axis)] for axis in range(len(perm))])
 
 
 def _infer_broadcast(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -48,16 +44,10 @@ def _infer_broadcast(types: Types, attributes: Attributes, require: Require) -> 
     return (TensorType(types[0].dtype, shape),)
 
 
-def _define_broadcast(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        at = broadcast_index(writer, types[0].shape, results[0].shape, index)
-        return load(writer, types, 0, at)
-
-    return injective(types, results[0], body)
-
-
-def _reference_broadcast(x: Any, shape: tuple[int, ...]) -> Any:
-    return np.broadcast_to(x, np.broadcast_shapes(np.shape(x), shape))
+@elementwise
+def _define_broadcast(writer: ElementWriter) -> int:
+    (x,) = writer.types
+    return writer.load(0, broadcast_index(writer, x.shape, writer.result.shape, writer.at))
 
 
 def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -77,15 +67,13 @@ def _infer_slice(types: Types, attributes: Attributes, require: Require) -> tupl
     return (TensorType(x.dtype, shape),)
 
 
-def _define_slice(types: Types, attributes: Attributes, results: Types) -> Nest:
-    def body(writer: Writer, index: Index) -> int:
-        at = [
-            writer.add(writer.integer(start), writer.multiply(i, writer.integer(step)))
-            for i, start, step in zip(index, attributes["starts"], attributes["steps"], strict=True)
-        ]
-        return load(writer, types, 0, at)
-
-    return injective(types, results[0], body)
+@elementwise
+def _define_slice(writer: ElementWriter) -> int:
+    starts, steps = (writer.attributes[name] for name in ("starts", "steps"))
+    return writer.load(0, [
+        writer.add(writer.integer(start), writer.multiply(i, writer.integer(step)))
+        for i, start, step in zip(writer.at, starts, steps, strict=True)
+    ])  # fmt: skip
 
 
 def _reference_slice(
@@ -185,7 +173,8 @@ VIEWS = (
              lower=_lower_reshape, moves=True),
     Operator("transpose", _infer_transpose, lambda x, perm: np.transpose(x, perm),
              _define_transpose, _lower_transpose, moves=True),
-    Operator("broadcast", _infer_broadcast, _reference_broadcast, _define_broadcast,
-             _lower_broadcast, moves=True),
+    Operator("broadcast", _infer_broadcast,
+             lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(np.shape(x), shape)),
+             _define_broadcast, _lower_broadcast, moves=True),
     Operator("slice", _infer_slice, _reference_slice, _define_slice, _lower_slice, moves=True),
 )  # fmt: skip

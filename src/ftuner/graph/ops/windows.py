@@ -15,20 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, least_value, product, row_major_strides
-from ftuner.core.dtype import BOOL, FLOAT32, INT8X4, INT64, UINT8
+from ftuner.core.dim import Shape, least_value, product, row_major_strides
+from ftuner.core.dtype import FLOAT32, INT8X4, INT64, UINT8
 from ftuner.core.functions import neutral
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import (
     Attributes,
+    NestWriter,
     Numerics,
     Operator,
     Require,
     Types,
     elements_of,
-    load,
     reduction,
     same_dtype,
 )
@@ -80,11 +80,7 @@ class _Positions:
                 at.append(position)
                 continue
             position = writer.subtract(position, writer.integer(attributes["begin"][axis]))
-            n = writer.integer(self._x.shape[1 + axis])
-            low = writer.compare("less_equal", writer.integer(0), position)
-            high = writer.compare("less", position, n)
-            both = writer.step("logical_and", BOOL, low, high)
-            inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
+            inside = writer.within(position, writer.integer(self._x.shape[1 + axis]), inside)
             at.append(position)
         return at, inside
 
@@ -112,30 +108,26 @@ def _define_convolution(types: Types, attributes: Attributes, results: Types) ->
     rank, groups = w.rank - 2, attributes["groups"]
     positions = _Positions(x, w.shape[:rank], attributes)
 
-    def body(writer: Writer, kept: Index, reduced: Index) -> int:
+    def body(writer: NestWriter, kept: Index, reduced: Index) -> int:
         batch, *outputs, channel = kept
         *taps, depth = reduced
         at, inside = positions.written(writer, outputs, taps)
         if groups > 1:
-            each = _quotient(w.shape[-1], groups)
+            each = w.shape[-1] // groups
             group = channel if each == 1 else writer.step(
                 "divide", INT64, channel, writer.integer(each))  # fmt: skip
             first = writer.multiply(group, writer.integer(w.shape[-2]))
             read = writer.add(first, depth)
         else:
             read = depth
-        element = load(writer, types, 0, [batch, *at, read])
+        element = writer.load(0, [batch, *at, read])
         if inside is not None:
             zero = writer.constant(0.0, x.dtype)
             element = writer.where(inside, element, zero, absent=True)
-        weight = load(writer, types, 1, [*taps, depth, channel])
+        weight = writer.load(1, [*taps, depth, channel])
         return writer.step("multiply", x.dtype, element, weight)
 
     return reduction(types, results[0].shape, w.shape[:-1], "sum", body)
-
-
-def _quotient(channels: Dim, groups: int) -> Dim:
-    return channels // groups
 
 
 def _windows(
@@ -212,11 +204,11 @@ def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest
 
     missing = "maximum" if kind == ARGMAX else kind
 
-    def body(writer: Writer, kept: Index, reduced: Index) -> int:
+    def body(writer: NestWriter, kept: Index, reduced: Index) -> int:
         batch, *outputs, channel = kept
         taps = _digits(writer, reduced[0], kernel) if kind == ARGMAX else reduced
         at, inside = positions.written(writer, outputs, taps)
-        element = load(writer, types, 0, [batch, *at, channel])
+        element = writer.load(0, [batch, *at, channel])
         if inside is None:
             return element
         nothing = writer.constant(neutral(missing, x.dtype), x.dtype)
@@ -254,11 +246,6 @@ def _reference_reduce(
         return np.argmax(windows.reshape(*outputs, math.prod(kernel), x.shape[-1]), 1 + rank)
     axes = tuple(range(1 + rank, 1 + 2 * rank))
     return _REDUCED[kind](windows, axis=axes).astype(x.dtype)
-
-
-def _work_of_reduce(types: Types, attributes: Attributes, results: Types) -> int:
-    """The reference copies all windows."""
-    return elements_of((*results[0].shape, *attributes["kernel"]))
 
 
 def _numerics_of_reduce(attributes: Attributes) -> Numerics:
@@ -309,7 +296,8 @@ WINDOWS = (
         _infer_reduce,
         _reference_reduce,
         _define_reduce,
-        work=_work_of_reduce,
+        # The reference copies all windows.
+        work=lambda _, attributes, results: elements_of((*results[0].shape, *attributes["kernel"])),
         numerics=_numerics_of_reduce,
     ),
 )

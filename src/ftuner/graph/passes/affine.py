@@ -34,9 +34,6 @@ class _Affine(NamedTuple):
         with np.errstate(over="ignore", invalid="ignore"):
             return _Affine(self.scale * other.scale, self.shift * other.scale + other.shift)
 
-    def by_channel(self) -> bool:
-        return _by_channel(np.broadcast_shapes(self.scale.shape, self.shift.shape))
-
     def fits(self, dtype: DType) -> bool:
         """Whether all numbers stay finite in a dtype, and none becomes zero."""
         for array in self:
@@ -99,7 +96,7 @@ def _chain(around: Surroundings, first: Node) -> _Chain | None:
         value = nodes[-1].output if nodes else x
         step = _step(node, value)
         after = affine.then(step) if step is not None else None
-        if after is None or not after.by_channel():
+        if after is None or not _by_channel(np.broadcast_shapes(*(x.shape for x in after))):
             break
         nodes.append(node)
         affine = after
@@ -154,7 +151,7 @@ def _written(around: Surroundings, chain: _Chain) -> Value | None:
 def _product(around: Surroundings, chain: _Chain) -> Value | None:
     """The matrix product or convolution that gives x, with the scale folded into its weight; None
     if x or the weight has other readers."""
-    product = around.producer(chain.x, "matmul") or around.producer(chain.x, "convolution")
+    product = around.producer(chain.x, "matmul", "convolution")
     if product is None or around.only_consumer(chain.x) is not chain.nodes[0]:
         return None
     a, weight = product.inputs

@@ -231,9 +231,7 @@ def shared(around: Surroundings, value: Value) -> Shared | None:
         value = turned.inputs[0]
     merged = around.producer(value, "reshape")
     repeated = None if merged is None else merged.inputs[0]
-    wide = repeated and (
-        around.producer(repeated, "broadcast") or around.producer(repeated, "tile")
-    )
+    wide = repeated and around.producer(repeated, "broadcast", "tile")
     if not wide or wide.output.rank != 5 or value.rank != 4:
         return None
     source = wide.inputs[0]

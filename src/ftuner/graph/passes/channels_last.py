@@ -339,8 +339,8 @@ def pad_channels(held: Mapping[Value, DType]) -> Rule:
         if pad is None or w.constant is None or around.only_consumer(x) is not node:
             return None
         channels, row = w.shape[-2], w.shape[-3]
-        zeros = pad.attributes["mode"] == "constant" and _is_zero(pad.inputs[1])
-        if not zeros or node.attributes["groups"] > 1:
+        fill = pad.inputs[1].constant if pad.attributes["mode"] == "constant" else None
+        if fill is None or fill.any() or node.attributes["groups"] > 1:
             return None
         assert isinstance(channels, int)
         assert isinstance(row, int)
@@ -356,7 +356,3 @@ def pad_channels(held: Mapping[Value, DType]) -> Rule:
         return apply("convolution", wide, weight, **node.attributes)
 
     return padded
-
-
-def _is_zero(value: Value) -> bool:
-    return value.constant is not None and not value.constant.any()

@@ -133,7 +133,7 @@ def _chosen(around: Surroundings, value: Value) -> _Chosen | None:
             return None
         return _Chosen(found.table, found.index, found.shape, found.node, not found.swapped)
     whole = _plain(around, value)
-    node = around.producer(whole, "gather") or around.producer(whole, "gather_nd")
+    node = around.producer(whole, "gather", "gather_nd")
     if node is None:
         return None
     table, index = node.inputs

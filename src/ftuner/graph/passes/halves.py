@@ -11,7 +11,6 @@ memory. Concatenations copy what is half precision before and after them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
 from ftuner.graph.algebra import apply, constant
@@ -46,7 +45,10 @@ def halves_in_float32(graph: Graph) -> Graph:
             inputs = tuple(map(rounded if as_given else widened, node.inputs))
             attributes = node.attributes
             if not as_given:
-                attributes = {n: _wide_attribute(x) for n, x in attributes.items()}
+                attributes = {
+                    n: FLOAT32 if isinstance(x, DType) and x.name in HALF_DTYPES else x
+                    for n, x in attributes.items()
+                }
             if node.op == "cast" and inputs[0].dtype == attributes["to"]:
                 # It rounds to half precision, or widens what is wide.
                 if attributes.get("explicit"):
@@ -57,11 +59,6 @@ def halves_in_float32(graph: Graph) -> Graph:
                 new.same.update(zip(node.outputs, results, strict=True))
         new.outputs = tuple((name, rounded(value)) for name, value in graph.outputs)
     return new.rewritten()
-
-
-def _wide_attribute(attribute: Any) -> Any:
-    is_half = isinstance(attribute, DType) and attribute.name in HALF_DTYPES
-    return FLOAT32 if is_half else attribute
 
 
 def _is_half(value: Value) -> bool:

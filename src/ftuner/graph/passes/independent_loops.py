@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from ftuner.core.dim import Dim, Shape, symbol, symbols_of
 from ftuner.core.dtype import INT64
-from ftuner.core.index_expr import Body, Index, Nest, Stage, Store, Writer
+from ftuner.core.index_expr import Body, Index, Nest, Stage, Store
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
 from ftuner.graph.algebra import apply
 from ftuner.graph.fused_nest import MAX_INLINED_STEPS
 from ftuner.graph.ir import Graph, Node, Value, producers, writing_to
-from ftuner.graph.operator import contiguous, definition
+from ftuner.graph.operator import NestWriter, definition
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings, scalar
@@ -103,7 +103,7 @@ class _Iterations:
             for place, name in enumerate(inner.binds)
         }
         """The vector, and the place in it, of each extent that data decides."""
-        self._writer = Writer()
+        self._writer = NestWriter((), {})
         self._found: dict[tuple[Value, tuple[int, ...]], int] = {}
         self._dims: dict[Dim, int] = {}
         self._reduced: tuple[Dim, ...] = ()
@@ -120,9 +120,8 @@ class _Iterations:
         if len(writer.steps) > MAX_INLINED_STEPS or not (checked or self._is_checked_before):
             raise _NoNestError
         store = Store(element, tuple(range(result.rank)))
-        operands = contiguous([v.type for v in self.operands])
-        steps = tuple(writer.steps)
-        return Nest(result.shape, self._reduced, operands, steps, self._stages, (store,))
+        writer.types = [v.type for v in self.operands]
+        return writer.nest(result.shape, self._reduced, self._stages, store)
 
     def _element(self, value: Value, index: Index) -> int:
         key = (value, tuple(index))

@@ -17,7 +17,7 @@ from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Graph, Node, Value, writing_to
 from ftuner.graph.ops.pointwise import broadcast_shape
 from ftuner.graph.rewrite.rule import Rewriting
-from ftuner.graph.rewrite.surroundings import Surroundings
+from ftuner.graph.rewrite.surroundings import Surroundings, agreed
 
 MAX_DEPTH = 24
 """Most nodes between a merge and a split. In DeBERTa there are seven."""
@@ -125,10 +125,6 @@ def _gather_elements(split: _Split, node: Node, operands: list[Value]) -> Value 
 # Where a split ends: the value of a shape that the node gives on split axes.
 
 
-def _merged(split: _Split, node: Node, shape: Shape) -> Value:
-    return node.inputs[0].reshape(shape)
-
-
 def _tiled(split: _Split, node: Node, shape: Shape) -> Value | None:
     """What is repeated along the first of the axes that one is split into."""
     (x,) = node.inputs
@@ -149,7 +145,7 @@ _RULES: Mapping[str, Callable[[_Split, Node, list[Value]], Value | None]] = {
     "gather_elements": _gather_elements,
 }
 _ENDS: Mapping[str, Callable[[_Split, Node, Shape], Value | None]] = {
-    "reshape": _merged,
+    "reshape": lambda split, node, shape: node.inputs[0].reshape(shape),
     "tile": _tiled,
     "broadcast": _broadcast,
 }
@@ -193,8 +189,4 @@ def view_shape(shape: Shape, batch: Shape, finer: Shape) -> Shape | None:
 
 def together(x: Shape, y: Shape) -> Shape:
     """The shape that two tensors of a valid graph are broadcast to."""
-    return broadcast_shape([x, y], _agreed, "operands of scores")
-
-
-def _agreed(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:
-    """The graph that a pass changes has the constraints of these tensors."""
+    return broadcast_shape([x, y], agreed, "operands of scores")

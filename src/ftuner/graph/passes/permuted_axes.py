@@ -32,10 +32,6 @@ def _along_axis(node: Node, permutation: Permutation) -> Moved:
     return Moved({**node.attributes, "axis": axis}, permutation)
 
 
-def _gather(node: Node, permutation: Permutation) -> Moved | None:
-    return _along_axis(node, permutation) if node.inputs[1].rank == 1 else None
-
-
 def _resample(node: Node, permutation: Permutation) -> Moved:
     axes = tuple(permutation[axis] for axis in node.attributes["axes"])
     return Moved({"axes": axes}, permutation)
@@ -139,7 +135,7 @@ RULES: Mapping[str, Callable[[Node, Permutation], Moved | None]] = {
     "broadcast": _for_each_axis("shape"),
     "cumulative_product": _along_axis,
     "cumulative_sum": _along_axis,
-    "gather": _gather,
+    "gather": lambda node, p: _along_axis(node, p) if node.inputs[1].rank == 1 else None,
     "pad": _for_each_axis("before", "after"),
     "reduce": _reduce,
     "repeat": _for_each_axis("repeats"),

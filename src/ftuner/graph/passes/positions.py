@@ -6,7 +6,7 @@ comparison of two such tensors is a triangle if it is `j <= i + offset` in the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,7 +62,8 @@ class Masks:
             if len(node.outputs) > 1:
                 continue
             value = node.output
-            number = self._uniform_result(node)
+            copied = node.op in ("broadcast", "reshape")
+            number = self.uniform(node.inputs[0]) if copied else None
             if number is not None:
                 self._uniform[value] = number
             if value.dtype.kind == "int":
@@ -104,11 +105,6 @@ class Masks:
             if offset is not None:
                 return Seen(offset)
         return self._seen.get((mask, shown), Seen(None, (mask,)) if shown else None)
-
-    def _uniform_result(self, node: Node) -> float | None:
-        if node.op not in ("broadcast", "reshape"):
-            return None
-        return self.uniform(node.inputs[0])
 
     def _choice_of(self, node: Node) -> Choice | None:
         if node.op == "where":
@@ -271,11 +267,6 @@ def _sum(x: Linear, y: Linear, sign: int) -> Linear:
     return Linear(x.offset + sign * y.offset, factors)
 
 
-def _cast(node: Node, x: Linear) -> Linear | None:
-    # Positions fit 32 bits.
-    return x if node.output.dtype.bits >= 32 else None
-
-
 def _reshaped(node: Node, x: Linear) -> Linear | None:
     shape = node.inputs[0].shape
     if [n for n in shape if n != 1] != [n for n in node.output.shape if n != 1]:
@@ -289,10 +280,6 @@ def _broadcast(node: Node, x: Linear) -> Linear | None:
     return x.of_rank(node.output.rank) if fits else None
 
 
-def _transposed(node: Node, x: Linear) -> Linear:
-    return Linear(x.offset, tuple(x.factors[p] for p in node.attributes["perm"]))
-
-
 def _sliced(node: Node, x: Linear) -> Linear:
     offset = x.offset
     for factor, start in zip(x.factors, node.attributes["starts"], strict=True):
@@ -301,11 +288,14 @@ def _sliced(node: Node, x: Linear) -> Linear:
     return Linear(offset, tuple(factor * step for factor, step in steps))
 
 
-_VIEWS = {
-    "cast": _cast,
+_VIEWS: Mapping[str, Callable[[Node, Linear], Linear | None]] = {
+    # Positions fit 32 bits.
+    "cast": lambda node, x: x if node.output.dtype.bits >= 32 else None,
     "reshape": _reshaped,
     "broadcast": _broadcast,
-    "transpose": _transposed,
+    "transpose": lambda node, x: Linear(
+        x.offset, tuple(x.factors[p] for p in node.attributes["perm"])
+    ),
     "slice": _sliced,
 }
 

@@ -298,7 +298,7 @@ class ScoresReader:
             return None if offset is None else (Seen(offset), beyond, None)
         place, axes = addend, addend.shape[-2:]
         for _ in range(MAX_VIEWS):
-            view = self._view(place)
+            view = self._around.producer(place, "reshape", "broadcast")
             if view is None or view.inputs[0].shape[-2:] != axes:
                 break
             place = view.inputs[0]
@@ -323,10 +323,6 @@ class ScoresReader:
             if number is not None and seen is not None and seen.offset is not None:
                 return seen, number, bias
         return None
-
-    def _view(self, value: Value) -> Node | None:
-        around = self._around
-        return around.producer(value, "reshape") or around.producer(value, "broadcast")
 
     def _limited(
         self, inner: Scores, value: Value, mask: Value, seen: Seen, number: float, added: bool,

@@ -296,12 +296,11 @@ class Search(NamedTuple):
                 given = node.attributes[name]
                 every = [b for more in every for b in self._attribute(attribute, given, more)]
             # Small parts first: they tell soon that a node does not match, and bind numbers.
-            pairs = sorted(zip(wanted.inputs, operands, strict=True), key=self._size)
+            pairs = sorted(
+                zip(wanted.inputs, operands, strict=True), key=lambda p: self.pattern.sizes[p[0]]
+            )
             for more in every:
                 yield from self._all(pairs, more)
-
-    def _size(self, pair: tuple[Value, Value]) -> int:
-        return self.pattern.sizes[pair[0]]
 
     def _all(self, pairs: Sequence[tuple[Value, Value]], bound: Bound) -> Iterator[Bound]:
         if not pairs:

@@ -26,10 +26,10 @@ class Surroundings:
         self._known: dict[object, object] = {}
         self._equal = {(c.x, c.y) for c in graph.constraints if not c.or_one}
 
-    def producer(self, value: Value, op: str) -> Node | None:
-        """The node that gives a value, if it is of operator `op`."""
+    def producer(self, value: Value, *ops: str) -> Node | None:
+        """The node that gives a value, if it is of one of some operators."""
         node = self._producers.get(value)
-        return node if node is not None and node.op == op else None
+        return node if node is not None and node.op in ops else None
 
     def producer_of(self, value: Value) -> Node | None:
         return self._producers.get(value)
