@@ -97,9 +97,10 @@ def load(
         warm: shapes that the model is prepared for before it is returned; see `Model.prepare`.
         precision: in which products of float32 by weights are computed, on CPUs that have the
             instruction named here; sums, and all else, stay float32. `bfloat16` rounds both
-            operands to 8 bits of significand (AVX512-BF16). `int8-dynamic` rounds the weight to
-            8-bit levels with a scale for each column, and rows to levels with a scale for each, so
-            that a row does not depend on the others of its batch (AVX-VNNI, AVX512-VNNI).
+            operands to 8 bits of significand, and those of attention (AVX512-BF16). `int8-dynamic`
+            rounds the weight to 8-bit levels with a scale for each column, and rows to levels with
+            a scale for each, so that a row does not depend on the others of its batch (AVX-VNNI,
+            AVX512-VNNI).
             `int4-weights` rounds weights of at least 16384 elements to 4 bits with a scale for each
             32 steps of k, on any CPU; rows stay float32. Nothing is rounded unless it is asked for.
             Products that a file has quantised are computed in integers in any case.

@@ -94,9 +94,9 @@ def _of_operators() -> Iterator[Cell]:
     computed = set(OPERATORS) - {operator.name for operator in CONTROL} - of_objects
     # Programs of users, of which `tests/tasks` covers graphs.
     computed -= {"scheduled"}
-    # Some CPUs have no instruction for them: `test_word_products` covers those that do. Blocks are
-    # no dtype of tensors: `test_narrow_weights`.
-    computed -= {"word_matmul", "word_convolution", "block_matmul"}
+    # Some CPUs have no instruction for them: `test_word_products` and `test_word_attention` cover
+    # those that do. Blocks are no dtype of tensors: `test_narrow_weights`.
+    computed -= {"word_matmul", "word_convolution", "word_attention", "block_matmul"}
     # Two results a row, of layouts that nests of one have: `test_cpu_kernel_levels`.
     computed -= {"row_levels", "row_range"}
     assert set(TEMPLATES) == computed, set(TEMPLATES) ^ computed

@@ -22,8 +22,8 @@ ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_ma
              "extents", "random_key", "translated", "join", "full_match", "split_text", "tokens",
              "normalised_text", "coupled_probabilities", "couple", "maps", "suppress", "kept_boxes",
              "independent_loop", "round_float16", "round_bfloat16", "word_matmul",
-             "word_convolution", "block_matmul", "read", "look_up", "row_levels", "scheduled",
-             "row_range"}  # fmt: skip
+             "word_convolution", "word_attention", "block_matmul", "read", "look_up", "row_levels",
+             "scheduled", "row_range"}  # fmt: skip
 """Operators of graphs that only passes make, of several nodes, or that an attribute or data asks
 for which the first node of an operator lacks: their own tests have them."""
 OF_SEQUENCES = operators_of("sequences") - {

@@ -301,11 +301,11 @@ def _reduce(proof: Following, node: Node) -> Tails:
 
 
 def _attention(proof: Following, node: Node) -> Tails:
-    q, k, *_ = node.inputs
+    q, _, v, *_ = node.inputs
     proof.expect_apart(q, [q.rank - 1])
-    if not proof.concerns(k, k.rank - 1):
+    if not proof.concerns(v, v.rank - 2):
         return {}
-    if not proof.is_length(k.shape[-1]):
+    if not proof.is_length(v.shape[-2]):
         raise NoProofError("mixes requests")
     softmax = AttentionSoftmax(**node.attributes)
     causal = softmax.causal
@@ -332,5 +332,6 @@ RULES: Mapping[str, Callable[[Following, Node], Tails]] = {
     "gather_nd": _gather_nd, "concat": _concat, "iota": _iota,
     "cumulative_sum": _cumulative, "cumulative_product": _cumulative, "matmul": _matmul,
     "norm": _norm, "softmax": _softmax, "reduce": _reduce, "attention": _attention,
+    "word_attention": _attention,
 }  # fmt: skip
 """By operator: raises `NoProofError`, or gives the known tails of the results."""

@@ -46,7 +46,7 @@ class Schedule(NamedTuple):
 SCHEDULES = (
     Schedule("nest"),
     Schedule("product", ("matmul", "narrow_matmul", "word_matmul", "block_matmul")),
-    Schedule("attention", ("attention",)),
+    Schedule("attention", ("attention", "word_attention")),
     Schedule("depthwise", ("convolution", "window_reduce")),
     Schedule("grouped_convolution", ("convolution",)),
     Schedule("convolution", ("convolution", "word_convolution")),

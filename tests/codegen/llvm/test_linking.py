@@ -144,7 +144,7 @@ def test_generated_code_has_known_relocations(triple: str) -> None:
     """Attention calls, reads tables of constants, and is the largest of the kernels of graphs."""
     name = "x86_64" if triple.startswith("x86_64") else "aarch64"
     emitter, fused = "ftuner.schedules.attention.cpu_kernel", name == "aarch64"
-    bundle = kernel_bundle(emitter, "attention", FLOAT32, 2, FLOAT32, True, False, False, 16, fused)
+    bundle = kernel_bundle(emitter, "attention", FLOAT32, 2, FLOAT32, True, *[False] * 3, 16, fused)
     found = parse(compile_bundle(bundle, replace(TARGETS[name], triple=triple)))
     assert MACHINES[found.machine].name == name
     assert any(section.relocations for section in found.sections.values())

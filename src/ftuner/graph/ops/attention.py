@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.dtype import BOOL
+from ftuner.core.dim import remainder
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT32
+from ftuner.core.references import round_bfloat16
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
@@ -55,6 +57,17 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
     return (TensorType(q.dtype, (*q.shape[:-1], v.shape[-1])),)
 
 
+def _infer_words(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+    """The same of q, k (..., t, d) and v in bfloat16, d being even; all else is float32. Both k and
+    v may be float32, too, and are then rounded."""
+    q, k, v, *others = types
+    known = q.dtype == BFLOAT16 and k.dtype == v.dtype and k.dtype in (BFLOAT16, FLOAT32)
+    if not known or any(remainder(d, 2) for d in q.shape[-1:]):
+        raise GraphError(f"word_attention of {', '.join(map(str, types))}")
+    shapes = q.shape, (*k.shape[:-2], *k.shape[-2:][::-1]), v.shape
+    return _infer([*(TensorType(FLOAT32, s) for s in shapes), *others], attributes, require)
+
+
 def optional_operands(given: Sequence[Any], has_sinks: bool) -> tuple[list[Any], list[Any]]:
     """The mask and the sinks of attention, if there are any."""
     rest = list(given[3:])
@@ -69,6 +82,7 @@ def _reference(
     causal: int | None = None, hidden: float = AttentionSoftmax.hidden,
     safe: bool = AttentionSoftmax.safe, hides_nan: bool = AttentionSoftmax.hides_nan,
     softcap: float = AttentionSoftmax.softcap, sinks: bool = AttentionSoftmax.sinks,
+    rounded: Callable[[Any], Any] = lambda powers: powers,
 ) -> Any:  # fmt: skip
     mask, sink_scores = optional_operands((q, k, v, *others), sinks)
     rows, steps = q.shape[-2], k.shape[-1]
@@ -92,7 +106,7 @@ def _reference(
     largest = np.max(np.where(seen, scores, -math.inf), -1, keepdims=True)
     for sink in sink_scores:
         largest = np.maximum(largest, sink)
-    powers = np.where(seen, np.exp(scores - np.maximum(largest, least)), 0)
+    powers = rounded(np.where(seen, np.exp(scores - np.maximum(largest, least)), 0))
     total = np.sum(powers, -1, keepdims=True)
     for sink in sink_scores:
         total = total + np.exp(sink - np.maximum(largest, least))
@@ -102,10 +116,20 @@ def _reference(
     return np.matmul(weights, v)
 
 
+def _reference_words(q: Any, k: Any, v: Any, *others: Any, **attributes: Any) -> Any:
+    k, v = round_bfloat16(k).swapaxes(-1, -2), round_bfloat16(v)
+    return _reference(q, k, v, *others, rounded=round_bfloat16, **attributes)
+
+
 def _work(types: Types, attributes: Attributes, results: Types) -> int:
     """Rows, keys, and the depths of both products."""
     q, k = types[:2]
     return elements_of((*q.shape[:-1], k.shape[-1], q.shape[-1] + 1))
+
+
+def _work_words(types: Types, attributes: Attributes, results: Types) -> int:
+    q, k = types[:2]
+    return elements_of((*q.shape, k.shape[-2]))
 
 
 def _infer_rotary(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -146,6 +170,14 @@ ATTENTION = (
         work=_work,
         numerics=Numerics.PRODUCT,
         # A mask.
+        exact_from=3,
+    ),
+    Operator(
+        "word_attention",
+        _infer_words,
+        _reference_words,
+        work=_work_words,
+        numerics=Numerics.PRODUCT,
         exact_from=3,
     ),
     Operator("rotary", _infer_rotary, _reference_rotary, _define_rotary, exact_from=1),

@@ -107,14 +107,17 @@ def optimised(
         # A GPU multiplies the gathered weights as a batch, reads windows from L1, and has the host
         # choose boxes, couple probabilities and run loops.
         passes = (
-            *passes, join_halves, recognise_experts, separate_axes, rules.suppression,
-            rules.coupling, write_loops_as_nests, range_of_rows, level_tables,
+            *passes, recognise_experts, separate_axes, rules.suppression, rules.coupling,
+            write_loops_as_nests, range_of_rows, level_tables,
         )  # fmt: skip
     if precision:
-        passes = (*passes, PRECISIONS[precision].rule)
+        passes = (*passes, PRECISIONS[precision].rewrite)
     elif not halves:
         # Weights of less precision are those of columns.
         passes = (*passes, write_products_first)
+    if not halves:
+        # Last: a precision rounds what caches of half precision take.
+        passes = (*passes, join_halves)
     graph = replace(graph, nodes=live_nodes(graph.nodes, [value for _, value in graph.outputs]))
     free = free_symbols(graph) if any(node.binds for node in graph.nodes) else None
     for apply in passes:

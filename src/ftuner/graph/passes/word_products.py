@@ -6,8 +6,9 @@ int32. The sums are float32 from then on, which also stands for their way throug
 results of MatMulInteger.
 
 Of any model, products of float32 by a weight are computed in another precision if that is asked
-for: both operands are rounded to bfloat16, or to 8-bit levels with a scale for each row of a, so
-that rows do not depend on each other, and for each column of the weight.
+for: both operands are rounded to bfloat16, as are those of attention, or to 8-bit levels with a
+scale for each row of a, so that rows do not depend on each other, and for each column of the
+weight.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from ftuner.graph.ir import Array, Node, Value, building
 from ftuner.graph.ops.contraction import words_of
 from ftuner.graph.ops.reduction import LEVELS, SIGN
 from ftuner.graph.passes.narrow_weights import in_int4, weight_levels
-from ftuner.graph.rewrite.rule import Rule, rule, together
+from ftuner.graph.rewrite.rule import Pass, rule, together
 from ftuner.graph.rewrite.surroundings import Surroundings, scalar
 
 EXTREMA = ("minimum", "maximum")
 """What `row_range` gives."""
 MOVES = ("transpose", "reshape")
+MOVES_OF_OPERANDS = (*MOVES, "slice")
+"""The moves before attention, of which slices take a merged product apart."""
 LEAST_STEPS = 16
 """Fewest steps of k for which the operands of a product are rounded: it takes longer to round rows
 than to multiply them. Assumed."""
@@ -174,6 +177,57 @@ def in_bfloat16(node: Node) -> Value | None:
     return _by_words(node.inputs[0].cast(BFLOAT16), rounded)
 
 
+@rule("attention")
+def attention_in_bfloat16(node: Node, around: Surroundings) -> Value | None:
+    q, k, v, *others = node.inputs
+    depth = q.shape[-1]
+    if q.dtype != FLOAT32 or not isinstance(depth, int) or depth < LEAST_STEPS:
+        return None
+    # What memory has in float32 is rounded as it is packed.
+    kept = depth % 2 == 0 and all(_is_in_memory(around, x) for x in (k, v))
+    turned = around.producer(k, "transpose")
+    if kept:
+        k = k.swapped()
+    elif turned is None:
+        k = _in_bfloat16(around, k).swapped()
+    else:
+        *batch, rows, columns = turned.attributes["perm"]
+        k = _in_bfloat16(around, turned.inputs[0]).transpose((*batch, columns, rows))
+    q, v = _in_bfloat16(around, q), v if kept else _in_bfloat16(around, v)
+    if depth % 2:
+        first = (0,) * (q.rank - 1)
+        q, k = (zero_padded(x, (*first, 0), (*first, 1)) for x in (q, k))
+    return apply("word_attention", q, k, v, *others, **node.attributes)
+
+
+def _is_in_memory(around: Surroundings, value: Value) -> bool:
+    """Whether a value is an input or a constant, or a past of that kind with what is appended."""
+    node = around.producer_of(value)
+    moved = node is not None and node.op in (*MOVES_OF_OPERANDS, "concat")
+    return node is None or (moved and _is_in_memory(around, node.inputs[0]))
+
+
+def _in_bfloat16(around: Surroundings, value: Value) -> Value:
+    """The value rounded before it is moved, where it is computed, or as a file has it."""
+    node = around.producer_of(value)
+    if node is not None and node.op == "cast" and node.inputs[0].dtype == BFLOAT16:
+        return node.inputs[0]
+    if node is None or node.op not in MOVES_OF_OPERANDS or not _is_rounded(around, node.inputs[0]):
+        return value.cast(BFLOAT16)
+    return apply(node.op, _in_bfloat16(around, node.inputs[0]), **node.attributes)
+
+
+def _is_rounded(around: Surroundings, value: Value) -> bool:
+    """Whether all that reads a value, or reads it moved, rounds it to bfloat16."""
+    readers = around.consumers(value)
+    return around.read(value) == len(readers) and all(
+        (n.op == "attention" and any(value is x for x in n.inputs[:3]))
+        or (n.op == "cast" and n.output.dtype == BFLOAT16)
+        or (n.op in MOVES_OF_OPERANDS and _is_rounded(around, n.output))
+        for n in readers
+    )
+
+
 @rule("matmul")
 def in_int8(node: Node) -> Value | None:
     weight = _known_weight(node)
@@ -181,15 +235,15 @@ def in_int8(node: Node) -> Value | None:
 
 
 class Precision(NamedTuple):
-    """How products of float32 by weights are computed in another precision."""
+    """How products of float32 by weights, and attention, are computed in another precision."""
 
-    rule: Rule
+    rewrite: Pass
     rows: DType
     """The dtype that rows are rounded to."""
 
 
 PRECISIONS: Mapping[str, Precision] = {
-    "bfloat16": Precision(in_bfloat16, BFLOAT16),
+    "bfloat16": Precision(together(in_bfloat16, attention_in_bfloat16), BFLOAT16),
     "int8-dynamic": Precision(in_int8, UINT8),
     "int4-weights": Precision(in_int4, FLOAT32),
 }

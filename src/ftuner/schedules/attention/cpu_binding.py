@@ -17,10 +17,12 @@ from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.cpu.tile import PACKED, ROW
 from ftuner.core.dim import ceil_quotient, maximum, minimum, remainder
+from ftuner.core.dtype import DType, moved_as
 from ftuner.core.evaluation import evaluate
 from ftuner.core.product import product_types
 from ftuner.core.units import count
 from ftuner.cost.step import Machine, StepCost
+from ftuner.graph.steps import Step
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.packed_weights import covers_of
@@ -101,6 +103,7 @@ def attention_plan(
     tail_k = -(-(steps % nr) // lanes)
     tail_v = -(-(columns % nr) // lanes)
     padded_steps = -(-steps // lanes) * lanes
+    packed_steps = library.types.depth(padded_steps)
     padded_columns = columns - columns % nr + tail_v * lanes
     score_row = padded_steps * size
     block, splits, runs = attention_blocks(products.planner, problem)
@@ -113,9 +116,11 @@ def attention_plan(
     dims[Attention.SPLITS] = splits
     dims[Attention.BLOCK] = block
     dims[Attention.SCORE_ROW] = score_row
-    dims[Attention.PACK] = products.kernels.runtime.pack_addresses[library.types.a]
-    v_offset = aligned(padded_steps * depth * size + SLACK_BYTES)
-    scores_offset = v_offset + aligned(padded_columns * padded_steps * size + SLACK_BYTES)
+    dims[Attention.PACK] = products.kernels.runtime.pack_addresses[moved_as(library.types.a)]
+    # The last panel of k is twice as long before it is rounded to words of two numbers.
+    k_columns = padded_steps + nr * (library.types.a.numbers - 1)
+    v_offset = aligned(k_columns * depth * size + SLACK_BYTES)
+    scores_offset = v_offset + aligned(padded_columns * packed_steps * size + SLACK_BYTES)
     sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)
     worker_bytes = sums_offset + aligned(block * size)
     dims[Attention.WORKER_BYTES] = worker_bytes
@@ -125,7 +130,7 @@ def attention_plan(
     dims[Attention.STEP_PADDED] = tail_k * lanes
     dims[Attention.COLUMN_PADDED] = tail_v * lanes
     dims[Attention.PANEL] = nr
-    panels = (width, False, depth), (tail_k, True, depth), (tail_v, True, padded_steps)
+    panels = (width, False, depth), (tail_k, True, depth), (tail_v, True, packed_steps)
     for slot, (vectors, tail, length) in enumerate(panels, Attention.COVERS):
         if vectors:
             covers = covers_of(products, vectors, tail, length)
@@ -298,6 +303,11 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
 
     has_workspace = True
 
+    def multiplied(self, step: Step) -> DType:
+        """Of bfloat16, words."""
+        assert isinstance(step, AttentionStep)
+        return step.q.layout.dtype
+
     def required_families(
         self, step: AttentionStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
@@ -314,7 +324,8 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
         axes, dtype = len(step.q.shape) - 2, step.q.layout.dtype
         return kernel_bundle(
             "ftuner.schedules.attention.cpu_kernel", "attention",
-            dtype, axes, mask, causal, capped, step.softmax.sinks, isa.vector_bytes, isa.fused,
+            dtype, axes, mask, causal, capped, step.softmax.sinks,
+            step.k.layout.dtype != step.q.layout.dtype, isa.vector_bytes, isa.fused,
         )  # fmt: skip
 
     def compiled(
@@ -346,7 +357,7 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
         elements, rows, columns = problem.elements, problem.rows, problem.columns
         scores = elements * sum(problem.seen(row + 1) for row in range(rows))
         flops = (
-            2 * scores * (problem.depth + columns)
+            2 * scores * (problem.depth * step.q.layout.dtype.numbers + columns)
             + (SOFTMAX_OPERATIONS + masked + 2 * capped) * scores
         )
         flops += elements * rows * columns

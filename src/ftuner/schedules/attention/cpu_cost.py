@@ -27,6 +27,7 @@ class AttentionProblem(NamedTuple):
     """Consecutive elements that have the same k and v."""
     rows: int
     depth: int
+    """In steps of k of the product that gives the scores: numbers, or words of them."""
     steps: int
     """Keys that any row may see."""
     columns: int
@@ -60,6 +61,8 @@ class AttentionUKernels(NamedTuple):
     lanes: int
     width: int
     """Vectors of a full panel."""
+    numbers: int
+    """Of a step of k of both products."""
     covers: Callable[[int, bool, int], Covers]
     """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
 
@@ -115,13 +118,13 @@ class AttentionCost:
             return _Cycles(0.0, 0.0, 0.0)
         parts = (
             self._product(rows, steps, self._problem.depth),
-            self._product(rows, self._problem.columns, steps),
+            self._product(rows, self._problem.columns, -(-steps // self._ukernels.numbers)),
             _Cycles(*(rows * cycles for cycles in self._softmax(steps))),
         )
         return _Cycles(*map(sum, zip(*parts, strict=True)))
 
     def _product(self, rows: int, n: int, k: int) -> _Cycles:
-        _, lanes, width, covers = self._ukernels
+        _, lanes, width, _, covers = self._ukernels
         full, left = divmod(n, width * lanes)
         panels = [(full, covers(width, False, k)[rows])]
         if left:
@@ -160,7 +163,7 @@ class AttentionCost:
         total = 0.0
         for copies, steps, columns in (
             (layout.k_copies, problem.depth, problem.steps),
-            (layout.v_copies, problem.steps, problem.columns),
+            (layout.v_copies, -(-problem.steps // self._ukernels.numbers), problem.columns),
         ):
             cycles = tuning.pack_transpose_cycles_per_vector
             if copies:

@@ -6,13 +6,17 @@ compute the scores of a block in memory that stays in L2, each row is exponentia
 uKernels multiply it by v; the sum of the powers divides the result. Only the scores of one block
 exist at a time. In causal attention, both products and the powers end at the last key that the
 block's last row sees; weights of keys that a row does not see are zero.
+
+Attention in bfloat16 multiplies words of two numbers: q and k are words in memory, v is packed to
+words of two keys, and powers are rounded in place of the scores that they are of. Their sum is that
+of the rounded ones. Where k and v are float32 in memory, they are rounded as they are packed.
 `cpu_record.Attention` is the layout of what the function reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import llvmlite.ir as ir
@@ -22,7 +26,10 @@ from ftuner.codegen.llvm.ir import vector_arithmetic as vecbody
 from ftuner.codegen.llvm.ir import vector_math as vecmath
 from ftuner.codegen.llvm.ir.accumulators import across
 from ftuner.codegen.llvm.ir.builder import (
+    I1,
     I8,
+    I16,
+    I32,
     I64,
     at,
     call_address,
@@ -36,6 +43,8 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     splat,
 )
+from ftuner.codegen.llvm.ir.half_precision import WIDENED
+from ftuner.codegen.llvm.ir.instructions import to_bfloat16
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
@@ -47,7 +56,7 @@ from ftuner.codegen.llvm.kernels.step import (
     product_context,
 )
 from ftuner.codegen.llvm.native.records import Context
-from ftuner.core.dtype import BOOL, DType
+from ftuner.core.dtype import BFLOAT16, BOOL, DType, moved_as
 from ftuner.schedules.attention.cpu_record import Attention
 
 FULL, LAST_OF_K, LAST_OF_V = range(3)
@@ -55,23 +64,26 @@ FULL, LAST_OF_K, LAST_OF_V = range(3)
 
 def emit(
     module: ir.Module, symbol: str, dtype: DType, axes: int, mask: DType | None, causal: bool,
-    capped: bool, sinks: bool, vector_bytes: int, fused: bool,
+    capped: bool, sinks: bool, rounds: bool, vector_bytes: int, fused: bool,
 ) -> None:  # fmt: skip
     """Add the kernel for a number of batch axes, with a mask of a dtype or without; `capped`:
-    whether scores pass a hyperbolic tangent; `sinks`: whether each row has a score without a key.
+    whether scores pass a hyperbolic tangent; `sinks`: whether each row has a score without a key;
+    `rounds`: whether q is words, and k and v are float32.
     Its buffers are q, k, v, the mask and the sinks if there are any, and the result; a task is a
     range of rows of one batch element."""
     function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     lanes = vector_bytes // dtype.itemsize
-    _Emission(function, dtype, axes, mask, causal, capped, sinks, lanes, fused).emit()
+    _Emission(function, dtype, axes, mask, causal, capped, sinks, rounds, lanes, fused).emit()
 
 
 class _Emission:
     def __init__(
         self, function: ir.Function, dtype: DType, axes: int, mask: DType | None, causal: bool,
-        capped: bool, sinks: bool, lanes: int, fused: bool,
+        capped: bool, sinks: bool, rounds: bool, lanes: int, fused: bool,
     ) -> None:  # fmt: skip
-        self.dtype, self.axes, self.mask = dtype, axes, mask
+        self.dtype, self.axes, self.mask = moved_as(dtype), axes, mask
+        self.words, self.rounds = dtype.kind == "word", rounds
+        self.halves, self.pairs = (ir.VectorType(kind, lanes) for kind in (I16, I32))
         self.causal, self.lanes, self.fused = causal, lanes, fused
         buffers, self.dims, _, self.worker, self.begin, self.end = function.args
         self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -118,8 +130,7 @@ class _Emission:
                 self._pack(places["k"], Attention.K_DEPTH, Attention.K_STEP, Attention.DEPTH,
                            Attention.STEPS, Attention.STEP_PADDED, self.packed_k)  # fmt: skip
             with self._new(sources["v"], places["v"]):
-                self._pack(places["v"], Attention.V_STEP, Attention.V_COLUMN, Attention.STEPS,
-                           Attention.COLUMNS, Attention.COLUMN_PADDED, self.packed_v)  # fmt: skip
+                self._pack_v(places["v"])
             # All blocks are whole but the last.
             count, block = self.dim(Attention.ROWS), self.dim(Attention.BLOCK)
             blocks = builder.udiv(builder.add(count, builder.sub(block, const(1))), block)
@@ -164,18 +175,88 @@ class _Emission:
         padded: int, target: ir.Value,
     ) -> None:  # fmt: skip
         """Pack all panels of an operand."""
-        builder = self.builder
-        nr, k = self.dim(Attention.PANEL), self.dim(steps)
+        builder, k = self.builder, self.dim(steps)
         along_k, along_n = self.dim(step_stride), self.dim(column_stride)
+        numbers = builder.mul(k, const(2)) if self.rounds else k
         function = pointer_slot(builder, self.dims, Attention.PACK)
 
         def panel(number: ir.Value, width: ir.Value, stored: ir.Value) -> None:
-            column = builder.mul(number, nr)
+            column = builder.mul(number, self.dim(Attention.PANEL))
             here = at(builder, source, builder.mul(column, along_n))
             place = self._panel(target, number, k)
             call_address(builder, PACK_TYPE, function,
-                         [here, along_k, along_n, place, k, width, stored])  # fmt: skip
+                         [here, along_k, along_n, place, numbers, width, stored])  # fmt: skip
+            if self.rounds:
+                self._round_panel(place, k, stored)
 
+        self._panels(columns, padded, panel)
+
+    def _round_panel(self, place: ir.Value, words: ir.Value, columns: ir.Value) -> None:
+        """Round a packed panel to words in its place: none is after the numbers that it is of."""
+        builder, row_bytes = self.builder, self.builder.mul(columns, const(self.size))
+        with counted_loop(builder, 0, words) as number:
+            first = at(builder, place, builder.mul(builder.mul(number, const(2)), row_bytes))
+            target = at(builder, place, builder.mul(number, row_bytes))
+            with counted_loop(builder, 0, row_bytes, self.lanes * self.size) as offset:
+                rows = [at(builder, row, offset) for row in (first, at(builder, first, row_bytes))]
+                there = at(builder, target, offset)
+                builder.store(self._word(rows, None), there, align=self.size)
+
+    def _word(self, places: Sequence[ir.Value], mask: ir.Value | None) -> ir.Value:
+        """Return a vector of words of the numbers at one or two places, the lower ones first."""
+        builder, found = self.builder, ir.Constant(self.pairs, None)
+        for number, place in enumerate(places):
+            if self.rounds:
+                half = to_bfloat16(builder, self._load(place, mask))
+            else:
+                half = load_lanes(builder, place, self.halves, BFLOAT16.itemsize, mask)
+            shift = vecbody.splat(self.pairs, 8 * BFLOAT16.itemsize * number)
+            found = builder.or_(found, builder.shl(builder.zext(half, self.pairs), shift))
+        return found
+
+    def _pack_v(self, source: ir.Value) -> None:
+        """Pack all panels of v; as words, those of two keys, the last one of an odd number beside a
+        zero."""
+        if not self.words:
+            self._pack(source, Attention.V_STEP, Attention.V_COLUMN, Attention.STEPS,
+                       Attention.COLUMNS, Attention.COLUMN_PADDED, self.packed_v)  # fmt: skip
+            return
+        builder, lanes = self.builder, self.lanes
+        size = self.size if self.rounds else BFLOAT16.itemsize
+        steps, along_k = self.dim(Attention.STEPS), self.dim(Attention.V_STEP)
+
+        def panel(number: ir.Value, width: ir.Value, stored: ir.Value) -> None:
+            column = builder.mul(number, self.dim(Attention.PANEL))
+            here = at(builder, source, builder.mul(column, const(size)))
+            place = self._panel(self.packed_v, number, self._steps(steps))
+
+            def word(number: ir.Value, keys: int) -> None:
+                first = at(builder, here, builder.mul(builder.mul(number, const(2)), along_k))
+                rows = (first, at(builder, first, along_k))[:keys]
+                target = builder.mul(builder.mul(number, stored), const(self.size))
+                target = at(builder, place, target)
+
+                def vector(base: ir.Value, count: ir.Value | None) -> None:
+                    mask, offset = mask_of(builder, count, lanes), builder.mul(base, const(size))
+                    value = self._word([at(builder, row, offset) for row in rows], mask)
+                    there = at(builder, target, builder.mul(base, const(self.size)))
+                    builder.store(value, there, align=self.size)
+
+                by_vectors(builder, const(0), width, lanes, vector)
+
+            pairs = builder.lshr(steps, const(1))
+            with counted_loop(builder, 0, pairs) as pair:
+                word(pair, 2)
+            with builder.if_then(builder.trunc(steps, I1)):
+                word(pairs, 1)
+
+        self._panels(Attention.COLUMNS, Attention.COLUMN_PADDED, panel)
+
+    def _panels(
+        self, columns: int, padded: int, panel: Callable[[ir.Value, ir.Value, ir.Value], None]
+    ) -> None:
+        """Emit `panel(number, width, stored)` for all panels of an operand."""
+        builder, nr = self.builder, self.dim(Attention.PANEL)
         full = builder.udiv(self.dim(columns), nr)
         left = builder.urem(self.dim(columns), nr)
         with counted_loop(builder, 0, full) as number:
@@ -187,6 +268,12 @@ class _Emission:
         builder = self.builder
         elements_ = builder.mul(builder.mul(number, self.dim(Attention.PANEL)), k)
         return at(builder, packed, builder.mul(elements_, const(self.size)))
+
+    def _steps(self, keys: ir.Value) -> ir.Value:
+        """Return the steps of k that some keys are in the product with v."""
+        if not self.words:
+            return keys
+        return self.builder.lshr(self.builder.add(keys, const(1)), const(1))
 
     def _block(
         self, places: dict[str, ir.Value], top: ir.Value, rows: ir.Value, covers: ir.Value
@@ -215,10 +302,13 @@ class _Emission:
             own = self._seen(builder.add(number, const(1))) if self.causal else steps
             total = self._powers(here, own, mask, sink)
             builder.store(total, at(builder, self.sums, builder.mul(row, const(self.size))))
-            if self.causal:
+            if self.words:
+                self._cleared(here, own, builder.mul(self._steps(seen), const(2)))
+            elif self.causal:
                 self._cleared(here, own, seen)
-        self._product(covers, self.scores, score_row, self.packed_v, out, out_row, seen, steps,
-                      self.dim(Attention.COLUMNS), LAST_OF_V)  # fmt: skip
+        self._product(covers, self.scores, score_row, self.packed_v, out, out_row,
+                      self._steps(seen), self._steps(steps), self.dim(Attention.COLUMNS),
+                      LAST_OF_V)  # fmt: skip
         with counted_loop(builder, 0, rows) as row:
             place = at(builder, self.sums, builder.mul(row, const(self.size)))
             total = builder.load(place, typ=self.element)
@@ -303,7 +393,12 @@ class _Emission:
 
         def raise_(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
             value = power(self._load(place, lanes))
-            self._store(value, place, lanes)
+            if self.words:
+                rounded = to_bfloat16(builder, value)
+                self._store_halves(rounded, row, number, lanes)
+                value = WIDENED[BFLOAT16](builder, rounded)
+            else:
+                self._store(value, place, lanes)
             if lanes is not None:
                 value = builder.select(lanes, value, elements.zero(vector))
             before = builder.load(total, typ=vector)
@@ -330,8 +425,13 @@ class _Emission:
         return builder.select(shown, value, self.hidden)
 
     def _cleared(self, row: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        """Clear weights of a row."""
+
         def clear(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
-            self._store(elements.zero(self.vector), place, lanes)
+            if self.words:
+                self._store_halves(ir.Constant(self.halves, None), row, number, lanes)
+            else:
+                self._store(elements.zero(self.vector), place, lanes)
 
         self._along(row, begin, end, clear)
 
@@ -370,3 +470,11 @@ class _Emission:
 
     def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
         store_lanes(self.builder, value, place, self.size, mask)
+
+    def _store_halves(
+        self, value: ir.Value, row: ir.Value, number: ir.Value, mask: ir.Value | None
+    ) -> None:
+        """Store bfloat16 as the elements of a row from a number on."""
+        size = BFLOAT16.itemsize
+        place = at(self.builder, row, self.builder.mul(number, const(size)))
+        store_lanes(self.builder, value, place, size, mask)

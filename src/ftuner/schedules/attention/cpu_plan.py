@@ -64,7 +64,8 @@ def attention_estimate(
     def covers(vectors: int, tail: bool, steps: int) -> Covers:
         return planner.cover(vectors, tail, steps)[1]
 
-    ukernels = AttentionUKernels(library.types.c, library.lanes, library.widths[0], covers)
+    types, width = library.types, library.widths[0]
+    ukernels = AttentionUKernels(types.c, library.lanes, width, types.a.numbers, covers)
     machine = Machine(library.hardware, library.isa, problem.workers)
     block_rows, splits, _ = attention_blocks(planner, problem)
     return AttentionCost(machine, ukernels, problem, layout, block_rows, splits).terms(bytes_moved)

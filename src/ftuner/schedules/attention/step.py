@@ -7,7 +7,8 @@ from typing import ClassVar, NamedTuple
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, Shape
-from ftuner.graph.buffers import View, reshaped, spread
+from ftuner.core.dtype import BFLOAT16, BFLOAT16X2, FLOAT32, moved_as
+from ftuner.graph.buffers import View, in_words, permuted, reshaped, spread
 from ftuner.graph.ir import Node, TensorType, Value
 from ftuner.graph.ops.attention import optional_operands
 from ftuner.graph.placement import Pending, Placement
@@ -31,7 +32,9 @@ class AttentionStep(ViewStep):
     q: View
     k: View
     v: View
-    """k and v have the batch axes of q; along those that their heads share they stay in place."""
+    """k and v have the batch axes of q; along those that their heads share they stay in place.
+    Where q is words along the depth, so is k, and v is of the numbers that words have; or both are
+    float32, and are rounded."""
     mask: View | None
     """Of the shape of the scores: an addend, or booleans."""
     sinks: View | None
@@ -88,12 +91,15 @@ class PendingAttention(Pending):
         return True
 
     def store(self, target: View, placement: Placement) -> None:
-        out, dtype = reshaped(target, self.type.shape), self.q.layout.dtype
+        out, dtype = reshaped(target, self.type.shape), moved_as(self.q.layout.dtype)
         if out is None or out.layout.strides[-1] != 1 or out.layout.dtype != dtype:
             placement.store_by_copy(self, dtype, target)
             return
         operands = self.q, self.k, self.v, self.mask, self.sinks
-        placement.add(AttentionStep(self.softmax.title, *operands, out, self.softmax))
+        title = self.softmax.title
+        if self.q.layout.dtype == BFLOAT16X2:
+            title = f"{title} in bfloat16"
+        placement.add(AttentionStep(title, *operands, out, self.softmax))
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingAttention | None:
         # `store` finds the axes of `type` in any target.
@@ -104,18 +110,33 @@ def lower(node: Node, placement: Placement) -> tuple[PendingAttention]:
     q, k, v, *_ = node.inputs
     masks, sinks = optional_operands(node.inputs, node.attributes.get("sinks", False))
     dtype = placement.type_of(node.output).dtype
-    rows = placement.contiguous_last(q, dtype)
+    if node.op == "word_attention":
+        rows, values = _words(q, placement), placement.contiguous_last(v)
+        keys = placement.view(k) if k.dtype == FLOAT32 else _words(k, placement)
+        keys = permuted(keys, (*range(k.rank - 2), k.rank - 1, k.rank - 2))
+    else:
+        rows = placement.contiguous_last(q, dtype)
+        keys, values = (placement.view(x, dtype) for x in (k, v))
     batch = q.shape[:-2]
     mask = None
     if masks:
-        seen = _contiguous_steps(masks[0], k.shape[-1], placement)
-        mask = spread(seen, (*q.shape[:-1], k.shape[-1]))
-    keys, values = (spread(placement.view(x, dtype), (*batch, *x.shape[-2:])) for x in (k, v))
+        seen = _contiguous_steps(masks[0], v.shape[-2], placement)
+        mask = spread(seen, (*q.shape[:-1], v.shape[-2]))
+    keys, values = (spread(x, (*batch, *x.shape[-2:])) for x in (keys, values))
     one = None
     if sinks:
         one = spread(placement.view(sinks[0]), (*q.shape[:-1], 1))
     softmax = AttentionSoftmax(**node.attributes)
     return (PendingAttention(rows, keys, values, mask, one, node.output.type, softmax),)
+
+
+def _words(x: Value, placement: Placement) -> View:
+    """Rows of bfloat16 as rows of words. They are copied unless each begins with a word."""
+    words = in_words(placement.view(x, BFLOAT16), BFLOAT16X2)
+    if words is None:
+        words = in_words(placement.contiguous(x, BFLOAT16), BFLOAT16X2)
+    assert words is not None
+    return words
 
 
 def _contiguous_steps(mask: Value, steps: Dim, placement: Placement) -> View:

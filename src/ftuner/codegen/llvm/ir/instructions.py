@@ -76,6 +76,13 @@ def _of_bfloat16(intrinsic_of: Callable[[int], str]) -> Emitter:
     return emit
 
 
+def to_bfloat16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Return a vector of float32 rounded to bfloat16, as words of 16 bits, by the instruction of
+    targets that multiply bfloat16. Subnormal numbers may become zeros, as in these products."""
+    narrow = builder.fptrunc(x, ir.VectorType(_BFloat16(), x.type.count))
+    return builder.bitcast(narrow, ir.VectorType(I16, x.type.count))
+
+
 EMITTERS: dict[str, Emitter] = {
     "separate": _separate, "fused": _fused, "of_bytes": _of_bytes,
     "of_bfloat16": _of_bfloat16(lambda n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}"),
