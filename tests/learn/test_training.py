@@ -194,6 +194,10 @@ def test_a_correction_is_used_with_those_workers_with_which_it_chooses_better() 
     assert corrected.estimate(corrected.plan(alone)).correction != 1.0
     assert corrected.plan(both) == plain.plan(both)
     assert corrected.least_seconds(both) == plain.least_seconds(both)
+    # Ranges of rows that are decided together have the correction, too.
+    many = tuple(range(1, 200, 7))
+    each = [corrected.decided(alone._replace(m=m)) for m in many]
+    assert corrected.decided_at(alone, many) == each
 
 
 def test_the_interval_grows_away_from_the_samples() -> None:

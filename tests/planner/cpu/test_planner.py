@@ -136,6 +136,19 @@ def test_every_candidate_is_exact(case: tuple[Planner, Problem]) -> None:
             assert_exact(planner.lay_out(problem, candidate))
 
 
+@settings(max_examples=250)
+@given(case=planned(), extents=st.lists(st.integers(1, 100_000), min_size=1, max_size=20))
+def test_many_numbers_of_rows_are_decided_as_each(
+    case: tuple[Planner, Problem], extents: list[int]
+) -> None:
+    planner, problem = case
+    found = planner.decided_at(problem, tuple(extents))
+    assert found == [planner.decided(problem._replace(m=m)) for m in extents]
+    for candidate in planner.candidates(problem):
+        seconds = [candidate.cost.terms(m).seconds for m in extents]
+        assert candidate.cost.seconds_at(tuple(extents)).tolist() == seconds
+
+
 @settings(max_examples=100)
 @given(case=planned())
 def test_patches_read_what_is_there(case: tuple[Planner, Problem]) -> None:

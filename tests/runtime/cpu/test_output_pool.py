@@ -130,6 +130,45 @@ def test_sizes_that_differ_little_share_memory(pool: OutputPool) -> None:
     assert address(pool.array((LARGE // 2,), FLOAT32)) != at
 
 
+def test_smaller_outputs_take_no_more_than_was_lent_at_once(pool: OutputPool) -> None:
+    at = address(pool.array((LARGE,), FLOAT32))
+    small = pool.array((LARGE // 8,), FLOAT32)
+    assert address(small) == at
+    # The small output is kept: nothing else has pages that would waste most of them.
+    del small
+    kept = [pool.array((LARGE // 8,), FLOAT32) for _ in range(3)]
+    assert address(kept[0]) == at
+    assert pool._lent_bytes < 2 * 4 * LARGE
+    large = pool.array((LARGE,), FLOAT32)
+    del large
+    assert pool._spare.limit < 2 * 4 * LARGE
+    assert pool.array((LARGE // 8,), FLOAT32).base.capacity < LARGE
+    del kept
+    gc.collect()
+    assert pool._asked_bytes == pool._lent_bytes == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="addresses are reserved on Linux alone")
+def test_a_larger_output_touches_only_what_is_new(pool: OutputPool) -> None:
+    import resource
+
+    elements = 4 * HUGE_PAGE_BYTES >> 2
+    first = pool.array((elements,), FLOAT32)
+    first[:] = 7
+    at = address(first)
+    del first
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    second = pool.array((elements * 3 // 2,), FLOAT32)
+    second[:elements] = 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 50
+    assert address(second) == at
+    second[:] = 1
+    del second
+    assert pool.kept_bytes == 4 * (elements * 3 // 2)
+    # Only so many addresses are reserved.
+    assert pool.array((elements * 3,), FLOAT32).base.capacity == 4 * elements * 3
+
+
 def test_as_much_is_kept_as_was_lent_at_once(
     pool: OutputPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

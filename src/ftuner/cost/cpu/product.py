@@ -6,13 +6,19 @@ case, costs a few microseconds. The terms are those of `ftuner.cost.step.Estimat
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from ftuner.core.product import ProductTypes
 from ftuner.cost.cpu.correction import UNKNOWN
 from ftuner.cost.cpu.tile import FarPanel, Reading
 from ftuner.cost.step import Estimate
 from ftuner.hardware.model import CpuHardware
+
+Floats = npt.NDArray[np.float64]
 
 
 class Cover(NamedTuple):
@@ -49,6 +55,8 @@ class Covers(Protocol):
         """The height with the fewest cycles a row."""
 
     def __getitem__(self, rows: int) -> Cover: ...
+
+    def __hash__(self) -> int: ...
 
 
 class ProductMachine:
@@ -264,6 +272,47 @@ class ProductCost:
         return tuple.__new__(
             Estimate, (issue_s, stall_s, l3_s, dram_s, tile_s, pack_s, self._wait_s, correction)
         )
+
+    def seconds_at(self, extents: tuple[int, ...]) -> Floats:
+        """`terms(m).seconds` of several m at once, with the same bits in a tenth of the time."""
+        rows_of = extents
+        if self._workers_m > 1:
+            main, workers = self._covers.main, self._workers_m
+            rows_of = tuple([most_rows(m, main, workers) for m in extents])
+        m, rows = np.array((extents, rows_of), np.float64)
+        tiles, step, issue, fixed, wait, kind, factor = _numbers(self._covers, rows_of)
+        panels = self._panels
+        step, issue, fixed = (step + wait) * panels, issue * panels, fixed * panels
+        if self._tail_covers is not None:
+            _, more, more_issue, more_fixed, more_wait, *_ = _numbers(self._tail_covers, rows_of)
+            step, issue, fixed = step + more + more_wait, issue + more_issue, fixed + more_fixed
+        issue_s = self._step_s * issue
+        stall_s = self._step_s * (step - issue) + self._far_s_per_tile * (tiles - 1)
+        tile_s = self._tile_s * fixed + self._partial_s_per_row * rows
+        tile_s += self._window_s_per_tile * tiles
+
+        resident_rows, cached_rows, block_rows = self._blocks
+        row_blocks = np.where(m > cached_rows, -(-rows // block_rows), 1)
+        a_bytes, c_bytes = self._a_bytes_per_row * rows, self._c_bytes_per_row * rows
+        passes = np.where((resident_rows < rows) & (rows <= cached_rows), self._a_passes, 1)
+        l3_s = (a_bytes * passes + self._b_bytes * row_blocks + c_bytes) / self._rate_l3
+        dram_s = (a_bytes + self._b_bytes + c_bytes) / self._rate_dram
+        footprint_bytes = self._footprint_bytes + self._footprint_bytes_per_row * m
+        l3_s[footprint_bytes <= self._l2_bytes] = 0.0
+        dram_s[footprint_bytes <= max(self._l2_bytes, self._last_cache_bytes)] = 0.0
+        pack_s = self._pack_s + self._pack_s_per_row * rows + self._widen_s * row_blocks
+        seconds = np.maximum(np.maximum(issue_s + stall_s + tile_s, l3_s), dram_s)
+        correction = np.array(self._factors)[kind.astype(np.intp)] * factor
+        found: Floats = (seconds + pack_s + self._wait_s) * np.where(correction, correction, 1.0)
+        return found
+
+
+@lru_cache(maxsize=256)
+def _numbers(covers: Covers, rows: tuple[int, ...]) -> Floats:
+    """The tiles, cycles, kinds and factors of several covers."""
+    found = [covers[n] for n in rows]
+    numbers: Floats = np.array([(*c[1:6], c.kind, c.factor) for c in found], np.float64).T
+    return numbers
 
 
 def most_rows(m: int, main: int, workers: int) -> int:

@@ -275,6 +275,16 @@ class Candidate:
         """Rows of A in a block: all, unless A is too large to be read again for every panel."""
         return m if m <= self._blocks.cached_rows else self._blocks.block_rows
 
+    def alike(self, m: int) -> tuple[object, ...]:
+        """What the plan for a range of rows that begins with m depends on, beside its chunks."""
+        choice, table = self.choice, self.table
+        if choice.grid.k > 1 or choice.pack_a:
+            # The workspace has room for all rows of the range.
+            return (m,)
+        rows = split_rows(m, table.main, choice.grid.m)
+        readings = [table.reading(end - begin) for begin, end in rows]
+        return (*readings, self.block_of_rows(m) < m)
+
     def features(self, tables: PlannerTables) -> tuple[float, ...]:
         """What a learned correction knows of the candidate, whatever its rows."""
         library = tables.library

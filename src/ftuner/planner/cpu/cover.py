@@ -18,6 +18,7 @@ from ftuner.cost.cpu.product import Cover
 from ftuner.cost.cpu.tile import (
     AT_HAND,
     FarPanel,
+    Reading,
     dot_step_cycles,
     dot_tile_cycles,
     overlapped,
@@ -111,6 +112,11 @@ class CoverTable:
         self._solved = list(self._rests)
         if self._correction is not None:
             self._solve_all()
+        self._several, self._reading = None, AT_HAND
+        """How a far panel is taken in by several tiles, whichever of them is first."""
+        if far is not None:
+            self._several = far.intake(tuning, family.by_height[self._main].tile, False)
+            self._reading = reading(self._several)
         self._last = (0, self._listed(0))
         self.issue_per_row = self._tiles[self._main].issue / self._main
         """Cycles of multiply-adds for one row and one k step."""
@@ -228,6 +234,11 @@ class CoverTable:
         """The height with the fewest cycles a row."""
         return self._main
 
+    def reading(self, rows: int) -> Reading:
+        """How the first tile of a cover reads the panel: as of all covers of several tiles, beyond
+        what is listed."""
+        return self._reading if rows > self._limit else self._listed(rows).reading
+
     @property
     def solved(self) -> Sequence[Cover]:
         """The covers of 0, 1, ... rows that are listed."""
@@ -252,19 +263,20 @@ class CoverTable:
             segments = ((self._main, rest.segments[0][1] + more), *rest.segments[1:])
         else:
             segments = ((self._main, more), *rest.segments)
-        cover = self._waiting(
-            Cover(
-                segments,
-                rest.tiles + more,
-                rest.step + more * step,
-                rest.issue + more * issue,
-                rest.fixed + more * fixed,
-                0.0,
-                AT_HAND,
-                SEVERAL,
-                rest.factor,
-            ),
-            self._far,
+        step = rest.step + more * step
+        wait = 0.0
+        if self._far is not None and self._several is not None:
+            wait = self._far.wait(self._several, step)
+        cover = Cover(
+            segments,
+            rest.tiles + more,
+            step,
+            rest.issue + more * issue,
+            rest.fixed + more * fixed,
+            wait,
+            self._reading,
+            SEVERAL,
+            rest.factor,
         )
         self._last = (rows, cover)
         return cover

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
 from ftuner.core.product import ReadWindow
@@ -89,18 +91,30 @@ class Planner:
 
     def plan(self, problem: Problem) -> Plan:
         """The cheapest plan; every extent of the problem but k is positive."""
-        return self.plan_of(problem)[0]
+        return self.lay_out(problem, *self.decided(problem))
 
-    def plan_of(self, problem: Problem) -> tuple[Plan, Candidate]:
-        """The cheapest plan, and its candidate."""
+    def decided(self, problem: Problem) -> tuple[Candidate, int]:
+        """The cheapest candidate, and its chunks."""
         best, least = self._cheapest(problem)
-        return self.lay_out(problem, best, best.chunks(problem.m, least)), best
+        return best, best.chunks(problem.m, least)
+
+    def decided_at(self, problem: Problem, extents: tuple[int, ...]) -> list[tuple[Candidate, int]]:
+        """`decided` for several numbers of rows of a problem, at once."""
+        candidates = self.candidates(problem)
+        m = np.array(extents)
+        seconds = np.array([
+            np.where((c.first_row <= m) & (m <= c.last_row), c.cost.seconds_at(extents), math.inf)
+            for c in candidates
+        ])  # fmt: skip
+        best = [candidates[number] for number in seconds.argmin(axis=0)]
+        least = seconds.min(axis=0).tolist()
+        return [(c, c.chunks(m, s)) for c, m, s in zip(best, extents, least, strict=True)]
 
     def plan_of_range(self, problem: Problem) -> Plan:
         """The plan that a program has for the rows of a problem with a packed weight: that of the
         first rows of their fine range, with the row tiles of all."""
-        best, least = self._cheapest(problem._replace(m=fine_start(problem.m)))
-        return self.lay_out(problem, best, best.chunks(problem.m, least))
+        first = problem._replace(m=fine_start(problem.m))
+        return self.lay_out(problem, *self.decided(first))
 
     def least_seconds(self, problem: Problem) -> float:
         """Estimated seconds of the cheapest plan."""

@@ -85,7 +85,7 @@ class CompiledGraph(Executable):
             self._pool.array,
         )  # fmt: skip
         if compiled is None:
-            self._writer.plan_few_rows(self.threads)
+            self._writer.plan_ahead(self.threads)
         self.launch = Launcher(session.kernels.runtime)
         self.states = RunStates(session.cores)
         self._compiled = compiled_steps

@@ -21,7 +21,7 @@ import math
 import mmap
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -123,11 +123,14 @@ class Pages(mmap.mmap):
     """The offset of the first byte that is used: with huge pages, the begin of one."""
     capacity = 0
     """The bytes that are used."""
+    room = 0
+    """The bytes that may be used: addresses beyond `capacity` are reserved."""
 
     @classmethod
-    def new(cls, size: int, reserves_only: bool = False) -> Pages:
+    def new(cls, size: int, reserves_only: bool = False, more: int = 0) -> Pages:
         """Pages that nobody has accessed, for `size` bytes or a few more. From the size of a huge
-        page on they are huge where the system has them.
+        page on they are huge where the system has them. `more`: bytes of addresses that are
+        reserved after them.
 
         Raises:
             AllocationError: the system does not have as much.
@@ -135,14 +138,27 @@ class Pages(mmap.mmap):
         huge = HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else 0
         try:
             rounded = _lengths(size).start
-            pages = cls(-1, rounded + huge, **private_pages(reserves_only))
+            pages = cls(-1, rounded + more + huge, **private_pages(reserves_only or more > 0))
         except (OSError, ValueError, OverflowError) as error:
             raise AllocationError(f"cannot allocate {size} bytes: {error}") from error
-        pages.capacity = rounded
+        pages.capacity, pages.room = rounded, rounded + more
         if huge:
             pages.begin = -int(np.frombuffer(pages, np.uint8).ctypes.data) % huge
             ask_for_huge_pages(pages)
         return pages
+
+    @classmethod
+    def growing(cls, size: int) -> Pages:
+        """New pages which may be given out again for up to twice as many bytes, if they are huge:
+        these take the system longest. Where the system counts reserved addresses, for no more.
+
+        Raises:
+            AllocationError: the system does not have as much.
+        """
+        if HUGE_PAGE_BYTES <= size <= reservable_bytes() // 2:
+            with suppress(AllocationError):
+                return cls.new(size, more=size)
+        return cls.new(size)
 
     def array(self, size: int) -> Array:
         """The first `size` bytes. The pages live as long as any array that points into them."""
@@ -176,13 +192,23 @@ class SparePages:
             if self.bytes > self.limit:
                 self.shrink()
 
-    def take(self, size: int) -> Pages | None:
-        """Pages of `size` bytes, which are most of them; None if there are none."""
+    def take(self, size: int, most: float = 0) -> Pages | None:
+        """Pages for `size` bytes: those of which it is most, those of at most `most` bytes, or
+        those that can grow; None if there are none."""
         with self._lock:
             if self._pages:
                 for length in _lengths(size):
                     if length in self._pages:
                         return self._taken(length, -1)
+                larger = min([n for n in self._pages if size <= n <= most], default=0)
+                if larger:
+                    return self._taken(larger, -1)
+                wanted = _lengths(size).start
+                grown = [n for n, same in self._pages.items() if n < wanted <= same[-1].room]
+                if grown:
+                    pages = self._taken(max(grown), -1)
+                    pages.capacity = wanted
+                    return pages
         return None
 
     def shrink(self) -> None:
@@ -285,9 +311,11 @@ those of a workspace."""
 class _Lent(weakref.ref[Array]):
     """An output. Its views refer to it, because its memory is that of no other array."""
 
-    __slots__ = ("pages",)
+    __slots__ = ("asked", "pages")
 
     pages: Pages
+    asked: int
+    """The least capacity that would do."""
 
 
 class OutputPool(Keeper):
@@ -302,7 +330,8 @@ class OutputPool(Keeper):
         # A finalizer that runs within may free outputs: sums are taken of what is known before.
         self._lock = fork_safe_lock()
         self._lent: dict[int, _Lent] = {}
-        self._lent_bytes = 0
+        self._lent_bytes = self._asked_bytes = 0
+        """Of all pages that are lent, and of the least that would do."""
 
     @property
     def kept_bytes(self) -> int:
@@ -317,16 +346,18 @@ class OutputPool(Keeper):
             AllocationError: the system does not have as much.
         """
         size = math.prod(shape) * dtype.itemsize
-        pages = self._spare.take(size) or Pages.new(size)
+        # Outputs that are kept take no more memory than callers once asked for at once.
+        pages = self._spare.take(size, self._spare.limit - self._lent_bytes)
+        pages = pages or Pages.growing(size)
         found: Array = np.ndarray(shape, dtype, pages, pages.begin)
         lent = _Lent(found, self._returned)
-        lent.pages = pages
-        taken = pages.capacity
+        lent.pages, lent.asked = pages, _lengths(size).start
         with self._lock:
             self._lent[id(lent)] = lent
-            self._lent_bytes += taken
-            if self._lent_bytes > self._spare.limit:
-                self._spare.limit = min(self._lent_bytes, MAX_SPARE_BYTES)
+            self._lent_bytes += pages.capacity
+            self._asked_bytes += lent.asked
+            if self._asked_bytes > self._spare.limit:
+                self._spare.limit = min(self._asked_bytes, MAX_SPARE_BYTES)
         return found
 
     def _returned(self, lent: _Lent) -> None:
@@ -335,6 +366,7 @@ class OutputPool(Keeper):
         with self._lock:
             del self._lent[id(lent)]
             self._lent_bytes -= returned
+            self._asked_bytes -= lent.asked
         if self._kept.has_room(returned):
             self._spare.add(lent.pages)
 

@@ -13,6 +13,7 @@ from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dtype import moved_as
 from ftuner.core.ranges import after_fine
 from ftuner.errors import ConfigurationError
+from ftuner.planner.cpu.candidates import Candidate
 from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Plan, Problem
 from ftuner.planner.cpu.planner import planner_for
@@ -72,7 +73,11 @@ class Products:
         self._entry = kernels.runtime.entries[moved_as(compiled.library.types.a)]
         self._pool = kernels.runtime.pool
         self._ready: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
-        self._ranges: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
+        self._ranges: RecentlyUsed[tuple[object, Strides], dict[int, Ready]] = RecentlyUsed(
+            MAX_PLANS // 8
+        )
+        self._alike: RecentlyUsed[tuple[object, ...], Ready] = RecentlyUsed(MAX_PLANS)
+        """Plans of ranges by what their records depend on, which many ranges have in common."""
         self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
         self._workspaces = kernels.runtime.workspaces
         self._covers: dict[tuple[str, CoverTable], array[int]] = {}
@@ -91,20 +96,51 @@ class Products:
     def ready_for_range(self, problem: Problem, strides: Strides) -> Ready:
         """The written plans for all rows of the fine range that begins with those of a problem,
         which has a packed weight. A call has the number of rows."""
-        key = (problem, strides)
+        ranges = self._ranges_of(problem, strides)
+        found = ranges.get(problem.m)
+        if found is None:
+            found = self._ready_as(problem, strides, *self.planner.decided(problem))
+            ranges[problem.m] = found
+        return found
+
+    def plan_ranges(self, problem: Problem, strides: Strides, firsts: tuple[int, ...]) -> None:
+        """Make the plans of `ready_for_range` for the ranges that begin with some rows."""
+        ranges = self._ranges_of(problem, strides)
+        firsts = tuple([m for m in firsts if m not in ranges])
+        decided = self.planner.decided_at(problem, firsts) if firsts else []
+        for m, (candidate, chunks) in zip(firsts, decided, strict=True):
+            ranges[m] = self._ready_as(problem._replace(m=m), strides, candidate, chunks)
+
+    def _ranges_of(self, problem: Problem, strides: Strides) -> dict[int, Ready]:
+        """The plans for ranges of rows, by the first rows."""
+        key = (problem[1:], strides)
         found = self._ranges.get(key)
         if found is None:
-            plan, candidate = self.planner.plan_of(problem)
-            bands = {band.family.name: band.family for band in plan.bands()}
-            tables = {True: candidate.tail_table, False: candidate.table}
-            covers = {
-                name: self.all_covers(family, tables[family.tail]).buffer_info()[0]
-                for name, family in bands.items()
-            }
-            rows = RowRange(after_fine(problem.m) - 1, candidate.table.main, covers)
-            found = Ready(problem, strides, self.encode(plan, strides, rows))
+            found = {}
             self._ranges.add(key, found)
         return found
+
+    def _ready_as(
+        self, problem: Problem, strides: Strides, candidate: Candidate, chunks: int
+    ) -> Ready:
+        alike = (candidate, chunks, strides, *candidate.alike(problem.m))
+        found = self._alike.get(alike)
+        if found is None:
+            plan = self.planner.lay_out(problem, candidate, chunks)
+            found = Ready(problem, strides, self.encode_range(plan, candidate, strides))
+            self._alike.add(alike, found)
+        return found
+
+    def encode_range(self, plan: Plan, candidate: Candidate, strides: Strides) -> Encoded:
+        """Write a plan of a candidate for the fine range that its rows begin."""
+        bands = {band.family.name: band.family for band in plan.bands()}
+        tables = {True: candidate.tail_table, False: candidate.table}
+        covers = {
+            name: self.all_covers(family, tables[family.tail]).buffer_info()[0]
+            for name, family in bands.items()
+        }
+        last = after_fine(plan.problem.m) - 1
+        return self.encode(plan, strides, RowRange(last, candidate.table.main, covers))
 
     def all_covers(self, family: Family, table: CoverTable | None) -> array[int]:
         """An `AllCovers` of a table with the uKernels of a family."""

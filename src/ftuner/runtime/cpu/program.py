@@ -21,7 +21,7 @@ import numpy as np
 from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES, SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.ranges import after_fine
+from ftuner.core.ranges import EXACT, after_fine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
@@ -269,16 +269,18 @@ class ProgramWriter:
         """Forget what was decided for extents before."""
         self._groups.forget()
 
-    def plan_few_rows(self, workers: int) -> None:
-        """Plan products with weights for the shortest inputs, before their first runs."""
-        plans = [plan for task in self._tasks if (plan := task.plan_rows) is not None]
-        rows = 1
-        for _ in range(self._hardware.tuning.plans_ahead // max(len(plans), 1)):
-            if rows > MANY_ROWS:
-                break
-            for plan in plans:
-                plan(rows, workers)
+    def plan_ahead(self, workers: int) -> None:
+        """Plan products with weights before their first runs. Ranges of one number of rows come
+        last: they are those of fewer shapes."""
+        plans = [plan for task in self._tasks if (plan := task.plan_ranges) is not None]
+        firsts, rows = [], EXACT
+        while rows <= MANY_ROWS:
+            firsts.append(rows)
             rows = after_fine(rows)
+        firsts += range(1, EXACT)
+        shares = self._hardware.tuning.plans_ahead
+        for plan in plans:
+            plan(tuple(firsts[: shares // (len(plans) * workers)]), workers)
 
     def bind(
         self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]

@@ -80,9 +80,9 @@ class Task(ABC):
         return ()
 
     @property
-    def plan_rows(self) -> Callable[[int, int], object] | None:
-        """A function that makes the plan for a number of rows and of workers before the first run
-        that needs it; None if the plan depends on anything else."""
+    def plan_ranges(self) -> Callable[[tuple[int, ...], int], object] | None:
+        """A function that makes the plans for ranges of rows, by their first rows, and a number of
+        workers before the first run that needs them; None if plans depend on anything else."""
         return None
 
 
@@ -124,8 +124,8 @@ class Unless(Task):
         return self.task.fields(layouts, variant)
 
     @property
-    def plan_rows(self) -> Callable[[int, int], object] | None:
-        return self.task.plan_rows
+    def plan_ranges(self) -> Callable[[tuple[int, ...], int], object] | None:
+        return self.task.plan_ranges
 
 
 @dataclass(frozen=True)

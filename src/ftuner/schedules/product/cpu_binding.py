@@ -105,19 +105,19 @@ class RowsTask(Task):
         rows = values.fine[self.rows]
         if not rows:
             return nothing_to_do(workers, 1)
-        return _bound(self._ready(rows, workers), workers)
+        problem = self.problem._replace(m=rows, workers=workers)
+        return _bound(self.products.ready_for_range(problem, self.strides), workers)
 
     def plan_key(self, layouts: Layouts) -> PlanKey:
         return PlanKey(replace(self, rows=-1), fine=(self.rows,))
 
     @property
-    def plan_rows(self) -> Callable[[int, int], Ready]:
-        return self._ready
+    def plan_ranges(self) -> Callable[[tuple[int, ...], int], None]:
+        def plan(firsts: tuple[int, ...], workers: int) -> None:
+            problem = self.problem._replace(workers=workers)
+            self.products.plan_ranges(problem, self.strides, firsts)
 
-    def _ready(self, rows: int, workers: int) -> Ready:
-        """`rows`: the first of a fine range."""
-        problem = self.problem._replace(m=rows, workers=workers)
-        return self.products.ready_for_range(problem, self.strides)
+        return plan
 
 
 def _bound(ready: Ready, workers: int) -> BoundTask:
